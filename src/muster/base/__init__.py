@@ -1,0 +1,1 @@
+"""Vocabulary shared by both domains: values, checked tables, injected time; no I/O."""

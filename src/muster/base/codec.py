@@ -1,0 +1,52 @@
+"""JSON for our records through msgspec, with a version tag; no pickle, no hand-written codec."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from muster.base.resources import Resources
+
+FORMAT = 1
+T = TypeVar("T")
+
+
+def _encode_hook(value: object) -> object:
+    if isinstance(value, Resources):
+        return value.to_floats()
+    raise NotImplementedError(f"cannot encode {type(value).__name__}")
+
+
+def _decode_hook(kind: type, value: Any) -> object:
+    if kind is Resources:
+        return Resources.of(value)
+    raise NotImplementedError(f"cannot decode {kind.__name__}")
+
+
+def to_builtins(value: object) -> Any:
+    """Plain dicts, lists and numbers, for `--json` and YAML."""
+    return msgspec.to_builtins(value, enc_hook=_encode_hook)
+
+
+def encode(value: object) -> bytes:
+    """One record as tagged JSON."""
+    return msgspec.json.encode({"v": FORMAT, "d": value}, enc_hook=_encode_hook)
+
+
+def encode_plain(value: object) -> bytes:
+    """One record as plain JSON, for people and programs outside muster."""
+    return msgspec.json.encode(value, enc_hook=_encode_hook)
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Read back what `encode` wrote; ValueError says what does not fit."""
+    envelope = msgspec.json.decode(data)
+    if not isinstance(envelope, dict) or envelope.get("v") != FORMAT:
+        raise ValueError(f"unknown record format: {data[:60]!r}")
+    return convert(envelope["d"], kind)
+
+
+def convert(value: object, kind: type[T]) -> T:
+    """Plain data to a typed record; ValueError carries the path."""
+    return msgspec.convert(value, type=kind, dec_hook=_decode_hook)

@@ -1,0 +1,1 @@
+"""The autoscaler domain: pure planning, and a loop over ports."""

@@ -1,0 +1,1 @@
+"""The planner: demand onto existing, coming and new nodes; values in, values out."""

@@ -1,0 +1,169 @@
+"""What the planner is asked, and what it answers.
+
+Two levels. `PackRequest -> Packing` is the whole pass (limits, minimums, gangs, idle nodes; `pack.py`).
+`PackProblem -> PackSolution` is its inner question, answered by one engine per objective (`utilization/`, `cost/`):
+given these nodes and this much room for new ones, where does the demand go?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from muster.base.ids import InstanceId
+from muster.base.resources import Resources
+from muster.cluster.model import (
+    Constraint,
+    Demand,
+    FailureKind,
+    Gang,
+    NodeKind,
+    NodeType,
+    Objective,
+    ResizeStatus,
+    StopCause,
+)
+from muster.cluster.states import InstanceState
+
+
+class PackNode(Struct, frozen=True, kw_only=True):
+    """One node as planning sees it: what it has in all, what is free, whether it serves already."""
+
+    key: str  # instance id; "" for a machine this pass decided to buy
+    node_type: str
+    total: Resources
+    available: Resources
+    state: InstanceState = InstanceState.RAY_RUNNING  # QUEUED for a machine this pass decided to buy
+    kind: NodeKind = NodeKind.WORKER
+    labels: Mapping[str, str] = field(default_factory=dict)
+    idle_s: float = 0.0
+    launch_hash: str = ""
+    resize: ResizeStatus | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Its node is registered: `available` is what the runtime reports, not what the type promises."""
+        return self.state is InstanceState.RAY_RUNNING
+
+
+class Offer(Struct, frozen=True, kw_only=True):
+    """One node type as it can be bought right now."""
+
+    node_type: NodeType
+    room: int  # how many more of it; 0 when at its maximum or backed off
+    availability: float = 1.0  # Ray's cloud availability, a tie-break
+    recoverable: float = 1.0  # Ray's recovering availability, a stronger tie-break
+    blocked_kind: FailureKind | None = None  # why it is backed off
+    blocked_until: float = 0.0
+    blocked_message: str = ""
+
+
+class PackProblem(Struct, frozen=True, kw_only=True):
+    """Where does the demand go? Everything invalid or superfluous has been removed before."""
+
+    nodes: tuple[PackNode, ...]  # in list order: exact ties go to the first
+    offers: tuple[Offer, ...]  # in config order
+    room: int | None  # how many new nodes the cluster may still get; None: any number
+    constraints: tuple[Demand, ...] = ()  # against totals (their own book)
+    gangs: tuple[Gang, ...] = ()
+    demands: tuple[Demand, ...] = ()
+    conserve_gpus: bool = True
+
+
+class Book(Enum):
+    """The two sets of books a node has: what is free, and what there is in all."""
+
+    DEMAND = "demand"
+    CONSTRAINT = "constraint"
+
+
+class Placement(NamedTuple):
+    """`amount` requests of one item on one node, or on new machines of one type.
+
+    `item` indexes PackProblem.demands, or .constraints when `book` is CONSTRAINT, or .gangs when `is_gang`
+    (then `amount` counts bundles). `node` indexes PackProblem.nodes; -1 means new machines of `node_type`.
+    """
+
+    book: Book
+    is_gang: bool
+    item: int
+    node: int
+    node_type: str
+    amount: int
+
+
+class Unplaced(NamedTuple):
+    """`amount` requests of one item that found no place (for a gang: all its bundles)."""
+
+    book: Book
+    is_gang: bool
+    item: int
+    amount: int
+
+
+class PackSolution(Struct, frozen=True, kw_only=True):
+    """Every request of the problem is in exactly one placement or in `unplaced`."""
+
+    launch: Mapping[str, int]
+    placements: tuple[Placement, ...]
+    unplaced: tuple[Unplaced, ...]
+    resize: Mapping[int, Resources] = field(default_factory=dict)  # index into PackProblem.nodes -> new size
+
+
+class PackRequest(Struct, frozen=True, kw_only=True):
+    """The whole planning question of one tick."""
+
+    now: float
+    nodes: tuple[PackNode, ...]  # those that may serve work; draining ones are only counted, see `leaving`
+    offers: tuple[Offer, ...]  # every type of the config; `room` is recomputed by `pack`
+    max_nodes: int | None
+    # Per type, nodes on their way out that may still come back (idle drains): they count against the limits.
+    leaving: Mapping[str, int] = field(default_factory=dict)
+    constraints: tuple[Constraint, ...] = ()
+    gangs: tuple[Gang, ...] = ()
+    demands: tuple[Demand, ...] = ()
+    objective: Objective = Objective.UTILIZATION
+    conserve_gpus: bool = True
+    check_launch_hash: bool = False
+    idle_timeout_s: float | None = None
+    pending_idle_s: float | None = None
+    pending_idle: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+class Removal(Struct, frozen=True, kw_only=True):
+    """A node that should go."""
+
+    instance_id: InstanceId
+    node_type: str
+    cause: StopCause
+    details: str
+    idle_s: float = 0.0
+
+
+class ItemOutcome(Struct, frozen=True, kw_only=True):
+    """Where the requests of one demand, gang or constraint bundle went; the counts add up to its count."""
+
+    index: int
+    placed: Mapping[str, int] = field(default_factory=dict)  # instance id of a running node -> count
+    coming: Mapping[str, int] = field(default_factory=dict)  # instance id of a machine on its way -> count
+    bought: Mapping[str, int] = field(default_factory=dict)  # node type -> count on new machines
+    unplaced: int = 0
+
+
+class Packing(Struct, frozen=True, kw_only=True):
+    """The whole planning answer."""
+
+    launch: Mapping[str, int]
+    removals: tuple[Removal, ...] = ()
+    resize: Mapping[str, Resources] = field(default_factory=dict)  # instance id -> new size
+    demands: tuple[ItemOutcome, ...] = ()
+    gangs: tuple[ItemOutcome, ...] = ()
+    constraints: tuple[ItemOutcome, ...] = ()  # one per demand of each constraint, flattened in order
+    needed: frozenset[str] = frozenset()  # instance ids that something was planned onto
+    pending_idle: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    offers: tuple[Offer, ...] = ()  # with the room that was left before buying: verdicts read it
+    room: int | None = None
+    price_per_hour: float | None = None  # of `launch`; None when a launched type has no price

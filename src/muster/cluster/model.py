@@ -1,0 +1,320 @@
+"""What a cluster is made of: node types, instances, machines, nodes and demand, as frozen data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from msgspec import Struct, field
+
+from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
+from muster.base.resources import EMPTY, Resources
+from muster.cluster.states import InstanceState
+
+
+class NodeKind(Enum):
+    """Who a machine is; values are Ray's wire numbers."""
+
+    UNMANAGED = 0
+    HEAD = 1
+    WORKER = 2
+
+
+class Objective(Enum):
+    """What the planner optimises."""
+
+    AUTO = "auto"  # COST when every worker type has a price, else UTILIZATION
+    UTILIZATION = "utilization"  # Ray's scoring rule, Ray's choices
+    COST = "cost"  # serve the most demand, then pay the least
+
+
+class ResizeLimits(Struct, frozen=True, kw_only=True):
+    """How far a machine of this type may grow in place."""
+
+    maximum: Resources
+    timeout_s: float = 300.0
+
+
+class NodeType(Struct, frozen=True, kw_only=True):
+    """One kind of machine the cluster may buy. `min_nodes` and `max_nodes` include a head of this type."""
+
+    name: str
+    resources: Resources
+    min_nodes: int = 0
+    max_nodes: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+    idle_timeout_s: float | None = None  # None: the cluster's
+    price_per_hour: float | None = None
+    market: str = "on-demand"
+    machine_type: str = ""  # the provider's own name, for reports
+    launch_hash: str = ""  # empty: machines of this type are never outdated
+    resize: ResizeLimits | None = None
+
+
+class Timeouts(Struct, frozen=True, kw_only=True):
+    """How long an instance may stay in a passing state; every value is settable per cluster."""
+
+    request_s: float = 600.0
+    allocate_s: float = 3600.0
+    install_s: float = 1800.0
+    terminating_s: float = 300.0
+    stop_requested_s: float = 300.0
+    stopping_s: float = 900.0  # ours: a drain that never ends is ended by termination
+    warn_s: float = 90.0
+    listing_grace_s: float = 30.0  # ours: a machine missing from the list whose node is alive is waited for
+    pending_idle_s: float | None = None  # unneeded machines on their way: None keeps them
+    drain_deadline_s: float = 60.0  # ours: what running work gets before a machine we must take goes
+
+
+class LaunchLimits(Struct, frozen=True, kw_only=True):
+    """How fast machines are bought."""
+
+    upscaling_speed: float = 0.0  # new machines at once, as a multiple of those running; at least one
+    max_concurrent: int = 10
+    max_request_retries: int = 3
+
+
+class Backoff(Struct, frozen=True, kw_only=True):
+    """How long a type that failed is left alone; doubles with each failure, halves with quiet time."""
+
+    base_s: float = 5.0
+    max_s: float = 600.0
+    person_base_s: float = 60.0  # quota, permission, config: a person must act, so ask less often
+    decay_s: float = 300.0
+    recovery_s: float = 600.0  # Ray's availability recovery window
+
+
+class ClusterSpec(Struct, frozen=True, kw_only=True):
+    """The wishes of the cluster's owner."""
+
+    cluster_name: str = "default"
+    head_node_type: str = ""
+    node_types: tuple[NodeType, ...] = ()  # in the order of the config: ties go to the first
+    max_nodes: int | None = None  # all nodes with the head; None: no limit; 0 is a limit
+    idle_timeout_s: float | None = 300.0  # None: idle machines stay
+    objective: Objective = Objective.AUTO
+    check_launch_hash: bool = False
+    conserve_gpus: bool = True
+    install_runtime: bool = False  # our installer sets machines up
+    timeouts: Timeouts = Timeouts()
+    limits: LaunchLimits = LaunchLimits()
+    backoff: Backoff = Backoff()
+
+    def node_type(self, name: str) -> NodeType | None:
+        return next((t for t in self.node_types if t.name == name), None)
+
+
+class StopCause(Enum):
+    """Why a machine is being removed; values are Ray's wire numbers."""
+
+    UNKNOWN = 0
+    IDLE = 1
+    MAX_NODES_PER_TYPE = 2
+    MAX_NODES = 3
+    OUTDATED = 4
+
+
+class StatusChange(Struct, frozen=True, array_like=True):
+    """One line of an instance's history."""
+
+    state: InstanceState
+    at: float
+    details: str = ""
+
+
+class Instance(Struct, frozen=True, kw_only=True):
+    """Our record of one machine, from wish to grave."""
+
+    instance_id: InstanceId
+    node_type: str
+    state: InstanceState
+    kind: NodeKind = NodeKind.WORKER
+    cloud_id: CloudId | None = None
+    node_id: NodeId | None = None
+    launch_request_id: RequestId | None = None
+    launch_hash: str = ""
+    price_per_hour: float | None = None  # fixed when bought, so that spend can be added up later
+    stop_cause: StopCause | None = None  # set while a removal is under way
+    cancelled: bool = False  # requested, no longer wanted: terminate on arrival (W1)
+    missing_since: float | None = None  # the cloud stopped listing it while its node lives
+    internal_ip: str = ""
+    external_ip: str = ""
+    history: tuple[StatusChange, ...] = ()
+    version: int = 0  # ledger version of the last write
+
+    @property
+    def since(self) -> float:
+        """When it entered its state; -inf for a record whose history does not say."""
+        for change in reversed(self.history):
+            if change.state is self.state:
+                return change.at
+        return float("-inf")
+
+    @property
+    def details(self) -> str:
+        """What was said when it entered its state."""
+        return self.history[-1].details if self.history else ""
+
+    def entered(self, state: InstanceState) -> tuple[float, ...]:
+        """Every time at which it entered `state`, oldest first."""
+        return tuple(change.at for change in self.history if change.state is state)
+
+
+class CloudInstance(Struct, frozen=True, kw_only=True):
+    """A machine as the provider lists it."""
+
+    cloud_id: CloudId
+    node_type: str
+    kind: NodeKind = NodeKind.WORKER
+    is_running: bool = True
+    request_id: RequestId | None = None  # the launch it came from, when the provider keeps tags
+    launch_hash: str = ""
+    internal_ip: str = ""
+    external_ip: str = ""
+    resize: ResizeStatus | None = None
+
+
+class ResizeStatus(Struct, frozen=True, kw_only=True):
+    """Where an in-place resize of one machine stands, in provider-neutral terms."""
+
+    current: Resources
+    desired: Resources
+    in_progress: bool = False
+    failed: bool = False
+    suggested_maximum: Resources | None = None  # what the host could give, when it said so
+
+
+class NodeStatus(Enum):
+    """A node's life as the runtime tells it; values are Ray's wire numbers."""
+
+    UNSPECIFIED = 0
+    RUNNING = 1
+    DEAD = 2
+    IDLE = 3
+    DRAINING = 4
+
+
+class NodeReport(Struct, frozen=True, kw_only=True):
+    """A node as the runtime reports it."""
+
+    node_id: NodeId
+    cloud_id: CloudId | None = None
+    node_type: str = ""
+    status: NodeStatus = NodeStatus.RUNNING
+    is_head: bool = False
+    total: Resources = EMPTY
+    available: Resources = EMPTY
+    labels: Mapping[str, str] = field(default_factory=dict)  # static and dynamic merged, dynamic wins
+    idle_s: float = 0.0
+    ip: str = ""
+
+
+class LabelOperator(Enum):
+    IN = "in"
+    NOT_IN = "not-in"
+
+
+class LabelMatch(Struct, frozen=True, array_like=True):
+    """One condition on one label of a node."""
+
+    key: str
+    operator: LabelOperator
+    values: tuple[str, ...]
+
+
+Selector = tuple[LabelMatch, ...]  # all must hold; the empty selector holds everywhere
+
+
+class Demand(Struct, frozen=True, kw_only=True):
+    """`count` equal requests, each to be held by one node."""
+
+    shape: Resources
+    count: int = 1
+    selectors: tuple[Selector, ...] = ()  # tried in order; none: any node
+    avoid: tuple[str, str] | None = None  # anti-affinity: no node that has this label and value
+    name: str = ""  # for people: where it comes from
+
+
+class Strategy(Enum):
+    """How the bundles of a gang lie on nodes."""
+
+    PACK = "PACK"
+    SPREAD = "SPREAD"
+    STRICT_PACK = "STRICT_PACK"
+    STRICT_SPREAD = "STRICT_SPREAD"
+
+
+class Gang(Struct, frozen=True, kw_only=True):
+    """Bundles that are placed together or not at all. `options` are alternatives, tried in order."""
+
+    gang_id: str
+    strategy: Strategy
+    options: tuple[tuple[Demand, ...], ...]
+    locality_label: str = ""  # when set: all nodes of the gang share one value of this label
+
+    @property
+    def label(self) -> str:
+        """The label a node carries once it holds a bundle of this gang."""
+        return f"_PG_{self.gang_id}"
+
+
+class Constraint(Struct, frozen=True, kw_only=True):
+    """A size the cluster must have whatever runs on it (`request_resources`): held against totals."""
+
+    demands: tuple[Demand, ...]
+
+
+class RuntimeReport(Struct, frozen=True, kw_only=True):
+    """One consistent look at the runtime."""
+
+    version: int = 0
+    nodes: tuple[NodeReport, ...] = ()
+    demands: tuple[Demand, ...] = ()
+    gangs: tuple[Gang, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+
+
+class FailureKind(Enum):
+    """Why a provider refused; decides how we react."""
+
+    CAPACITY = "capacity"  # sold out: another type now, this one later
+    QUOTA = "quota"  # the account's limit: a person must act
+    PERMISSION = "permission"  # credentials: a person must act
+    THROTTLED = "throttled"  # too many calls: slower
+    CONFIG = "config"  # can never work as written: a person must act
+    UNKNOWN = "unknown"
+
+
+NEEDS_A_PERSON = frozenset({FailureKind.QUOTA, FailureKind.PERMISSION, FailureKind.CONFIG})
+
+
+class LaunchFailure(Struct, frozen=True, kw_only=True):
+    """One machine that will not come: exactly one unit of one launch request."""
+
+    request_id: RequestId
+    node_type: str
+    kind: FailureKind = FailureKind.UNKNOWN
+    message: str = ""
+
+
+class TerminateFailure(Struct, frozen=True, kw_only=True):
+    """One machine that the provider did not terminate."""
+
+    cloud_id: CloudId
+    kind: FailureKind = FailureKind.UNKNOWN
+    message: str = ""
+
+
+class DrainFailure(Struct, frozen=True, kw_only=True):
+    """A drain that the runtime refused or that could not be delivered."""
+
+    instance_id: InstanceId
+    message: str = ""
+
+
+class InstallFailure(Struct, frozen=True, kw_only=True):
+    """A machine on which the runtime could not be set up."""
+
+    instance_id: InstanceId
+    message: str = ""

@@ -1,0 +1,192 @@
+"""Plan: what one tick decided, as a value: records to write, effects to cause, reasons to show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from msgspec import Struct, field
+
+from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
+from muster.base.resources import Resources
+from muster.cluster.model import Demand, Gang, Instance, StopCause
+from muster.cluster.snapshot import FailedLaunch, Memory, Quarantined
+
+
+class Launch(Struct, frozen=True, kw_only=True, tag="launch"):
+    """Buy machines: node type to count, for these records."""
+
+    request_id: RequestId
+    shape: Mapping[str, int]
+    instance_ids: tuple[InstanceId, ...]
+
+
+class Terminate(Struct, frozen=True, kw_only=True, tag="terminate"):
+    """Give machines back."""
+
+    request_id: RequestId
+    cloud_ids: tuple[CloudId, ...]
+    instance_ids: tuple[InstanceId, ...]
+
+
+class Install(Struct, frozen=True, kw_only=True, tag="install"):
+    """Set one machine up."""
+
+    request_id: RequestId
+    instance_id: InstanceId
+    cloud_id: CloudId
+    node_type: str
+
+
+class Drain(Struct, frozen=True, kw_only=True, tag="drain"):
+    """Ask the runtime to empty one node. An idle drain may be refused; the others have a deadline."""
+
+    request_id: RequestId
+    instance_id: InstanceId
+    node_id: NodeId
+    cause: StopCause
+    deadline_s: float  # from now; what running work gets
+    message: str = ""
+
+    @property
+    def may_be_refused(self) -> bool:
+        return self.cause is StopCause.IDLE
+
+
+class Resize(Struct, frozen=True, kw_only=True, tag="resize"):
+    """Change one machine's size in place."""
+
+    request_id: RequestId
+    instance_id: InstanceId
+    cloud_id: CloudId
+    desired: Resources
+
+
+Action = Launch | Terminate | Install | Drain | Resize
+
+
+class Subject(Enum):
+    """What a verdict is about."""
+
+    DEMAND = "demand"
+    GANG = "gang"
+    CONSTRAINT = "constraint"
+    NODE = "node"
+    NODE_TYPE = "node-type"
+    CLUSTER = "cluster"
+
+
+class Reason(Enum):
+    """Machine-readable answers to "why"."""
+
+    # demand, gang, constraint
+    PLACED = "placed"  # fits on nodes that run
+    WAITING_FOR_NODE = "waiting-for-node"  # fits on machines that are on their way
+    WAITING_FOR_LAUNCH = "waiting-for-launch"  # machines are being bought for it
+    WAITING_FOR_RESIZE = "waiting-for-resize"  # a machine is being enlarged for it
+    BLOCKED_BY_TYPE_LIMIT = "blocked-by-type-limit"  # every type that could hold it is at its maximum
+    BLOCKED_BY_CLUSTER_LIMIT = "blocked-by-cluster-limit"  # the cluster is at its maximum
+    BLOCKED_BY_BACKOFF = "blocked-by-backoff"  # the types that could hold it failed lately
+    BLOCKED_BY_GANG = "blocked-by-gang"  # it would fit alone, but not with all its siblings
+    INFEASIBLE = "infeasible"  # no type could ever hold it
+    INVALID = "invalid"  # the request itself makes no sense
+    # node
+    KEPT_BUSY = "kept-busy"
+    KEPT_HEAD = "kept-head"
+    KEPT_NEEDED = "kept-needed"  # demand was planned onto it
+    KEPT_MIN_NODES = "kept-min-nodes"
+    KEPT_NOT_IDLE_LONG_ENOUGH = "kept-not-idle-long-enough"
+    KEPT_PENDING = "kept-pending"  # on its way
+    KEPT_READ_ONLY = "kept-read-only"
+    KEPT_NO_HEAD = "kept-no-head"  # nothing is removed before the head runs
+    REMOVED_IDLE = "removed-idle"
+    REMOVED_OUTDATED = "removed-outdated"
+    REMOVED_MAX_NODES = "removed-max-nodes"
+    REMOVED_MAX_NODES_PER_TYPE = "removed-max-nodes-per-type"
+    REMOVED_FAILED = "removed-failed"  # timed out, not installable, dead
+    LEAVING = "leaving"  # removal is under way
+    # node type
+    TYPE_CHOSEN = "type-chosen"
+    TYPE_NOT_BEST = "type-not-best"  # would do, another was better
+    TYPE_LACKS_RESOURCES = "type-lacks-resources"
+    TYPE_LABELS_DIFFER = "type-labels-differ"
+    TYPE_AT_MAXIMUM = "type-at-maximum"
+    TYPE_BACKED_OFF = "type-backed-off"
+    TYPE_NEEDS_A_PERSON = "type-needs-a-person"  # quota, permission or config: retries will not help
+    # cluster
+    WAITING_FOR_HEAD = "waiting-for-head"
+    READ_ONLY = "read-only"
+    RUNTIME_UNREADABLE = "runtime-unreadable"
+    CLOUD_UNREADABLE = "cloud-unreadable"
+    STUCK = "stuck"  # an instance is in a passing state for longer than the warn interval
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """Why something is as it is. Nothing else explains: status, logs and `why` render these."""
+
+    subject: Subject
+    subject_id: str
+    reason: Reason
+    count: int = 1  # how many of the subject's requests this is about
+    detail: str = ""  # for people
+    target: str = ""  # the node, instance or node type meant
+    lacks: Mapping[str, float] = field(default_factory=dict)  # what the nearest type is short of
+    since: float | None = None
+
+
+class PendingRequest(Struct, frozen=True, kw_only=True):
+    """Machines wanted or asked for that do not exist yet."""
+
+    node_type: str
+    machine_type: str
+    count: int
+    requested_at: float
+    request_id: str = ""
+
+
+class PendingInstance(Struct, frozen=True, kw_only=True):
+    """A machine that exists and is not serving yet."""
+
+    instance_id: InstanceId
+    node_type: str
+    machine_type: str
+    ip: str
+    details: str
+
+
+class ScalingReport(Struct, frozen=True, kw_only=True):
+    """What the runtime and its tools (`ray status`) are told about us."""
+
+    seen_runtime_version: int = 0
+    pending_requests: tuple[PendingRequest, ...] = ()
+    pending_instances: tuple[PendingInstance, ...] = ()
+    failed_launches: tuple[FailedLaunch, ...] = ()
+    infeasible_demands: tuple[Demand, ...] = ()
+    infeasible_gangs: tuple[Gang, ...] = ()
+    infeasible_constraints: tuple[Demand, ...] = ()
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """The decision of one tick: first committed, then carried out."""
+
+    tick_id: str
+    at: float
+    writes: tuple[Instance, ...] = ()
+    actions: tuple[Action, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    quarantined: tuple[Quarantined, ...] = ()
+    memory: Memory = Memory()
+    report: ScalingReport = ScalingReport()
+
+    def fields(self) -> dict[str, object]:
+        """The one log line of a tick that changed something; empty when nothing did."""
+        shown: dict[str, object] = {}
+        for instance in self.writes:
+            key = instance.state.name.lower()
+            shown[key] = int(str(shown.get(key, 0))) + 1
+        for action in self.actions:
+            key = type(action).__name__.lower() + "_calls"
+            shown[key] = int(str(shown.get(key, 0))) + 1
+        if self.quarantined:
+            shown["quarantined"] = len(self.quarantined)
+        return {"tick": self.tick_id, **shown} if shown else {}
