@@ -18,13 +18,13 @@ def _encode_hook(value: object) -> object:
     raise NotImplementedError(f"cannot encode {type(value).__name__}")
 
 
-def _decode_hook(kind: type, value: Any) -> object:
+def _decode_hook(kind: type, value: Any) -> object:  # noqa: ANN401 - msgspec's signature
     if kind is Resources:
         return Resources.of(value)
     raise NotImplementedError(f"cannot decode {kind.__name__}")
 
 
-def to_builtins(value: object) -> Any:
+def to_builtins(value: object) -> Any:  # noqa: ANN401 - plain JSON data
     """Plain dicts, lists and numbers, for `--json` and YAML."""
     return msgspec.to_builtins(value, enc_hook=_encode_hook)
 

@@ -1,8 +1,8 @@
 """What the planner is asked, and what it answers.
 
 Two levels. `PackRequest -> Packing` is the whole pass (limits, minimums, gangs, idle nodes; `pack.py`).
-`PackProblem -> PackSolution` is its inner question, answered by one engine per objective (`utilization/`, `cost/`):
-given these nodes and this much room for new ones, where does the demand go?
+`PackProblem -> PackSolution` is its inner question, answered by one engine per objective (`utilization/`,
+`cost/`): given these nodes and this much room for new ones, where does the demand go?
 """
 
 from __future__ import annotations
