@@ -1,0 +1,77 @@
+"""CPU seconds, taken in turns: what is compared is measured side by side, never one block after the other."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+CPU_LIMIT_S = 300.0  # a case that needs more is recorded as "more than this", not waited for
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What one run answered, and the CPU time of this process it took."""
+
+    value: Any
+    cpu_s: float
+
+
+def timed(prepare: Callable[[], Any], run: Callable[[Any], Any]) -> Timed:
+    """Run once on fresh input; making the input and collecting old garbage are not counted."""
+    given = prepare()
+    gc.collect()
+    started = time.process_time()
+    value = run(given)
+    return Timed(value, time.process_time() - started)
+
+
+@dataclass
+class Party:
+    """One side of a comparison. `once` runs it one time; None means that it hit the limit."""
+
+    name: str
+    once: Callable[[], Timed | None]
+    budget_s: float  # how much CPU may go into repetitions; the first run always happens
+    max_runs: int = 9
+    runs: list[Timed] = field(default_factory=list)
+    over_limit: bool = False
+
+    def take_turn(self) -> bool:
+        """Run once more unless it has had its share; whether it ran."""
+        if not self.wants_more():
+            return False
+        result = self.once()
+        if result is None:
+            self.over_limit = True
+        else:
+            self.runs.append(result)
+        return True
+
+    def wants_more(self) -> bool:
+        spent = sum(run.cpu_s for run in self.runs)
+        typical = spent / len(self.runs) if self.runs else 0.0
+        return (
+            not self.over_limit
+            and len(self.runs) < self.max_runs
+            and (not self.runs or spent + typical <= self.budget_s)
+        )
+
+    @property
+    def cpu_s(self) -> float:
+        """The median; the limit itself, a lower bound, when it was hit."""
+        return CPU_LIMIT_S if self.over_limit else statistics.median(run.cpu_s for run in self.runs)
+
+    @property
+    def value(self) -> Any:
+        """What it answered (the last time; None when it never came back)."""
+        return self.runs[-1].value if self.runs else None
+
+
+def interleave(*parties: Party) -> None:
+    """Turn by turn until nobody wants another run, so that noise of the machine falls on all of them."""
+    while any([party.take_turn() for party in parties]):
+        pass
