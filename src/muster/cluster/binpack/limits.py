@@ -1,0 +1,188 @@
+"""Who may stay: outdated nodes, minimums, and the maximums per type and for the cluster (spec 3.2, 1-4).
+
+Called by `pack` before any demand is looked at. Nodes that must go leave the planning at once: they hold
+no demand and count against no limit. The head is never chosen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from muster.base.ids import InstanceId
+from muster.cluster.binpack.request import Offer, PackNode, PackRequest, Removal
+from muster.cluster.model import NodeKind, NodeType, StopCause
+from muster.cluster.states import InstanceState
+
+Groups = dict[str, list[PackNode]]  # nodes by type; types in order of first appearance
+
+
+class Settled(Struct, frozen=True, kw_only=True):
+    """The cluster once limits and minimums are applied."""
+
+    nodes: tuple[PackNode, ...]  # in list order, machines bought for minimums included
+    removals: tuple[Removal, ...]
+    bought: Mapping[str, int]  # for minimums, by type
+    offers: tuple[Offer, ...]  # with the room there was before anything was bought
+    room: int | None
+
+
+def settle(request: PackRequest) -> Settled:
+    """Steps 1 to 4 of the pass."""
+    types = {offer.node_type.name: offer.node_type for offer in request.offers}
+    removals: list[Removal] = []
+    groups = _current(request, types, removals)
+    _cap_types(groups, types, removals)
+    survivors = _cap_cluster(groups, request.max_nodes, removals)
+    live = {name: len(group) for name, group in groups.items()}
+    if survivors is not None:
+        live = Counter(node.node_type for node in survivors)
+    offers, room = _rooms(request, live)
+    bought = _minimums(offers, live, room)
+    return Settled(
+        # Where the cluster had to shrink there is no room to buy, so the survivors are the whole list.
+        nodes=tuple(_listed(groups, bought, types) if survivors is None else survivors),
+        removals=tuple(removals),
+        bought=bought,
+        offers=offers,
+        room=room,
+    )
+
+
+def victim_order(node: PackNode) -> tuple[bool, float, float]:
+    """Sort key, first to go first: not running, then longest idle, then least used."""
+    return node.runs, -node.idle_s, mean_utilization(node)
+
+
+def mean_utilization(node: PackNode) -> float:
+    """Mean used share over the resources the node has; one that is not reported as free counts as used."""
+    total, free = node.total, node.available
+    shares = [(have - free.units(name)) / have for name, have in total.items() if have > 0]
+    return sum(shares) / len(shares) if shares else 0.0
+
+
+def removal(node: PackNode, cause: StopCause, details: str, idle_s: float = 0.0) -> Removal:
+    return Removal(
+        instance_id=InstanceId(node.key),
+        node_type=node.node_type,
+        cause=cause,
+        details=details,
+        idle_s=idle_s,
+    )
+
+
+def _current(request: PackRequest, types: Mapping[str, NodeType], removals: list[Removal]) -> Groups:
+    """The nodes by type, without those whose type is gone or (when checked) was changed since launch."""
+    groups: Groups = {}
+    is_checked = request.check_launch_hash
+    for node in request.nodes:
+        known = types.get(node.node_type)
+        is_replaced = known is None or (is_checked and _is_outdated(node, known))
+        if is_replaced and node.kind is not NodeKind.HEAD:
+            removals.append(_replaced(node, known, is_checked))
+            continue
+        group = groups.get(node.node_type)
+        if group is None:
+            groups[node.node_type] = [node]
+        else:
+            group.append(node)
+    return groups
+
+
+def _is_outdated(node: PackNode, known: NodeType) -> bool:
+    """A node whose hash nobody recorded is not called outdated: not knowing is no reason to stop it (W11)."""
+    return bool(known.launch_hash and node.launch_hash) and known.launch_hash != node.launch_hash
+
+
+def _replaced(node: PackNode, known: NodeType | None, is_checked: bool) -> Removal:
+    if known is not None:
+        return removal(node, StopCause.OUTDATED, f"node type {known.name} was changed since it was launched")
+    # A type that left the config is a type of which none is wanted (W4).
+    cause = StopCause.OUTDATED if is_checked else StopCause.MAX_NODES_PER_TYPE
+    return removal(node, cause, f"node type {node.node_type} is not in the config")
+
+
+def _cap_types(groups: Groups, types: Mapping[str, NodeType], removals: list[Removal]) -> None:
+    for name, group in groups.items():
+        known = types.get(name)
+        if known is None or len(group) <= known.max_nodes:  # an unknown type here is the head's: it stays
+            continue
+        details = f"{len(group)} nodes of type {name}, at most {known.max_nodes} allowed"
+        victims, survivors = _choose(group, len(group) - known.max_nodes)
+        removals.extend(removal(node, StopCause.MAX_NODES_PER_TYPE, details) for node in victims)
+        groups[name] = survivors
+
+
+def _cap_cluster(groups: Groups, max_nodes: int | None, removals: list[Removal]) -> list[PackNode] | None:
+    """The survivors in their new order; None when nobody had to go."""
+    live = sum(map(len, groups.values()))
+    if max_nodes is None or live <= max_nodes:
+        return None
+    details = f"{live} nodes in the cluster, at most {max_nodes} allowed"
+    victims, survivors = _choose(chain.from_iterable(groups.values()), live - max_nodes)
+    removals.extend(removal(node, StopCause.MAX_NODES, details) for node in victims)
+    return survivors
+
+
+def _choose(nodes: Iterable[PackNode], excess: int) -> tuple[list[PackNode], list[PackNode]]:
+    """The victims, and the survivors in victim order with the head last."""
+    everyone = list(nodes)
+    heads = [node for node in everyone if node.kind is NodeKind.HEAD]
+    ranked = sorted((node for node in everyone if node.kind is not NodeKind.HEAD), key=victim_order)
+    return ranked[:excess], ranked[excess:] + heads
+
+
+def _rooms(request: PackRequest, live: Mapping[str, int]) -> tuple[tuple[Offer, ...], int | None]:
+    """How many more of each type, and in all. Nodes on their way out may come back, so they count."""
+    leaving = request.leaving
+    offers = tuple(
+        _with_room(offer, live.get(offer.node_type.name, 0) + leaving.get(offer.node_type.name, 0))
+        for offer in request.offers
+    )
+    if request.max_nodes is None:
+        return offers, None
+    return offers, max(0, request.max_nodes - sum(live.values()) - sum(leaving.values()))
+
+
+def _with_room(offer: Offer, taken: int) -> Offer:
+    room = 0 if offer.blocked_kind is not None else max(0, offer.node_type.max_nodes - taken)
+    return offer if offer.room == room else replace(offer, room=room)
+
+
+def _minimums(offers: Iterable[Offer], live: Mapping[str, int], room: int | None) -> dict[str, int]:
+    """Machines to buy for minimums; limits bound them (W2), types in config order come first."""
+    bought: dict[str, int] = {}
+    for offer in offers:
+        known = offer.node_type
+        missing = min(known.min_nodes - live.get(known.name, 0), offer.room)
+        if room is not None:
+            missing = min(missing, room - sum(bought.values()))
+        if missing > 0:
+            bought[known.name] = missing
+    return bought
+
+
+def _listed(groups: Groups, bought: Mapping[str, int], types: Mapping[str, NodeType]) -> Iterator[PackNode]:
+    """Grouped by type, new machines in front; exact ties of the engines go to the first in this order."""
+    for name, count in bought.items():
+        yield from (_new_node(types[name]) for _ in range(count))
+        yield from groups.get(name, ())
+    for name, group in groups.items():
+        if name not in bought:
+            yield from group
+
+
+def _new_node(of: NodeType) -> PackNode:
+    return PackNode(
+        key="",
+        node_type=of.name,
+        total=of.resources,
+        available=of.resources,
+        state=InstanceState.QUEUED,
+        labels=of.labels,
+        launch_hash=of.launch_hash,
+    )

@@ -1,0 +1,137 @@
+"""pack: the whole planning pass of one tick. Limits, then demand, then what is left over.
+
+Called by the scale rules and by `muster plan`; a pure function of its request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from muster.cluster.binpack.idle import remove_idle
+from muster.cluster.binpack.limits import Settled, settle
+from muster.cluster.binpack.outcome import Tallies
+from muster.cluster.binpack.request import Offer, Packing, PackProblem, PackRequest, PackSolution
+from muster.cluster.model import Demand, Gang, NodeKind, NodeType, Objective
+
+Engine = Callable[[PackProblem], PackSolution]
+
+
+def pack(request: PackRequest, engine: Engine | None = None) -> Packing:
+    """What to buy, what to remove, and where every request goes. Tests may bring their own engine."""
+    settled = settle(request)
+    bundles = tuple(demand for constraint in request.constraints for demand in constraint.demands)
+    wanted = _Wanted(request, bundles)
+    launch = dict(settled.bought)
+    tallies, resize = Tallies(), {}
+    if wanted.is_any:
+        solution = (engine or _engine(request))(_problem(request, settled, wanted))
+        tallies = Tallies.of(solution, settled.nodes)
+        resize = {settled.nodes[index].key: size for index, size in solution.resize.items()}
+        for name, count in solution.launch.items():
+            if count > 0:
+                launch[name] = launch.get(name, 0) + count
+    idle = remove_idle(request, settled.nodes, tallies.needed, launch)
+    return Packing(
+        launch=launch,
+        removals=settled.removals + idle.removals,
+        resize=resize,
+        demands=tallies.demands.outcomes(wanted.demand_positions),
+        gangs=tallies.gangs.outcomes(wanted.gang_positions),
+        constraints=tallies.constraints.outcomes(wanted.bundle_positions),
+        needed=tallies.needed,
+        pending_idle=idle.pending_idle,
+        offers=settled.offers,
+        room=settled.room,
+        price_per_hour=price_of(launch, settled.offers),
+    )
+
+
+def choose_objective(objective: Objective, worker_types: Iterable[NodeType]) -> Objective:
+    """AUTO means: by cost when every type we may buy has a price (and there is one), else Ray's rule."""
+    if objective is not Objective.AUTO:
+        return objective
+    prices = [node_type.price_per_hour for node_type in worker_types if node_type.max_nodes > 0]
+    return Objective.UTILIZATION if None in prices or not prices else Objective.COST
+
+
+def price_of(launch: Mapping[str, int], offers: Iterable[Offer]) -> float | None:
+    """$ per hour of these machines; None when one of them has no price."""
+    prices = {offer.node_type.name: offer.node_type.price_per_hour for offer in offers}
+    total = 0.0
+    for name, count in launch.items():
+        price = prices.get(name)
+        if price is None:
+            return None
+        total += price * count
+    return total
+
+
+class _Wanted:
+    """The requests that ask for anything, and where each item of the request went in the problem."""
+
+    def __init__(self, request: PackRequest, bundles: Sequence[Demand]) -> None:
+        self.demands, self.demand_positions = _counted(request.demands)
+        self.constraints, self.bundle_positions = _counted(bundles)
+        sized = [gang_size(gang) > 0 for gang in request.gangs]
+        self.gangs = tuple(gang for gang, is_any in zip(request.gangs, sized, strict=True) if is_any)
+        self.gang_positions = _positions(sized)
+
+    @property
+    def is_any(self) -> bool:
+        return bool(self.demands or self.gangs or self.constraints)
+
+
+def gang_size(gang: Gang) -> int:
+    """How many bundles the gang has, by its first option."""
+    return sum(bundle.count for bundle in gang.options[0]) if gang.options else 0
+
+
+def _counted(demands: Sequence[Demand]) -> tuple[tuple[Demand, ...], Sequence[int]]:
+    if all(demand.count > 0 for demand in demands):
+        return tuple(demands), range(len(demands))
+    asked = [demand.count > 0 for demand in demands]
+    return tuple(demand for demand in demands if demand.count > 0), _positions(asked)
+
+
+def _positions(kept: Sequence[bool]) -> list[int]:
+    """For each item its place among the kept ones, -1 for the others."""
+    place = -1
+    positions = []
+    for is_kept in kept:
+        place += is_kept
+        positions.append(place if is_kept else -1)
+    return positions
+
+
+def _problem(request: PackRequest, settled: Settled, wanted: _Wanted) -> PackProblem:
+    bought = settled.bought
+    left = None if settled.room is None else settled.room - sum(bought.values())
+    return PackProblem(
+        nodes=settled.nodes,
+        offers=tuple(
+            replace(offer, room=offer.room - bought[offer.node_type.name])
+            if offer.node_type.name in bought
+            else offer
+            for offer in settled.offers
+        ),
+        room=left,
+        constraints=wanted.constraints,
+        gangs=wanted.gangs,
+        demands=wanted.demands,
+        conserve_gpus=request.conserve_gpus,
+    )
+
+
+def _engine(request: PackRequest) -> Engine:
+    heads = [node.node_type for node in request.nodes if node.kind is NodeKind.HEAD]
+    # A type that only the head may have is not bought, so it needs no price.
+    workers = [o.node_type for o in request.offers if o.node_type.max_nodes > heads.count(o.node_type.name)]
+    if choose_objective(request.objective, workers) is Objective.COST:
+        from muster.cluster.binpack.cost import solve_cost
+
+        return solve_cost
+    from muster.cluster.binpack.utilization import solve_utilization
+
+    return solve_utilization
