@@ -40,18 +40,15 @@ class Party:
     runs: list[Timed] = field(default_factory=list)
     over_limit: bool = False
 
-    def take_turn(self) -> bool:
-        """Run once more unless it has had its share; whether it ran."""
-        if not self.wants_more():
-            return False
+    def take_turn(self) -> None:
         result = self.once()
         if result is None:
             self.over_limit = True
         else:
             self.runs.append(result)
-        return True
 
     def wants_more(self) -> bool:
+        """Whether it has not had its share of runs and of CPU yet."""
         spent = sum(run.cpu_s for run in self.runs)
         typical = spent / len(self.runs) if self.runs else 0.0
         return (
@@ -73,5 +70,8 @@ class Party:
 
 def interleave(*parties: Party) -> None:
     """Turn by turn until nobody wants another run, so that noise of the machine falls on all of them."""
-    while any([party.take_turn() for party in parties]):
-        pass
+    waiting = [party for party in parties if party.wants_more()]
+    while waiting:
+        for party in waiting:
+            party.take_turn()
+        waiting = [party for party in waiting if party.wants_more()]

@@ -117,10 +117,11 @@ def half_full(
     nodes = [half_full_node(f"n{i:05d}", draw.choice(types), shapes, draw) for i in range(node_count)]
     cuts = sorted(draw.sample(range(1, demand_count), len(shapes) - 1))
     sizes = [high - low for low, high in zip([0, *cuts], [*cuts, demand_count], strict=True)]
+    about = f"{node_count} half-full nodes, {demand_count} demands, {len(shapes)} shapes, {len(types)} types"
     return Workload(
         name=name,
         seed=0,
-        description=f"{node_count} half-full nodes, {demand_count} demands, {len(shapes)} shapes, {len(types)} types",
+        description=about,
         max_num_nodes=None,
         idle_timeout_s=300.0,
         node_types=list(types),
@@ -132,7 +133,7 @@ def half_full(
 def half_full_node(
     node_id: str, node_type: NodeTypeData, shapes: Sequence[Bag], draw: random.Random
 ) -> NodeData:
-    """A running node on which random work was placed until half of its CPUs were taken (or it got unlucky)."""
+    """A running node on which random work was placed until half of its CPUs were taken or luck ran out."""
     free = dict(node_type.resources)
     misses = 0
     while free["CPU"] > node_type.resources["CPU"] / 2 and misses < 8:
@@ -160,7 +161,7 @@ def large(nodes: int = 10_000, demands: int = 100_000, shapes: int = 200, types:
 
 
 def random_type(index: int, draw: random.Random) -> NodeTypeData:
-    """A machine as clouds sell them: CPUs, memory per CPU, some with GPUs; price near the sum of its parts."""
+    """A machine as clouds sell them: CPUs, memory per CPU, some GPUs; priced near the sum of its parts."""
     cpus = float(draw.choice([2, 4, 8, 16, 32, 36, 48, 64, 72, 96, 128]))
     memory = cpus * draw.choice([2, 3, 4, 6, 8, 16]) * GIB
     gpus = float(draw.choice([1, 2, 4, 8])) if draw.random() < 0.3 else 0.0
@@ -172,7 +173,7 @@ def random_type(index: int, draw: random.Random) -> NodeTypeData:
 
 
 def distinct_shapes(count: int, draw: random.Random) -> list[Bag]:
-    """`count` different requests: a few CPUs, mostly with memory, some with part of a GPU or a few of them."""
+    """`count` different requests: a few CPUs, mostly with memory, some with parts of a GPU or several."""
     found: dict[tuple[tuple[str, float], ...], Bag] = {}
     while len(found) < count:
         shape: Bag = {"CPU": draw.choice([0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0])}

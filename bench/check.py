@@ -1,0 +1,94 @@
+"""Does an answer of the planner hold up? Necessary conditions, counted from the problem's own numbers.
+
+A benchmark that does not look at the answers measures how fast nonsense is made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from bench.workloads import Bag, DemandData, Workload
+from muster.cluster.binpack.request import ItemOutcome, Packing
+
+SLACK = 1e-6
+
+
+def problems(workload: Workload, packing: Packing) -> list[str]:
+    """Everything that is wrong with the answer; empty when nothing is."""
+    available = {node.id: node.available for node in workload.nodes}
+    total = {node.id: node.total for node in workload.nodes}
+    return [
+        *uncounted(workload.demands, packing.demands, "demand"),
+        *uncounted(workload.constraints, packing.constraints, "constraint"),
+        *uncounted_gangs(workload, packing),
+        *overfull(workload.demands, packing.demands, available),
+        *overfull(workload.constraints, packing.constraints, total),
+        *overbought(workload, packing),
+        *beyond_limits(workload, packing.launch),
+    ]
+
+
+def placed_in_all(outcome: ItemOutcome) -> int:
+    places = (outcome.placed, outcome.coming, outcome.bought)
+    return sum(sum(place.values()) for place in places) + outcome.unplaced
+
+
+def uncounted(asked: Sequence[DemandData], told: Sequence[ItemOutcome], what: str) -> Iterator[str]:
+    """Every request is somewhere, exactly once."""
+    counts = {outcome.index: placed_in_all(outcome) for outcome in told}
+    for index, demand in enumerate(asked):
+        if counts.get(index) != demand.count:
+            yield f"{what} {index}: {demand.count} asked, {counts.get(index)} accounted for"
+
+
+def uncounted_gangs(workload: Workload, packing: Packing) -> Iterator[str]:
+    """Every gang is placed as a whole or not at all."""
+    told = {outcome.index: outcome for outcome in packing.gangs}
+    for index, gang in enumerate(workload.gangs):
+        outcome = told.get(index)
+        if outcome is None or placed_in_all(outcome) != len(gang.bundles):
+            yield f"gang {gang.id}: its bundles are not accounted for"
+        elif outcome.unplaced not in (0, len(gang.bundles)):
+            yield f"gang {gang.id}: torn apart"
+
+
+def overfull(
+    asked: Sequence[DemandData], told: Iterable[ItemOutcome], room: Mapping[str, Bag]
+) -> Iterator[str]:
+    """No existing node holds more than it has."""
+    used = sums((key, asked[o.index].shape, count) for o in told for key, count in o.placed.items())
+    for key, bag in used.items():
+        if any(quantity > room[key].get(name, 0.0) + SLACK for name, quantity in bag.items()):
+            yield f"node {key}: {dict(bag)} on {room[key]}"
+
+
+def overbought(workload: Workload, packing: Packing) -> Iterator[str]:
+    """All new machines of one type together hold what was put on them (both books, each apart)."""
+    sizes = {node_type.name: node_type.resources for node_type in workload.node_types}
+    for asked, told in ((workload.demands, packing.demands), (workload.constraints, packing.constraints)):
+        used = sums((name, asked[o.index].shape, count) for o in told for name, count in o.bought.items())
+        for node_type, bag in used.items():
+            bought = packing.launch.get(node_type, 0)
+            if any(q > sizes[node_type].get(name, 0.0) * bought + SLACK for name, q in bag.items()):
+                yield f"{bought} new {node_type} cannot hold {dict(bag)}"
+
+
+def beyond_limits(workload: Workload, launch: Mapping[str, int]) -> Iterator[str]:
+    """No type and not the cluster grow beyond their maximum."""
+    after = Counter(node.type for node in workload.nodes) + Counter(launch)
+    for node_type in workload.node_types:
+        if after[node_type.name] > node_type.max_workers:
+            yield f"{after[node_type.name]} {node_type.name}, at most {node_type.max_workers} allowed"
+    if workload.max_num_nodes is not None and after.total() > workload.max_num_nodes:
+        yield f"{after.total()} nodes, at most {workload.max_num_nodes} allowed"
+
+
+def sums(entries: Iterable[tuple[str, Bag, int]]) -> dict[str, Counter[str]]:
+    """What was put where, added up by resource."""
+    found: dict[str, Counter[str]] = {}
+    for key, shape, count in entries:
+        bag = found.setdefault(key, Counter())
+        for name, quantity in shape.items():
+            bag[name] += quantity * count
+    return found

@@ -1,0 +1,56 @@
+"""What the figures must reach; the one table of it. `python -m bench` exits with 1 when one is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+
+@dataclass(frozen=True)
+class Floor:
+    """`pattern` names one figure, or with a * several, each of which must reach the bound."""
+
+    pattern: str
+    at_least: float | None = None
+    at_most: float | None = None
+    needs_peer: bool = False  # can only be measured with Ray installed
+
+    def missed_by(self, value: float) -> bool:
+        too_low = self.at_least is not None and value < self.at_least
+        return too_low or (self.at_most is not None and value > self.at_most)
+
+    def __str__(self) -> str:
+        return f"at least {self.at_least:g}" if self.at_least is not None else f"at most {self.at_most:g}"
+
+
+FLOORS: dict[str, tuple[Floor, ...]] = {
+    "planner": (
+        Floor("speedup.busy_1000n_10000p_20s", at_least=300, needs_peer=True),
+        Floor("speedup.half_500n_5000p_20s", at_least=300, needs_peer=True),
+        Floor("growth.500_1000", at_most=2.2),
+        Floor("growth.1000_2000", at_most=2.2),
+        Floor("seconds.100k_demands", at_most=2.0),
+        Floor("cost_ratio.*", at_most=1.05),
+        Floor("cost_seconds.*", at_most=1.0),
+        Floor("parity.mismatches", at_most=0),
+        Floor("check.problems", at_most=0),
+    ),
+    "reconcile": (
+        Floor("speedup.steady_10000", at_least=100, needs_peer=True),
+        Floor("history_factor.100k", at_most=1.1),
+    ),
+}
+
+
+def missed(bench: str, figures: Mapping[str, float], *, partial: bool) -> list[str]:
+    """One sentence per floor that was missed. In a partial run a figure may be absent; otherwise not."""
+    found = []
+    for floor in FLOORS[bench]:
+        matches = {name: value for name, value in figures.items() if fnmatchcase(name, floor.pattern)}
+        found += [
+            f"{name} is {value:.4g}: {floor}" for name, value in matches.items() if floor.missed_by(value)
+        ]
+        if not matches and not partial:
+            found.append(f"{floor.pattern} was not measured: {floor}")
+    return found

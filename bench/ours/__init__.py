@@ -1,0 +1,1 @@
+"""muster on the neutral facts of `bench.workloads` and `bench.fleet`."""
