@@ -1,0 +1,51 @@
+"""FileSpecSource: the cluster file as the loop sees it, read at every tick, never allowed to stop it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from muster.cluster.model import ClusterSpec
+from muster.config.document import Document
+from muster.config.load import parse_config
+from muster.config.to_spec import to_spec
+from muster.errors import ConfigError
+
+
+class FileSpecSource:
+    """Implements `cluster.ports.SpecSource` over a file that people edit while the loop runs.
+
+    The file is small, so it is read every time and parsed when its text changed; comparing modification
+    times instead would miss an edit within the clock's resolution. An edit that cannot be used leaves the
+    last good spec in force and is reported at every look until the file is right again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError when there is no good spec to begin with."""
+        self._path = path
+        self._text = self._read()
+        self._spec = self._parse(self._text)
+        self._problem = ""
+
+    def current(self) -> tuple[ClusterSpec, str]:
+        """The last good spec, and what is wrong with the newest edit ("" when nothing is)."""
+        try:
+            text = self._read()
+        except ConfigError as problem:
+            return self._spec, _kept(problem)
+        if text != self._text:
+            self._text = text
+            try:
+                self._spec, self._problem = self._parse(text), ""
+            except ConfigError as problem:
+                self._problem = _kept(problem)
+        return self._spec, self._problem
+
+    def _read(self) -> str:
+        return Document.text_of(self._path)
+
+    def _parse(self, text: str) -> ClusterSpec:
+        return to_spec(parse_config(Document(text, str(self._path))))
+
+
+def _kept(problem: ConfigError) -> str:
+    return f"{problem} (the last good configuration stays in force)"

@@ -1,0 +1,68 @@
+"""ClusterConfig -> ClusterSpec: Ray's words for people become the planner's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from muster.base.resources import Resources
+from muster.cluster.model import ClusterSpec, LaunchLimits, NodeType
+from muster.config.schema import ClusterConfig, NodeTypeConfig
+
+# Where each provider's node_config names its machine type.
+_MACHINE_TYPE_PATH: dict[str, tuple[str, ...]] = {
+    "aws": ("InstanceType",),
+    "aliyun": ("InstanceType",),
+    "azure": ("azure_arm_parameters", "vmSize"),
+    "gcp": ("machineType",),
+}
+
+
+def to_spec(config: ClusterConfig) -> ClusterSpec:
+    """What the planner needs; counts of workers become counts of nodes, the head included."""
+    muster = config.muster
+    return ClusterSpec(
+        cluster_name=config.cluster_name,
+        head_node_type=config.head_type,
+        node_types=tuple(
+            _node_type(config, name, entry) for name, entry in config.available_node_types.items()
+        ),
+        max_nodes=config.max_workers + 1,
+        idle_timeout_s=config.idle_timeout_minutes * 60,
+        objective=muster.objective,
+        check_launch_hash=not config.provider.disable_launch_config_check,
+        conserve_gpus=muster.conserve_gpus,
+        install_runtime=not config.provider.disable_node_updaters,
+        timeouts=muster.timeouts,
+        limits=LaunchLimits(
+            upscaling_speed=config.upscaling_speed,
+            max_concurrent=muster.limits.max_concurrent,
+            max_request_retries=muster.limits.max_request_retries,
+        ),
+        backoff=muster.backoff,
+    )
+
+
+def _node_type(config: ClusterConfig, name: str, entry: NodeTypeConfig) -> NodeType:
+    is_head = name == config.head_type
+    return NodeType(
+        name=name,
+        resources=Resources.of(entry.resources),
+        min_nodes=entry.min_workers,  # the head counts for its own type's minimum, as in Ray
+        max_nodes=config.type_max_workers(name) + int(is_head),
+        labels=entry.labels,
+        priority=entry.priority,
+        idle_timeout_s=entry.idle_timeout_s,
+        price_per_hour=entry.price_per_hour,
+        market=entry.market.value,
+        machine_type=machine_type(config.provider.type, entry.node_config or {}),
+    )
+
+
+def machine_type(provider: str, node_config: Mapping[str, Any]) -> str:
+    """The provider's own name of the machine, "" when it has none or the config does not say."""
+    path = _MACHINE_TYPE_PATH.get(provider, ())
+    found: Any = node_config if path else ""
+    for step in path:
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found if isinstance(found, str) else ""

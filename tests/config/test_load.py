@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import pytest
+from tests.config.conftest import GOOD
+
+from muster.config.document import Document
+from muster.config.load import load_config, parse_config
+from muster.errors import ConfigError
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(Document(text, "c.yaml"))
+    return str(caught.value)
+
+
+def test_a_good_file_loads_and_keeps_the_order_of_its_types(write):
+    config = load_config(write(GOOD))
+    assert list(config.available_node_types) == ["head", "cpu"]
+    assert config.available_node_types["cpu"].resources == {"CPU": 8.0, "memory": 3.2e10}
+
+
+def test_every_key_of_a_full_ray_up_file_is_accepted():
+    full = (
+        GOOD
+        + """\
+upscaling_speed: 2
+idle_timeout_minutes: 1
+auth: {ssh_user: ubuntu}
+docker: {image: x, container_name: y}
+file_mounts: {}
+cluster_synced_files: []
+file_mounts_sync_continuously: false
+rsync_exclude: []
+rsync_filter: []
+initialization_commands: []
+setup_commands: []
+head_setup_commands: []
+worker_setup_commands: []
+head_start_ray_commands: []
+worker_start_ray_commands: []
+metadata: {anything: [goes]}
+no_restart: false
+min_workers: 0
+head_node: {}
+worker_nodes: {}
+"""
+    )
+    assert parse_config(Document(full, "c.yaml")).upscaling_speed == 2.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "max_workers: 10",
+            "max_worker: 10",
+            "c.yaml:2: max_worker: unknown key; did you mean 'max_workers'?",
+        ),
+        (
+            "min_workers: 1",
+            "min_worker: 1",
+            "c.yaml:13: available_node_types.cpu.min_worker: unknown key; did you mean 'min_workers'?",
+        ),
+        ("max_workers: 10", "max_workers: ten", "c.yaml:2: max_workers: must be a whole number, not 'ten'"),
+        ("max_workers: 10", "max_workers: 2.5", "c.yaml:2: max_workers: must be a whole number, not 2.5"),
+        ("max_workers: 10", "max_workers: true", "c.yaml:2: max_workers: must be a whole number, not True"),
+        ("max_workers: 10", "max_workers: -1", "c.yaml:2: max_workers: -1 must be from 0 to 1e+06"),
+        (
+            "max_workers: 10",
+            "max_workers: 99999999",
+            "c.yaml:2: max_workers: 99999999 must be from 0 to 1e+06",
+        ),
+        (
+            "CPU: 8,",
+            "CPU: .nan,",
+            "c.yaml:12: available_node_types.cpu.resources.CPU: nan must be from 0 to 9e+14",
+        ),
+        (
+            "CPU: 8,",
+            "CPU: -8,",
+            "c.yaml:12: available_node_types.cpu.resources.CPU: -8 must be from 0 to 9e+14",
+        ),
+        (
+            "CPU: 8,",
+            "CPU: 1e20,",
+            "c.yaml:12: available_node_types.cpu.resources.CPU: must be a number, not '1e20'; "
+            "YAML reads this as text, write 1e+20",
+        ),
+        (
+            "price_per_hour: 0.4",
+            "price_per_hour: .inf",
+            "c.yaml:15: available_node_types.cpu.price_per_hour: inf must be from 0 to 1e+06",
+        ),
+        (
+            "price_per_hour: 0.4",
+            "market: spt",
+            "c.yaml:15: available_node_types.cpu.market: 'spt' is not one of on-demand, spot; "
+            "did you mean 'spot'?",
+        ),
+        (
+            "resources: {CPU: 2}",
+            "labels: {}",
+            "c.yaml:8: available_node_types.head: 'resources' is missing; add it",
+        ),
+        ("  type: aws\n", "", "c.yaml:3: provider: 'type' is missing; add it"),
+        ("cluster_name: demo\n", "", "c.yaml:1: 'cluster_name' is missing; add it"),
+        (
+            "head_node_type: head",
+            "head_node_type: haed",
+            "c.yaml:6: head_node_type: 'haed' is not in available_node_types; did you mean 'head'?",
+        ),
+        (
+            "head_node_type: head\n",
+            "",
+            "c.yaml:1: 'head_node_type' is missing; name the head's entry of available_node_types",
+        ),
+        (
+            "min_workers: 1",
+            "min_workers: 7",
+            "c.yaml:13: available_node_types.cpu.min_workers: 7 is more than this type's max_workers, 6; "
+            "raise max_workers",
+        ),
+        (
+            "max_workers: 10",
+            "max_workers: 0",
+            "c.yaml:2: max_workers: 0 is less than the sum of all min_workers, 1; raise it to 1",
+        ),
+        (
+            "resources: {CPU: 2}",
+            "resources: [CPU]",
+            "c.yaml:9: available_node_types.head.resources: must be a mapping",
+        ),
+        (
+            "resources: {CPU: 2}",
+            "resources: {1: 2}",
+            "c.yaml:9: available_node_types.head.resources.1: the key 1 must be text; put it in quotes",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_file_line_key_and_fix(old, new, message):
+    assert old in GOOD
+    assert refusal(GOOD.replace(old, new, 1)).startswith(message)
+
+
+@pytest.mark.parametrize("value", [".inf", ".nan", "null", "-1", "fast"])
+def test_an_upscaling_speed_that_would_stop_the_loop_is_refused(value):
+    assert refusal(GOOD + f"upscaling_speed: {value}\n").startswith("c.yaml:16: upscaling_speed: ")
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (
+            "objective: cheap",
+            "c.yaml:17: muster.objective: 'cheap' is not one of auto, utilization, cost; valid here",
+        ),
+        (
+            "timeouts: {request: 5}",
+            "c.yaml:17: muster.timeouts.request: unknown key; did you mean 'request_s'?",
+        ),
+        ("timeouts: {allocate_s: 0}", "c.yaml:17: muster.timeouts.allocate_s: must be above 0"),
+        ("timeouts: {allocate_s: .nan}", "c.yaml:17: muster.timeouts.allocate_s: nan must be from 0 to"),
+        ("backoff: {decay_s: 0}", "c.yaml:17: muster.backoff.decay_s: must be above 0"),
+        ("backoff: {base_s: 50, max_s: 5}", "c.yaml:17: muster.backoff.max_s: 5 is less than base_s, 50"),
+        ("limits: {upscaling_speed: 1}", "c.yaml:17: muster.limits.upscaling_speed: unknown key; valid here"),
+        ("retention: {max_records: -1}", "c.yaml:17: muster.retention.max_records: -1 must be from 0 to"),
+    ],
+)
+def test_a_mistake_in_our_own_section_is_named_too(section, message):
+    assert refusal(GOOD + f"muster:\n  {section}\n").startswith(message)
+
+
+def test_an_empty_file_says_what_it_needs():
+    assert refusal("# nothing\n") == (
+        "c.yaml: is empty; it needs cluster_name, provider and available_node_types"
+    )
+
+
+def test_the_old_form_of_the_file_is_explained():
+    old = "cluster_name: x\nprovider: {type: aws}\nhead_node: {InstanceType: m5.large}\n"
+    assert refusal(old) == (
+        "c.yaml:3: head_node: is the old form; describe the machines under available_node_types"
+    )
