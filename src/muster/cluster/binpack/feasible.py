@@ -1,0 +1,88 @@
+"""Could a node type ever hold a request, and if none can: which comes nearest, and what does it lack?
+
+Called by `explain`; looks at shapes and labels only, never at limits or at what is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from muster.base.resources import SCALE, Resources
+from muster.cluster.binpack.labels import first_match
+from muster.cluster.binpack.request import Offer
+from muster.cluster.model import Demand, LabelOperator, NodeType, Selector
+from muster.cluster.plan import Reason
+
+
+class Nearest(NamedTuple):
+    """The type that is closest to holding a request no type can hold."""
+
+    name: str  # empty: there is no type at all
+    lacks: Mapping[str, float]
+    detail: str
+
+
+def capacity(node_type: NodeType) -> Resources:
+    """All that a machine of this type can have, grown in place as far as it may be."""
+    if node_type.resize is None:
+        return node_type.resources
+    grown = dict(node_type.resources)
+    for name, units in node_type.resize.maximum.items():
+        grown[name] = max(units, grown.get(name, 0))
+    return Resources(grown)
+
+
+def why_not(demand: Demand, node_type: NodeType) -> Reason | None:
+    """Why no machine of this type could ever hold one of these requests; None when one could."""
+    if not capacity(node_type).holds(demand.shape):
+        return Reason.TYPE_LACKS_RESOURCES
+    return None if labels_suit(demand, node_type.labels) else Reason.TYPE_LABELS_DIFFER
+
+
+def labels_suit(demand: Demand, labels: Mapping[str, str]) -> bool:
+    if demand.avoid is not None and labels.get(demand.avoid[0]) == demand.avoid[1]:
+        return False
+    return not demand.selectors or first_match(demand.selectors, labels) is not None
+
+
+def nearest(demand: Demand, offers: Sequence[Offer]) -> Nearest:
+    """The type with the fewest resources short, then the smallest share short, then the first listed."""
+    wanted = f"{{{demand.shape}}}"
+    if not offers:
+        return Nearest("", {}, f"no node type can hold {wanted}: the config has no node types")
+    ranked = [_shortfall(demand, offer.node_type) for offer in offers]
+    best = min(range(len(offers)), key=lambda index: (ranked[index], index))
+    chosen = offers[best].node_type
+    lacks = capacity(chosen).lacks(demand.shape)
+    if not lacks:
+        has = _labels_text(chosen.labels)
+        asks = " or ".join(_selector_text(selector) for selector in demand.selectors) or f"not {demand.avoid}"
+        detail = f"no node type that can hold {wanted} has labels {asks}: {chosen.name} has {has}"
+        return Nearest(chosen.name, {}, detail)
+    short = Resources(lacks)
+    detail = f"no node type can hold {wanted}: nearest is {chosen.name}, which lacks {short}"
+    return Nearest(chosen.name, {name: units / SCALE for name, units in lacks.items()}, detail)
+
+
+def _shortfall(demand: Demand, node_type: NodeType) -> tuple[int, float, bool]:
+    lacks = capacity(node_type).lacks(demand.shape)
+    share = sum(units / demand.shape[name] for name, units in lacks.items())
+    return len(lacks), share, not labels_suit(demand, node_type.labels)
+
+
+def _selector_text(selector: Selector) -> str:
+    parts = (
+        f"{match.key} {'in' if match.operator is LabelOperator.IN else 'not in'} {', '.join(match.values)}"
+        for match in selector
+    )
+    return " and ".join(parts)
+
+
+def _labels_text(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(labels.items())) or "none"
+
+
+def fitting(demand: Demand, offers: Iterable[Offer]) -> list[Offer]:
+    """The offers whose machines could hold one of these requests, whatever the limits say."""
+    return [offer for offer in offers if why_not(demand, offer.node_type) is None]
