@@ -60,7 +60,7 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     install_s: float = 1800.0
     terminating_s: float = 300.0
     stop_requested_s: float = 300.0
-    stopping_s: float = 900.0  # ours: a drain that never ends is ended by termination
+    stopping_s: float = 900.0  # ours: our own drain, this long past its deadline, is ended by termination
     warn_s: float = 90.0
     listing_grace_s: float = 30.0  # ours: a machine missing from the list whose node is alive is waited for
     pending_idle_s: float | None = None  # unneeded machines on their way: None keeps them
@@ -96,7 +96,7 @@ class ClusterSpec(Struct, frozen=True, kw_only=True):
     objective: Objective = Objective.AUTO
     check_launch_hash: bool = False
     conserve_gpus: bool = True
-    install_runtime: bool = False  # our installer sets machines up
+    install_runtime: bool = False  # set machines up with our installer, unless the provider does it
     timeouts: Timeouts = Timeouts()
     limits: LaunchLimits = LaunchLimits()
     backoff: Backoff = Backoff()

@@ -7,6 +7,7 @@ No method here may block for long: slow work runs on the adapter's own threads a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec import Struct
@@ -123,3 +124,15 @@ class InstanceStore(Protocol):
     def raise_version(self, at_least: int) -> int:
         """Move the version up, for a runtime that remembers a higher one than ours; the new version."""
         ...
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Everything a controller is connected to. Without an installer, machines must bring the runtime."""
+
+    provider: CloudProvider
+    nodes: NodeSource
+    drainer: Drainer
+    installer: Installer | None
+    store: InstanceStore
+    spec: SpecSource

@@ -54,7 +54,9 @@ class Memory(Struct, frozen=True, kw_only=True):
     health: Mapping[str, TypeHealth] = field(default_factory=dict)
     # Per type: since when at least k+1 machines on their way have been unneeded (spec 3.8).
     pending_idle: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    spent: float = 0.0  # $ of machines that are gone; live ones are added by `status`
+    spent: float = 0.0  # $ of machines that are gone; live ones are added by `spend.spend_so_far`
+    # Nodes of ended records that the runtime still lists: never adopted anew. Value: when the record ended.
+    ended_nodes: Mapping[str, float] = field(default_factory=dict)
     # Since when each verdict says what it says: subject and code -> time.
     verdict_since: Mapping[str, float] = field(default_factory=dict)
 

@@ -1,0 +1,76 @@
+"""ClusterController.tick(): observe, reconcile, commit, execute. The whole loop; it decides nothing."""
+
+from __future__ import annotations
+
+import logging
+
+from muster.base.ambient import Ambient
+from muster.base.log import OnChange, fields
+from muster.cluster.execute import Executor
+from muster.cluster.inbox import Inbox
+from muster.cluster.observe import Observer
+from muster.cluster.plan import Plan
+from muster.cluster.ports import Ledger, Ports
+from muster.cluster.reconcile import reconcile
+from muster.cluster.snapshot import Quarantined
+from muster.errors import StoreError
+
+__all__ = ["ClusterController", "Ports"]
+
+logger = logging.getLogger(__name__)
+
+
+class ClusterController:
+    """Drives one cluster. Everything durable is in the store, so a new controller may take over any time."""
+
+    def __init__(self, ports: Ports, ambient: Ambient) -> None:
+        self._ports = ports
+        self._ambient = ambient
+        self._inbox = Inbox()
+        self._observer = Observer(ports, ambient, self._inbox)
+        self._executor = Executor(ports, self._inbox)
+        self._changes = OnChange(logger)
+
+    def tick(self) -> Plan:
+        """One round. Without a usable ledger nothing is decided or done; it is said, and tried again."""
+        try:
+            seen, ledger = self._observer.observe()
+            plan = reconcile(seen)
+            version = self._ports.store.commit(seen.version, plan)
+            self._inbox.clear()
+            self._carry_out(plan, ledger)
+        except StoreError as error:
+            return self._without_ledger(error)
+        self._publish(version, plan)
+        self._tell(plan)
+        return plan
+
+    def _carry_out(self, plan: Plan, ledger: Ledger) -> None:
+        """What an earlier tick, or an earlier life, could not hand over goes first."""
+        known = {action.request_id for action in plan.actions}
+        leftover = [action for action in ledger.outbox if action.request_id not in known]
+        actions = [*leftover, *plan.actions]
+        if actions:
+            after = {**ledger.instances, **{i.instance_id: i for i in plan.writes}}
+            self._executor.execute(actions, after)
+
+    def _without_ledger(self, error: StoreError) -> Plan:
+        self._changes.log(logging.ERROR, "store", f"the ledger could not be used: {error}")
+        note = Quarantined(source="ledger", message=f"{type(error).__name__}: {error}")
+        now = self._ambient.clock.now()
+        return Plan(tick_id=self._ambient.ids.fresh("t"), at=now, quarantined=(note,))
+
+    def _publish(self, version: int, plan: Plan) -> None:
+        try:
+            self._ports.nodes.publish(version, plan.report)
+        except Exception as error:  # noqa: BLE001 - a runtime that cannot listen must not stop the loop
+            self._changes.log(
+                logging.WARNING, "publish", f"report not delivered: {type(error).__name__}: {error}"
+            )
+
+    def _tell(self, plan: Plan) -> None:
+        changed = plan.fields()
+        if changed:
+            logger.info("tick %s", fields(changed))
+        for note in plan.quarantined:
+            self._changes.log(logging.WARNING, note.source, f"set aside: {note.source}: {note.message}")

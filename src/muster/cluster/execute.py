@@ -1,0 +1,136 @@
+"""Executor: one handler per Action. What a port refuses comes back as data; what it lost is repeated."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from typing_extensions import assert_never
+
+from muster.base.ids import InstanceId, RequestId
+from muster.base.log import OnChange
+from muster.cluster.inbox import Inbox
+from muster.cluster.model import (
+    DrainFailure,
+    FailureKind,
+    InstallFailure,
+    Instance,
+    LaunchFailure,
+    TerminateFailure,
+)
+from muster.cluster.plan import Action, Drain, Install, Launch, Resize, Terminate
+from muster.cluster.ports import Ports
+from muster.cluster.requests import attempt_id
+from muster.cluster.states import InstanceState
+from muster.errors import MusterError, ProviderError
+
+logger = logging.getLogger(__name__)
+
+
+class Executor:
+    """Hands committed effects to their ports, in order, each on its own."""
+
+    def __init__(self, ports: Ports, inbox: Inbox) -> None:
+        self._ports = ports
+        self._inbox = inbox
+        self._changes = OnChange(logger)
+
+    def execute(self, actions: Iterable[Action], instances: Mapping[InstanceId, Instance]) -> None:
+        """Effects no record wants any more are dropped; those with an unknown outcome stay for next time."""
+        done: list[RequestId] = []
+        for action in actions:
+            if not is_wanted(action, instances) or self._hand_over(action):
+                done.append(action.request_id)
+        if done:
+            self._ports.store.handed_over(done)
+
+    def _hand_over(self, action: Action) -> bool:
+        """Whether the port took it. A refusal goes to the inbox and leaves the outbox with its record."""
+        try:
+            self._call(action)
+        except ProviderError as error:
+            self._refuse(action, FailureKind(error.kind), str(error))
+            return False
+        except Exception as error:  # noqa: BLE001 - unknown outcome: repeated with the same request id
+            text = f"{type(action).__name__} {action.request_id}: {type(error).__name__}: {error}"
+            self._changes.log(logging.WARNING, type(action).__name__, text)
+            return False
+        return True
+
+    def _call(self, action: Action) -> None:
+        match action:
+            case Launch():
+                self._ports.provider.launch(action.request_id, action.shape)
+            case Terminate():
+                self._ports.provider.terminate(action.request_id, action.cloud_ids)
+            case Drain():
+                self._ports.drainer.drain(action)
+            case Install():
+                self._install(action)
+            case Resize():
+                self._ports.provider.resize(action.request_id, action.cloud_id, action.desired.to_floats())
+            case _:
+                assert_never(action)
+
+    def _install(self, action: Install) -> None:
+        if self._ports.installer is None:
+            raise NoInstaller("the cluster is to install the runtime, but no installer is configured")
+        self._ports.installer.start(action)
+
+    def _refuse(self, action: Action, kind: FailureKind, message: str) -> None:
+        match action:
+            case Launch():
+                for node_type, count in action.shape.items():
+                    for _ in range(count):
+                        self._inbox.put(
+                            LaunchFailure(
+                                request_id=action.request_id, node_type=node_type, kind=kind, message=message
+                            )
+                        )
+            case Terminate():
+                for cloud_id in action.cloud_ids:
+                    self._inbox.put(TerminateFailure(cloud_id=cloud_id, kind=kind, message=message))
+            case Drain():
+                self._inbox.put(DrainFailure(instance_id=action.instance_id, message=message))
+            case Install():
+                self._inbox.put(InstallFailure(instance_id=action.instance_id, message=message))
+            case Resize():
+                self._changes.log(
+                    logging.WARNING, "resize", f"resize of {action.cloud_id} refused: {message}"
+                )
+            case _:
+                assert_never(action)
+
+
+class NoInstaller(ProviderError, MusterError):
+    """Machines wait for an installer that does not exist."""
+
+    kind = "config"
+
+
+def is_wanted(action: Action, instances: Mapping[InstanceId, Instance]) -> bool:
+    """Whether a record still waits for this effect: an outbox may be older than the records."""
+    match action:
+        case Launch():
+            return any(_awaits_launch(instances.get(i), action.request_id) for i in action.instance_ids)
+        case Terminate():
+            return any(_is(instances.get(i), InstanceState.TERMINATING) for i in action.instance_ids)
+        case Drain():
+            return _is(instances.get(action.instance_id), InstanceState.RAY_STOP_REQUESTED)
+        case Install():
+            return _is(instances.get(action.instance_id), InstanceState.RAY_INSTALLING)
+        case Resize():
+            return _is(instances.get(action.instance_id), InstanceState.RAY_RUNNING)
+        case _:
+            assert_never(action)
+
+
+def _is(instance: Instance | None, state: InstanceState) -> bool:
+    return instance is not None and instance.state is state
+
+
+def _awaits_launch(instance: Instance | None, request_id: RequestId) -> bool:
+    if instance is None or instance.state is not InstanceState.REQUESTED or not instance.launch_request_id:
+        return False
+    attempt = len(instance.entered(InstanceState.REQUESTED))
+    return attempt_id(instance.launch_request_id, attempt) == request_id

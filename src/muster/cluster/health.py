@@ -1,0 +1,56 @@
+"""What experience says about node types: back-off after failures, and Ray's availability scores; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from muster.cluster.model import NEEDS_A_PERSON, Backoff, FailureKind
+from muster.cluster.snapshot import TypeHealth
+
+_MAX_DOUBLINGS = 30  # keeps 2**n finite; every back-off is clipped long before
+
+
+def decayed_failures(health: TypeHealth, now: float, policy: Backoff) -> float:
+    """The failure count, halved for every quiet `decay_s`."""
+    quiet = max(0.0, now - max(health.failed_at, health.blocked_until))
+    return float(health.failures * 0.5 ** min(quiet / policy.decay_s, 64.0))
+
+
+def after_failure(
+    health: TypeHealth, kind: FailureKind, message: str, now: float, policy: Backoff
+) -> TypeHealth:
+    """One more failure: the type is left alone for twice as long as last time."""
+    failures = decayed_failures(health, now, policy) + 1.0
+    base = policy.person_base_s if kind in NEEDS_A_PERSON else policy.base_s
+    pause = min(policy.max_s, base * 2.0 ** min(failures - 1.0, _MAX_DOUBLINGS))
+    return TypeHealth(
+        failures=failures,
+        failed_at=now,
+        blocked_until=now + pause,
+        kind=kind,
+        message=message,
+        timed_out_at=health.timed_out_at,
+    )
+
+
+def is_blocked(health: TypeHealth | None, now: float) -> bool:
+    return health is not None and now < health.blocked_until
+
+
+def recoverable(health: TypeHealth | None, now: float, recovery_s: float) -> float:
+    """0 just after a machine never came up, growing to 1 over `recovery_s` (spec 1.8)."""
+    if health is None or health.timed_out_at is None or recovery_s <= 0:
+        return 1.0
+    age = max(0.0, now - health.timed_out_at)
+    return 0.0 if age < min(10.0, 0.1 * recovery_s) else min(1.0, age / recovery_s)
+
+
+def availabilities(health: Mapping[str, TypeHealth]) -> dict[str, float]:
+    """Types whose machines never came up, ordered: the most recent failure scores 0; absent types count 1.
+
+    Only the order matters. Ray divides epoch seconds, which leaves differences of one in ten million; ranks
+    say the same and can be read.
+    """
+    times = sorted({h.timed_out_at for h in health.values() if h.timed_out_at is not None}, reverse=True)
+    score = {at: rank / len(times) for rank, at in enumerate(times)}
+    return {name: score[h.timed_out_at] for name, h in health.items() if h.timed_out_at is not None}

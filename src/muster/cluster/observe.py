@@ -1,0 +1,155 @@
+"""Observer: reads every port once and builds the Snapshot. A port that fails is reported, never fatal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from muster.base.ambient import Ambient
+from muster.base.clock import SteadyClock
+from muster.base.ids import CloudId
+from muster.cluster.inbox import Failure, Inbox
+from muster.cluster.model import (
+    CloudInstance,
+    ClusterSpec,
+    Constraint,
+    Demand,
+    DrainFailure,
+    Gang,
+    InstallFailure,
+    LaunchFailure,
+    NodeReport,
+    RuntimeReport,
+    TerminateFailure,
+)
+from muster.cluster.ports import Ledger, Ports
+from muster.cluster.snapshot import ProviderTraits, Quarantined, Snapshot
+
+T = TypeVar("T")
+_FAILURES = (LaunchFailure, TerminateFailure, DrainFailure, InstallFailure)
+
+
+class Observer:
+    """One look at the world per call. Keeps only what it needs to recognise an outdated report."""
+
+    def __init__(self, ports: Ports, ambient: Ambient, inbox: Inbox) -> None:
+        self._ports = ports
+        self._ambient = ambient
+        self._inbox = inbox
+        self._clock: SteadyClock | None = None
+        self._notes: list[Quarantined] = []
+        self._spec = ClusterSpec()
+        self._runtime_version = -1
+        self._runtime_at = float("-inf")
+
+    def observe(self) -> tuple[Snapshot, Ledger]:
+        """Raises StoreError when the ledger cannot be read; nothing else."""
+        ledger = self._ports.store.load()
+        now = self._now(ledger)
+        self._notes = []
+        self._poll_failures()
+        snapshot = Snapshot(
+            tick_id=self._ambient.ids.fresh("t"),
+            now=now,
+            version=ledger.version,
+            spec=self._read_spec(),
+            instances=ledger.instances,
+            cloud=self._read_cloud(),
+            runtime=self._read_runtime(now),
+            launch_failures=tuple(self._inbox.launch),
+            terminate_failures=tuple(self._inbox.terminate),
+            drain_failures=tuple(self._inbox.drain),
+            install_failures=tuple(self._inbox.install),
+            traits=self._ask("provider traits", self._ports.provider.traits) or ProviderTraits(),
+            memory=ledger.memory,
+            recent_failures=ledger.recent_failures,
+            quarantined=tuple(self._notes),
+        )
+        return snapshot, ledger
+
+    def _now(self, ledger: Ledger) -> float:
+        if self._clock is None:
+            self._clock = SteadyClock(self._ambient.clock, floor=ledger.newest_at)
+        return self._clock.now()
+
+    def _ask(self, source: str, question: Callable[[], T]) -> T | None:
+        try:
+            return question()
+        except Exception as error:  # noqa: BLE001 - an adapter's bug must not stop the loop
+            self._note(source, f"{type(error).__name__}: {error}")
+            return None
+
+    def _note(self, source: str, message: str) -> None:
+        self._notes.append(Quarantined(source=source, message=message))
+
+    def _read_spec(self) -> ClusterSpec:
+        answer = self._ask("config", self._ports.spec.current)
+        if answer is not None:
+            self._spec, fault = answer
+            if fault:
+                self._note("config", f"the newest edit is not used, the last good one stays: {fault}")
+        return self._spec
+
+    def _read_cloud(self) -> Mapping[CloudId, CloudInstance] | None:
+        listed = self._ask("provider list", self._ports.provider.list_instances)
+        if listed is None:
+            return None
+        sound = {key: machine for key, machine in listed.items() if self._is_sound_machine(key, machine)}
+        return listed if len(sound) == len(listed) else sound
+
+    def _is_sound_machine(self, key: object, machine: object) -> bool:
+        if isinstance(machine, CloudInstance) and machine.cloud_id == key:
+            return True
+        self._note(f"machine {key}", f"the provider's entry is not usable: {machine!r:.100}")
+        return False
+
+    def _read_runtime(self, now: float) -> RuntimeReport | None:
+        report: object = self._ask("runtime", self._ports.nodes.read)
+        if report is None:
+            return None
+        if not isinstance(report, RuntimeReport):
+            self._note("runtime", f"not a report: {report!r:.100}")
+            return None
+        # A report older than one already seen would make living nodes look gone. A runtime that restarted
+        # counts from zero again, so after a while the lower number is believed.
+        fresh = report.version >= self._runtime_version
+        if not fresh and now - self._runtime_at <= self._spec.timeouts.listing_grace_s:
+            self._note("runtime", f"report {report.version} is older than {self._runtime_version}: ignored")
+            return None
+        self._runtime_version, self._runtime_at = report.version, now
+        return self._sound_report(report)
+
+    def _sound_report(self, report: RuntimeReport) -> RuntimeReport:
+        return RuntimeReport(
+            version=report.version,
+            nodes=self._sound("node", report.nodes, NodeReport),
+            demands=self._sound("demand", report.demands, Demand),
+            gangs=self._sound("gang", report.gangs, Gang),
+            constraints=self._sound("constraint", report.constraints, Constraint),
+        )
+
+    def _sound(self, what: str, items: Iterable[T], kind: type[T]) -> tuple[T, ...]:
+        result = tuple(items)
+        if all(isinstance(item, kind) for item in result):
+            return result
+        for item in result:
+            if not isinstance(item, kind):
+                self._note(what, f"not usable: {item!r:.100}")
+        return tuple(item for item in result if isinstance(item, kind))
+
+    def _poll_failures(self) -> None:
+        ports = self._ports
+        polls: list[tuple[str, Callable[[], Iterable[Failure]]]] = [
+            ("launch failures", ports.provider.poll_launch_failures),
+            ("terminate failures", ports.provider.poll_terminate_failures),
+            ("drain failures", ports.drainer.poll),
+        ]
+        if ports.installer is not None:
+            polls.append(("install failures", ports.installer.poll))
+        for source, poll in polls:
+            answers: Iterable[object] = self._ask(source, poll) or ()
+            for failure in answers:
+                if isinstance(failure, _FAILURES):
+                    self._inbox.put(failure)
+                else:
+                    self._note(source, f"not usable: {failure!r:.100}")

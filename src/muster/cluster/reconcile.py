@@ -1,0 +1,62 @@
+"""reconcile(snapshot) -> Plan: the ordered list of rules, nothing else.
+
+Read top to bottom: what the world says, what expired, what the planner wants, what follows from it, why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from muster.cluster.plan import Plan
+from muster.cluster.rules.backoff import backoff
+from muster.cluster.rules.capacity import capacity
+from muster.cluster.rules.draft import Draft
+from muster.cluster.rules.install import install
+from muster.cluster.rules.launch import launch
+from muster.cluster.rules.observe_cloud import observe_cloud
+from muster.cluster.rules.observe_nodes import observe_nodes
+from muster.cluster.rules.repair import repair
+from muster.cluster.rules.report import report
+from muster.cluster.rules.scale_down import scale_down
+from muster.cluster.rules.scale_up import scale_up
+from muster.cluster.rules.terminate import terminate
+from muster.cluster.rules.timeouts import timeouts
+from muster.cluster.rules.verdicts import verdicts
+from muster.cluster.snapshot import Snapshot
+
+Rule = Callable[[Draft], None]
+
+RULES: tuple[Rule, ...] = (
+    repair,
+    observe_cloud,
+    observe_nodes,
+    timeouts,
+    backoff,
+    capacity,
+    scale_down,
+    scale_up,
+    terminate,
+    launch,
+    install,
+    report,
+    verdicts,
+)
+
+
+def reconcile(snapshot: Snapshot, rules: tuple[Rule, ...] = RULES) -> Plan:
+    """Decide one tick. A function of the snapshot alone; it never raises for anything in it."""
+    draft = Draft(snapshot)
+    for rule in rules:
+        draft = _attempt(rule, draft)
+    return draft.plan()
+
+
+def _attempt(rule: Rule, draft: Draft) -> Draft:
+    """A rule that fails is undone and reported; the others still run (W9)."""
+    trial = draft.fork()
+    try:
+        rule(trial)
+    except Exception as error:  # noqa: BLE001 - one rule's bug must not stop the loop
+        draft.quarantine(f"rule {rule.__name__}", f"{type(error).__name__}: {error}")
+        return draft
+    return trial

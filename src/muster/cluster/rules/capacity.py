@@ -1,0 +1,183 @@
+"""Ask the planner what the cluster needs, and keep the answer in the draft for the rules that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from muster.base.resources import EMPTY
+from muster.cluster.binpack.pack import pack
+from muster.cluster.binpack.request import Offer, PackNode, PackRequest
+from muster.cluster.health import availabilities, is_blocked, recoverable
+from muster.cluster.model import (
+    Constraint,
+    Demand,
+    Gang,
+    Instance,
+    NodeStatus,
+    NodeType,
+    ResizeStatus,
+    RuntimeReport,
+    StopCause,
+)
+from muster.cluster.plan import Reason
+from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.states import InstanceState
+
+_S = InstanceState
+_COMING = (_S.QUEUED, _S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING)
+_MAX_COUNT = 1_000_000_000  # more equal requests than this are a mistake, not a wish
+
+
+def capacity(draft: Draft) -> None:
+    """Plan whenever the runtime could be read; whether the plan may be acted on is decided by `may_scale`."""
+    runtime = draft.seen.runtime
+    if runtime is None:
+        return
+    draft.pack_request = _request(draft, runtime)
+    draft.packing = pack(draft.pack_request)
+    if not _head_runs(draft):
+        draft.say_cluster(Reason.WAITING_FOR_HEAD, "nothing is launched or removed before the head node runs")
+        draft.may_scale = False
+    if draft.seen.traits.read_only:
+        draft.say_cluster(Reason.READ_ONLY, "the provider is read-only: nothing is launched or removed")
+        draft.may_scale = False
+
+
+def _head_runs(draft: Draft) -> bool:
+    return any(is_head(i) for i in draft.in_state(_S.RAY_RUNNING))
+
+
+def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
+    spec = draft.spec
+    return PackRequest(
+        now=draft.now,
+        nodes=_nodes(draft),
+        offers=_offers(draft),
+        max_nodes=spec.max_nodes,
+        leaving=_leaving(draft),
+        constraints=tuple(
+            Constraint(demands=_sane(draft, c.demands, "constraint")) for c in runtime.constraints
+        ),
+        gangs=_sane_gangs(draft, runtime.gangs),
+        demands=_sane(draft, runtime.demands, "demand"),
+        objective=spec.objective,
+        conserve_gpus=spec.conserve_gpus,
+        check_launch_hash=spec.check_launch_hash,
+        idle_timeout_s=spec.idle_timeout_s,
+        pending_idle_s=spec.timeouts.pending_idle_s,
+        pending_idle=draft.seen.memory.pending_idle,
+    )
+
+
+def _nodes(draft: Draft) -> tuple[PackNode, ...]:
+    """Every record that may serve work, in the order of the ledger. Draining ones offer nothing (W21)."""
+    result = []
+    for instance in draft.instances.values():
+        if instance.state is _S.RAY_RUNNING:
+            node = _running(draft, instance)
+        elif instance.state in _COMING and not instance.cancelled:
+            node = _coming(draft, instance)
+        else:
+            continue
+        if node is not None:
+            result.append(node)
+    return tuple(result)
+
+
+def _running(draft: Draft, instance: Instance) -> PackNode | None:
+    report = draft.nodes.get(instance.node_id or "")
+    if report is None or report.status is NodeStatus.DEAD:
+        return None
+    return PackNode(
+        key=instance.instance_id,
+        node_type=instance.node_type,
+        total=report.total,
+        available=report.available,
+        kind=instance.kind,
+        labels=report.labels,
+        idle_s=report.idle_s if report.status is NodeStatus.IDLE else 0.0,
+        launch_hash=instance.launch_hash,
+        resize=_resize_of(draft, instance),
+    )
+
+
+def _coming(draft: Draft, instance: Instance) -> PackNode:
+    known = draft.types.get(instance.node_type)
+    size = known.resources if known else EMPTY
+    return PackNode(
+        key=instance.instance_id,
+        node_type=instance.node_type,
+        total=size,
+        available=size,
+        state=instance.state,
+        kind=instance.kind,
+        labels=known.labels if known else {},
+        launch_hash=instance.launch_hash,
+        resize=_resize_of(draft, instance),
+    )
+
+
+def _offers(draft: Draft) -> tuple[Offer, ...]:
+    scores = availabilities(draft.health)
+    return tuple(
+        _offer(draft, node_type, scores.get(node_type.name, 1.0)) for node_type in draft.spec.node_types
+    )
+
+
+def _offer(draft: Draft, node_type: NodeType, availability: float) -> Offer:
+    health = draft.health.get(node_type.name)
+    blocked = health if health is not None and is_blocked(health, draft.now) else None
+    return Offer(
+        node_type=node_type,
+        room=node_type.max_nodes,
+        availability=availability,
+        recoverable=recoverable(health, draft.now, draft.spec.backoff.recovery_s),
+        blocked_kind=blocked.kind if blocked else None,
+        blocked_until=blocked.blocked_until if blocked else 0.0,
+        blocked_message=blocked.message if blocked else "",
+    )
+
+
+def _leaving(draft: Draft) -> dict[str, int]:
+    """Machines that may yet come back or arrive: a refused idle drain, a cancelled request."""
+    result: dict[str, int] = {}
+    for instance in draft.in_state(_S.RAY_STOP_REQUESTED, _S.REQUESTED):
+        returns = instance.stop_cause in (None, StopCause.IDLE)
+        if instance.cancelled or (instance.state is _S.RAY_STOP_REQUESTED and returns):
+            result[instance.node_type] = result.get(instance.node_type, 0) + 1
+    return result
+
+
+def _resize_of(draft: Draft, instance: Instance) -> ResizeStatus | None:
+    machine = draft.seen.cloud.get(instance.cloud_id) if draft.seen.cloud and instance.cloud_id else None
+    return machine.resize if machine is not None and draft.seen.traits.resizable else None
+
+
+def _sane(draft: Draft, demands: Iterable[Demand], what: str) -> tuple[Demand, ...]:
+    """Requests one can plan for; the others are reported and left out."""
+    result = []
+    for position, demand in enumerate(demands):
+        if 0 < demand.count <= _MAX_COUNT:
+            result.append(demand)
+        else:
+            name = demand.name or str(position)
+            draft.quarantine(f"{what} {name}", f"count {demand.count} is not between 1 and {_MAX_COUNT}")
+    return tuple(result)
+
+
+def _sane_gangs(draft: Draft, gangs: Iterable[Gang]) -> tuple[Gang, ...]:
+    result: dict[str, Gang] = {}
+    for gang in gangs:
+        fault = _gang_fault(gang) or ("its id was used before" if gang.gang_id in result else "")
+        if fault:
+            draft.quarantine(f"gang {gang.gang_id or '(no id)'}", fault)
+        else:
+            result[gang.gang_id] = gang
+    return tuple(result.values())
+
+
+def _gang_fault(gang: Gang) -> str:
+    if not gang.gang_id or not gang.options or not all(gang.options):
+        return "it has no id or no bundles"
+    counts = [bundle.count for option in gang.options for bundle in option]
+    return "" if all(0 < count <= _MAX_COUNT for count in counts) else f"bundle counts {counts} make no sense"

@@ -1,0 +1,173 @@
+"""Draft: the working copy that rules write to. It checks every hop against the table and numbers new ids.
+
+An impossible hop sets the one record aside (quarantine) instead of raising: no input may stop the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from typing import Any
+
+from msgspec.structs import replace
+
+from muster.base.ids import InstanceId
+from muster.cluster.binpack.request import Packing, PackRequest
+from muster.cluster.model import Instance, NodeKind, NodeReport, NodeType, StatusChange
+from muster.cluster.plan import Action, Plan, Reason, ScalingReport, Subject, Verdict
+from muster.cluster.snapshot import Memory, Quarantined, Snapshot, TypeHealth
+from muster.cluster.spend import cost_of
+from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
+
+
+class Draft:
+    """Everything one tick has decided so far."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.seen = snapshot
+        self.now = snapshot.now
+        self.spec = snapshot.spec
+        self.types: dict[str, NodeType] = {t.name: t for t in snapshot.spec.node_types}
+        self.instances: dict[InstanceId, Instance] = dict(snapshot.instances)
+        self.nodes: dict[str, NodeReport] = {}  # readable node reports by node id; filled by observe_nodes
+        self.health: dict[str, TypeHealth] = dict(snapshot.memory.health)
+        self.ended_nodes: dict[str, float] = dict(snapshot.memory.ended_nodes)
+        self.pack_request: PackRequest | None = None
+        self.packing: Packing | None = None
+        self.may_scale = True  # False: plan and explain, but launch and remove nothing
+        self.report = ScalingReport()
+        self._changed: dict[InstanceId, Instance] = {}
+        self._actions: list[Action] = []
+        self._verdicts: list[Verdict] = []
+        self._quarantined: list[Quarantined] = list(snapshot.quarantined)
+        self._fresh = 0
+        self._by_state: dict[InstanceState, dict[InstanceId, None]] = {state: {} for state in InstanceState}
+        for instance in self.instances.values():
+            self._by_state[instance.state][instance.instance_id] = None
+
+    def fork(self) -> Draft:
+        """A copy to try a rule on; dropping it undoes everything the rule did."""
+        twin = copy(self)
+        twin.instances, twin._changed = dict(self.instances), dict(self._changed)
+        twin.nodes, twin.health = dict(self.nodes), dict(self.health)
+        twin.ended_nodes = dict(self.ended_nodes)
+        twin._actions, twin._verdicts = list(self._actions), list(self._verdicts)
+        twin._quarantined = list(self._quarantined)
+        twin._by_state = {state: dict(ids) for state, ids in self._by_state.items()}
+        return twin
+
+    def in_state(self, *states: InstanceState) -> list[Instance]:
+        """Records in these states: state by state as listed, then in the order of the ledger."""
+        return [self.instances[i] for state in states for i in self._by_state[state]]
+
+    def count(self, state: InstanceState) -> int:
+        return len(self._by_state[state])
+
+    def fresh(self, prefix: str) -> str:
+        """A new id made from the tick's id, so that the plan is a function of the snapshot alone."""
+        self._fresh += 1
+        return f"{self.seen.tick_id}-{prefix}{self._fresh}"
+
+    def move(
+        self,
+        instance: Instance,
+        target: InstanceState,
+        details: str = "",
+        **fields: Any,  # noqa: ANN401 - the record's own fields, checked by msgspec
+    ) -> Instance | None:
+        """Take one hop of the table; None, and a quarantine note, when the table has no such hop."""
+        current = self.instances[instance.instance_id]
+        if not INSTANCE_MACHINE.allows(current.state, target):
+            story = " > ".join(change.state.name for change in current.history)
+            self.quarantine(
+                f"record {current.instance_id}",
+                f"may not go from {current.state.name} to {target.name} ({story})",
+            )
+            return None
+        history = (*current.history, StatusChange(target, self.now, details))
+        return self._put(replace(current, state=target, history=history, **fields), current.state)
+
+    def create(self, state: InstanceState, node_type: str, details: str, **fields: Any) -> Instance:  # noqa: ANN401
+        """A new record, in one of the states in which a record may begin."""
+        if state not in CREATABLE:
+            raise ValueError(f"a record may not begin as {state.name}")
+        instance = Instance(
+            instance_id=InstanceId(self.fresh("i")),
+            node_type=node_type,
+            state=state,
+            history=(StatusChange(state, self.now, details),),
+            **{**self._terms_of(node_type), **fields},
+        )
+        return self._put(instance, None)
+
+    def amend(self, instance: Instance, **fields: Any) -> Instance:  # noqa: ANN401
+        """Change a record without a hop."""
+        current = self.instances[instance.instance_id]
+        return self._put(replace(current, **fields), current.state)
+
+    def set_aside(self, instance: Instance, message: str) -> None:
+        """Leave a record out of this tick: it stays in the ledger as it is, and is reported."""
+        self.instances.pop(instance.instance_id)
+        self._by_state[instance.state].pop(instance.instance_id)
+        self.quarantine(f"record {instance.instance_id}", message)
+
+    def act(self, action: Action) -> None:
+        self._actions.append(action)
+
+    def say(self, *verdicts: Verdict) -> None:
+        self._verdicts.extend(verdicts)
+
+    def say_cluster(self, reason: Reason, detail: str) -> None:
+        self.say(Verdict(subject=Subject.CLUSTER, subject_id="", reason=reason, detail=detail))
+
+    def quarantine(self, source: str, message: str) -> None:
+        self._quarantined.append(Quarantined(source=source, message=message))
+
+    def plan(self) -> Plan:
+        """What this draft amounts to."""
+        since = self.seen.memory.verdict_since
+        dated = tuple(_dated(v, since, self.now) for v in self._verdicts)
+        ended = [i for i in self._changed.values() if i.state is InstanceState.TERMINATED]
+        return Plan(
+            tick_id=self.seen.tick_id,
+            at=self.now,
+            writes=tuple(self._changed.values()),
+            actions=tuple(self._actions),
+            verdicts=dated,
+            quarantined=tuple(self._quarantined),
+            report=self.report,
+            memory=Memory(
+                health=self.health,
+                pending_idle=self.packing.pending_idle if self.packing else self.seen.memory.pending_idle,
+                spent=self.seen.memory.spent + sum(cost_of(i, self.now) for i in ended),
+                ended_nodes=self.ended_nodes,
+                verdict_since={_verdict_key(v): v.since for v in dated if v.since is not None},
+            ),
+        )
+
+    def _put(self, instance: Instance, previous: InstanceState | None) -> Instance:
+        if previous is not None and previous is not instance.state:
+            self._by_state[previous].pop(instance.instance_id, None)
+        self._by_state[instance.state][instance.instance_id] = None
+        self.instances[instance.instance_id] = instance
+        self._changed[instance.instance_id] = instance
+        return instance
+
+    def _terms_of(self, node_type: str) -> dict[str, Any]:
+        known = self.types.get(node_type)
+        return {"price_per_hour": known.price_per_hour, "launch_hash": known.launch_hash} if known else {}
+
+
+def _verdict_key(verdict: Verdict) -> str:
+    return f"{verdict.subject.value}/{verdict.subject_id}/{verdict.reason.value}"
+
+
+def _dated(verdict: Verdict, since: Mapping[str, float], now: float) -> Verdict:
+    # Nodes and placed demand change too often to be worth remembering; a record has its history anyway.
+    if verdict.subject is Subject.NODE or verdict.reason is Reason.PLACED:
+        return verdict
+    return replace(verdict, since=since.get(_verdict_key(verdict), now))
+
+
+def is_head(instance: Instance) -> bool:
+    return instance.kind is NodeKind.HEAD

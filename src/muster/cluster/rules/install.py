@@ -1,0 +1,30 @@
+"""ALLOCATED becomes RAY_INSTALLING when the machine is up and the provider does not install for us."""
+
+from __future__ import annotations
+
+from muster.base.ids import RequestId
+from muster.cluster.plan import Install
+from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.states import InstanceState
+
+_S = InstanceState
+
+
+def install(draft: Draft) -> None:
+    """Workers only: the launcher set the head up."""
+    cloud = draft.seen.cloud
+    if cloud is None or draft.seen.traits.installs_runtime or not draft.spec.install_runtime:
+        return
+    for instance in draft.in_state(_S.ALLOCATED):
+        machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
+        if machine is None or not machine.is_running or is_head(instance):
+            continue
+        if draft.move(instance, _S.RAY_INSTALLING, "the machine is up"):
+            draft.act(
+                Install(
+                    request_id=RequestId(draft.fresh("s")),
+                    instance_id=instance.instance_id,
+                    cloud_id=machine.cloud_id,
+                    node_type=instance.node_type,
+                )
+            )

@@ -1,0 +1,70 @@
+"""QUEUED becomes REQUESTED: one Launch per request id, within concurrency and upscaling speed."""
+
+from __future__ import annotations
+
+import math
+
+from muster.base.ids import RequestId
+from muster.cluster.model import Instance, LaunchLimits
+from muster.cluster.plan import Launch
+from muster.cluster.requests import attempt_id
+from muster.cluster.rules.draft import Draft
+from muster.cluster.states import InstanceState
+
+_S = InstanceState
+
+
+def launch(draft: Draft) -> None:
+    """Oldest wishes first; a retried one keeps its seniority and its request id."""
+    queued = sorted(draft.in_state(_S.QUEUED), key=lambda i: i.entered(_S.QUEUED))
+    if not queued or draft.seen.traits.read_only:
+        return
+    by_type: dict[str, list[Instance]] = {}
+    for instance in draft.in_state(_S.QUEUED):  # types in the order of the ledger
+        by_type.setdefault(instance.node_type, [])
+    for instance in queued:
+        by_type[instance.node_type].append(instance)
+    running = _running_by_type(draft)
+    requested = draft.count(_S.REQUESTED)
+    chosen: list[Instance] = []
+    for name, waiting in by_type.items():
+        room = draft.spec.limits.max_concurrent - requested
+        batch = waiting[: max(0, min(room, _at_once(draft.spec.limits, running.get(name, 0))))]
+        requested += len(batch)
+        chosen.extend(batch)
+    _request(draft, chosen)
+
+
+def _running_by_type(draft: Draft) -> dict[str, int]:
+    result: dict[str, int] = {}
+    for instance in draft.in_state(_S.RAY_RUNNING):
+        result[instance.node_type] = result.get(instance.node_type, 0) + 1
+    return result
+
+
+def _at_once(limits: LaunchLimits, running: int) -> int:
+    """How many machines of one type may be asked for in one tick; a speed that is no number counts as 0."""
+    speed = limits.upscaling_speed
+    if math.isnan(speed):
+        return 1
+    wanted = speed * max(running, 1)
+    return limits.max_concurrent if math.isinf(wanted) else max(1, math.ceil(wanted))
+
+
+def _request(draft: Draft, chosen: list[Instance]) -> None:
+    calls: dict[RequestId, list[Instance]] = {}
+    fresh: RequestId | None = None
+    for instance in chosen:
+        base = instance.launch_request_id
+        if base is None:
+            base = fresh = fresh or RequestId(draft.fresh("r"))
+        moved = draft.move(instance, _S.REQUESTED, "asked from the provider", launch_request_id=base)
+        if moved is not None:
+            attempt = len(moved.entered(_S.REQUESTED))
+            calls.setdefault(attempt_id(base, attempt), []).append(moved)
+    for request_id, members in calls.items():
+        shape: dict[str, int] = {}
+        for instance in members:
+            shape[instance.node_type] = shape.get(instance.node_type, 0) + 1
+        ids = tuple(i.instance_id for i in members)
+        draft.act(Launch(request_id=request_id, shape=shape, instance_ids=ids))

@@ -1,0 +1,54 @@
+"""Records that make no sense are closed, mended or set aside before any other rule sees them (W9, 10.1)."""
+
+from __future__ import annotations
+
+from muster.cluster.model import Instance, StatusChange
+from muster.cluster.rules.draft import Draft
+from muster.cluster.states import ON_CLOUD, TERMINAL, InstanceState
+
+_S = InstanceState
+
+
+def repair(draft: Draft) -> None:
+    """Quarantine what cannot be understood; the rest of the tick goes on."""
+    for instance in tuple(draft.instances.values()):
+        fault = _fault(instance)
+        if fault:
+            _close(draft, instance, fault)
+        elif instance.history and instance.history[-1].state is instance.state:
+            continue
+        elif all(change.state is not instance.state for change in instance.history):
+            _mend_history(draft, instance)
+
+
+def _fault(instance: Instance) -> str:
+    """What is missing for the record's state; empty when nothing is."""
+    state = instance.state
+    if state is _S.UNKNOWN or state in TERMINAL:
+        return f"{state.name} is not a state of a live record"
+    if not instance.node_type:
+        return "it has no node type"
+    if state in ON_CLOUD and not instance.cloud_id:
+        return f"{state.name} needs a cloud id"
+    if state is _S.REQUESTED and not instance.launch_request_id:
+        return "REQUESTED needs a launch request id"
+    return ""
+
+
+def _close(draft: Draft, instance: Instance, fault: str) -> None:
+    """End a record that refers to nothing. A machine it may have meant is adopted when the cloud lists it."""
+    if instance.state is _S.UNKNOWN or instance.state in TERMINAL:
+        draft.set_aside(instance, fault)
+        return
+    draft.quarantine(f"record {instance.instance_id}", f"{fault}: closed")
+    target = _S.ALLOCATION_FAILED if instance.state is _S.REQUESTED else _S.TERMINATED
+    draft.move(instance, target, f"closed: {fault}")
+
+
+def _mend_history(draft: Draft, instance: Instance) -> None:
+    """Without a date every timeout would fire at once: let the clock start now."""
+    draft.quarantine(
+        f"record {instance.instance_id}", f"its history does not say since when it is {instance.state.name}"
+    )
+    entry = StatusChange(instance.state, draft.now, "history was incomplete: counted from here")
+    draft.amend(instance, history=(*instance.history, entry))

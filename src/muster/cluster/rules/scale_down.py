@@ -1,0 +1,55 @@
+"""What the planner no longer wants is cancelled, drained or terminated, as its state allows."""
+
+from __future__ import annotations
+
+from muster.base.ids import RequestId
+from muster.cluster.binpack.request import Removal
+from muster.cluster.model import Instance, StopCause
+from muster.cluster.plan import Drain
+from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.states import InstanceState
+
+_S = InstanceState
+
+
+def scale_down(draft: Draft) -> None:
+    """Nothing that runs work is killed: a running node is drained first, by a deadline when it must go."""
+    if draft.packing is None or not draft.may_scale:
+        return
+    for removal in draft.packing.removals:
+        instance = draft.instances.get(removal.instance_id)
+        if instance is not None and not is_head(instance):
+            _remove(draft, instance, removal)
+
+
+def _remove(draft: Draft, instance: Instance, removal: Removal) -> None:
+    match instance.state:
+        case _S.QUEUED:
+            draft.move(instance, _S.TERMINATED, f"cancelled: {removal.details}", stop_cause=removal.cause)
+        case _S.REQUESTED:
+            # W1: a launch in flight cannot be called back; the machine is given back when it arrives.
+            draft.amend(instance, cancelled=True, stop_cause=removal.cause)
+        case _S.ALLOCATED | _S.RAY_INSTALLING:
+            # Nothing runs on it yet; the terminate rule hands it over.
+            draft.amend(instance, cancelled=True, stop_cause=removal.cause)
+        case _S.RAY_RUNNING if instance.node_id:
+            _drain(draft, instance, removal)
+        case _:
+            pass  # W8: already on its way out
+
+
+def _drain(draft: Draft, instance: Instance, removal: Removal) -> None:
+    if draft.move(instance, _S.RAY_STOP_REQUESTED, removal.details, stop_cause=removal.cause) is None:
+        return
+    assert instance.node_id is not None
+    idle = removal.cause is StopCause.IDLE
+    draft.act(
+        Drain(
+            request_id=RequestId(draft.fresh("d")),
+            instance_id=instance.instance_id,
+            node_id=instance.node_id,
+            cause=removal.cause,
+            deadline_s=0.0 if idle else draft.spec.timeouts.drain_deadline_s,
+            message=removal.details,
+        )
+    )

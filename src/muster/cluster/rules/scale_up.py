@@ -1,0 +1,42 @@
+"""What the planner wants to buy becomes QUEUED records; what it wants to enlarge becomes Resize."""
+
+from __future__ import annotations
+
+from muster.base.ids import InstanceId, RequestId
+from muster.base.resources import Resources
+from muster.cluster.plan import Resize
+from muster.cluster.rules.draft import Draft
+from muster.cluster.states import InstanceState
+
+_S = InstanceState
+
+
+def scale_up(draft: Draft) -> None:
+    """A request that was cancelled while in flight is taken back before a new machine is wished for."""
+    if draft.packing is None or not draft.may_scale:
+        return
+    for name, count in draft.packing.launch.items():
+        for _ in range(count - _reinstate(draft, name, count)):
+            draft.create(_S.QUEUED, name, "wanted by the planner")
+    for instance_id, size in draft.packing.resize.items():
+        _resize(draft, InstanceId(instance_id), size)
+
+
+def _reinstate(draft: Draft, node_type: str, wanted: int) -> int:
+    cancelled = [i for i in draft.in_state(_S.REQUESTED) if i.cancelled and i.node_type == node_type]
+    for instance in cancelled[:wanted]:
+        draft.amend(instance, cancelled=False, stop_cause=None)
+    return min(wanted, len(cancelled))
+
+
+def _resize(draft: Draft, instance_id: InstanceId, size: Resources) -> None:
+    instance = draft.instances[instance_id]
+    if instance.cloud_id and instance.state is _S.RAY_RUNNING:
+        draft.act(
+            Resize(
+                request_id=RequestId(draft.fresh("z")),
+                instance_id=instance_id,
+                cloud_id=instance.cloud_id,
+                desired=size,
+            )
+        )

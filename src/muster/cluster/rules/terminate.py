@@ -1,0 +1,61 @@
+"""Machines that serve nothing any more are given back, in one call; the head never is."""
+
+from __future__ import annotations
+
+from muster.base.ids import RequestId
+from muster.cluster.model import Instance
+from muster.cluster.plan import Terminate
+from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.states import ON_CLOUD, InstanceState
+
+_S = InstanceState
+_DONE = (_S.RAY_STOPPED, _S.ALLOCATION_TIMEOUT, _S.RAY_INSTALL_FAILED, _S.TERMINATION_FAILED)
+_CANCELLED = (_S.ALLOCATED, _S.RAY_INSTALLING)
+
+
+def terminate(draft: Draft) -> None:
+    """Runs before launch, so that a provider with a fixed number of places has room."""
+    if draft.seen.traits.read_only:
+        return
+    active = _active_owners(draft)
+    going: dict[str, Instance] = {}
+    for instance in (*draft.in_state(*_DONE), *_cancelled(draft)):
+        if is_head(instance) or not _is_due(draft, instance):
+            continue
+        if instance.state is _S.RAY_STOPPED and instance.cloud_id in active:
+            draft.move(instance, _S.TERMINATED, "another record owns the machine now")
+            continue
+        moved = draft.move(instance, _S.TERMINATING, _why(instance))
+        if moved is not None and moved.cloud_id:
+            going[moved.cloud_id] = moved
+    if going:
+        ids = tuple(i.instance_id for i in going.values())
+        cloud_ids = tuple(i.cloud_id for i in going.values() if i.cloud_id)
+        draft.act(Terminate(request_id=RequestId(draft.fresh("t")), cloud_ids=cloud_ids, instance_ids=ids))
+
+
+def _active_owners(draft: Draft) -> set[str]:
+    """Machines held by a record that is not itself done with them."""
+    return {i.cloud_id for i in draft.instances.values() if i.cloud_id and i.state in _HOLDING}
+
+
+_HOLDING = ON_CLOUD - frozenset(_DONE)
+
+
+def _cancelled(draft: Draft) -> list[Instance]:
+    return [i for i in draft.in_state(*_CANCELLED) if i.cancelled]
+
+
+def _is_due(draft: Draft, instance: Instance) -> bool:
+    """The first refusal is retried at once, later ones after a doubling pause: never a hot loop."""
+    if instance.state is not _S.TERMINATION_FAILED:
+        return True
+    refusals = len(instance.entered(_S.TERMINATION_FAILED))
+    policy = draft.spec.backoff
+    pause = 0.0 if refusals <= 1 else min(policy.max_s, policy.base_s * 2.0 ** min(refusals - 2, 30))
+    return draft.now - instance.since >= pause
+
+
+def _why(instance: Instance) -> str:
+    cause = f" ({instance.stop_cause.name.lower()})" if instance.stop_cause else ""
+    return f"terminated after {instance.state.name}{cause}: {instance.details}".rstrip(": ")

@@ -1,0 +1,83 @@
+"""Stuck states expire: what stays too long in a passing state is retried, failed or taken away."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from muster.cluster.health import after_failure
+from muster.cluster.model import FailureKind, Instance, NodeStatus
+from muster.cluster.plan import Reason, Subject, Verdict
+from muster.cluster.rules.draft import Draft, is_head
+from muster.cluster.snapshot import TypeHealth
+from muster.cluster.states import InstanceState
+
+_S = InstanceState
+_WARN_ONLY = (_S.RAY_STOPPING, _S.RAY_INSTALL_FAILED, _S.RAY_STOPPED, _S.TERMINATION_FAILED, _S.QUEUED)
+
+
+def timeouts(draft: Draft) -> None:
+    """One pass over the passing states; "too long" is strictly longer than the limit."""
+    limits = draft.spec.timeouts
+    for instance in _overdue(draft, _S.REQUESTED, limits.request_s):
+        _expire_request(draft, instance)
+    for instance in _overdue(draft, _S.ALLOCATED, limits.allocate_s):
+        if not is_head(instance):  # W32: the head is never given up
+            _expire_allocation(draft, instance)
+    for instance in _overdue(draft, _S.RAY_INSTALLING, limits.install_s):
+        draft.move(instance, _S.RAY_INSTALL_FAILED, f"not installed within {limits.install_s:g} s")
+    for instance in _overdue(draft, _S.TERMINATING, limits.terminating_s):
+        draft.move(instance, _S.TERMINATION_FAILED, f"still listed after {limits.terminating_s:g} s")
+    for instance in _overdue(draft, _S.RAY_STOP_REQUESTED, limits.stop_requested_s):
+        _expire_stop(draft, instance)
+    for instance in _overdue(draft, _S.RAY_STOPPING, limits.drain_deadline_s + limits.stopping_s):
+        _end_drain(draft, instance)
+    for state in _WARN_ONLY:
+        for instance in _overdue(draft, state, limits.warn_s):
+            _warn(draft, instance)
+
+
+def _overdue(draft: Draft, state: InstanceState, limit_s: float) -> list[Instance]:
+    return [i for i in draft.in_state(state) if draft.now - i.since > limit_s]
+
+
+def _expire_request(draft: Draft, instance: Instance) -> None:
+    attempts = len(instance.entered(_S.REQUESTED))
+    waited = f"no machine within {draft.spec.timeouts.request_s:g} s"
+    if attempts > draft.spec.limits.max_request_retries or instance.cancelled:
+        draft.move(instance, _S.ALLOCATION_FAILED, f"{waited}, attempt {attempts}")
+        _blame(draft, instance.node_type, waited)
+    else:
+        draft.move(instance, _S.QUEUED, f"{waited}: asking again")
+
+
+def _expire_allocation(draft: Draft, instance: Instance) -> None:
+    text = f"its node did not come within {draft.spec.timeouts.allocate_s:g} s"
+    if draft.move(instance, _S.ALLOCATION_TIMEOUT, text):
+        _blame(draft, instance.node_type, text)
+        draft.health[instance.node_type] = replace(draft.health[instance.node_type], timed_out_at=draft.now)
+
+
+def _blame(draft: Draft, node_type: str, text: str) -> None:
+    health = draft.health.get(node_type, TypeHealth())
+    draft.health[node_type] = after_failure(health, FailureKind.UNKNOWN, text, draft.now, draft.spec.backoff)
+
+
+def _expire_stop(draft: Draft, instance: Instance) -> None:
+    """Back to work when its node lives; without a report nothing is known, so nothing is done."""
+    node = draft.nodes.get(instance.node_id or "")
+    if node is not None and node.status is not NodeStatus.DEAD:
+        text = f"the drain did not start within {draft.spec.timeouts.stop_requested_s:g} s"
+        draft.move(instance, _S.RAY_RUNNING, text, stop_cause=None)
+
+
+def _end_drain(draft: Draft, instance: Instance) -> None:
+    """Our own drain, long past its deadline: the machine is taken. Drains of others are their business."""
+    if instance.stop_cause is not None and not is_head(instance):
+        draft.move(instance, _S.RAY_STOPPED, "the drain is long past its deadline")
+
+
+def _warn(draft: Draft, instance: Instance) -> None:
+    waited = f"{instance.state.name} for {draft.now - instance.since:.0f} s: {instance.details}".rstrip(": ")
+    draft.say(
+        Verdict(subject=Subject.NODE, subject_id=instance.instance_id, reason=Reason.STUCK, detail=waited)
+    )

@@ -1,0 +1,43 @@
+"""Say why: one reason for every request, every node and every node type. Decides nothing."""
+
+from __future__ import annotations
+
+from muster.cluster.binpack.explain import explain
+from muster.cluster.model import Instance
+from muster.cluster.plan import Reason, Subject, Verdict
+from muster.cluster.rules.draft import Draft
+from muster.cluster.states import InstanceState
+
+_S = InstanceState
+_GOING = {
+    _S.RAY_STOP_REQUESTED: Reason.LEAVING,
+    _S.RAY_STOPPING: Reason.LEAVING,
+    _S.RAY_STOPPED: Reason.REMOVED_FAILED,
+    _S.TERMINATING: Reason.LEAVING,
+    _S.TERMINATION_FAILED: Reason.LEAVING,
+    _S.ALLOCATION_TIMEOUT: Reason.REMOVED_FAILED,
+    _S.RAY_INSTALL_FAILED: Reason.REMOVED_FAILED,
+}
+
+
+def verdicts(draft: Draft) -> None:
+    """The planner explains its nodes and demand; machines outside the planning are explained here."""
+    explained: set[str] = set()
+    if draft.pack_request is not None and draft.packing is not None:
+        told = explain(draft.pack_request, draft.packing)
+        draft.say(*told)
+        explained = {v.subject_id for v in told if v.subject is Subject.NODE}
+    for state, reason in _GOING.items():
+        for instance in draft.in_state(state):
+            if instance.instance_id not in explained:
+                draft.say(_leaving(instance, reason))
+
+
+def _leaving(instance: Instance, reason: Reason) -> Verdict:
+    return Verdict(
+        subject=Subject.NODE,
+        subject_id=instance.instance_id,
+        reason=reason,
+        target=instance.node_type,
+        detail=instance.details,
+    )
