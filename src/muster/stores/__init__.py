@@ -1,0 +1,1 @@
+"""Files behind the domains' store ports; the domains never import this package."""

@@ -1,0 +1,165 @@
+"""The ledger's past, for `muster why` and `muster status`: ended machines, decisions, spend. Reads only.
+
+`open_history` works while the writer runs; both stores also offer the same questions as `store.history`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from muster.base import codec
+from muster.cluster.model import Instance
+from muster.cluster.snapshot import Memory
+from muster.cluster.states import ON_CLOUD, InstanceState
+from muster.stores.schema import LEDGER_SCHEMA
+from muster.stores.sqlite import Database
+
+_DECISION = "SELECT version, tick_id, at, moved, actions, quarantined, verdicts FROM decisions"
+_CHUNK = 500  # ids per query: SQLite takes 999 values at most in its older builds
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """What one tick decided, as it was written down; plain JSON data, so that old ones stay readable."""
+
+    version: int
+    tick_id: str
+    at: float
+    moved: Mapping[str, str]  # instance id -> the state it was put in
+    actions: Sequence[Mapping[str, Any]]
+    quarantined: Sequence[Mapping[str, Any]]
+    verdicts: Sequence[Mapping[str, Any]]
+
+
+class Spend(Struct, frozen=True, kw_only=True):
+    """Money, in the currency of the prices."""
+
+    gone: float  # machines that have ended, pruned ones included
+    live: float  # machines that are still there, up to now
+    per_hour: float  # what the live ones cost
+
+    @property
+    def total(self) -> float:
+        return self.gone + self.live
+
+
+class History(Protocol):
+    """Questions about the past that every ledger answers."""
+
+    def find(
+        self, ids: Iterable[str] | None = None, states: Iterable[InstanceState] | None = None
+    ) -> tuple[Instance, ...]:
+        """Records, ended ones included, in the order of their ids. None means all, () means none."""
+        ...
+
+    def decisions(self, limit: int = 20, tick_id: str | None = None) -> tuple[Decision, ...]:
+        """Newest first."""
+        ...
+
+    def spend(self, now: float) -> Spend: ...
+
+
+class SqliteHistory:
+    """History over a ledger file. A record that cannot be read is left out; the writer reports it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def find(
+        self, ids: Iterable[str] | None = None, states: Iterable[InstanceState] | None = None
+    ) -> tuple[Instance, ...]:
+        with self._database.one_look():
+            contents = self._every_record() if ids is None else self._records_of(sorted(set(ids)))
+        wanted = None if states is None else frozenset(states)
+        records = (record for content in contents if (record := _record(content)) is not None)
+        found = [record for record in records if wanted is None or record.state in wanted]
+        return tuple(sorted(found, key=lambda record: record.instance_id))
+
+    def decisions(self, limit: int = 20, tick_id: str | None = None) -> tuple[Decision, ...]:
+        if tick_id is None:
+            rows = self._database.execute(f"{_DECISION} ORDER BY version DESC LIMIT ?", (limit,))
+        else:
+            sql = f"{_DECISION} WHERE tick_id = ? ORDER BY version DESC LIMIT ?"
+            rows = self._database.execute(sql, (tick_id, limit))
+        return tuple(_decision(*row) for row in rows)
+
+    def version(self) -> int:
+        """The ledger's version."""
+        return int(self._database.execute("SELECT version FROM ledger")[0][0])
+
+    def spend(self, now: float) -> Spend:
+        with self._database.one_look():
+            sql = "SELECT CAST(record AS BLOB) FROM instances WHERE terminal = 0"
+            live = [_record(content) for (content,) in self._database.execute(sql)]
+            memory = self._database.execute("SELECT CAST(value AS BLOB) FROM memory")
+        gone = codec.decode(memory[0][0], Memory).spent if memory else 0.0
+        return spend_of((record for record in live if record is not None), gone, now)
+
+    def close(self) -> None:
+        """For those that opened it; a store's own history closes with the store."""
+        self._database.close()
+
+    def __enter__(self) -> SqliteHistory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _every_record(self) -> list[bytes]:
+        return [
+            content for (content,) in self._database.execute("SELECT CAST(record AS BLOB) FROM instances")
+        ]
+
+    def _records_of(self, ids: Sequence[str]) -> list[bytes]:
+        contents: list[bytes] = []
+        for start in range(0, len(ids), _CHUNK):
+            chunk = ids[start : start + _CHUNK]
+            marks = ", ".join("?" * len(chunk))
+            sql = f"SELECT CAST(record AS BLOB) FROM instances WHERE instance_id IN ({marks})"
+            contents.extend(content for (content,) in self._database.execute(sql, chunk))
+        return contents
+
+
+def open_history(path: str | Path) -> SqliteHistory:
+    """Read a ledger that another process may be writing; close it when done."""
+    return SqliteHistory(Database.open_read_only(path, LEDGER_SCHEMA))
+
+
+def spend_of(live: Iterable[Instance], gone: float, now: float) -> Spend:
+    """Live machines cost their price from the moment they were bound; what ended ones cost is given."""
+    paid = [(r.price_per_hour, _bound_at(r)) for r in live if r.state in ON_CLOUD and r.price_per_hour]
+    return Spend(
+        gone=gone,
+        live=math.fsum(price * max(0.0, now - since) / 3600.0 for price, since in paid),
+        per_hour=math.fsum(price for price, _ in paid),
+    )
+
+
+def _bound_at(record: Instance) -> float:
+    return next((change.at for change in record.history if change.state in ON_CLOUD), math.inf)
+
+
+def _record(content: bytes) -> Instance | None:
+    try:
+        return codec.decode(content, Instance)
+    except (ValueError, KeyError):
+        return None
+
+
+def _decision(*columns: Any) -> Decision:  # noqa: ANN401 - a row
+    version, tick_id, at, *parts = columns
+    moved, actions, quarantined, verdicts = (json.loads(part) for part in parts)
+    return Decision(
+        version=version,
+        tick_id=tick_id,
+        at=at,
+        moved=moved,
+        actions=actions,
+        quarantined=quarantined,
+        verdicts=verdicts,
+    )

@@ -1,0 +1,160 @@
+"""SqliteInstanceStore: the ledger as a file; compare-and-swap by version, one transaction per decision.
+
+The controller calls it, as `cluster.ports.InstanceStore`. It is the only writer of its file, so the live
+records stay in memory between ticks; a write by somebody else is noticed and the file is read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from msgspec.structs import replace
+
+from muster.base.clock import Clock
+from muster.base.ids import InstanceId, RequestId
+from muster.cluster.plan import Plan
+from muster.cluster.ports import Ledger
+from muster.cluster.snapshot import Quarantined
+from muster.errors import VersionConflict
+from muster.stores.batch import encoded_batch
+from muster.stores.checks import checked_writes, raised_version
+from muster.stores.history import SqliteHistory
+from muster.stores.loading import Loader, set_aside
+from muster.stores.pruning import Pruner
+from muster.stores.schema import LEDGER_SCHEMA
+from muster.stores.sqlite import Database
+from muster.stores.state import DEFAULT_RETENTION, LedgerState, Retention
+
+
+class SqliteInstanceStore:
+    """One cluster's ledger file; use it in a `with` block or call `close`."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        clock: Clock,
+        retention: Retention = DEFAULT_RETENTION,
+        wait_s: float = 5.0,
+    ) -> None:
+        self._clock = clock
+        self._retention = retention
+        self._database = Database.open(path, LEDGER_SCHEMA, clock=clock, wait_s=wait_s)
+        self._pruner = Pruner(self._database, retention)
+        try:
+            self._read_file()
+        except BaseException:
+            self._database.close()
+            raise
+
+    @property
+    def path(self) -> Path:
+        return self._database.path
+
+    @property
+    def history(self) -> SqliteHistory:
+        """The past: ended machines, decisions, spend."""
+        return SqliteHistory(self._database)
+
+    def load(self) -> Ledger:
+        return self._current().ledger(self._clock.now())
+
+    def commit(self, version: int, plan: Plan) -> int:
+        state = self._current()
+        if version != state.version:
+            raise VersionConflict(version, state.version)
+        if not state.changes(plan):
+            return version
+        records = checked_writes(plan, version + 1, state.instances, self._has_ended)
+        batch = encoded_batch(state, plan, records)
+        with self._writing(version):
+            batch.write(self._database)
+            self._pruner.added(ended=batch.ended, decision_bytes=batch.decision_bytes)
+            self._pruner.step(plan.at, limit=self._retention.step + batch.ended)
+        self._state = batch.after
+        return batch.after.version
+
+    def handed_over(self, request_ids: Sequence[RequestId]) -> None:
+        waiting = [request_id for request_id in request_ids if request_id in self._current().outbox]
+        if not waiting:
+            return
+        # A mark that is lost with the power repeats an effect, which is harmless: not worth a disk flush.
+        with self._database.unsynced(), self._writing(self._state.version):
+            self._database.execute_many(
+                "DELETE FROM outbox WHERE request_id = ?", [(each,) for each in waiting]
+            )
+        self._state = self._state.without_effects(waiting)
+
+    def raise_version(self, at_least: int) -> int:
+        state = self._current()
+        version = raised_version(state.version, at_least)
+        if version != state.version:
+            with self._writing(state.version):
+                self._database.execute("UPDATE ledger SET version = ?", (version,))
+            self._state = replace(state, version=version)
+        return version
+
+    def prune(self, now: float) -> int:
+        """Drop everything retention does not keep, in small transactions; how many rows went.
+
+        The version does not move: nothing that a tick sees has changed.
+        """
+        return self._pruner.all(now)
+
+    def damaged(self) -> tuple[Quarantined, ...]:
+        """What could not be read from this file, ever; the rest was loaded. Kept in the table `damaged`."""
+        rows = self._database.execute("SELECT source, message FROM damaged ORDER BY position")
+        return tuple(Quarantined(source=source, message=message) for source, message in rows)
+
+    def integrity(self) -> str:
+        """SQLite's full check of the file; "ok" when nothing is wrong."""
+        return self._database.integrity()
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> SqliteInstanceStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _current(self) -> LedgerState:
+        """What the file holds; read again only when somebody else has written to it."""
+        if self._seen != self._database.data_version():
+            self._read_file()
+        return self._state
+
+    def _read_file(self) -> None:
+        now, seen = self._clock.now(), self._database.data_version()
+        loader = Loader(self._database)
+        self._state = loader.state(now)
+        if loader.damage:
+            set_aside(self._database, loader.damage, now)
+        self._seen: int | None = seen
+        self._pruner.recount()
+
+    @contextlib.contextmanager
+    def _writing(self, version: int) -> Iterator[None]:
+        """One transaction. If it fails, the file is read again: what it holds is then not known."""
+        try:
+            with self._database.transaction():
+                if self._seen != self._database.data_version():
+                    raise VersionConflict(version, self._stored_version())
+                yield
+        except BaseException:
+            self._seen = None
+            self._pruner.recount()
+            raise
+
+    def _stored_version(self) -> int:
+        return int(self._database.execute("SELECT version FROM ledger")[0][0])
+
+    def _has_ended(self, instance_id: InstanceId) -> bool:
+        sql = "SELECT 1 FROM instances WHERE instance_id = ?"
+        return bool(self._database.execute(sql, (instance_id,)))

@@ -1,0 +1,261 @@
+"""SQLite files: open, lock, migrate, one write transaction per batch; the only file that knows SQL pragmas.
+
+Stores use a `Database` and never see a `sqlite3` exception: every failure becomes a StoreError that names the
+file and says what to do. Nothing here knows what the tables mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from muster.base.clock import Clock
+from muster.errors import LedgerCorrupt, LedgerLocked, StoreError
+from muster.stores.lock import FileLock
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a kind of file looks like: its mark in the SQLite header, and the steps that build it.
+
+    Step k brings a file from version k to k+1. Steps are only ever added, never edited.
+    """
+
+    name: str
+    application_id: int
+    steps: tuple[Callable[[Database], None], ...]
+
+
+class Database:
+    """One connection to one file. A writer holds the file's lock until `close`; readers hold nothing."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: FileLock | None) -> None:
+        self.path = path
+        self._connection = connection
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: str | Path, schema: Schema, *, clock: Clock, wait_s: float) -> Database:
+        """The one writer. Creates and migrates the file; LedgerLocked while another writer is alive."""
+        real = Path(os.path.realpath(path))
+        if not real.parent.is_dir():
+            raise StoreError(f"{real}: its directory does not exist; create {real.parent} first")
+        lock = FileLock.acquire(real, clock=clock, wait_s=wait_s)
+        try:
+            database = cls(real, _connect(real, "rwc", wait_s), lock)
+        except BaseException:
+            lock.release()
+            raise
+        with _closed_on_error(database):
+            version = database._check_kind(
+                schema
+            )  # before anything is written to a file that may not be ours
+            database._harden()
+            database._migrate(schema, version)
+        return database
+
+    @classmethod
+    def open_read_only(cls, path: str | Path, schema: Schema, *, wait_s: float = 5.0) -> Database:
+        """A reader: sees committed batches only, never waits for the writer, never writes."""
+        real = Path(os.path.realpath(path))
+        if not real.is_file():
+            raise StoreError(f"{real}: no such file; is the cluster's name right, and was it ever started?")
+        database = cls(real, _connect(real, "ro", wait_s), None)
+        with _closed_on_error(database):
+            version = database._check_kind(schema)
+            if version != len(schema.steps):
+                raise LedgerCorrupt(
+                    f"{real}: schema version {version}, this muster reads {len(schema.steps)}; "
+                    f"start the newer muster on it once"
+                )
+        return database
+
+    def execute(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
+        """Run one statement; all of its rows."""
+        try:
+            return self._connection.execute(sql, tuple(values)).fetchall()
+        except sqlite3.Error as error:
+            raise explained(error, self.path) from error
+
+    def execute_many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
+        """Run one statement per row, prepared once."""
+        try:
+            self._connection.executemany(sql, rows)
+        except sqlite3.Error as error:
+            raise explained(error, self.path) from error
+
+    def delete(self, sql: str, values: Sequence[object] = ()) -> int:
+        """Run one DELETE; how many rows it removed."""
+        try:
+            return self._connection.execute(sql, tuple(values)).rowcount
+        except sqlite3.Error as error:
+            raise explained(error, self.path) from error
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing. IMMEDIATE: the wait for a foreign writer happens here, not in the middle."""
+        self.execute("BEGIN IMMEDIATE")
+        with self._rolled_back_on_error():
+            yield
+            self.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def one_look(self) -> Iterator[None]:
+        """Reads inside see one committed state."""
+        self.execute("BEGIN")
+        with self._rolled_back_on_error():
+            yield
+            self.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def unsynced(self) -> Iterator[None]:
+        """Writes inside survive kill -9 but may be lost with the power: for what is harmless to repeat."""
+        self.execute("PRAGMA synchronous = NORMAL")
+        try:
+            yield
+        finally:
+            self.execute("PRAGMA synchronous = FULL")
+
+    def data_version(self) -> int:
+        """Changes when another connection has written; own writes do not change it."""
+        return int(self.execute("PRAGMA data_version")[0][0])
+
+    def integrity(self) -> str:
+        """SQLite's own full check; "ok" when nothing is wrong."""
+        return str(self.execute("PRAGMA integrity_check(1)")[0][0])
+
+    def close(self) -> None:
+        try:
+            self._connection.close()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _rolled_back_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            if self._connection.in_transaction:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+            raise
+
+    def _check_kind(self, schema: Schema) -> int:
+        """The file's schema version; 0 for an empty file. Refuses files that are not ours or are damaged."""
+        application_id = int(self.execute("PRAGMA application_id")[0][0])
+        tables = int(self.execute("SELECT count(*) FROM sqlite_master")[0][0])
+        if tables == 0 and application_id == 0:
+            return 0
+        if application_id != schema.application_id:
+            raise LedgerCorrupt(
+                f"{self.path}: an SQLite file, but not a muster {schema.name}; give muster a path of its own"
+            )
+        found = str(self.execute("PRAGMA quick_check(1)")[0][0])
+        if found != "ok":
+            raise LedgerCorrupt(_damaged(self.path, found))
+        return self._schema_version(schema)
+
+    def _schema_version(self, schema: Schema) -> int:
+        rows = self.execute("SELECT version FROM schema_version")
+        known = len(schema.steps)
+        if len(rows) != 1 or not isinstance(rows[0][0], int) or rows[0][0] < 1:
+            raise LedgerCorrupt(_damaged(self.path, f"no readable schema version: {rows!r}"))
+        if rows[0][0] > known:
+            raise LedgerCorrupt(
+                f"{self.path}: schema version {rows[0][0]}, this muster knows up to {known}; "
+                f"it was written by a newer muster: upgrade this one"
+            )
+        return int(rows[0][0])
+
+    def _harden(self) -> None:
+        mode = str(self.execute("PRAGMA journal_mode = WAL")[0][0])
+        if mode != "wal":
+            raise StoreError(f"{self.path}: its file system cannot do WAL ({mode}); put it on a local disk")
+        self.execute("PRAGMA synchronous = FULL")  # every commit reaches the disk before we act on it
+        self.execute("PRAGMA fullfsync = ON")  # macOS: a plain fsync stops at the drive's cache
+        self.execute("PRAGMA journal_size_limit = 67108864")
+
+    def _migrate(self, schema: Schema, version: int) -> None:
+        """Missing steps, each in one transaction with its version: a crash repeats none, skips none."""
+        for number, step in enumerate(schema.steps[version:], start=version + 1):
+            with self.transaction():
+                step(self)
+                self.execute(f"PRAGMA application_id = {schema.application_id}")
+                self.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
+                self.execute("DELETE FROM schema_version")
+                self.execute("INSERT INTO schema_version VALUES (?)", (number,))
+
+
+@contextlib.contextmanager
+def _closed_on_error(database: Database) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        database.close()
+        raise
+
+
+def _connect(path: Path, mode: str, wait_s: float) -> sqlite3.Connection:
+    try:
+        return _checked(path, f"{path.as_uri()}?mode={mode}", wait_s)
+    except sqlite3.Error as error:
+        # A cleanly closed WAL file in a directory that we may not write to: nobody else can be writing.
+        if mode == "ro" and isinstance(error, sqlite3.OperationalError) and not _has_wal(path):
+            with contextlib.suppress(sqlite3.Error):
+                return _checked(path, f"{path.as_uri()}?mode=ro&immutable=1", wait_s)
+        raise explained(error, path) from error
+
+
+def _checked(path: Path, uri: str, wait_s: float) -> sqlite3.Connection:
+    """A connection that has read the file's first page: SQLite opens lazily and would fail later."""
+    connection = sqlite3.connect(uri, uri=True, timeout=wait_s, isolation_level=None)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _has_wal(path: Path) -> bool:
+    return Path(f"{path}-wal").exists()
+
+
+def _damaged(path: Path, what: str) -> str:
+    return (
+        f"{path}: damaged ({what}). Nothing was changed. Restore a backup, or move it and its -wal file away "
+        f"and start again: running machines are found again in the provider's list"
+    )
+
+
+def explained(error: sqlite3.Error, path: Path) -> StoreError:
+    """A sqlite3 failure by what the caller should do. By text: error codes came only with Python 3.11."""
+    text = str(error).lower()
+    if "locked" in text or "busy" in text:
+        return LedgerLocked(
+            f"{path}: another program is writing to it (an open sqlite3 shell?); close that one"
+        )
+    if any(sign in text for sign in ("malformed", "not a database", "encrypted", "no such", "corrupt")):
+        return LedgerCorrupt(_damaged(path, str(error)))
+    if "full" in text:
+        return StoreError(f"{path}: the disk is full; nothing was written. Free some space on it")
+    if "readonly" in text or "unable to open" in text or "permission" in text:
+        return StoreError(f"{path}: {error}; check that this user may read and write it and its directory")
+    return StoreError(f"{path}: {error}; nothing was written")
