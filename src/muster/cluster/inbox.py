@@ -1,4 +1,4 @@
-"""Inbox: failures that arrived and are not yet part of a committed decision: no lost commit loses one (W9)."""
+"""Inbox: failures not yet part of a committed decision, so that no lost commit loses one (W9)."""
 
 from __future__ import annotations
 
