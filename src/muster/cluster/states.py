@@ -26,6 +26,8 @@ class InstanceState(Enum):
     TERMINATION_FAILED = 13  # the provider refused to terminate or was too slow; retried
     ALLOCATION_TIMEOUT = 14  # bound, but its node never came
 
+    __hash__ = object.__hash__  # members are singletons; Enum's own hash is a slow Python call
+
 
 _S = InstanceState
 

@@ -149,8 +149,10 @@ def _leaving(draft: Draft) -> dict[str, int]:
 
 
 def _resize_of(draft: Draft, instance: Instance) -> ResizeStatus | None:
-    machine = draft.seen.cloud.get(instance.cloud_id) if draft.seen.cloud and instance.cloud_id else None
-    return machine.resize if machine is not None and draft.seen.traits.resizable else None
+    if not draft.seen.traits.resizable or draft.seen.cloud is None or instance.cloud_id is None:
+        return None
+    machine = draft.seen.cloud.get(instance.cloud_id)
+    return machine.resize if machine is not None else None
 
 
 def _sane(draft: Draft, demands: Iterable[Demand], what: str) -> tuple[Demand, ...]:

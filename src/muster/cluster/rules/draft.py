@@ -140,7 +140,8 @@ class Draft:
                 health=self.health,
                 pending_idle=self.packing.pending_idle if self.packing else self.seen.memory.pending_idle,
                 spent=self.seen.memory.spent + sum(cost_of(i, self.now) for i in ended),
-                ended_nodes=self.ended_nodes,
+                # Nodes stay in the runtime's list for long; they must not be taken for new machines.
+                ended_nodes={**self.ended_nodes, **{i.node_id: self.now for i in ended if i.node_id}},
                 verdict_since={_verdict_key(v): v.since for v in dated if v.since is not None},
             ),
         )

@@ -39,7 +39,6 @@ def observe_nodes(draft: Draft) -> None:
     _meet_strangers(draft, strangers)
     _note_stop_failures(draft)
     _note_missing(draft)
-    _remember_ended(draft)
 
 
 def _readable(draft: Draft, nodes: Iterable[NodeReport]) -> dict[str, NodeReport]:
@@ -189,10 +188,3 @@ def _note_missing(draft: Draft) -> None:
     for instance in draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING):
         if instance.node_id not in draft.nodes and not is_head(instance):
             draft.move(instance, _S.RAY_STOPPED, "the runtime no longer lists its node")
-
-
-def _remember_ended(draft: Draft) -> None:
-    """Dead nodes stay in the runtime's list for long; they must not be taken for new machines."""
-    for instance in draft.in_state(_S.TERMINATED):
-        if instance.node_id in draft.nodes:
-            draft.ended_nodes[str(instance.node_id)] = draft.now

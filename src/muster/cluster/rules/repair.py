@@ -12,12 +12,14 @@ _S = InstanceState
 def repair(draft: Draft) -> None:
     """Quarantine what cannot be understood; the rest of the tick goes on."""
     for instance in tuple(draft.instances.values()):
+        history = instance.history
+        dated = bool(history) and history[-1].state is instance.state
+        if dated and instance.cloud_id and instance.node_type and instance.state in ON_CLOUD:
+            continue  # nearly all of them
         fault = _fault(instance)
         if fault:
             _close(draft, instance, fault)
-        elif instance.history and instance.history[-1].state is instance.state:
-            continue
-        elif all(change.state is not instance.state for change in instance.history):
+        elif not dated and all(change.state is not instance.state for change in history):
             _mend_history(draft, instance)
 
 
