@@ -1,11 +1,7 @@
-"""The `utilization` objective: Ray's scoring rule, Ray's choices."""
+"""The `utilization` objective: Ray's scoring rule and Ray's choices, at the cost of the distinct cases."""
 
 from __future__ import annotations
 
-from muster.cluster.binpack.request import PackProblem, PackSolution
-from muster.cluster.binpack.utilization.plain import solve_naively
+from muster.cluster.binpack.utilization.solve import solve_utilization
 
-
-def solve_utilization(problem: PackProblem) -> PackSolution:
-    """Where the demand goes, and which machines to buy for the rest."""
-    return solve_naively(problem)
+__all__ = ["solve_utilization"]

@@ -1,0 +1,89 @@
+"""The two greedy choices of an attempt: the best node there is, the best new machine.
+
+Changes nothing but the filler's counts; `Fleet` makes the outcome real.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from muster.cluster.binpack.utilization.contest import Contest, Entry
+from muster.cluster.binpack.utilization.fill import Fill, Filler
+from muster.cluster.binpack.utilization.states import State
+
+
+class Pick(NamedTuple):
+    """Nodes that take the same, in list order."""
+
+    state: State  # before
+    fill: Fill
+    places: tuple[int, ...]  # in the list of candidates
+
+
+class Purchase(NamedTuple):
+    """New machines of one type that take the same."""
+
+    offer: int
+    fill: Fill
+    machines: int
+
+
+def choose_nodes(filler: Filler, gpu_mark: int, candidates: Mapping[State, Sequence[int]]) -> list[Pick]:
+    """The best node first, each at most once, until nothing more fits."""
+    contest = Contest(filler, gpu_mark)
+    places = list(candidates.values())
+    for state, mine in candidates.items():
+        contest.enter(state, mine[0])
+    unused = [0] * len(places)
+    picks: list[Pick] = []
+    while (entry := contest.leader()) is not None:
+        mine, start = places[entry.number], unused[entry.number]
+        stop = _stop(contest, entry, mine, start)
+        picks.append(_pick(entry, mine[start:stop]))
+        contest.take(entry, stop - start)
+        unused[entry.number] = stop
+        if stop < len(mine):
+            contest.enter_again(entry, mine[stop])
+    return picks
+
+
+def _stop(contest: Contest, entry: Entry, places: Sequence[int], start: int) -> int:
+    """How far into its places the leader stays the leader."""
+    if start + 1 == len(places):
+        return start + 1
+    stop = min(len(places), start + contest.repeats(entry))
+    return min(stop, max(start + 1, bisect_left(places, contest.rival_place(entry))))
+
+
+def _pick(entry: Entry, places: Sequence[int]) -> Pick:
+    assert entry.fill is not None
+    return Pick(entry.state, entry.fill, tuple(places))
+
+
+def choose_offers(
+    filler: Filler, gpu_mark: int, offers: Sequence[State], rooms: Sequence[int], room: int | None
+) -> list[Purchase]:
+    """The best type first; a type that was bought goes to the end of the line, so ties alternate."""
+    contest = Contest(filler, gpu_mark)
+    rooms = list(rooms)
+    offer_of = [offer for offer, left in enumerate(rooms) if left > 0]
+    for line, offer in enumerate(offer_of):
+        contest.enter(offers[offer], line)
+    line = len(offers)
+    purchases: list[Purchase] = []
+    while (room is None or room > 0) and (entry := contest.leader()) is not None:
+        assert entry.fill is not None
+        offer = offer_of[entry.number]
+        tied = contest.rival_place(entry) < line
+        count = 1 if tied else min(contest.repeats(entry), rooms[offer])
+        count = count if room is None else min(count, room)
+        purchases.append(Purchase(offer, entry.fill, count))
+        contest.take(entry, count)
+        rooms[offer] -= count
+        room = None if room is None else room - count
+        line += 1
+        if rooms[offer] > 0:
+            contest.enter_again(entry, line)
+    return purchases

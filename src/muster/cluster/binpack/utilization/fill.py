@@ -1,0 +1,149 @@
+"""How one node would be filled: every run in order, as many requests of it as fit.
+
+The inner loop of the engine. Bit s of a mask stands for run s, so the runs a node could take are found
+with one table look-up per column instead of one test per run.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from muster.cluster.binpack.labels import first_match
+from muster.cluster.binpack.utilization.runs import Run
+from muster.cluster.binpack.utilization.states import Columns, Labels, Lead, State
+
+
+class Fill(NamedTuple):
+    """What a node would take, and how it would stand then."""
+
+    takes: tuple[tuple[int, int], ...]  # (run, how many)
+    free: list[int]
+    used: int
+    lead: Lead
+    labels: Labels
+
+
+class Needs(NamedTuple):
+    """One run, ready for the inner loop."""
+
+    units: tuple[tuple[int, int], ...]  # (column, units), without zeros
+    columns: int  # with the GPU mark
+    run: Run | None  # only when it has selectors or avoids a label
+
+
+class Filler:
+    """The runs of one attempt and how many requests of each are left."""
+
+    def __init__(self, runs: Sequence[Run], columns: Columns) -> None:
+        self.runs = runs
+        self.left = [run.amount for run in runs]
+        self.alive = (1 << len(runs)) - 1
+        self.entangled = columns.entangled
+        self.longest = max((len(run.selectors) for run in runs), default=0)
+        self._needs = [_needs(run, columns) for run in runs]
+        self._labelled = any(needs.run is not None for needs in self._needs)
+        self._label_masks: dict[Labels, int] = {}
+        self.users = [
+            sum(1 << s for s, needs in enumerate(self._needs) if needs.columns >> column & 1)
+            for column in range(len(columns.index) + 1)
+        ]
+        self.selecting = sum(1 << s for s, run in enumerate(runs) if run.selectors)
+        tables = [self._table(column) for column in range(len(columns.index))]
+        self._cuts = [cuts for cuts, _ in tables]
+        self._masks = [masks for _, masks in tables]
+
+    def _table(self, column: int) -> tuple[list[int], list[int]]:
+        """Sorted quantities that are asked for, and for each gap between them the runs that ask no more."""
+        asked: dict[int, int] = {}
+        for s, needs in enumerate(self._needs):
+            units = dict(needs.units).get(column, 0)
+            asked[units] = asked.get(units, 0) | 1 << s
+        cuts, masks, mask = sorted(asked), [0], 0
+        for quantity in cuts:
+            mask |= asked[quantity]
+            masks.append(mask)
+        return cuts, masks
+
+    def fitting(self, free: Sequence[int]) -> int:
+        """The runs whose shape fits, whether requests of them are left or not."""
+        mask = -1
+        for cuts, masks, units in zip(self._cuts, self._masks, free, strict=True):
+            mask &= masks[bisect_right(cuts, units)]
+        return mask & (1 << len(self.runs)) - 1
+
+    def allowed(self, labels: Labels) -> int:
+        """The runs that a node with these labels may take."""
+        if not self._labelled:
+            return -1
+        mask = self._label_masks.get(labels)
+        if mask is None:
+            values = dict(labels)
+            mask = sum(1 << s for s, run in enumerate(self.runs) if _may_take(run, values))
+            self._label_masks[labels] = mask
+        return mask
+
+    def take(self, run: int, amount: int) -> int:
+        """Count requests as placed; how many are left."""
+        left = self.left[run] = self.left[run] - amount
+        if not left:
+            self.alive &= ~(1 << run)
+        return left
+
+    def fill(self, state: State) -> Fill | None:
+        """What the node would take of what is left; None when nothing."""
+        free, used = list(state.free), state.used
+        mask = self.alive & self.fitting(free) & self.allowed(state.labels)
+        if not mask:
+            return None
+        lead, labels, takes = state.lead, state.labels, []
+        left, needs, tables, cuts = self.left, self._needs, self._masks, self._cuts
+        while mask:
+            lowest = mask & -mask
+            s = lowest.bit_length() - 1
+            units, columns, run = needs[s]
+            mask ^= lowest
+            amount = left[s]
+            for column, quantity in units:
+                fits = free[column] // quantity
+                if fits < amount:  # noqa: PLR1730 - the hottest line: a call would double it
+                    amount = fits
+            if run is not None and run.avoid is not None:
+                amount = 1
+            for column, quantity in units:
+                rest = free[column] = free[column] - amount * quantity
+                mask &= tables[column][bisect_right(cuts[column], rest)]
+            used |= columns
+            takes.append((s, amount))
+            if run is not None:
+                lead, labels, mask = self._noted(run, (lead, labels), free, (s, mask))
+        return Fill(tuple(takes), free, used, lead, labels)
+
+    def _noted(
+        self, run: Run, so_far: tuple[Lead, Labels], free: Sequence[int], at: tuple[int, int]
+    ) -> tuple[Lead, Labels, int]:
+        """The selectors remembered, the label added, and the runs that may still follow."""
+        lead, labels = so_far
+        s, mask = at
+        if run.selectors and (not lead or (self.entangled and run.selectors not in lead)):
+            lead = (*lead, run.selectors)
+        if run.avoid is None:
+            return lead, labels, mask
+        labels = tuple(sorted({**dict(labels), run.avoid[0]: run.avoid[1]}.items()))
+        later = self.alive & self.fitting(free) & self.allowed(labels)
+        return lead, labels, later >> (s + 1) << (s + 1)
+
+
+def _needs(run: Run, columns: Columns) -> Needs:
+    units = tuple((columns.index[name], value) for name, value in run.shape.key if value > 0)
+    used = sum(1 << column for column, _ in units)
+    if "GPU" in run.shape:
+        used |= columns.gpu_mark
+    return Needs(units, used, run if run.selectors or run.avoid is not None else None)
+
+
+def _may_take(run: Run, labels: dict[str, str]) -> bool:
+    if run.selectors and first_match(run.selectors, labels) is None:
+        return False
+    return run.avoid is None or labels.get(run.avoid[0]) != run.avoid[1]
