@@ -1,0 +1,102 @@
+"""From entries to the planner's answer: placements, launch map, and the load of every single machine.
+
+Called by `engine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from muster.cluster.binpack.cost.demand import Served
+from muster.cluster.binpack.cost.forms import bundle_count
+from muster.cluster.binpack.cost.shelves import growth_limit
+from muster.cluster.binpack.request import Book, PackProblem, PackSolution, Placement, Unplaced
+
+
+class Outcome(NamedTuple):
+    """Both books, and the machines bought: bin n + i is machine i when the problem has n nodes."""
+
+    books: Mapping[Book, Served]
+    machines: Sequence[int]  # index into PackProblem.offers
+    grown: Sequence[int]
+    cost: float
+
+    def unserved(self, problem: PackProblem) -> int:
+        short = sum(sum(served.short.values()) for served in self.books.values())
+        gangs = sum(bundle_count(problem.gangs[g]) for served in self.books.values() for g in served.failed)
+        return short + gangs
+
+
+class Holding(NamedTuple):
+    """`amount` requests of one item on one new machine."""
+
+    book: Book
+    is_gang: bool
+    item: int
+    amount: int
+
+
+class Machine(NamedTuple):
+    """One machine to buy and what it is for."""
+
+    node_type: str
+    holdings: tuple[Holding, ...]
+
+
+class Detail(NamedTuple):
+    """The answer with every new machine on its own."""
+
+    solution: PackSolution
+    machines: tuple[Machine, ...]
+
+
+def solution_of(problem: PackProblem, outcome: Outcome) -> PackSolution:
+    names = [offer.node_type.name for offer in problem.offers]
+    launch: dict[str, int] = dict.fromkeys(names, 0)
+    for index in outcome.machines:
+        launch[names[index]] += 1
+    limits = {offer.node_type.name: offer.node_type for offer in problem.offers}
+    resize = {row: growth_limit(problem.nodes[row], limits) for row in sorted(outcome.grown)}
+    return PackSolution(
+        launch={name: count for name, count in launch.items() if count},
+        placements=tuple(_placements(problem, outcome, [names[i] for i in outcome.machines])),
+        unplaced=tuple(_unplaced(problem, outcome)),
+        # A machine that is still coming is simply asked for at its full size.
+        resize={row: size for row, size in resize.items() if problem.nodes[row].runs},
+    )
+
+
+def machines_of(problem: PackProblem, outcome: Outcome) -> tuple[Machine, ...]:
+    nodes = len(problem.nodes)
+    held: list[list[Holding]] = [[] for _ in outcome.machines]
+    for book, served in outcome.books.items():
+        for entry in served.entries:
+            if entry.bin >= nodes:
+                held[entry.bin - nodes].append(Holding(book, entry.is_gang, entry.item, entry.amount))
+    names = [problem.offers[index].node_type.name for index in outcome.machines]
+    return tuple(Machine(name, tuple(loads)) for name, loads in zip(names, held, strict=True))
+
+
+def _placements(problem: PackProblem, outcome: Outcome, bought: Sequence[str]) -> list[Placement]:
+    """On nodes as they are; on new machines summed up by type."""
+    nodes = len(problem.nodes)
+    types = [node.node_type for node in problem.nodes]
+    sums: dict[tuple[Book, bool, int, int, str], int] = {}
+    for book, served in outcome.books.items():
+        for is_gang, item, where, amount in served.entries:
+            if where < nodes:
+                key = (book, is_gang, item, where, types[where])
+            else:
+                key = (book, is_gang, item, -1, bought[where - nodes])
+            sums[key] = sums.get(key, 0) + amount
+    return [Placement(*key, amount) for key, amount in sums.items()]
+
+
+def _unplaced(problem: PackProblem, outcome: Outcome) -> list[Unplaced]:
+    missing = []
+    for book, served in outcome.books.items():
+        missing += [Unplaced(book, False, item, amount) for item, amount in sorted(served.short.items())]
+        for gang in served.failed:
+            missing.append(Unplaced(book, True, gang, bundle_count(problem.gangs[gang])))
+    return missing

@@ -1,0 +1,64 @@
+"""The cost engine's problem as arrays: item classes, what can be bought, what is there already.
+
+Quantities are whole numbers held in float64 (scaled so that they stay exact); infinity means "no limit".
+Column r < `real` is a resource; later columns count members of a group that exclude each other on a node.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class Items(NamedTuple):
+    """Classes of equal requests: what one takes of each column."""
+
+    size: Floats  # classes x columns
+    real: int  # how many of the columns are resources
+
+
+class Market(NamedTuple):
+    """Machine types that can be bought."""
+
+    size: Floats  # types x columns
+    cost: Floats  # per machine; always > 0
+    allowed: Bools  # types x classes
+    room: Floats  # how many machines of each type
+    total_room: float
+
+    def only(self, keep: Ints) -> Market:
+        return Market(self.size[keep], self.cost[keep], self.allowed[keep], self.room[keep], self.total_room)
+
+
+class Bins(NamedTuple):
+    """Nodes that are there, are coming, or were bought earlier: free of charge."""
+
+    free: Floats  # bins x columns
+    allowed: Bools | None  # bins x classes; None: everything
+    late: Bools  # fill these after the others: they are to be spared
+    growth: Floats | None = None  # by how much each could grow in place, free of charge
+
+
+class Purchase(NamedTuple):
+    """`copies` machines of one type, each loaded with `load` (items of each class)."""
+
+    type: int
+    load: Floats
+    copies: int
+
+
+def counts_that_fit(free: Floats, size: Floats) -> Floats:
+    """How many of each item fit alone on each row: rows x items."""
+    fits = np.full((len(free), len(size)), np.inf)
+    for column in range(size.shape[1]):
+        users = np.flatnonzero(size[:, column])
+        if len(users):
+            held = np.floor(free[:, column, None] / size[users, column])
+            fits[:, users] = np.minimum(fits[:, users], held)
+    return fits

@@ -1,0 +1,85 @@
+"""One book of the problem, gangs relaxed to their bundles: nodes first, then machines, improved in rounds.
+
+Called by `engine`. Each round fills the nodes at the current prices, buys for the rest and learns better
+prices from that purchase; the best plan seen is kept.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from muster.cluster.binpack.cost.arrays import Bins, Floats, Items, Market, Purchase
+from muster.cluster.binpack.cost.columns import generate, start_values
+from muster.cluster.binpack.cost.nodes import Filled, fill_nodes
+from muster.cluster.binpack.cost.purchase import Till, buy_greedily, whole_machines
+from muster.cluster.binpack.cost.tail import improve_tail
+
+ROUNDS = 3
+
+
+class Layout(NamedTuple):
+    """Where everything went."""
+
+    loads: Floats  # bins x classes
+    bought: tuple[Purchase, ...]
+    unserved: Floats  # per class
+    cost: float
+
+
+def lay_out(items: Items, bins: Bins, market: Market, wanted: Floats) -> Layout:
+    """Serve the most of `wanted`, then pay the least."""
+    market = _useful(market, wanted)
+    prices = start_values(items, market, wanted)
+    dearest = float(market.cost.max(initial=1.0))
+    prices = np.where(np.isfinite(prices), prices, dearest)  # only nodes can hold these
+    best: Layout | None = None
+    for _ in range(ROUNDS if len(bins.free) else 1):
+        layout, learnt = _one_round(items, bins, market, wanted, prices)
+        if best is None or _rank(layout) < _rank(best):
+            best = layout
+        if not layout.bought and not layout.unserved.any():
+            break
+        prices = learnt
+    assert best is not None
+    return best
+
+
+def _rank(layout: Layout) -> tuple[float, float]:
+    return (float(layout.unserved.sum()), round(layout.cost, 9))
+
+
+def _one_round(
+    items: Items, bins: Bins, market: Market, wanted: Floats, prices: Floats
+) -> tuple[Layout, Floats]:
+    filled = fill_nodes(bins, items, wanted, prices)
+    buyable = np.where(_can_hold(items, market), filled.left, 0.0)
+    plan = generate(items, market, buyable, prices)
+    till = Till(items, market, buyable)
+    whole_machines(till, plan)
+    buy_greedily(till, plan.value, plan.rent)
+    improve_tail(till, plan.value, plan.rent)
+    layout = _layout(filled, till, buyable)
+    return layout, _learn(prices, plan.value, wanted, filled)
+
+
+def _learn(old: Floats, new: Floats, wanted: Floats, filled: Filled) -> Floats:
+    """Toward what was paid; an item that fits wholly on nodes is worth less there than it was thought."""
+    target = np.where(filled.left > 0, new, old * 0.7)
+    return np.where(wanted > 0, np.sqrt(np.maximum(old, 1e-12) * np.maximum(target, 1e-12)), old)
+
+
+def _layout(filled: Filled, till: Till, buyable: Floats) -> Layout:
+    unserved = filled.left - buyable + till.left
+    cost = float(sum(till.market.cost[p.type] * p.copies for p in till.bought))
+    return Layout(filled.loads, tuple(till.bought), unserved, cost)
+
+
+def _can_hold(items: Items, market: Market) -> Floats:
+    prices = start_values(items, market, np.ones(len(items.size)))
+    return np.isfinite(prices)
+
+
+def _useful(market: Market, wanted: Floats) -> Market:
+    return market

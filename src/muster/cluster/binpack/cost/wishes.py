@@ -1,0 +1,28 @@
+"""What people would like if it costs nothing: the first selector of a fallback list that anything matches.
+
+Called by `engine` for its second, wishful plan; spreading SPREAD gangs strictly is the other wish (`forms`).
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from muster.cluster.binpack.cost.asks import ask_of
+from muster.cluster.binpack.cost.stock import Stock
+from muster.cluster.model import Demand, Gang
+
+
+def narrowed(demand: Demand, stock: Stock) -> Demand:
+    """The demand with its first selector under which some node or type could hold it."""
+    if len(demand.selectors) < 2:
+        return demand
+    for selector in demand.selectors:
+        narrow = replace(demand, selectors=(selector,))
+        if stock.holds(ask_of(narrow)):
+            return narrow
+    return demand
+
+
+def narrowed_gang(gang: Gang, stock: Stock) -> Gang:
+    options = tuple(tuple(narrowed(demand, stock) for demand in option) for option in gang.options)
+    return replace(gang, options=options)
