@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
 
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from muster.base.resources import Resources
+from muster.cluster.binpack.request import PackNode
 from muster.cluster.model import (
+    ClusterSpec,
     Constraint,
     Demand,
     Gang,
@@ -21,10 +22,10 @@ from muster.cluster.model import (
 )
 from muster.config.check import Section, checked
 from muster.config.document import Document, Path_
-from muster.config.schema import Quantity, Seconds
+from muster.config.nodes import Amount, NodeEntry, pack_nodes
+from muster.config.schema import Quantity
 
 LabelValues = str | tuple[str, ...]
-Amount = Annotated[int, Meta(ge=1, le=100_000_000)]
 
 _FUNCTION = re.compile(r"(?P<negated>!?)in\((?P<values>[^()]*)\)")
 
@@ -49,26 +50,6 @@ class GangEntry(Section, frozen=True, kw_only=True):
     locality_label: str = ""
 
 
-class NodePhase(Enum):
-    """Whether a node serves already."""
-
-    RUNNING = "running"
-    COMING = "coming"
-
-
-class NodeEntry(Section, frozen=True, kw_only=True):
-    """`count` equal nodes of the cluster as it is now."""
-
-    type: str
-    id: str = ""
-    count: Amount = 1
-    head: bool = False
-    state: NodePhase = NodePhase.RUNNING
-    available: dict[str, Quantity] | None = None  # None: all of it
-    labels: dict[str, str] = field(default_factory=dict)  # beside those of its type
-    idle_s: Seconds = 0.0
-
-
 class DemandFile(Section, frozen=True, kw_only=True):
     """The file as written."""
 
@@ -78,38 +59,40 @@ class DemandFile(Section, frozen=True, kw_only=True):
     nodes: tuple[NodeEntry, ...] = ()
 
 
-class NodesFile(Section, frozen=True, kw_only=True):
-    """A file for `--nodes`."""
-
-    nodes: tuple[NodeEntry, ...]
-
-
 class Wanted(Struct, frozen=True, kw_only=True):
-    """The file as the planner takes it; `nodes` still need the cluster's node types."""
+    """The file as the planner takes it."""
 
     demands: tuple[Demand, ...] = ()
     gangs: tuple[Gang, ...] = ()
     constraints: tuple[Constraint, ...] = ()
-    nodes: tuple[NodeEntry, ...] = ()
+    nodes: tuple[PackNode, ...] = ()
 
 
-def load_demand(path: Path) -> Wanted:
+def load_demand(path: Path, spec: ClusterSpec) -> Wanted:
     """Read a demand file; ConfigError names file, line, key and fix."""
     document = Document.load(path)
     file = checked(document, (), document.data or {}, DemandFile)
-    constraints = _requests(document, ("constraints",), file.constraints)
+    constraints = _named(document, "constraints", file.constraints)
     return Wanted(
-        demands=_requests(document, ("demands",), file.demands),
+        demands=_named(document, "demands", file.demands),
         gangs=_gangs(document, file.gangs),
         constraints=(Constraint(demands=constraints),) if constraints else (),
-        nodes=file.nodes,
+        nodes=pack_nodes(document, file.nodes, spec),
     )
 
 
-def load_nodes(path: Path) -> tuple[NodeEntry, ...]:
-    """Read a `--nodes` file."""
-    document = Document.load(path)
-    return checked(document, (), document.data or {}, NodesFile).nodes
+def _named(document: Document, key: str, entries: tuple[RequestEntry, ...]) -> tuple[Demand, ...]:
+    """Requests with a name each: verdicts are found by it."""
+    named: dict[str, Demand] = {}
+    for index, entry in enumerate(entries):
+        demand = _request(document, (key, index), entry)
+        name = demand.name or f"{key[:-1]}-{index + 1}"
+        if name in named:
+            raise document.error(
+                (key, index, "name"), f"{name!r} is used by another entry; names must differ"
+            )
+        named[name] = replace(demand, name=name)
+    return tuple(named.values())
 
 
 def _requests(document: Document, path: Path_, entries: tuple[RequestEntry, ...]) -> tuple[Demand, ...]:

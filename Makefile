@@ -1,0 +1,72 @@
+# Everything a contributor runs. Needs only make and Python 3.10 or newer: each target sets up .venv itself.
+# Works with GNU make 3.81 (macOS).
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?=
+PYTEST_ARGS ?=
+SIM_SEEDS ?= 2000
+PATHS := src tests bench tools
+SETUP := PYTHON='$(PYTHON)' sh tools/setup.sh $(VENV)
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart setup fmt lint types imports sizes duplicates test sim bench check docs clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# One stamp per set of dependencies; made again when pyproject.toml changes. What is in `dev` includes the core.
+$(VENV)/.installed-core: pyproject.toml tools/setup.sh
+	@$(SETUP) core
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml tools/setup.sh
+	@$(SETUP) dev
+	@touch $@ $(VENV)/.installed-core
+
+$(VENV)/.installed-bench: pyproject.toml tools/setup.sh
+	@$(SETUP) bench
+	@touch $@ $(VENV)/.installed-core
+
+quickstart: $(VENV)/.installed-core ## Watch a simulated day of an autoscaled cluster
+	@$(BIN)/muster sim day
+
+setup: $(VENV)/.installed-dev ## Make .venv with everything development needs
+
+fmt: $(VENV)/.installed-dev ## Format the code
+	$(BIN)/ruff format $(PATHS)
+	$(BIN)/ruff check --fix-only $(PATHS)
+
+lint: $(VENV)/.installed-dev ## Check format, style and banned calls
+	$(BIN)/ruff format --check $(PATHS)
+	$(BIN)/ruff check $(PATHS)
+
+types: $(VENV)/.installed-dev ## Check types (mypy strict on src)
+	$(BIN)/mypy
+
+imports: $(VENV)/.installed-dev ## Check the layers (import-linter)
+	$(BIN)/lint-imports --no-cache
+
+sizes: $(VENV)/.installed-dev ## Check that files and functions stay small
+	$(BIN)/python tools/check_sizes.py
+
+duplicates: ## List repeated code, where the `duplicates` command exists
+	@if command -v duplicates >/dev/null 2>&1; then duplicates; else echo "duplicates: not installed, skipped"; fi
+
+test: $(VENV)/.installed-dev ## Run every test, 300 simulated seeds included (PYTEST_ARGS=...)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+sim: $(VENV)/.installed-core ## Simulate 2,000 seeds with all faults (SIM_SEEDS=...)
+	$(BIN)/muster sim sweep --seeds $(SIM_SEEDS)
+
+bench: $(VENV)/.installed-bench ## Compare with Ray 2.60 on the same inputs
+	$(BIN)/python -m bench planner
+	$(BIN)/python -m bench reconcile
+
+docs: $(VENV)/.installed-dev ## Check links in the docs and run the commands they show
+	$(BIN)/python tools/check_docs.py
+
+check: lint types imports sizes duplicates docs test ## All of it: the meaning of "green"
+
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,95 @@
+"""The `muster` group: finds sub-commands lazily, turns our errors into exit codes and one clear line."""
+
+from __future__ import annotations
+
+import importlib
+from typing import IO, Any, NamedTuple
+
+import click
+
+from muster import __version__
+from muster.errors import MusterError, SimulationError
+
+
+class Entry(NamedTuple):
+    """Where a sub-command lives; its module is imported when it is used, so `--help` stays fast."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+COMMANDS = {
+    "plan": Entry("muster.cli.cluster", "plan", "Show what a cluster would launch and stop, and why."),
+    "sim": Entry("muster.cli.sim", "sim", "Run the autoscaler against a simulated cloud that misbehaves."),
+}
+
+BAD_INPUT = 2
+SIMULATION_FAILED = 1
+
+
+class _Refused(click.ClickException):
+    """A MusterError on its way to the exit code."""
+
+    exit_code = BAD_INPUT
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        from muster.cli.console import complain
+
+        complain(self.message)
+
+
+class _Failed(_Refused):
+    """A SimulationError on its way to the exit code."""
+
+    exit_code = SIMULATION_FAILED
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are named in COMMANDS."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(entry.module), entry.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's signature
+        try:
+            return super().invoke(ctx)
+        except MusterError as problem:
+            kind = _Failed if isinstance(problem, SimulationError) else _Refused
+            raise kind(str(problem)) from problem
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 88},
+    epilog="Exit codes: 0 done; 1 a simulation failed; 2 bad input; others are told by each command.",
+)
+@click.version_option(__version__, message="muster %(version)s")
+def cli() -> None:
+    """muster: a cluster autoscaler that can say why.
+
+    \b
+    Try:
+      muster plan examples/plan/cluster.yaml --demand examples/plan/demand.yaml
+      muster sim day
+    """
+
+
+def main() -> None:
+    """Entry point of the `muster` script."""
+    cli(prog_name="muster")
+
+
+if __name__ == "__main__":
+    main()

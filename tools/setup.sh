@@ -1,0 +1,89 @@
+#!/bin/sh
+# Make .venv and install muster into it. Called by the Makefile; safe to run again.
+#   usage: setup.sh VENV EXTRA     EXTRA: core, dev or bench
+# PYTHON=... picks the interpreter; otherwise the newest one found that is new enough.
+set -eu
+
+venv=$1
+extra=$2
+oldest=3.10
+
+say() { printf '%s\n' "setup: $*"; }
+fail() { printf '%s\n' "setup: $*" >&2; exit 1; }
+
+is_new_enough() {
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1
+}
+
+can_make_venv() {
+    "$1" -c 'import venv, ensurepip' >/dev/null 2>&1
+}
+
+version_of() {
+    "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+}
+
+# Sets `python`. The order is newest first; an interpreter that cannot make a venv is passed over while
+# another can, so that a half-installed Python does not hide a whole one.
+find_python() {
+    old=''
+    bare=''
+    for candidate in ${PYTHON:-python3.13 python3.12 python3.11 python3.10 python3 python}; do
+        command -v "$candidate" >/dev/null 2>&1 || continue
+        version=$(version_of "$candidate") || continue # a pyenv shim of a version that is not active
+        if ! is_new_enough "$candidate"; then
+            old="$candidate is Python $version"
+        elif can_make_venv "$candidate"; then
+            python=$candidate
+            return
+        else
+            bare=${bare:-$version}
+        fi
+    done
+    if [ -n "$bare" ]; then
+        fail "Python $bare has no venv module. On Debian or Ubuntu: sudo apt install python$bare-venv"
+    elif [ -n "$old" ]; then
+        fail "muster needs Python $oldest or newer, but $old. Install a newer one, or: make PYTHON=/path/to/python"
+    fi
+    fail "no Python found. Install Python $oldest or newer, or: make PYTHON=/path/to/python"
+}
+
+make_venv() {
+    if [ -x "$venv/bin/python" ] && is_new_enough "$venv/bin/python"; then
+        return
+    fi
+    find_python
+    say "making $venv with $python (Python $(version_of "$python"))"
+    rm -rf "$venv"
+    "$python" -m venv "$venv" || fail "$python could not make $venv; the lines above say why"
+}
+
+# uv does not read pip's configuration, so hand over the index that pip would use.
+adopt_pip_index() {
+    [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ] || return 0
+    index=${PIP_INDEX_URL:-$("$venv/bin/python" -m pip config get global.index-url 2>/dev/null || true)}
+    [ -z "$index" ] || { UV_DEFAULT_INDEX=$index; export UV_DEFAULT_INDEX; }
+}
+
+install() {
+    if [ ! -x "$venv/bin/uv" ]; then
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check uv 2>/dev/null ||
+            say "uv could not be installed, using pip"
+    fi
+    adopt_pip_index
+    if [ -x "$venv/bin/uv" ] &&
+        "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" "$@" 2>"$venv/uv.log"; then
+        return
+    fi
+    [ ! -x "$venv/bin/uv" ] || say "uv could not install (see $venv/uv.log), using pip"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" ||
+        fail "installing failed; the lines above say why"
+}
+
+make_venv
+case $extra in
+    core) what='.' ;;
+    *) what=".[$extra]" ;;
+esac
+say "installing muster ($extra) into $venv"
+install --editable "$what"
