@@ -17,6 +17,12 @@ from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 from muster.errors import StoreError
 
 VERSION_LIMIT = 2**62  # SQLite and the runtime's protocol count in signed 64 bits
+_NEEDED = {
+    InstanceState.REQUESTED: ("launch_request_id", "node_type"),
+    InstanceState.ALLOCATED: ("cloud_id", "node_type"),
+    InstanceState.RAY_RUNNING: ("node_id",),
+    InstanceState.TERMINATING: ("cloud_id",),
+}
 
 
 def checked_writes(
@@ -80,21 +86,11 @@ def _check_history(record: Instance, known: Instance | None) -> None:
 
 
 def _missing_payload(record: Instance) -> list[str]:
-    """What a machine in this state must be known by (spec 1.4)."""
-    needs: dict[InstanceState, dict[str, bool]] = {
-        InstanceState.REQUESTED: {
-            "launch_request_id": bool(record.launch_request_id),
-            "node_type": bool(record.node_type),
-        },
-        InstanceState.ALLOCATED: {
-            "cloud_id": bool(record.cloud_id),
-            "kind HEAD or WORKER": record.kind is not NodeKind.UNMANAGED,
-            "node_type": bool(record.node_type),
-        },
-        InstanceState.RAY_RUNNING: {"node_id": bool(record.node_id)},
-        InstanceState.TERMINATING: {"cloud_id": bool(record.cloud_id)},
-    }
-    return [name for name, present in needs.get(record.state, {}).items() if not present]
+    """What a machine in this state must be known by (spec 1.4) and is not."""
+    missing = [name for name in _NEEDED.get(record.state, ()) if not getattr(record, name)]
+    if record.state is InstanceState.ALLOCATED and record.kind is NodeKind.UNMANAGED:
+        missing.append("a kind (HEAD or WORKER)")
+    return missing
 
 
 def _refuse_repeated(what: str, ids: list[str]) -> None:

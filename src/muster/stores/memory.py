@@ -1,18 +1,18 @@
 """MemoryInstanceStore: the ledger without a file; same contract, for the simulator and for tests.
 
 It outlives the controllers that use it, as a file would: kill the controller, build a new one on the same
-store. Writes can be made to fail before they happen (nothing is stored) or after (stored, but nobody is told).
+store. Writes can fail before they happen (nothing is stored) or after (stored, the caller not told).
 """
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
 
-from muster.base import codec
 from muster.base.clock import Clock
 from muster.base.ids import InstanceId, RequestId
 from muster.cluster.model import Instance
@@ -24,6 +24,7 @@ from muster.errors import VersionConflict
 from muster.stores.checks import checked_writes, raised_version
 from muster.stores.history import Decision, Spend, spend_of
 from muster.stores.state import DEFAULT_RETENTION, EMPTY_STATE, Retention, ended_at
+from muster.stores.text import plain
 
 
 class WriteFaults(Protocol):
@@ -59,7 +60,7 @@ class MemoryInstanceStore:
         faults: WriteFaults | None = None,
     ) -> None:
         self._clock = clock
-        self._retention = retention
+        self.retention = retention
         self._faults: WriteFaults = faults or NoFaults()
         self._state = EMPTY_STATE
         self._ended: dict[InstanceId, Instance] = {}  # in the order of their ends
@@ -86,7 +87,7 @@ class MemoryInstanceStore:
         self._plans.append((version + 1, replace(plan, writes=records)))
         ended = sorted((r for r in records if r.state in TERMINAL), key=_end)
         self._ended.update((record.instance_id, record) for record in ended)
-        self._prune(plan.at, self._retention.step + len(ended))
+        self._prune(plan.at, self.retention.step + len(ended))
         self._faults.after_write("commit")
         return version + 1
 
@@ -135,16 +136,16 @@ class MemoryInstanceStore:
         return spend_of(self._state.instances.values(), self._state.memory.spent, now)
 
     def _prune(self, now: float, limit: int) -> int:
-        cutoff, dropped = now - self._retention.max_age_s, 0
+        cutoff, dropped = now - self.retention.max_age_s, 0
         while self._ended and dropped < limit:
             oldest = next(iter(self._ended.values()))
-            if len(self._ended) <= self._retention.max_ended and ended_at(oldest) >= cutoff:
+            if len(self._ended) <= self.retention.max_ended and ended_at(oldest) >= cutoff:
                 break
             del self._ended[oldest.instance_id]
             dropped += 1
         gone = 0
         while self._plans and gone < limit:
-            if len(self._plans) <= self._retention.max_decisions and self._plans[0][1].at >= cutoff:
+            if len(self._plans) <= self.retention.max_decisions and self._plans[0][1].at >= cutoff:
                 break
             self._plans.popleft()
             gone += 1
@@ -161,7 +162,7 @@ def _decision(version: int, plan: Plan) -> Decision:
         tick_id=plan.tick_id,
         at=plan.at,
         moved={record.instance_id: record.state.name for record in plan.writes},
-        actions=codec.to_builtins(plan.actions),
-        quarantined=codec.to_builtins(plan.quarantined),
-        verdicts=codec.to_builtins(plan.verdicts),
+        actions=json.loads(plain(plan.actions)),
+        quarantined=json.loads(plain(plan.quarantined)),
+        verdicts=json.loads(plain(plan.verdicts)),
     )

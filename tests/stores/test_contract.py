@@ -1,0 +1,31 @@
+"""Both ledgers pass the same contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muster.base.clock import Clock
+from muster.stores.instances import SqliteInstanceStore
+from muster.stores.memory import MemoryInstanceStore
+from muster.stores.state import Retention
+from muster.testing.store_contract import FullStore, InstanceStoreContract
+
+
+class TestSqliteInstanceStore(InstanceStoreContract):
+    def open_store(self, place: Path, clock: Clock, retention: Retention) -> FullStore:
+        return SqliteInstanceStore(place / "ledger.db", clock=clock, retention=retention, wait_s=0.05)
+
+
+class TestMemoryInstanceStore(InstanceStoreContract):
+    """Its state lives as long as the object: a restarted controller is given the same one."""
+
+    @pytest.fixture(autouse=True)
+    def _no_worlds(self) -> None:
+        self.stores: dict[Path, MemoryInstanceStore] = {}
+
+    def open_store(self, place: Path, clock: Clock, retention: Retention) -> FullStore:
+        store = self.stores.setdefault(place, MemoryInstanceStore(clock=clock))
+        store.retention = retention
+        return store
