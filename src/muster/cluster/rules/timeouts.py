@@ -16,15 +16,17 @@ _WARN_ONLY = (_S.RAY_STOPPING, _S.RAY_INSTALL_FAILED, _S.RAY_STOPPED, _S.TERMINA
 
 
 def timeouts(draft: Draft) -> None:
-    """One pass over the passing states; "too long" is strictly longer than the limit."""
+    """One pass over the passing states; "too long" is strictly longer than the limit.
+
+    What could not be looked at has not failed to come: without a list no request expires (asking again would
+    buy a second machine), without a report no machine is given up (its node may have come, and be busy).
+    """
     limits = draft.spec.timeouts
-    for instance in _overdue(draft, _S.REQUESTED, limits.request_s):
-        _expire_request(draft, instance)
-    for instance in _overdue(draft, _S.ALLOCATED, limits.allocate_s):
-        if not is_head(instance):  # W32: the head is never given up
-            _expire_allocation(draft, instance)
-    for instance in _overdue(draft, _S.RAY_INSTALLING, limits.install_s):
-        draft.move(instance, _S.RAY_INSTALL_FAILED, f"not installed within {limits.install_s:g} s")
+    if draft.seen.cloud is not None:
+        for instance in _overdue(draft, _S.REQUESTED, limits.request_s):
+            _expire_request(draft, instance)
+    if draft.seen.runtime is not None:
+        _expire_arrivals(draft)
     for instance in _overdue(draft, _S.TERMINATING, limits.terminating_s):
         draft.move(instance, _S.TERMINATION_FAILED, f"still listed after {limits.terminating_s:g} s")
     for instance in _overdue(draft, _S.RAY_STOP_REQUESTED, limits.stop_requested_s):
@@ -34,6 +36,15 @@ def timeouts(draft: Draft) -> None:
     for state in _WARN_ONLY:
         for instance in _overdue(draft, state, limits.warn_s):
             _warn(draft, instance)
+
+
+def _expire_arrivals(draft: Draft) -> None:
+    limits = draft.spec.timeouts
+    for instance in _overdue(draft, _S.ALLOCATED, limits.allocate_s):
+        if not is_head(instance):  # W32: the head is never given up
+            _expire_allocation(draft, instance)
+    for instance in _overdue(draft, _S.RAY_INSTALLING, limits.install_s):
+        draft.move(instance, _S.RAY_INSTALL_FAILED, f"not installed within {limits.install_s:g} s")
 
 
 def _overdue(draft: Draft, state: InstanceState, limit_s: float) -> list[Instance]:

@@ -1,0 +1,1 @@
+"""Deterministic simulation of a cluster: the real controller over a simulated cloud and runtime."""

@@ -1,0 +1,104 @@
+"""Faults: what may go wrong, and how often in this run.
+
+The seed turns each kind on or off and draws its rate (swarm testing: runs differ in kind, not only in
+luck). Each kind draws from its own stream, so a new kind never changes an old run's other faults.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from muster.base.rng import Seed
+
+# kind -> (lowest, highest) chance per opportunity. What an opportunity is, the name says: a call, a machine
+# that boots, a listing, or (every_tick) the pause between two ticks.
+EVERY_CALL: Mapping[str, tuple[float, float]] = {
+    "launch_refused": (0.05, 0.6),  # a ProviderError of a drawn kind; nothing bought
+    "launch_broken": (0.02, 0.3),  # an exception that is no ProviderError; nothing bought
+    "launch_reply_lost": (0.02, 0.3),  # the same exception, but the machines come
+    "launch_dropped": (0.02, 0.2),  # accepted and forgotten
+    "launch_slow": (0.05, 0.4),  # the machines come much later
+    "unit_refused": (0.05, 0.5),  # one machine of a batch is refused, told later by poll
+    "terminate_refused": (0.05, 0.4),  # a ProviderError
+    "terminate_unit_refused": (0.05, 0.4),  # told later by poll
+    "terminate_lost": (0.05, 0.3),  # accepted and forgotten
+    "terminate_slow": (0.05, 0.4),
+    "list_fails": (0.02, 0.3),
+    "list_late": (0.05, 0.5),  # per machine: not listed for its first while
+    "list_omits": (0.002, 0.02),  # per listing: one machine is left out for a while
+    "list_ghost": (0.005, 0.04),  # per listing: a machine that does not exist, for a while
+    "list_garbage": (0.005, 0.04),  # per listing: a machine without a type, or nobody's
+    "join_late": (0.05, 0.5),  # per machine that boots
+    "join_never": (0.02, 0.3),
+    "report_stale": (0.01, 0.06),  # the runtime shows an old picture for a while
+    "report_fails": (0.01, 0.08),  # the runtime cannot be read for a while
+    "report_garbage": (0.01, 0.1),
+    "publish_fails": (0.01, 0.3),
+    "drain_refused": (0.05, 0.5),
+    "drain_lost": (0.05, 0.4),
+    "install_fails": (0.05, 0.4),
+    "install_hangs": (0.02, 0.3),
+    "store_write_fails": (0.01, 0.1),  # nothing written
+    "store_write_unclear": (0.005, 0.05),  # written, yet the call fails
+    "store_read_fails": (0.005, 0.05),
+    "edit_invalid": (0.01, 0.1),  # the newest config does not validate; the last good one stands
+}
+EVERY_TICK: Mapping[str, tuple[float, float]] = {
+    "sold_out": (0.005, 0.03),  # a type cannot be bought for a while
+    "machine_dies": (0.002, 0.02),
+    "node_dies": (0.002, 0.02),  # the runtime's process dies, the machine stays and costs
+    "node_restarts": (0.002, 0.02),  # the same machine comes back under a new node id
+    "preempted": (0.002, 0.02),  # gone without a word
+    "preempted_with_notice": (0.002, 0.02),  # drains first
+    "killed": (0.005, 0.06),  # the controller dies between two of its steps
+    "clock_jumps": (0.002, 0.02),  # the wall clock, forwards or backwards
+    "config_edited": (0.005, 0.03),
+}
+KINDS = (*EVERY_CALL, *EVERY_TICK)
+
+
+class Faults:
+    """This run's faults. `hit(kind)` says whether it strikes now; after `stop()` nothing strikes."""
+
+    def __init__(self, seed: Seed, rates: Mapping[str, float]) -> None:
+        self.rates = dict(rates)
+        self.injected: dict[str, int] = {}
+        self.stopped = False
+        self._seed = seed
+        self._streams: dict[str, random.Random] = {}
+
+    @classmethod
+    def drawn(cls, seed: Seed) -> Faults:
+        """About half of the kinds, each with its own rate; one run in twelve has none at all."""
+        draw = seed.derive("sim.faults")
+        none_at_all = draw.random() < 1 / 12
+        rates = {}
+        for kind, (low, high) in (*EVERY_CALL.items(), *EVERY_TICK.items()):
+            on, rate = draw.random() < 0.5, draw.uniform(low, high)
+            if on and not none_at_all:
+                rates[kind] = round(rate, 4)
+        return cls(seed, rates)
+
+    @classmethod
+    def none(cls) -> Faults:
+        return cls(Seed(0), {})
+
+    def hit(self, kind: str) -> bool:
+        rate = self.rates.get(kind, 0.0)
+        if self.stopped or not rate or self.stream(kind).random() >= rate:
+            return False
+        self.injected[kind] = self.injected.get(kind, 0) + 1
+        return True
+
+    def stream(self, kind: str) -> random.Random:
+        """The kind's own randomness, also for the details of a strike."""
+        if kind not in self._streams:
+            self._streams[kind] = self._seed.derive(f"sim.fault.{kind}")
+        return self._streams[kind]
+
+    def between(self, kind: str, low: float, high: float) -> float:
+        return round(self.stream(kind).uniform(low, high), 1)
+
+    def stop(self) -> None:
+        self.stopped = True

@@ -1,0 +1,170 @@
+"""Setting: everything a run draws from its seed before it starts, faults aside.
+
+Timeouts are minutes instead of hours, so that every one of them can expire within a run.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from muster.base.resources import Resources
+from muster.base.rng import Seed
+from muster.cluster.model import Backoff, ClusterSpec, LaunchLimits, NodeType, Objective, Timeouts
+from muster.sim.machines import Catalogue
+
+GIB = 2**30
+HEAD_TYPE = "head"
+TIMEOUTS = Timeouts(
+    request_s=60.0,
+    allocate_s=120.0,
+    install_s=60.0,
+    terminating_s=40.0,
+    stop_requested_s=40.0,
+    stopping_s=60.0,
+    warn_s=30.0,
+    listing_grace_s=20.0,
+    drain_deadline_s=20.0,
+)
+BACKOFF = Backoff(base_s=5.0, max_s=60.0, person_base_s=20.0, decay_s=60.0, recovery_s=120.0)
+
+
+def _worker(name: str, price: float, resources: dict[str, float], **labels: str) -> NodeType:
+    market = labels.get("market", "on-demand")
+    return NodeType(
+        name=name,
+        resources=Resources.of(resources),
+        price_per_hour=price,
+        market=market,
+        labels={"market": market, **labels},
+        machine_type=f"sim.{name}",
+        launch_hash=f"{name}/1",
+    )
+
+
+WORKER_TYPES = (
+    _worker("cpu-4", 0.20, {"CPU": 4, "memory": 16 * GIB}, zone="a"),
+    _worker("cpu-16", 0.74, {"CPU": 16, "memory": 64 * GIB}, zone="a"),
+    _worker("cpu-16-spot", 0.26, {"CPU": 16, "memory": 64 * GIB}, zone="b", market="spot"),
+    _worker("mem-8", 0.60, {"CPU": 8, "memory": 128 * GIB}, zone="b"),
+    _worker("gpu-1", 1.20, {"CPU": 8, "memory": 32 * GIB, "GPU": 1}, zone="a"),
+    _worker("gpu-4", 4.40, {"CPU": 32, "memory": 128 * GIB, "GPU": 4}, zone="b"),
+)
+
+
+@dataclass
+class Setting:
+    """One run's stage: the config, what the cloud sells, how fast things go."""
+
+    spec: ClusterSpec
+    catalogue: Catalogue
+    tick_s: float = 5.0
+    faulty_ticks: int = 160
+    calm_s: float = 1500.0  # how long the cluster has to come to rest once the faults stop
+    waves: int = 6  # bursts of work during the faulty part
+    dead_kept_s: float = 60.0  # how long the runtime lists dead nodes
+    install_s: float = 10.0
+    runtime_ends_drains: bool = True
+    head_late_s: float = 0.0
+    shown: dict[str, object] = field(default_factory=dict)  # every drawn option, for the header
+
+
+def drawn(seed: Seed) -> Setting:
+    """The stage of this seed."""
+    draw = seed.derive("sim.setting")
+    spec = _spec(draw)
+    setting = Setting(
+        spec=spec,
+        catalogue=_catalogue(draw, spec),
+        tick_s=draw.choice((4.0, 5.0, 8.0)),
+        waves=draw.randint(2, 8),
+        dead_kept_s=draw.choice((0.0, 60.0, 600.0)),
+        install_s=draw.choice((5.0, 20.0)),
+        runtime_ends_drains=draw.random() < 0.5,
+        head_late_s=draw.choice((0.0, 0.0, 30.0)),
+    )
+    setting.shown = _shown(setting)
+    return setting
+
+
+def head_type(cpus: int = 0) -> NodeType:
+    return NodeType(
+        name=HEAD_TYPE,
+        resources=Resources.of({"CPU": cpus, "memory": 8 * GIB}),
+        max_nodes=1,
+        price_per_hour=0.10,
+        labels={"market": "on-demand", "zone": "a"},
+        machine_type="sim.head",
+        launch_hash="head/1",
+    )
+
+
+def catalogue_for(spec: ClusterSpec) -> Catalogue:
+    """Everything the config names, and everything else in the shop."""
+    types = {t.name: t for t in (*WORKER_TYPES, *spec.node_types)}
+    return Catalogue(types=types, prices={t.name: t.price_per_hour or 0.0 for t in types.values()})
+
+
+def _spec(draw: random.Random) -> ClusterSpec:
+    chosen = draw.sample(WORKER_TYPES, draw.randint(2, len(WORKER_TYPES)))
+    workers = [
+        replace(t, min_nodes=draw.choice((0, 0, 0, 1, 2)), max_nodes=draw.randint(2, 8), priority=draw.choice((0, 0, 1)))
+        for t in chosen
+    ]
+    return ClusterSpec(
+        cluster_name="simulated",
+        head_node_type=HEAD_TYPE,
+        node_types=(head_type(draw.choice((0, 4))), *workers),
+        max_nodes=draw.choice((None, 6, 12, 20)),
+        idle_timeout_s=draw.choice((20.0, 40.0, 90.0)),
+        objective=draw.choice((Objective.AUTO, Objective.UTILIZATION, Objective.COST)),
+        check_launch_hash=draw.random() < 0.3,
+        conserve_gpus=draw.random() < 0.7,
+        install_runtime=draw.random() < 0.3,
+        timeouts=replace(TIMEOUTS, pending_idle_s=draw.choice((None, 20.0))),
+        limits=LaunchLimits(
+            upscaling_speed=draw.choice((0.0, 1.0, 10.0)),
+            max_concurrent=draw.choice((2, 10)),
+            max_request_retries=draw.choice((1, 3)),
+        ),
+        backoff=BACKOFF,
+    )
+
+
+def _catalogue(draw: random.Random, spec: ClusterSpec) -> Catalogue:
+    sells = catalogue_for(spec)
+    sells.boot_s = draw.choice(((2.0, 6.0), (10.0, 40.0)))
+    if draw.random() < 0.3:
+        scarce = draw.choice(spec.node_types[1:])
+        sells.capacity = {scarce.name: draw.randint(0, 3)}
+    if draw.random() < 0.15:
+        sells.quota = draw.randint(4, 8)
+    return sells
+
+
+def _shown(setting: Setting) -> dict[str, object]:
+    spec, sells = setting.spec, setting.catalogue
+    workers = (f"{t.name}[{t.min_nodes}..{t.max_nodes}]" for t in spec.node_types[1:])
+    return {
+        "tick_s": setting.tick_s,
+        "types": " ".join(workers),
+        "max_nodes": spec.max_nodes,
+        "objective": spec.objective.value,
+        "idle_timeout_s": spec.idle_timeout_s,
+        "pending_idle_s": spec.timeouts.pending_idle_s,
+        "check_launch_hash": spec.check_launch_hash,
+        "install_runtime": spec.install_runtime,
+        "upscaling_speed": spec.limits.upscaling_speed,
+        "max_concurrent": spec.limits.max_concurrent,
+        "max_request_retries": spec.limits.max_request_retries,
+        "boot_s": "{:g}..{:g}".format(*sells.boot_s),
+        "capacity": " ".join(f"{name}:{count}" for name, count in sells.capacity.items()) or None,
+        "quota": sells.quota,
+        "waves": setting.waves,
+        "head_cpus": spec.node_types[0].resources.to_floats()["CPU"],
+        "head_late_s": setting.head_late_s,
+        "dead_kept_s": setting.dead_kept_s,
+        "runtime_ends_drains": setting.runtime_ends_drains,
+    }

@@ -1,0 +1,68 @@
+"""Where a controller can be killed: before and after every call it makes to the outside.
+
+Every method of a simulated port is a `@step`. A fuse set on the wire counts the moments between steps and
+raises `Killed` at the chosen one; the controller must never catch it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Killed(BaseException):
+    """The controller's process is gone: not an error, an end."""
+
+
+class Wire:
+    """Counts steps; cuts the controller off where told to."""
+
+    def __init__(self) -> None:
+        self.fuse: int | None = None  # moments left to live; None: for ever
+        self.names: list[str] | None = None  # when a list: the name of every step, in order
+        self.killed_at = ""
+
+    def before(self, name: str) -> None:
+        self._burn(f"before {name}")
+
+    def after(self, name: str) -> None:
+        if self.names is not None:
+            self.names.append(name)
+        self._burn(f"after {name}")
+
+    def _burn(self, where: str) -> None:
+        if self.fuse is None:
+            return
+        self.fuse -= 1
+        if self.fuse < 0:
+            self.fuse = None
+            self.killed_at = where
+            raise Killed(where)
+
+
+class Wired(Protocol):
+    wire: Wire
+
+
+W = TypeVar("W", bound=Wired)
+
+
+def step(name: str) -> Callable[[Callable[Concatenate[W, P], R]], Callable[Concatenate[W, P], R]]:
+    """A port method: the controller may die right before it and right after it, reply in hand or not."""
+
+    def decorate(method: Callable[Concatenate[W, P], R]) -> Callable[Concatenate[W, P], R]:
+        @functools.wraps(method)
+        def call(self: W, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            self.wire.before(name)
+            try:
+                return method(self, *args, **kwargs)
+            finally:
+                self.wire.after(name)
+
+        return call
+
+    return decorate

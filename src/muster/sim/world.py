@@ -1,0 +1,49 @@
+"""World: virtual time and the events that happen in it.
+
+It is the `Clock` of a simulated run. Nothing here reads the machine's clock; ties between events are
+broken by the order in which they were scheduled.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+START_OF_DAY = 1_767_225_600.0  # a midnight (UTC), so that simulated wall clocks read well
+
+
+class World:
+    """A clock that moves only when told to, and a heap of things that happen on the way."""
+
+    def __init__(self, wall_start: float = START_OF_DAY) -> None:
+        self.time = 0.0  # true seconds since the run began
+        self.wall_shift = wall_start
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._scheduled = 0
+
+    def now(self) -> float:
+        return self.time + self.wall_shift
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    def jump(self, seconds: float) -> None:
+        """Somebody sets the wall clock; true time does not move."""
+        self.wall_shift += seconds
+
+    def after(self, delay_s: float, happen: Callable[[], None]) -> None:
+        """Let something happen `delay_s` from now."""
+        self._scheduled += 1
+        heapq.heappush(self._heap, (self.time + max(delay_s, 0.0), self._scheduled, happen))
+
+    def advance(self, seconds: float) -> None:
+        """Pass time, letting everything due happen at its own moment."""
+        end = self.time + seconds
+        while self._heap and self._heap[0][0] <= end:
+            due, _, happen = heapq.heappop(self._heap)
+            self.time = due
+            happen()
+        self.time = end
