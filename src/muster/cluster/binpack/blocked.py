@@ -81,10 +81,21 @@ class Obstacles:
         alone = [self.of_demand(bundle) for bundle in bundles if not self._has_open_type(bundle)]
         if alone:
             return min(alone, key=lambda obstacle: HOPE.index(obstacle.reason))
+        if gang.locality_label and not self._has_locality(gang.locality_label, bundles):
+            detail = f"no value of label {gang.locality_label} has node types for all bundles of this gang"
+            return Obstacle(reason=Reason.INFEASIBLE, detail=detail)
         left = "any number of" if self._cluster_left is None else str(self._cluster_left)
         what = f"the {sum(bundle.count for bundle in option)} bundles of this {gang.strategy.value} gang"
         detail = f"{what} fit one by one, but not together; the cluster may get {left} more nodes"
         return Obstacle(reason=Reason.BLOCKED_BY_GANG, detail=detail)
+
+    def _has_locality(self, label: str, bundles: Sequence[Demand]) -> bool:
+        """Whether at some value of the label every bundle has a type that could hold it."""
+        shared = [
+            {offer.node_type.labels.get(label, "") for offer in fitting(bundle, self._offers)} - {""}
+            for bundle in bundles
+        ]
+        return bool(set.intersection(*shared)) if shared else True
 
     def _has_open_type(self, demand: Demand) -> bool:
         if self._cluster_left == 0:
