@@ -4,10 +4,14 @@ import pytest
 
 from muster.base.resources import Resources
 from muster.cluster.model import Constraint, Demand, Gang, LabelMatch, LabelOperator, Strategy
-from muster.config.demand import NodeEntry, NodePhase, Wanted, load_demand, load_nodes
+from muster.cluster.states import InstanceState
+from muster.config.demand import Wanted, load_demand
 from muster.errors import ConfigError
+from muster.testing.builders import cluster_spec, node_type, pack_node
 
 IN, NOT_IN = LabelOperator.IN, LabelOperator.NOT_IN
+CPU, GPU = node_type("cpu", {"CPU": 8}), node_type("gpu", {"CPU": 4, "GPU": 1})
+SPEC = cluster_spec([CPU, GPU])
 
 
 def test_demands_gangs_constraints_and_nodes_become_the_planners_values(write):
@@ -24,7 +28,7 @@ nodes:
   - {id: i-1, type: cpu, available: {CPU: 0}, idle_s: 3}
   - {type: gpu, count: 2, state: coming}
 """)
-    assert load_demand(path) == Wanted(
+    assert load_demand(path, SPEC) == Wanted(
         demands=(Demand(shape=Resources.of(CPU=0.5), count=4, name="work"),),
         gangs=(
             Gang(
@@ -36,10 +40,11 @@ nodes:
                 ),
             ),
         ),
-        constraints=(Constraint(demands=(Demand(shape=Resources.of(CPU=16)),)),),
+        constraints=(Constraint(demands=(Demand(shape=Resources.of(CPU=16), name="constraint-1"),)),),
         nodes=(
-            NodeEntry(id="i-1", type="cpu", available={"CPU": 0.0}, idle_s=3.0),
-            NodeEntry(type="gpu", count=2, state=NodePhase.COMING),
+            pack_node("i-1", CPU, available={"CPU": 0}, idle_s=3.0),
+            pack_node("gpu-1", GPU, state=InstanceState.ALLOCATED),
+            pack_node("gpu-2", GPU, state=InstanceState.ALLOCATED),
         ),
     )
 
@@ -52,7 +57,7 @@ demands:
   - resources: {CPU: 1}
     selectors: [{zone: a}, {}]
 """)
-    first, second = load_demand(path).demands
+    first, second = load_demand(path, SPEC).demands
     assert first.selectors == (
         (
             LabelMatch("zone", IN, ("a",)),
@@ -67,15 +72,11 @@ demands:
 
 def test_a_json_file_does_as_well(write):
     path = write('{"demands": [{"resources": {"memory": 1e9}}]}', "d.json")
-    assert load_demand(path).demands == (Demand(shape=Resources.of(memory=1e9)),)
+    assert load_demand(path, SPEC).demands == (Demand(shape=Resources.of(memory=1e9), name="demand-1"),)
 
 
 def test_an_empty_file_asks_for_nothing(write):
-    assert load_demand(write("")) == Wanted()
-
-
-def test_nodes_can_come_from_a_file_of_their_own(write):
-    assert load_nodes(write("nodes:\n- {type: cpu, head: true}\n")) == (NodeEntry(type="cpu", head=True),)
+    assert load_demand(write(""), SPEC) == Wanted()
 
 
 @pytest.mark.parametrize(
@@ -100,12 +101,14 @@ def test_nodes_can_come_from_a_file_of_their_own(write):
             "gangs:\n- {id: a, bundles: [{resources: {}}]}\n- {id: a, bundles: [{resources: {}}]}",
             ":3: gangs[1].id: 'a' is used by another gang; ids must differ",
         ),
-        ("nodes:\n- {type: cpu, idle_s: -5}", ":2: nodes[0].idle_s: -5 must be from 0 to"),
-        ("nodes:\n- {id: x}", ":2: nodes[0]: 'type' is missing; add it"),
+        (
+            "demands:\n- {name: a, resources: {}}\n- {name: a, resources: {}}",
+            ":3: demands[1].name: 'a' is used by another entry; names must differ",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_line_key_and_fix(write, text, message):
     path = write(text)
     with pytest.raises(ConfigError) as caught:
-        load_demand(path)
+        load_demand(path, SPEC)
     assert str(caught.value).startswith(f"{path}{message}")
