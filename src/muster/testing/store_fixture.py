@@ -7,22 +7,13 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from msgspec.structs import replace
 
 from muster.base.clock import Clock, ManualClock
-from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
-from muster.cluster.model import NodeKind, StatusChange
-from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.ports import InstanceStore
-from muster.cluster.snapshot import FailedLaunch, Memory, Quarantined, TypeHealth
-from muster.cluster.states import CREATABLE, InstanceState
-from muster.errors import StoreError, VersionConflict
-from muster.stores.history import History, Spend
+from muster.cluster.snapshot import Quarantined
+from muster.stores.history import History
 from muster.stores.state import DEFAULT_RETENTION, Retention
-from muster.testing.ledger_builders import NOW, launch, moved, one_of_each, plan, record
-
-S = InstanceState
-HOUR_S = 3600.0
+from muster.testing.ledger_builders import NOW
 
 
 class FullStore(InstanceStore, Protocol):
@@ -40,51 +31,6 @@ class FullStore(InstanceStore, Protocol):
 
 class StoreFixture:
     """Gives tests a fresh ledger; subclasses say how to open one."""
-
-    def open_store(self, place, clock, retention):
-            return MyStore(place / "ledger", clock=clock, retention=retention)
-"""
-
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Protocol
-
-import pytest
-from msgspec.structs import replace
-
-from muster.base.clock import Clock, ManualClock
-from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
-from muster.cluster.model import NodeKind, StatusChange
-from muster.cluster.plan import Reason, Subject, Verdict
-from muster.cluster.ports import InstanceStore
-from muster.cluster.snapshot import FailedLaunch, Memory, Quarantined, TypeHealth
-from muster.cluster.states import CREATABLE, InstanceState
-from muster.errors import StoreError, VersionConflict
-from muster.stores.history import History, Spend
-from muster.stores.state import DEFAULT_RETENTION, Retention
-from muster.testing.ledger_builders import NOW, launch, moved, one_of_each, plan, record
-
-S = InstanceState
-HOUR_S = 3600.0
-
-
-class FullStore(InstanceStore, Protocol):
-    """The port, and what every ledger of ours offers besides."""
-
-    @property
-    def history(self) -> History: ...
-
-    def prune(self, now: float) -> int: ...
-
-    def damaged(self) -> tuple[Quarantined, ...]: ...
-
-    def close(self) -> None: ...
-
-
-class InstanceStoreContract:
-    """What a ledger promises; exact versions and counts."""
 
     def open_store(self, place: Path, clock: Clock, retention: Retention) -> FullStore:
         """Open the ledger in `place`; called again after `close`, it finds what was there."""

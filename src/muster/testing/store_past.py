@@ -15,10 +15,10 @@ from muster.cluster.states import InstanceState
 from muster.stores.history import Spend
 from muster.stores.state import DEFAULT_RETENTION, Retention
 from muster.testing.ledger_builders import NOW, launch, moved, one_of_each, plan, record
+from muster.testing.store_fixture import FullStore, StoreFixture
 
 S = InstanceState
 HOUR_S = 3600.0
-from muster.testing.store_fixture import FullStore, StoreFixture
 
 
 class PastPromises(StoreFixture):

@@ -14,10 +14,9 @@ from muster.cluster.snapshot import Memory, Quarantined
 from muster.cluster.states import CREATABLE, InstanceState
 from muster.errors import StoreError, VersionConflict
 from muster.testing.ledger_builders import NOW, launch, moved, plan, record
+from muster.testing.store_fixture import FullStore, StoreFixture
 
 S = InstanceState
-HOUR_S = 3600.0
-from muster.testing.store_fixture import FullStore, StoreFixture
 
 
 class WritePromises(StoreFixture):
