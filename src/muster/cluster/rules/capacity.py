@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from muster.base.resources import EMPTY
 from muster.cluster.binpack.pack import pack
 from muster.cluster.binpack.request import Offer, PackNode, PackRequest
@@ -86,7 +88,11 @@ def _nodes(draft: Draft) -> tuple[PackNode, ...]:
 
 def _running(draft: Draft, instance: Instance) -> PackNode | None:
     report = draft.nodes.get(instance.node_id or "")
-    if report is None or report.status is NodeStatus.DEAD:
+    if (
+        report is None
+    ):  # its report makes no sense, or is late: it counts, and has nothing free that we know of
+        return replace(_coming(draft, instance), available=EMPTY)
+    if report.status is NodeStatus.DEAD:
         return None
     return PackNode(
         key=instance.instance_id,

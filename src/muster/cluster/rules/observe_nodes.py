@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from muster.base.ids import CloudId
 from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus
@@ -38,7 +38,7 @@ def observe_nodes(draft: Draft) -> None:
     strangers = _follow_known(draft)
     _meet_strangers(draft, strangers)
     _note_stop_failures(draft)
-    _note_missing(draft)
+    _note_missing(draft, {node.node_id for node in runtime.nodes})
 
 
 def _readable(draft: Draft, nodes: Iterable[NodeReport]) -> dict[str, NodeReport]:
@@ -183,8 +183,11 @@ def _note_install_failures(draft: Draft) -> None:
             draft.move(instance, _S.RAY_INSTALL_FAILED, failed[instance.instance_id])
 
 
-def _note_missing(draft: Draft) -> None:
-    """A worker whose node is no longer listed has lost it. The head's may be late after a restart."""
+def _note_missing(draft: Draft, listed: Collection[str]) -> None:
+    """A worker whose node is no longer listed has lost it. The head's may be late after a restart.
+
+    A node that is listed with nonsense is not missing: it may be working.
+    """
     for instance in draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING):
-        if instance.node_id not in draft.nodes and not is_head(instance):
+        if instance.node_id not in listed and not is_head(instance):
             draft.move(instance, _S.RAY_STOPPED, "the runtime no longer lists its node")
