@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from muster.base.resources import ItemKey
 from muster.cluster.binpack.cost.demand import Served
 from muster.cluster.binpack.cost.forms import bundle_count
 from muster.cluster.binpack.cost.shelves import growth_limit
@@ -29,26 +30,23 @@ class Outcome(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """`amount` requests of one item on one new machine."""
+    """`amount` pieces of one item on one node or new machine; a piece is a request, a bundle of a gang or,
+    with STRICT_PACK, several bundles in one."""
 
     book: Book
     is_gang: bool
     item: int
+    shape: ItemKey  # of one piece
+    bundles: int  # that one piece stands for
     amount: int
 
 
-class Machine(NamedTuple):
-    """One machine to buy and what it is for."""
-
-    node_type: str
-    holdings: tuple[Holding, ...]
-
-
 class Detail(NamedTuple):
-    """The answer with every new machine on its own."""
+    """The answer with the load of every node and of every new machine on its own."""
 
     solution: PackSolution
-    machines: tuple[Machine, ...]
+    nodes: tuple[tuple[Holding, ...], ...]  # one per node of the problem
+    machines: tuple[tuple[str, tuple[Holding, ...]], ...]  # type and load of each new machine
 
 
 def solution_of(problem: PackProblem, outcome: Outcome) -> PackSolution:
@@ -67,15 +65,19 @@ def solution_of(problem: PackProblem, outcome: Outcome) -> PackSolution:
     )
 
 
-def machines_of(problem: PackProblem, outcome: Outcome) -> tuple[Machine, ...]:
+def detail_of(problem: PackProblem, outcome: Outcome) -> Detail:
     nodes = len(problem.nodes)
-    held: list[list[Holding]] = [[] for _ in outcome.machines]
+    held: list[list[Holding]] = [[] for _ in range(nodes + len(outcome.machines))]
     for book, served in outcome.books.items():
-        for entry in served.entries:
-            if entry.bin >= nodes:
-                held[entry.bin - nodes].append(Holding(book, entry.is_gang, entry.item, entry.amount))
+        demands = problem.demands if book is Book.DEMAND else problem.constraints
+        for is_gang, item, where, amount, part in served.entries:
+            shape = demands[item].shape.positive().key if part is None else part.ask.shape
+            bundles = 1 if part is None else part.bundles
+            held[where].append(Holding(book, is_gang, item, shape, bundles, amount // bundles))
     names = [problem.offers[index].node_type.name for index in outcome.machines]
-    return tuple(Machine(name, tuple(loads)) for name, loads in zip(names, held, strict=True))
+    loads = [tuple(load) for load in held]
+    machines = tuple(zip(names, loads[nodes:], strict=True))
+    return Detail(solution_of(problem, outcome), tuple(loads[:nodes]), machines)
 
 
 def _placements(problem: PackProblem, outcome: Outcome, bought: Sequence[str]) -> list[Placement]:
@@ -84,7 +86,7 @@ def _placements(problem: PackProblem, outcome: Outcome, bought: Sequence[str]) -
     types = [node.node_type for node in problem.nodes]
     sums: dict[tuple[Book, bool, int, int, str], int] = {}
     for book, served in outcome.books.items():
-        for is_gang, item, where, amount in served.entries:
+        for is_gang, item, where, amount, _ in served.entries:
             if where < nodes:
                 key = (book, is_gang, item, where, types[where])
             else:
@@ -97,6 +99,6 @@ def _unplaced(problem: PackProblem, outcome: Outcome) -> list[Unplaced]:
     missing = []
     for book, served in outcome.books.items():
         missing += [Unplaced(book, False, item, amount) for item, amount in sorted(served.short.items())]
-        for gang in served.failed:
-            missing.append(Unplaced(book, True, gang, bundle_count(problem.gangs[gang])))
+        sizes = [(gang, bundle_count(problem.gangs[gang])) for gang in served.failed]
+        missing += [Unplaced(book, True, gang, size) for gang, size in sizes if size]
     return missing

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from muster.cluster.binpack.cost.answer import Detail, Outcome, machines_of, solution_of
+from muster.cluster.binpack.cost.answer import Detail, Outcome, detail_of, solution_of
 from muster.cluster.binpack.cost.asks import Ask, ask_of, selectors_of
 from muster.cluster.binpack.cost.demand import Served, serve
 from muster.cluster.binpack.cost.forms import forms_of
@@ -28,9 +28,8 @@ def solve_cost(problem: PackProblem) -> PackSolution:
 
 
 def solve_detailed(problem: PackProblem) -> Detail:
-    """The same with the load of every single new machine."""
-    outcome = _best(problem)
-    return Detail(solution_of(problem, outcome), machines_of(problem, outcome))
+    """The same with the load of every single node and new machine."""
+    return detail_of(problem, _best(problem))
 
 
 def _best(problem: PackProblem) -> Outcome:

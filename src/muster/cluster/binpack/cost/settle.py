@@ -11,18 +11,19 @@ from typing import NamedTuple
 import numpy as np
 
 from muster.cluster.binpack.cost.arrays import Floats
-from muster.cluster.binpack.cost.forms import Form
+from muster.cluster.binpack.cost.forms import Form, Part
 from muster.cluster.binpack.cost.spread import split_gangs
 from muster.cluster.binpack.cost.stock import Proposal
 
 
 class Entry(NamedTuple):
-    """`amount` requests of one item in one bin."""
+    """`amount` requests of one item in one bin; of a gang: bundles, all of one part of its form."""
 
     is_gang: bool
     item: int
     bin: int
     amount: int
+    part: Part | None = None
 
 
 class Squad(NamedTuple):
@@ -49,7 +50,7 @@ def settle(
     short: dict[int, int] = {}
     for cls, takers in demands.items():
         for demand, count in takers:
-            missing = count - seats.hand_out(cls, count, (False, demand, 1))
+            missing = count - seats.hand_out(cls, count, (False, demand, None))
             if missing:
                 short[demand] = short.get(demand, 0) + missing
     return _without_what_is_left(proposal, seats, failed, short)
@@ -75,7 +76,7 @@ class _Seats:
         served = min(served, len(squad.gangs))
         for gang in squad.gangs[:served]:
             for cls, part in pairs:
-                self.hand_out(cls, part.each, (True, gang, part.bundles))
+                self.hand_out(cls, part.each, (True, gang, part))
         return served
 
     def _serve_apart(self, squad: Squad) -> int:
@@ -86,21 +87,23 @@ class _Seats:
         for gang, seats in zip(squad.gangs, complete, strict=False):
             for row, place in seats:
                 self.left[rows[row], classes[place]] -= 1
-                self.entries.append(Entry(True, gang, int(rows[row]), 1))
+                part = squad.form.parts[place]
+                self.entries.append(Entry(True, gang, int(rows[row]), 1, part))
         return len(complete)
 
-    def hand_out(self, cls: int, count: int, to: tuple[bool, int, int]) -> int:
+    def hand_out(self, cls: int, count: int, to: tuple[bool, int, Part | None]) -> int:
         """Up to `count` units of a class; returns how many there were."""
         if cls not in self.cursor:
             rows = np.flatnonzero(self.left[:, cls])[::-1]
             amounts = self.left[rows, cls].astype(np.int64)
             self.cursor[cls] = [rows.tolist(), amounts.tolist()]
         rows_left, amounts_left = self.cursor[cls]
-        is_gang, item, bundles = to
+        is_gang, item, part = to
+        bundles = 1 if part is None else part.bundles
         wanted = count
         while wanted and rows_left:
             amount = min(wanted, amounts_left[-1])
-            self.entries.append(Entry(is_gang, item, rows_left[-1], amount * bundles))
+            self.entries.append(Entry(is_gang, item, rows_left[-1], amount * bundles, part))
             wanted -= amount
             amounts_left[-1] -= amount
             if not amounts_left[-1]:

@@ -103,10 +103,10 @@ class Stock:
         need = np.array(self.scale.need(ask))
         can_buy = self.total_room >= 1
         types = np.flatnonzero((self.type_size >= need).all(axis=1) & (self.room >= 1) & can_buy)
-        if any(admits(ask, self.type_labels[t]) for t in types):
+        if any(admits(ask, self.type_labels[t]) for t in types.tolist()):
             return True
         bins = np.flatnonzero((self.free + self.growth >= need).all(axis=1))
-        return any(admits(ask, self.bin_labels[row]) for row in bins)
+        return any(admits(ask, self.bin_labels[row]) for row in bins.tolist())
 
     def propose(self, asks: Sequence[Ask], wanted: Floats) -> Proposal:
         """The cheapest way to serve the most of `wanted`."""
