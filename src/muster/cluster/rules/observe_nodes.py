@@ -31,6 +31,7 @@ def observe_nodes(draft: Draft) -> None:
     _note_install_failures(draft)
     runtime = draft.seen.runtime
     if runtime is None:
+        _note_stop_failures(draft)
         draft.say_cluster(Reason.RUNTIME_UNREADABLE, "the runtime could not be read; nothing was concluded")
         return
     draft.nodes = _readable(draft, runtime.nodes)
@@ -44,10 +45,13 @@ def observe_nodes(draft: Draft) -> None:
 def _readable(draft: Draft, nodes: Iterable[NodeReport]) -> dict[str, NodeReport]:
     result: dict[str, NodeReport] = {}
     for node in nodes:
-        if not node.node_id or node.status is NodeStatus.UNSPECIFIED:
-            draft.quarantine(f"node {node.node_id or '(no id)'}", f"status {node.status.name}: ignored")
-        else:
-            result[node.node_id] = node
+        if not node.node_id or node.status not in _TARGET:
+            shown = getattr(node.status, "name", repr(node.status))
+            draft.quarantine(f"node {node.node_id or '(no id)'}", f"status {shown}: ignored")
+            continue
+        if node.node_id in result:
+            draft.quarantine(f"node {node.node_id}", "reported twice: the last report counts")
+        result[node.node_id] = node
     return result
 
 
@@ -67,8 +71,11 @@ def _follow_known(draft: Draft) -> list[NodeReport]:
 def _follow(draft: Draft, instance: Instance, node: NodeReport) -> None:
     """Move the record to what its node shows; never backwards."""
     target = _TARGET[node.status]
-    current = draft.instances[instance.instance_id].state
+    known = draft.instances[instance.instance_id]
+    current = known.state
     if current is target or current in INSTANCE_MACHINE.reachable(target):
+        if not known.node_id:  # a record that lost its node's name finds it again by the machine
+            draft.amend(known, node_id=node.node_id)
         return
     if not INSTANCE_MACHINE.allows(current, target):
         # Too late for this machine: it timed out or failed to install and is on its way out (10.1.1).
@@ -76,15 +83,20 @@ def _follow(draft: Draft, instance: Instance, node: NodeReport) -> None:
             f"node {node.node_id}", f"came while its record is {current.name}: the machine is leaving"
         )
         return
-    draft.move(instance, target, _SAID[target], node_id=node.node_id)
+    # The runtime knows its head best; a provider may list it as one machine among others.
+    kind = NodeKind.HEAD if node.is_head else known.kind
+    draft.move(instance, target, _SAID[target], node_id=node.node_id, kind=kind)
     if target is _S.RAY_RUNNING:
         _forgive(draft, instance)
 
 
 def _forgive(draft: Draft, instance: Instance) -> None:
-    """A machine that came up clears its type's record, unless the failure is newer than its request."""
+    """A machine that came up clears its type's record, unless the failure is newer than its request.
+
+    One that was never requested (adopted, or restarted) says nothing about what can be bought.
+    """
     health = draft.health.get(instance.node_type)
-    requested = max(instance.entered(_S.REQUESTED), default=draft.now)
+    requested = max(instance.entered(_S.REQUESTED), default=float("-inf"))
     if health is not None and requested >= max(health.failed_at, health.timed_out_at or 0.0):
         del draft.health[instance.node_type]
 
@@ -97,12 +109,15 @@ def _meet_strangers(draft: Draft, strangers: Iterable[NodeReport]) -> None:
     for node in strangers:
         cloud_id = node.cloud_id or (CloudId(node.node_id) if draft.seen.traits.read_only else None)
         owner = by_cloud.get(cloud_id) if cloud_id else None
+        heir: Instance | None = None
         if owner is None:
-            _meet_unowned(draft, node, cloud_id)
+            heir = _meet_unowned(draft, node, cloud_id)
         elif node.status is not NodeStatus.DEAD and draft.instances[owner.instance_id].node_id:
-            _meet_restarted(draft, owner, node)
+            heir = _meet_restarted(draft, draft.instances[owner.instance_id], node)
         elif node.status is not NodeStatus.DEAD or not _is_older_life(draft, owner, node):
             _follow(draft, owner, node)
+        if heir is not None and heir.cloud_id:
+            by_cloud[heir.cloud_id] = heir  # a second new node must not get a second record
 
 
 def _is_older_life(draft: Draft, owner: Instance, node: NodeReport) -> bool:
@@ -115,40 +130,44 @@ def _is_older_life(draft: Draft, owner: Instance, node: NodeReport) -> bool:
     return owner.node_id is not None or node.node_id in draft.ended_nodes
 
 
-def _meet_unowned(draft: Draft, node: NodeReport, cloud_id: CloudId | None) -> None:
+def _meet_unowned(draft: Draft, node: NodeReport, cloud_id: CloudId | None) -> Instance | None:
     """A live node on a machine without a record: adopt it; the list gets a while to show the machine."""
     if node.status is NodeStatus.DEAD or node.node_id in draft.ended_nodes:
-        return
+        return None
     if cloud_id is None or not node.node_type:
         draft.quarantine(
             f"node {node.node_id}", f"cloud id {cloud_id!r}, type {node.node_type!r}: cannot be managed"
         )
-        return
+        return None
+    machine = draft.seen.cloud.get(cloud_id) if draft.seen.cloud is not None else None
+    if machine is not None and machine.kind is NodeKind.UNMANAGED:
+        return None  # the provider says that this machine is none of our business
+    missing_since = draft.now if draft.seen.cloud is not None and machine is None else None
     details = "a node runs on a machine without a record: adopted"
-    _adopt_node(
-        draft, node, cloud_id, details, missing_since=draft.now if draft.seen.cloud is not None else None
-    )
+    return _adopt_node(draft, node, cloud_id, details, missing_since=missing_since)
 
 
-def _meet_restarted(draft: Draft, owner: Instance, node: NodeReport) -> None:
+def _meet_restarted(draft: Draft, owner: Instance, node: NodeReport) -> Instance | None:
     """The runtime was restarted on a machine: a new record takes the machine over, the old one ends."""
-    state = draft.instances[owner.instance_id].state
+    state = owner.state
     old = draft.nodes.get(owner.node_id or "")
     if state not in _SERVED:
-        return  # the machine is leaving
+        return None  # the machine is leaving
     if old is not None and old.status is not NodeStatus.DEAD:
         draft.quarantine(
             f"node {node.node_id}", f"machine {owner.cloud_id} already has live node {owner.node_id}"
         )
-        return
+        return None
     if state is not _S.RAY_STOPPED:
         draft.move(owner, _S.RAY_STOPPED, "its node was replaced by a new one on the same machine")
     details = "the runtime was restarted on this machine"
-    _adopt_node(
+    return _adopt_node(
         draft,
         node,
         owner.cloud_id,
         details,
+        node_type=owner.node_type,  # the machine is still what it was bought as
+        kind=NodeKind.HEAD if node.is_head else owner.kind,
         price_per_hour=owner.price_per_hour,
         launch_hash=owner.launch_hash,
     )
@@ -156,20 +175,28 @@ def _meet_restarted(draft: Draft, owner: Instance, node: NodeReport) -> None:
 
 def _adopt_node(
     draft: Draft, node: NodeReport, cloud_id: CloudId | None, details: str, **fields: object
-) -> None:
-    kind = NodeKind.HEAD if node.is_head else NodeKind.WORKER
-    instance = draft.create(_S.ALLOCATED, node.node_type, details, kind=kind, cloud_id=cloud_id, **fields)
+) -> Instance:
+    known = {"kind": NodeKind.HEAD if node.is_head else NodeKind.WORKER, "node_type": node.node_type}
+    terms = {**known, **fields}
+    name = str(terms.pop("node_type"))
+    instance = draft.create(_S.ALLOCATED, name, details, cloud_id=cloud_id, **terms)
     _follow(draft, instance, node)
+    return draft.instances[instance.instance_id]
 
 
 def _note_stop_failures(draft: Draft) -> None:
-    """A refused drain puts the record back; a node that meanwhile vanished is dealt with as missing (W6)."""
+    """A refused drain puts the record back; a node that meanwhile vanished is dealt with as missing (W6).
+
+    Refusals are told once, so they count also when the nodes could not be read this time.
+    """
     refused = {f.instance_id: f.message for f in draft.seen.drain_failures}
     if not refused:
         return
+    is_blind = draft.seen.runtime is None
     for instance in draft.in_state(_S.RAY_STOP_REQUESTED):
         node = draft.nodes.get(instance.node_id or "")
-        if instance.instance_id in refused and node is not None and node.status is not NodeStatus.DEAD:
+        is_alive = is_blind or (node is not None and node.status is not NodeStatus.DEAD)
+        if instance.instance_id in refused and instance.node_id and is_alive:
             message = f"drain refused: {refused[instance.instance_id]}"
             draft.move(instance, _S.RAY_RUNNING, message, stop_cause=None)
 
