@@ -77,7 +77,7 @@ def plan(
     if nodes_file is not None:
         if wanted.nodes:
             raise ConfigError(
-                f"nodes are also given by {nodes_file}; keep one", path="nodes", file=str(demand_file)
+                f"are also given by {nodes_file}; keep one", path="nodes", file=str(demand_file)
             )
         wanted = replace(wanted, nodes=load_nodes(nodes_file, spec))
     report = build_report(what_if(spec, wanted))

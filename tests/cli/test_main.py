@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from muster import __version__
+from muster.cli import main
+from muster.errors import InvariantBroken
+
+
+def test_help_names_every_command_and_imports_none_of_them():
+    code = (
+        "import sys\n"
+        "from muster.cli.main import cli\n"
+        "cli(['--help'], standalone_mode=False)\n"
+        "heavy = {'muster.cli.cluster', 'muster.cli.sim', 'numpy', 'rich', 'yaml'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = run.stdout.splitlines()
+    assert lines[-1] == "[]"
+    assert [line.split()[0] for line in lines[lines.index("Commands:") + 1 :] if line.startswith("  ")][
+        :2
+    ] == [
+        "plan",
+        "sim",
+    ]
+
+
+def test_the_version_is_told(muster):
+    assert muster("--version").output == f"muster {__version__}\n"
+
+
+def test_an_unknown_command_is_bad_input(muster):
+    result = muster("paln")
+    assert (result.exit_code, "No such command" in result.output) == (2, True)
+
+
+def test_our_errors_become_one_line_without_a_traceback(muster):
+    result = muster("plan", "no.yaml", "--demand", "none.yaml")
+    assert result.exit_code == 2
+    assert result.output == "error: no.yaml: cannot be read: No such file or directory\n"
+
+
+def test_a_failed_simulation_is_not_called_bad_input(monkeypatch: pytest.MonkeyPatch):
+    @click.command()
+    def broken() -> None:
+        raise InvariantBroken("two machines for one record", seed=7, tick=12)
+
+    monkeypatch.setattr(main.LazyGroup, "get_command", lambda *_: broken)
+    result = CliRunner().invoke(main.cli, ["sim"])
+    assert result.exit_code == 1
+    assert result.output == (
+        "error: two machines for one record\n  replay: muster sim replay --seed 7 --until-tick 12\n"
+    )
+
+
+def test_every_command_named_can_be_loaded():
+    group = main.cli
+    context = click.Context(group)
+    assert all(isinstance(group.get_command(context, name), click.Command) for name in main.COMMANDS)

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from tests.cli.conftest import CLUSTER
+
+from muster.cli.report import PlanReport
+
+FIVE = "demands:\n- {name: work, resources: {CPU: 4}, count: 5}\n"
+
+
+def test_the_plan_of_a_served_demand_reads_as_written_here(plan):
+    result = plan("demands:\n- {name: work, resources: {CPU: 4}, count: 2}\n")
+    assert result.exit_code == 0
+    assert [line.rstrip() for line in result.output.splitlines()] == [
+        "demo: plan by cost; no head is listed, so an empty one is assumed",
+        "",
+        "Launch",
+        "  2   small   m5.xlarge      $0.20 each   $0.40 per hour",
+        "",
+        "$ per hour: 0.10 now + 0.40 launched = 0.50 after",
+        "",
+        "Demands",
+        "  ok  2    work                  {CPU: 4}",
+        "        2    waiting-for-launch  small",
+        "",
+        "Nodes",
+        "  1  head  kept-head  head",
+        "",
+        "Node types",
+        "  head   type-lacks-resources",
+        "  small  type-chosen           2 at $0.2 per hour each",
+        "  large  type-not-best",
+        "",
+        "All 2 requests are placed or planned.",
+    ]
+
+
+def test_blocked_demand_exits_with_3_and_says_what_is_in_the_way(plan):
+    result = plan("demands:\n- {name: huge, resources: {CPU: 64}}\n")
+    assert result.exit_code == 3
+    text = " ".join(result.output.split())
+    assert "Nothing to launch, nothing to stop." in text
+    assert "NO 1 huge {CPU: 64} 1 infeasible no node type can hold {CPU: 64}: nearest is large" in text
+    assert text.endswith("1 of 1 requests are not served: huge")
+
+
+def test_no_line_is_wider_than_80_columns(plan):
+    wide = "demands:\n" + "".join(
+        f"- {{name: a-rather-long-name-{n}, resources: {{CPU: {n}, memory: 1000000}}}}\n"
+        for n in range(1, 60)
+    )
+    result = plan(wide)
+    assert result.exit_code == 3
+    assert max(len(line) for line in result.output.splitlines()) <= 80
+    assert "... and 39 more; --json has them all" in result.output
+
+
+def test_nodes_that_share_a_reason_share_a_line_and_idle_ones_are_stopped(plan):
+    result = plan(
+        "nodes:\n- {type: small, count: 5, available: {CPU: 0}}\n- {id: lazy, type: large, idle_s: 301}\n",
+        cluster=CLUSTER.replace("max_workers: 4\nprovider", "max_workers: 9\nprovider").replace(
+            "max_workers: 4\n    price", "max_workers: 8\n    price"
+        ),
+    )
+    assert result.exit_code == 0
+    text = " ".join(result.output.split())
+    assert "Stop lazy large removed-idle" in text
+    assert "saves $1.00 per hour" in text
+    assert "$ per hour: 2.10 now - 1.00 stopped = 1.10 after" in text
+    assert "5 small kept-busy small-1, small-2, small-3 and 2 more" in text
+
+
+def test_a_type_without_a_price_is_left_out_of_the_sums_and_said_so(plan):
+    result = plan(FIVE, cluster=CLUSTER.replace("    price_per_hour: 0.2\n", ""))
+    assert "plan by utilization" in result.output
+    assert "no price" in result.output
+    assert "(without small: no price_per_hour)" in result.output
+
+
+def test_the_objective_can_be_overruled(plan):
+    cost = json.loads(plan(FIVE, "--json").stdout)
+    utilization = json.loads(plan(FIVE, "--json", "--objective", "utilization").stdout)
+    assert (cost["objective"], utilization["objective"]) == ("cost", "utilization")
+    assert {line["node_type"]: line["count"] for line in utilization["launch"]} == {"small": 1, "large": 1}
+    assert cost["price"]["launch"] <= utilization["price"]["launch"]
+
+
+def test_json_is_one_document_of_the_documented_type(plan):
+    result = plan(FIVE + "gangs:\n- {id: g, strategy: SPREAD, bundles: [{resources: {CPU: 64}}]}\n", "--json")
+    assert result.exit_code == 3
+    data = json.loads(result.stdout)
+    assert set(data) == {field.encode_name for field in msgspec.structs.fields(PlanReport)}
+    assert next(iter(data)) == "format"
+    assert data["satisfied"] is False
+    assert data["gangs"] == [
+        {
+            "name": "g",
+            "count": 1,
+            "resources": None,
+            "strategy": "SPREAD",
+            "served": 0,
+            "why": data["gangs"][0]["why"],
+            "rejected": {},
+        }
+    ]
+    assert [why["reason"] for why in data["gangs"][0]["why"]] == ["infeasible"]
+    assert data["gangs"][0]["why"][0]["lacks"] == {"CPU": 48.0}
+
+
+def test_the_counts_of_every_items_reasons_add_up_to_its_count(plan):
+    data = json.loads(
+        plan(
+            FIVE
+            + "- {name: more, resources: {CPU: 3}, count: 40}\n"
+            + "constraints:\n- {resources: {CPU: 16}, count: 3}\n"
+            + "nodes:\n- {type: small, available: {CPU: 3}}\n",
+            "--json",
+        ).stdout
+    )
+    items = [*data["demands"], *data["constraints"]]
+    assert [item["count"] for item in items] == [5, 40, 3]
+    assert [sum(why["count"] for why in item["why"]) for item in items] == [5, 40, 3]
+
+
+def test_nodes_may_come_from_their_own_file_but_not_from_two(muster, tmp_path):
+    nodes = "nodes:\n- {type: small, id: n-1}\n"
+    words = ("plan", "cluster", "--demand", "demand", "--nodes", "nodes")
+    one = muster(*words, cluster=CLUSTER, demand="demands:\n- resources: {CPU: 4}\n", nodes=nodes)
+    assert one.exit_code == 0
+    assert "placed" in one.output
+    two = muster(*words, cluster=CLUSTER, demand=nodes, nodes=nodes)
+    assert two.exit_code == 2
+    demand_file, nodes_file = tmp_path / "demand.yaml", tmp_path / "nodes.yaml"
+    assert two.output == f"error: {demand_file}: nodes: are also given by {nodes_file}; keep one\n"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "demand", "where"),
+    [
+        (CLUSTER.replace("max_workers: 4", "max_workers: .nan", 1), FIVE, "cluster.yaml:2: max_workers: nan"),
+        (CLUSTER, FIVE.replace("CPU: 4", "CPU: -4"), "demand.yaml:2: demands[0].resources.CPU: -4"),
+        (
+            CLUSTER,
+            FIVE.replace("count", "cuont"),
+            "demand.yaml:2: demands[0].cuont: unknown key; did you mean 'count'?",
+        ),
+        (CLUSTER + "x: }\n", FIVE, "cluster.yaml:19: is not YAML"),
+    ],
+)
+def test_bad_input_exits_with_2_and_one_line_that_names_the_place(plan, tmp_path, cluster, demand, where):
+    result = plan(demand, cluster=cluster)
+    assert result.exit_code == 2
+    assert result.output.startswith(f"error: {tmp_path}/{where}")
+    assert result.output.count("\n") == 1
