@@ -20,7 +20,7 @@ from muster.cluster.model import (
 )
 from muster.cluster.plan import Action, Drain, Install, Launch, Resize, Terminate
 from muster.cluster.ports import Ports
-from muster.cluster.requests import attempt_id
+from muster.cluster.requests import attempt_of, base_id
 from muster.cluster.states import InstanceState
 from muster.errors import MusterError, ProviderError
 
@@ -37,20 +37,24 @@ class Executor:
 
     def execute(self, actions: Iterable[Action], instances: Mapping[InstanceId, Instance]) -> None:
         """Effects no record wants any more are dropped; those with an unknown outcome stay for next time."""
+        given = tuple(actions)
+        newest = {(type(action), i): action.request_id for action in given for i in _subjects(action)}
         done: list[RequestId] = []
-        for action in actions:
-            if not is_wanted(action, instances) or self._hand_over(action):
+        for action in given:
+            # A leftover that this tick decided again is done with: one call, not two.
+            is_newest = any(newest[type(action), i] == action.request_id for i in _subjects(action))
+            if not is_newest or not is_wanted(action, instances) or self._hand_over(action):
                 done.append(action.request_id)
         if done:
             self._ports.store.handed_over(done)
 
     def _hand_over(self, action: Action) -> bool:
-        """Whether the port took it. A refusal goes to the inbox and leaves the outbox with its record."""
+        """Whether it is over. A refusal goes to the inbox and leaves the outbox with its record."""
         try:
             self._call(action)
         except ProviderError as error:
-            self._refuse(action, FailureKind(error.kind), str(error))
-            return False
+            self._refuse(action, _kind(error), str(error))
+            return isinstance(action, Resize)  # no record waits for a resize: the planner asks again
         except Exception as error:  # noqa: BLE001 - unknown outcome: repeated with the same request id
             text = f"{type(action).__name__} {action.request_id}: {type(error).__name__}: {error}"
             self._changes.log(logging.WARNING, type(action).__name__, text)
@@ -108,6 +112,19 @@ class NoInstaller(ProviderError, MusterError):
     kind = "config"
 
 
+def _kind(error: ProviderError) -> FailureKind:
+    """An adapter may bring an error class of its own."""
+    try:
+        return FailureKind(error.kind)
+    except ValueError:
+        return FailureKind.UNKNOWN
+
+
+def _subjects(action: Action) -> tuple[InstanceId, ...]:
+    """The records an effect is for."""
+    return action.instance_ids if isinstance(action, Launch | Terminate) else (action.instance_id,)
+
+
 def is_wanted(action: Action, instances: Mapping[InstanceId, Instance]) -> bool:
     """Whether a record still waits for this effect: an outbox may be older than the records."""
     match action:
@@ -130,7 +147,7 @@ def _is(instance: Instance | None, state: InstanceState) -> bool:
 
 
 def _awaits_launch(instance: Instance | None, request_id: RequestId) -> bool:
-    if instance is None or instance.state is not InstanceState.REQUESTED or not instance.launch_request_id:
+    if instance is None or instance.state is not InstanceState.REQUESTED:
         return False
     attempt = len(instance.entered(InstanceState.REQUESTED))
-    return attempt_id(instance.launch_request_id, attempt) == request_id
+    return instance.launch_request_id == base_id(request_id) and attempt == attempt_of(request_id)

@@ -96,7 +96,7 @@ class Draft:
             node_type=node_type,
             state=state,
             history=(StatusChange(state, self.now, details),),
-            **{**self._terms_of(node_type), **fields},
+            **{**self.terms_of(node_type), **fields},
         )
         return self._put(instance, None)
 
@@ -154,7 +154,8 @@ class Draft:
         self._changed[instance.instance_id] = instance
         return instance
 
-    def _terms_of(self, node_type: str) -> dict[str, Any]:
+    def terms_of(self, node_type: str) -> dict[str, Any]:
+        """What buying a machine of this type means today."""
         known = self.types.get(node_type)
         return {"price_per_hour": known.price_per_hour, "launch_hash": known.launch_hash} if known else {}
 

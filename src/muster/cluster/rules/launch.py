@@ -44,11 +44,10 @@ def _running_by_type(draft: Draft) -> dict[str, int]:
 
 def _at_once(limits: LaunchLimits, running: int) -> int:
     """How many machines of one type may be asked for in one tick; a speed that is no number counts as 0."""
-    speed = limits.upscaling_speed
-    if math.isnan(speed):
+    speed: object = limits.upscaling_speed
+    if not isinstance(speed, int | float) or math.isnan(speed):
         return 1
-    wanted = speed * max(running, 1)
-    return limits.max_concurrent if math.isinf(wanted) else max(1, math.ceil(wanted))
+    return math.ceil(max(1.0, min(speed * max(running, 1), float(limits.max_concurrent))))
 
 
 def _request(draft: Draft, chosen: list[Instance]) -> None:
@@ -58,10 +57,12 @@ def _request(draft: Draft, chosen: list[Instance]) -> None:
         base = instance.launch_request_id
         if base is None:
             base = fresh = fresh or RequestId(draft.fresh("r"))
-        moved = draft.move(instance, _S.REQUESTED, "asked from the provider", launch_request_id=base)
+        # Price and hash are those of the config this very launch is made with.
+        terms = draft.terms_of(instance.node_type)
+        moved = draft.move(instance, _S.REQUESTED, "asked from the provider", launch_request_id=base, **terms)
         if moved is not None:
             attempt = len(moved.entered(_S.REQUESTED))
-            calls.setdefault(attempt_id(base, attempt), []).append(moved)
+            calls.setdefault(attempt_id(base, attempt, draft.seen.tick_id), []).append(moved)
     for request_id, members in calls.items():
         shape: dict[str, int] = {}
         for instance in members:

@@ -9,7 +9,7 @@ from muster.base.ids import CloudId, RequestId
 from muster.cluster.health import after_failure
 from muster.cluster.model import CloudInstance, Instance, LaunchFailure, NodeKind, NodeStatus
 from muster.cluster.plan import Reason
-from muster.cluster.requests import base_id
+from muster.cluster.requests import attempt_of, base_id
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.snapshot import TypeHealth
 from muster.cluster.states import ON_CLOUD, InstanceState
@@ -26,6 +26,7 @@ def observe_cloud(draft: Draft) -> None:
             Reason.CLOUD_UNREADABLE, "the provider could not list its machines; nothing was concluded"
         )
         _fail_refused(draft)
+        _note_terminate_failures(draft)
         return
     unowned = _unowned(draft, cloud)
     _bind_arrivals(draft, unowned)
@@ -96,16 +97,21 @@ def _bind(
 
 
 def _fail_refused(draft: Draft) -> None:
-    """Each refused unit fails exactly one record; a batch of five with one refusal keeps four."""
-    refused: dict[tuple[RequestId, str], deque[LaunchFailure]] = {}
+    """Each refused unit fails exactly one record; a batch of five with one refusal keeps four.
+
+    A late refusal of an earlier attempt says nothing about the attempt under way.
+    """
+    refused: dict[tuple[RequestId, int, str], deque[LaunchFailure]] = {}
     newest: dict[str, LaunchFailure] = {}
     for failure in draft.seen.launch_failures:
-        refused.setdefault((base_id(failure.request_id), failure.node_type), deque()).append(failure)
+        call = (base_id(failure.request_id), attempt_of(failure.request_id), failure.node_type)
+        refused.setdefault(call, deque()).append(failure)
         newest[failure.node_type] = failure
     if not refused:
         return
     for instance in sorted(draft.in_state(_S.REQUESTED), key=lambda i: i.entered(_S.REQUESTED)):
-        queue = refused.get((instance.launch_request_id or RequestId(""), instance.node_type))
+        asked = len(instance.entered(_S.REQUESTED))
+        queue = refused.get((instance.launch_request_id or RequestId(""), asked, instance.node_type))
         if queue:
             failure = queue.popleft()
             draft.move(instance, _S.ALLOCATION_FAILED, f"{failure.kind.value}: {failure.message}")
@@ -120,8 +126,9 @@ def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> None
     """A machine the cloud no longer lists is gone, unless its node says otherwise: then wait a while.
 
     Lists are eventually consistent. One missing line must not end a machine whose node is alive, and the
-    head is alive as long as its node is: we may be running on it.
+    head is alive as long as its node is: we may be running on it. Nodes that could not be read may live.
     """
+    is_blind = draft.seen.runtime is None
     alive: set[str] | None = None
     for instance in draft.in_state(*_ON_CLOUD_ORDERED):
         if instance.cloud_id in cloud:
@@ -130,7 +137,8 @@ def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> None
             continue
         if alive is None:
             alive = _alive_nodes(draft)
-        if instance.state in _MAY_BE_LATE and instance.node_id in alive and _wait_for(draft, instance):
+        may_live = instance.state in _MAY_BE_LATE and (is_blind or instance.node_id in alive)
+        if may_live and _wait_for(draft, instance):
             continue
         draft.move(instance, _S.TERMINATED, "the cloud no longer lists it")
 

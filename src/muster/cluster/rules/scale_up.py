@@ -30,8 +30,8 @@ def _reinstate(draft: Draft, node_type: str, wanted: int) -> int:
 
 
 def _resize(draft: Draft, instance_id: InstanceId, size: Resources) -> None:
-    instance = draft.instances[instance_id]
-    if instance.cloud_id and instance.state is _S.RAY_RUNNING:
+    instance = draft.instances.get(instance_id)
+    if instance is not None and instance.cloud_id and instance.state is _S.RAY_RUNNING:
         draft.act(
             Resize(
                 request_id=RequestId(draft.fresh("z")),

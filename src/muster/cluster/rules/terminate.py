@@ -15,15 +15,12 @@ _CANCELLED = (_S.ALLOCATED, _S.RAY_INSTALLING)
 
 def terminate(draft: Draft) -> None:
     """Runs before launch, so that a provider with a fixed number of places has room."""
+    _close_stale(draft)
     if draft.seen.traits.read_only:
         return
-    active = _active_owners(draft)
     going: dict[str, Instance] = {}
     for instance in (*draft.in_state(*_DONE), *_cancelled(draft)):
         if is_head(instance) or not _is_due(draft, instance):
-            continue
-        if instance.state is _S.RAY_STOPPED and instance.cloud_id in active:
-            draft.move(instance, _S.TERMINATED, "another record owns the machine now")
             continue
         moved = draft.move(instance, _S.TERMINATING, _why(instance))
         if moved is not None and moved.cloud_id:
@@ -32,6 +29,15 @@ def terminate(draft: Draft) -> None:
         ids = tuple(i.instance_id for i in going.values())
         cloud_ids = tuple(i.cloud_id for i in going.values() if i.cloud_id)
         draft.act(Terminate(request_id=RequestId(draft.fresh("t")), cloud_ids=cloud_ids, instance_ids=ids))
+
+
+def _close_stale(draft: Draft) -> None:
+    """A record whose machine serves under another record ends without a call; the head's old one too."""
+    done = draft.in_state(*_DONE)
+    active = _active_owners(draft) if done else set()
+    for instance in done:
+        if instance.cloud_id in active:
+            draft.move(instance, _S.TERMINATED, "another record owns the machine now")
 
 
 def _active_owners(draft: Draft) -> set[str]:
