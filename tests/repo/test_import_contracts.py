@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# A wrong import into a module, and how import-linter names the contract it breaks.
+WRONG = {
+    "cluster/model.py": (
+        "import muster.stores",
+        "Entry points > simulator > facades > adapters > domains > base",
+    ),
+    "cluster/plan.py": ("import muster.cluster.reconcile", "Inside cluster, planning knows nothing of doing"),
+    "cluster/rules/timeouts.py": ("import muster.cluster.rules.launch", "Rules do not know each other"),
+    "cluster/binpack/cost/tail.py": (
+        "import muster.cluster.binpack.utilization",
+        "The two objectives do not know each other",
+    ),
+    "cluster/states.py": ("import subprocess", "Domains and vocabulary do no I/O"),
+    "config/load.py": ("import ray", "Nothing in this package knows Ray yet"),
+}
+
+
+def lint(config: Path, source: Path) -> str:
+    run = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-cache", "--config", config],
+        cwd=source,
+        env={**os.environ, "PYTHONPATH": str(source), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return run.stdout + run.stderr
+
+
+@pytest.fixture(scope="module")
+def told(root, tmp_path_factory) -> str:
+    """What import-linter says about a copy of the source with all the wrong imports in it."""
+    source = tmp_path_factory.mktemp("wrong")
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(root / "src" / "muster", source / "muster", ignore=ignore)
+    for name, (statement, _) in WRONG.items():
+        with (source / "muster" / name).open("a", encoding="utf-8") as file:
+            file.write(f"\n{statement}\n")
+    return lint(root / ".importlinter", source)
+
+
+def test_the_source_keeps_every_contract(root):
+    assert f"Contracts: {len(WRONG)} kept, 0 broken." in lint(root / ".importlinter", root / "src")
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_import_is_refused(told, name):
+    assert f"{WRONG[name][1]} BROKEN" in told
+
+
+def test_a_package_that_nobody_placed_is_refused(root, tmp_path):
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(root / "src" / "muster", tmp_path / "muster", ignore=ignore)
+    (tmp_path / "muster" / "helpers").mkdir()
+    (tmp_path / "muster" / "helpers" / "__init__.py").write_text("", encoding="utf-8")
+    said = lint(root / ".importlinter", tmp_path)
+    assert "Entry points > simulator > facades > adapters > domains > base BROKEN" in said
+    assert "muster.helpers" in said
