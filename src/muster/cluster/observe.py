@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from muster.base.ambient import Ambient
 from muster.base.clock import SteadyClock
@@ -12,18 +12,15 @@ from muster.cluster.inbox import Failure, Inbox
 from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
-    Constraint,
-    Demand,
     DrainFailure,
-    Gang,
     InstallFailure,
     LaunchFailure,
-    NodeReport,
     RuntimeReport,
     TerminateFailure,
 )
 from muster.cluster.ports import Ledger, Ports
 from muster.cluster.snapshot import ProviderTraits, Quarantined, Snapshot
+from muster.cluster.soundness import is_sound_constraint, is_sound_demand, is_sound_gang, is_sound_node
 
 T = TypeVar("T")
 _FAILURES = (LaunchFailure, TerminateFailure, DrainFailure, InstallFailure)
@@ -39,6 +36,7 @@ class Observer:
         self._clock: SteadyClock | None = None
         self._notes: list[Quarantined] = []
         self._spec = ClusterSpec()
+        self._traits = ProviderTraits()
         self._runtime_version = -1
         self._runtime_at = float("-inf")
 
@@ -60,7 +58,7 @@ class Observer:
             terminate_failures=tuple(self._inbox.terminate),
             drain_failures=tuple(self._inbox.drain),
             install_failures=tuple(self._inbox.install),
-            traits=self._ask("provider traits", self._ports.provider.traits) or ProviderTraits(),
+            traits=self._read_traits(),
             memory=ledger.memory,
             recent_failures=ledger.recent_failures,
             quarantined=tuple(self._notes),
@@ -83,22 +81,38 @@ class Observer:
         self._notes.append(Quarantined(source=source, message=message))
 
     def _read_spec(self) -> ClusterSpec:
-        answer = self._ask("config", self._ports.spec.current)
-        if answer is not None:
-            self._spec, fault = answer
-            if fault:
-                self._note("config", f"the newest edit is not used, the last good one stays: {fault}")
+        answer: object = self._ask("config", self._ports.spec.current)
+        match answer:
+            case (ClusterSpec() as spec, str(fault)):
+                self._spec = spec
+                if fault:
+                    self._note("config", f"the newest edit is not used, the last good one stays: {fault}")
+            case None:
+                pass
+            case _:
+                self._note("config", f"not a spec, the last good one stays: {answer!r:.100}")
         return self._spec
 
+    def _read_traits(self) -> ProviderTraits:
+        """A provider that cannot say what it is like is still what it was: read-only, for one."""
+        answer: object = self._ask("provider traits", self._ports.provider.traits)
+        if isinstance(answer, ProviderTraits):
+            self._traits = answer
+        elif answer is not None:
+            self._note("provider traits", f"not usable: {answer!r:.100}")
+        return self._traits
+
     def _read_cloud(self) -> Mapping[CloudId, CloudInstance] | None:
-        listed = self._ask("provider list", self._ports.provider.list_instances)
-        if listed is None:
+        listed: object = self._ask("provider list", self._ports.provider.list_instances)
+        if not isinstance(listed, Mapping):
+            if listed is not None:
+                self._note("provider list", f"not a mapping: {listed!r:.100}")
             return None
         sound = {key: machine for key, machine in listed.items() if self._is_sound_machine(key, machine)}
         return listed if len(sound) == len(listed) else sound
 
     def _is_sound_machine(self, key: object, machine: object) -> bool:
-        if isinstance(machine, CloudInstance) and machine.cloud_id == key:
+        if isinstance(machine, CloudInstance) and machine.cloud_id == key and key:
             return True
         self._note(f"machine {key}", f"the provider's entry is not usable: {machine!r:.100}")
         return False
@@ -107,7 +121,7 @@ class Observer:
         report: object = self._ask("runtime", self._ports.nodes.read)
         if report is None:
             return None
-        if not isinstance(report, RuntimeReport):
+        if not isinstance(report, RuntimeReport) or not isinstance(report.version, int):
             self._note("runtime", f"not a report: {report!r:.100}")
             return None
         # A report older than one already seen would make living nodes look gone. A runtime that restarted
@@ -122,20 +136,26 @@ class Observer:
     def _sound_report(self, report: RuntimeReport) -> RuntimeReport:
         return RuntimeReport(
             version=report.version,
-            nodes=self._sound("node", report.nodes, NodeReport),
-            demands=self._sound("demand", report.demands, Demand),
-            gangs=self._sound("gang", report.gangs, Gang),
-            constraints=self._sound("constraint", report.constraints, Constraint),
+            nodes=self._sound("node", report.nodes, is_sound_node),
+            demands=self._sound("demand", report.demands, is_sound_demand),
+            gangs=self._sound("gang", report.gangs, is_sound_gang),
+            constraints=self._sound("constraint", report.constraints, is_sound_constraint),
         )
 
-    def _sound(self, what: str, items: Iterable[T], kind: type[T]) -> tuple[T, ...]:
-        result = tuple(items)
-        if all(isinstance(item, kind) for item in result):
+    def _sound(self, what: str, items: object, is_sound: Callable[[object], bool]) -> tuple[Any, ...]:
+        result = self._listed(what, items)
+        if all(map(is_sound, result)):
             return result
         for item in result:
-            if not isinstance(item, kind):
+            if not is_sound(item):
                 self._note(what, f"not usable: {item!r:.100}")
-        return tuple(item for item in result if isinstance(item, kind))
+        return tuple(item for item in result if is_sound(item))
+
+    def _listed(self, what: str, items: object) -> tuple[object, ...]:
+        if isinstance(items, Iterable):
+            return self._ask(what, lambda: tuple(items)) or ()
+        self._note(what, f"not a list: {items!r:.100}")
+        return ()
 
     def _poll_failures(self) -> None:
         ports = self._ports
@@ -147,8 +167,8 @@ class Observer:
         if ports.installer is not None:
             polls.append(("install failures", ports.installer.poll))
         for source, poll in polls:
-            answers: Iterable[object] = self._ask(source, poll) or ()
-            for failure in answers:
+            answers: object = self._ask(source, poll)
+            for failure in self._listed(source, () if answers is None else answers):
                 if isinstance(failure, _FAILURES):
                     self._inbox.put(failure)
                 else:
