@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 
 from bench import check, table
@@ -20,10 +19,6 @@ from muster.cluster.model import Objective
 QUICK_PEER_S = 6.0  # a quick run leaves out cases where Ray was recorded slower than this,
 QUICK_REQUIRED_S = 20.0  # or than this when the issue asks for the case by name
 SERIES = (500, 1000, 2000)
-GENERATED = {  # made, not recorded: problems on which only ours runs
-    **{f"series_{nodes}n": partial(series, nodes) for nodes in SERIES},
-    "large": large,
-}
 
 
 @dataclass(frozen=True)
@@ -41,12 +36,19 @@ class Case:
         return self.ray.cpu_s / self.utilization.cpu_s if self.ray else None
 
     @property
+    def has_cost_bound(self) -> bool:
+        """False where limits bind: there the question is how much is served."""
+        return self.bounds is not None and self.bounds.cost_lower_bound_per_hour is not None
+
+    def served(self, party: Party) -> int:
+        return self.workload.requests - unserved(party.value)
+
+    @property
     def cost_ratio(self) -> float | None:
         """Our $/hour over the bound; None without a bound or when something was left unserved."""
-        bound = self.bounds and self.bounds.cost_lower_bound_per_hour
-        if not bound or unserved_in_all(self.cost.value):
+        if not self.has_cost_bound or unserved_in_all(self.cost.value):
             return None
-        return self.workload.price(dict(self.cost.value.launch)) / bound
+        return self.workload.price(dict(self.cost.value.launch)) / self.bounds.cost_lower_bound_per_hour
 
     def differs(self) -> bool:
         """Whether our launch map is not Ray's: the recorded one, and the one seen now if Ray ran."""
@@ -60,7 +62,7 @@ class Case:
         for party in (self.utilization, self.cost):
             for problem in check.problems(self.workload, party.value):
                 yield f"{self.workload.name}, {party.name}: {problem}"
-        if self.bounds and self.bounds.cost_lower_bound_per_hour and unserved_in_all(self.cost.value):
+        if self.has_cost_bound and unserved_in_all(self.cost.value):
             yield f"{self.workload.name}, cost: {unserved_in_all(self.cost.value)} requests left unserved"
 
 
@@ -68,11 +70,11 @@ def run(options: Options) -> dict[str, float]:
     """Measure, print the tables, return the figures."""
     warm_up()
     cases = recorded_cases(options)
-    generated = [ours_only(make(), options) for name, make in GENERATED.items() if options.wants(name)]
+    generated = generated_cases(options)
     problems = [problem for case in (*cases, *generated) for problem in case.problems()]
     show_cases(cases)
     for case in cases:
-        if case.bounds.cost_lower_bound_per_hour is None:
+        if not case.has_cost_bound:
             show_served(case)
     show_generated(generated)
     for problem in problems:
@@ -127,19 +129,32 @@ def is_slow(name: str, bounds: Bounds) -> bool:
     return bounds.ray_2_60.cpu_s_on_a_busy_2_core_machine > limit
 
 
-def ours_only(workload: Workload, options: Options) -> Case:
-    """A generated problem: nobody recorded Ray's answer, and Ray would need hours for some."""
-    table.progress(f"planner: {workload.name}")
-    utilization, cost = our_parties(workload, options)
-    interleave(utilization, cost)
-    return Case(workload, None, utilization, cost)
+def generated_cases(options: Options) -> list[Case]:
+    """Problems for ours alone: nobody recorded Ray's answer, and Ray would need hours for some.
+
+    The steps of the growth series take turns with each other, because they are compared with each other.
+    """
+    steps = [series(nodes) for nodes in SERIES if options.wants(f"series_{nodes}n")]
+    return [
+        *in_turns(steps, options),
+        *in_turns([large()] if options.wants("large") else [], options),
+    ]
+
+
+def in_turns(workloads: list[Workload], options: Options) -> list[Case]:
+    """Both objectives on each, all of them taking turns."""
+    cases = [Case(workload, None, *our_parties(workload, options)) for workload in workloads]
+    for case in cases:
+        table.progress(f"planner: {case.workload.name}")
+    interleave(*(party for case in cases for party in (case.utilization, case.cost)))
+    return cases
 
 
 def our_parties(workload: Workload, options: Options) -> tuple[Party, Party]:
-    budget_s = 0.3 if options.quick else 3.0
+    budget_s, runs = (1.0, 5) if options.quick else (5.0, 15)
     return (
-        Party("utilization", lambda: plan(workload, Objective.UTILIZATION), budget_s),
-        Party("cost", lambda: plan(workload, Objective.COST), budget_s),
+        Party("utilization", lambda: plan(workload, Objective.UTILIZATION), budget_s, runs),
+        Party("cost", lambda: plan(workload, Objective.COST), budget_s, runs),
     )
 
 
@@ -149,8 +164,9 @@ def case_figures(cases: list[Case]) -> dict[str, float]:
         name = case.workload.name
         figures[f"cost_seconds.{name}"] = case.cost.cpu_s
         figures[f"utilization_seconds.{name}"] = case.utilization.cpu_s
-        figures[f"served.{name}.utilization"] = case.workload.requests - unserved(case.utilization.value)
-        figures[f"served.{name}.cost"] = case.workload.requests - unserved(case.cost.value)
+        if not case.has_cost_bound:
+            figures[f"served.{name}.utilization"] = case.served(case.utilization)
+            figures[f"served.{name}.cost"] = case.served(case.cost)
         if case.cost_ratio is not None:
             figures[f"cost_ratio.{name}"] = case.cost_ratio
         if case.speedup is not None:
@@ -224,7 +240,7 @@ def show_served(case: Case) -> None:
     rows = [("Ray 2.60", f"{asked - answer.infeasible_requests}", f"{answer.cost_per_hour:,.2f}")]
     for party in (case.utilization, case.cost):
         price = case.workload.price(dict(party.value.launch))
-        rows.append((f"ours, {party.name}", f"{asked - unserved(party.value)}", f"{price:,.2f}"))
+        rows.append((f"ours, {party.name}", f"{case.served(party)}", f"{price:,.2f}"))
     table.show(f"{case.workload.name}: {asked} asked, limits bind", ("planner", "served", "$/h"), rows)
 
 

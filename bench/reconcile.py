@@ -39,7 +39,7 @@ def run(options: Options) -> dict[str, float]:
 def compare(fresh: SteadyCluster, options: Options) -> dict[str, float]:
     """Ray's loop and our tick, turn by turn."""
     table.progress("reconcile: one loop after another")
-    runs = 7 if options.quick else 25
+    runs = 5 if options.quick else 25
     tick = Party("tick", fresh.tick, budget_s=30.0, max_runs=runs)
     alone = Party("reconcile", fresh.reconcile_only, budget_s=30.0, max_runs=runs)
     figures: dict[str, float] = {}
@@ -75,7 +75,7 @@ def compare(fresh: SteadyCluster, options: Options) -> dict[str, float]:
 
 def compare_histories(fresh: SteadyCluster, aged: SteadyCluster, options: Options) -> dict[str, float]:
     """Our tick over a young ledger and over one with a long past; quiet ticks, and ticks that write."""
-    runs = 7 if options.quick else 31
+    runs = 5 if options.quick else 31
     figures: dict[str, float] = {}
     rows: list[tuple[str, str, str, str]] = []
     for suffix, title, young, old in (
