@@ -77,6 +77,8 @@ def _check_history(record: Instance, known: Instance | None) -> None:
             raise _refused(record, f"entered {change.state.name} at {change.at!r}, which is not a time")
         if state is None and change.state not in CREATABLE:
             raise _refused(record, f"a new record may not start in {change.state.name}")
+        if change.state is state and all(entry.state is not state for entry in earlier):
+            continue  # mended: the history did not say since when it is in its state
         if state is not None and not INSTANCE_MACHINE.allows(state, change.state):
             raise _refused(record, f"may not go from {state.name} to {change.state.name}")
         state = change.state
