@@ -15,12 +15,21 @@ from muster.cluster.model import (
     DrainFailure,
     InstallFailure,
     LaunchFailure,
+    NodeKind,
+    NodeReport,
     RuntimeReport,
     TerminateFailure,
 )
 from muster.cluster.ports import Ledger, Ports
 from muster.cluster.snapshot import ProviderTraits, Quarantined, Snapshot
-from muster.cluster.soundness import is_sound_constraint, is_sound_demand, is_sound_gang, is_sound_node
+from muster.cluster.soundness import (
+    bare_node,
+    is_sound_constraint,
+    is_sound_demand,
+    is_sound_gang,
+    is_sound_machine,
+    is_sound_node,
+)
 
 T = TypeVar("T")
 _FAILURES = (LaunchFailure, TerminateFailure, DrainFailure, InstallFailure)
@@ -108,14 +117,16 @@ class Observer:
             if listed is not None:
                 self._note("provider list", f"not a mapping: {listed!r:.100}")
             return None
-        sound = {key: machine for key, machine in listed.items() if self._is_sound_machine(key, machine)}
-        return listed if len(sound) == len(listed) else sound
+        if all(is_sound_machine(key, machine) for key, machine in listed.items()):
+            return listed
+        return {key: self._machine(key, listed[key]) for key in listed if isinstance(key, str)}
 
-    def _is_sound_machine(self, key: object, machine: object) -> bool:
-        if isinstance(machine, CloudInstance) and machine.cloud_id == key and key:
-            return True
+    def _machine(self, key: str, machine: object) -> CloudInstance:
+        """An entry that cannot be read still says that the machine exists: its record must not end."""
+        if isinstance(machine, CloudInstance) and is_sound_machine(key, machine):
+            return machine
         self._note(f"machine {key}", f"the provider's entry is not usable: {machine!r:.100}")
-        return False
+        return CloudInstance(cloud_id=CloudId(key), node_type="", kind=NodeKind.UNMANAGED, is_running=False)
 
     def _read_runtime(self, now: float) -> RuntimeReport | None:
         report: object = self._ask("runtime", self._ports.nodes.read)
@@ -136,11 +147,20 @@ class Observer:
     def _sound_report(self, report: RuntimeReport) -> RuntimeReport:
         return RuntimeReport(
             version=report.version,
-            nodes=self._sound("node", report.nodes, is_sound_node),
+            nodes=self._nodes(report.nodes),
             demands=self._sound("demand", report.demands, is_sound_demand),
             gangs=self._sound("gang", report.gangs, is_sound_gang),
             constraints=self._sound("constraint", report.constraints, is_sound_constraint),
         )
+
+    def _nodes(self, items: object) -> tuple[NodeReport, ...]:
+        """A report that names its node but makes no sense still says that the node is listed."""
+        listed = self._listed("node", items)
+        named = [n if is_sound_node(n) or not isinstance(n, NodeReport) else bare_node(n) for n in listed]
+        for node, kept in zip(listed, named, strict=True):
+            if kept is not node:
+                self._note("node", f"not usable: {node!r:.100}")
+        return self._sound("node", named, is_sound_node)
 
     def _sound(self, what: str, items: object, is_sound: Callable[[object], bool]) -> tuple[Any, ...]:
         result = self._listed(what, items)

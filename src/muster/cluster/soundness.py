@@ -6,17 +6,34 @@ Called by the Observer on everything from outside. Records of msgspec do not che
 from __future__ import annotations
 
 from muster.base.resources import Resources
-from muster.cluster.model import Constraint, Demand, Gang, NodeReport, NodeStatus
+from muster.cluster.model import CloudInstance, Constraint, Demand, Gang, NodeKind, NodeReport, NodeStatus
+
+
+def is_sound_machine(key: object, item: object) -> bool:
+    return (
+        isinstance(item, CloudInstance)
+        and isinstance(key, str)
+        and key != ""
+        and item.cloud_id == key
+        and isinstance(item.kind, NodeKind)
+        and isinstance(item.node_type, str)
+    )
 
 
 def is_sound_node(item: object) -> bool:
     return (
         isinstance(item, NodeReport)
+        and isinstance(item.node_id, str)
         and isinstance(item.status, NodeStatus)
         and _is_sound_size(item.total)
         and _is_sound_size(item.available)
         and isinstance(item.idle_s, int | float)
     )
+
+
+def bare_node(item: NodeReport) -> NodeReport:
+    """Nothing but the name, so that its record does not take it for gone."""
+    return NodeReport(node_id=item.node_id, status=NodeStatus.UNSPECIFIED)
 
 
 def is_sound_demand(item: object) -> bool:

@@ -217,4 +217,9 @@ def _note_missing(draft: Draft, listed: Collection[str]) -> None:
     """
     for instance in draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING):
         if instance.node_id not in listed and not is_head(instance):
+            if not instance.node_id:
+                draft.quarantine(
+                    f"record {instance.instance_id}",
+                    f"{instance.state.name} without a node id, and no node is on its machine",
+                )
             draft.move(instance, _S.RAY_STOPPED, "the runtime no longer lists its node")
