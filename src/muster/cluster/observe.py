@@ -119,7 +119,7 @@ class Observer:
             return None
         if all(is_sound_machine(key, machine) for key, machine in listed.items()):
             return listed
-        return {key: self._machine(key, listed[key]) for key in listed if isinstance(key, str)}
+        return {CloudId(key): self._machine(key, listed[key]) for key in listed if isinstance(key, str)}
 
     def _machine(self, key: str, machine: object) -> CloudInstance:
         """An entry that cannot be read still says that the machine exists: its record must not end."""
