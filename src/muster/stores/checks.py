@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from muster.base.ids import InstanceId
-from muster.cluster.model import Instance, NodeKind
+from muster.cluster.model import Instance, NodeKind, StatusChange
 from muster.cluster.plan import Plan
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 from muster.errors import StoreError
@@ -77,14 +77,19 @@ def _check_history(record: Instance, known: Instance | None) -> None:
             raise _refused(record, f"entered {change.state.name} at {change.at!r}, which is not a time")
         if state is None and change.state not in CREATABLE:
             raise _refused(record, f"a new record may not start in {change.state.name}")
-        if change.state is state and all(entry.state is not state for entry in earlier):
-            continue  # mended: the history did not say since when it is in its state
+        if known is not None and change.state is state and _lacks(earlier, state):
+            earlier = (*earlier, change)  # mended: now it says since when the record is in its state
+            continue
         if state is not None and not INSTANCE_MACHINE.allows(state, change.state):
             raise _refused(record, f"may not go from {state.name} to {change.state.name}")
         state = change.state
     if state is not record.state:
         last = state.name if state is not None else "nothing"
         raise _refused(record, f"is {record.state.name}, but its history ends in {last}")
+
+
+def _lacks(history: tuple[StatusChange, ...], state: InstanceState) -> bool:
+    return all(change.state is not state for change in history)
 
 
 def _missing_payload(record: Instance) -> list[str]:
