@@ -77,12 +77,11 @@ def _check_history(record: Instance, known: Instance | None) -> None:
             raise _refused(record, f"entered {change.state.name} at {change.at!r}, which is not a time")
         if state is None and change.state not in CREATABLE:
             raise _refused(record, f"a new record may not start in {change.state.name}")
-        if known is not None and change.state is state and _lacks(earlier, state):
-            earlier = (*earlier, change)  # mended: now it says since when the record is in its state
-            continue
-        if state is not None and not INSTANCE_MACHINE.allows(state, change.state):
+        # The one entry that is no hop: a history that did not say since when the record is in its state.
+        is_mended = known is not None and change.state is state and _lacks(earlier, change.state)
+        if state is not None and not is_mended and not INSTANCE_MACHINE.allows(state, change.state):
             raise _refused(record, f"may not go from {state.name} to {change.state.name}")
-        state = change.state
+        earlier, state = (*earlier, change), change.state
     if state is not record.state:
         last = state.name if state is not None else "nothing"
         raise _refused(record, f"is {record.state.name}, but its history ends in {last}")
