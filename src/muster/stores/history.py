@@ -17,6 +17,7 @@ from muster.base import codec
 from muster.cluster.model import Instance
 from muster.cluster.snapshot import Memory
 from muster.cluster.states import ON_CLOUD, InstanceState
+from muster.errors import LedgerCorrupt
 from muster.stores.schema import LEDGER_SCHEMA
 from muster.stores.sqlite import Database
 
@@ -65,7 +66,7 @@ class History(Protocol):
 
 
 class SqliteHistory:
-    """History over a ledger file. A record that cannot be read is left out; the writer reports it."""
+    """History over a ledger file. What cannot be read is left out; the writer reports it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -86,7 +87,7 @@ class SqliteHistory:
         else:
             sql = f"{_DECISION} WHERE tick_id = ? ORDER BY version DESC LIMIT ?"
             rows = self._database.execute(sql, (tick_id, limit))
-        return tuple(_decision(*row) for row in rows)
+        return tuple(decision for row in rows if (decision := _decision(*row)) is not None)
 
     def version(self) -> int:
         """The ledger's version."""
@@ -97,7 +98,7 @@ class SqliteHistory:
             sql = "SELECT CAST(record AS BLOB) FROM instances WHERE terminal = 0"
             live = [_record(content) for (content,) in self._database.execute(sql)]
             memory = self._database.execute("SELECT CAST(value AS BLOB) FROM memory")
-        gone = codec.decode(memory[0][0], Memory).spent if memory else 0.0
+        gone = self._spent(memory[0][0]) if memory else 0.0
         return spend_of((record for record in live if record is not None), gone, now)
 
     def close(self) -> None:
@@ -109,6 +110,15 @@ class SqliteHistory:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _spent(self, memory: bytes) -> float:
+        try:
+            return codec.decode(memory, Memory).spent
+        except (ValueError, KeyError) as error:
+            raise LedgerCorrupt(
+                f"{self._database.path}: the row of its table `memory` is unreadable ({error}); spend "
+                f"is not known. The writer sets it aside in the table `damaged` when it next reads the file"
+            ) from error
 
     def _every_record(self) -> list[bytes]:
         return [
@@ -151,9 +161,12 @@ def _record(content: bytes) -> Instance | None:
         return None
 
 
-def _decision(*columns: Any) -> Decision:  # noqa: ANN401 - a row
+def _decision(*columns: Any) -> Decision | None:  # noqa: ANN401 - a row
     version, tick_id, at, *parts = columns
-    moved, actions, quarantined, verdicts = (json.loads(part) for part in parts)
+    try:
+        moved, actions, quarantined, verdicts = (json.loads(part) for part in parts)
+    except ValueError:
+        return None
     return Decision(
         version=version,
         tick_id=tick_id,

@@ -82,7 +82,7 @@ class SqliteInstanceStore:
         if not waiting:
             return
         # A mark that is lost with the power repeats an effect, which is harmless: not worth a disk flush.
-        with self._database.unsynced(), self._writing(self._state.version):
+        with self._database.unsynced(), self._writing():
             self._database.execute_many(
                 "DELETE FROM outbox WHERE request_id = ?", [(each,) for each in waiting]
             )
@@ -140,12 +140,15 @@ class SqliteInstanceStore:
         self._pruner.recount()
 
     @contextlib.contextmanager
-    def _writing(self, version: int) -> Iterator[None]:
-        """One transaction. If it fails, the file is read again: what it holds is then not known."""
+    def _writing(self, expected: int | None = None) -> Iterator[None]:
+        """One transaction. If it fails, the file is read again: what it holds is then not known.
+
+        With an expected version: a conflict when somebody wrote since the file was last looked at.
+        """
         try:
             with self._database.transaction():
-                if self._seen != self._database.data_version():
-                    raise VersionConflict(version, self._stored_version())
+                if expected is not None and self._seen != self._database.data_version():
+                    raise VersionConflict(expected, self._stored_version())
                 yield
         except BaseException:
             self._seen = None
