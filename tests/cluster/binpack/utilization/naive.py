@@ -35,7 +35,7 @@ class Request:
 
     def sort_key(self):
         return (
-            int(self.avoid is not None or self.affinity),
+            int(self.avoid is not None) + int(self.affinity),
             len(self.selectors[0]) if self.selectors else 0,
             len(self.shape),
             sum(self.shape.values()),

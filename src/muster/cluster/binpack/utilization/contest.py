@@ -10,43 +10,44 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from muster.cluster.binpack.utilization.fill import Fill, Filler
-from muster.cluster.binpack.utilization.score import Key, bound_of, key_of
+from muster.cluster.binpack.utilization.score import Bound, Key, bound_of, key_of
 from muster.cluster.binpack.utilization.states import State
 
 Ranked = tuple[int, float, float, int, int, int, int]  # key, place in the list, entry, stamp
-_FAR = 1 << 62
+Note = tuple[int, int]  # entry, stamp
+FAR = 1 << 62  # a place, or a number of times, beyond any other
 
 
 class Entry:
     """One kind of candidate; `place` is where its first one stands in the list."""
 
-    __slots__ = ("fill", "key", "number", "place", "stamp", "state")
+    __slots__ = ("bound", "fill", "fitting", "key", "number", "place", "stamp", "state")
 
-    def __init__(self, number: int, state: State, place: int) -> None:
+    def __init__(self, number: int, state: State, place: int, fitting: int) -> None:
         self.number = number
         self.state = state
         self.place = place
+        self.fitting = fitting  # the runs whose shape fits
         self.stamp = 0  # raised whenever what is noted about the entry elsewhere becomes void
         self.fill: Fill | None = None
         self.key: Key = (0, 0.0, 0.0, 0)
+        self.bound: Bound | None = None
 
 
 class Contest:
     """Candidates competing for what `filler` has left."""
 
-    def __init__(self, filler: Filler, gpu_mark: int) -> None:
+    def __init__(self, filler: Filler) -> None:
         self._filler = filler
-        self._gpu_mark = gpu_mark
         self._entries: list[Entry] = []
         self._ready: list[Ranked] = []
         self._waiting: list[Ranked] = []
-        self._watch: list[list[tuple[int, int, int]]] = [[] for _ in filler.runs]
+        self._watch = [Watch() for _ in filler.runs]
 
-    def enter(self, state: State, place: int) -> Entry:
-        entry = Entry(len(self._entries), state, place)
+    def enter(self, state: State, place: int) -> None:
+        entry = Entry(len(self._entries), state, place, self._filler.fitting(state.free))
         self._entries.append(entry)
         self._refill(entry)
-        return entry
 
     def leader(self) -> Entry | None:
         """The best entry, taken out: `enter_again` puts it back."""
@@ -60,16 +61,15 @@ class Contest:
             entry = self._entries[number]
             if entry.stamp == stamp:
                 self._refill(entry)
-        return None if first is None else self._taken_out(heappop(self._ready)[5])
-
-    def _taken_out(self, number: int) -> Entry:
-        entry = self._entries[number]
+        if first is None:
+            return None
+        entry = self._entries[heappop(self._ready)[5]]
         entry.stamp += 1  # it watches nothing until it enters again
         return entry
 
     def rival_place(self, entry: Entry) -> int:
-        """Where the first exactly tied other candidate stands; far away when there is none."""
-        place = _FAR
+        """Where the first exactly tied other candidate stands; FAR when there is none."""
+        place = FAR
         first = self._first_ready()
         for ranked in (first, self._waiting[0] if self._waiting else None):
             if ranked is not None and ranked[:4] == entry.key:
@@ -78,14 +78,10 @@ class Contest:
 
     def repeats(self, entry: Entry) -> int:
         """How often in a row the entry's fill can be taken before any entry has to look again."""
-        left, times = self._filler.left, _FAR
+        left, times = self._filler.left, FAR
         for run, amount in entry.fill.takes if entry.fill is not None else ():
-            times = min(times, left[run] // amount)
-            watch = self._watch[run]
-            while watch and self._entries[watch[0][1]].stamp != watch[0][2]:
-                heappop(watch)
-            if watch:
-                times = min(times, 1 + (left[run] + watch[0][0]) // amount)
+            watched = self._watch[run].most(self._entries)
+            times = min(times, left[run] // amount, 1 + (left[run] - watched) // amount)
         return times
 
     def take(self, entry: Entry, times: int) -> None:
@@ -93,18 +89,18 @@ class Contest:
         for run, amount in entry.fill.takes if entry.fill is not None else ():
             left = self._filler.take(run, times * amount)
             watch = self._watch[run]
-            while watch and -watch[0][0] > left:
-                _, number, stamp = heappop(watch)
-                other = self._entries[number]
-                if other.stamp == stamp:
-                    self._postpone(other)
+            if watch.highest > left:
+                for number, stamp in watch.above(left):
+                    other = self._entries[number]
+                    if other.stamp == stamp:
+                        self._postpone(other)
 
     def enter_again(self, entry: Entry, place: int) -> None:
         """More candidates of this kind, the first of them at `place`."""
         entry.place = place
         left = self._filler.left
         if entry.fill is not None and all(amount <= left[run] for run, amount in entry.fill.takes):
-            self._announce(entry)
+            self._announce(entry, entry.fill)
         else:
             self._refill(entry)
 
@@ -115,22 +111,58 @@ class Contest:
         return ready[0] if ready else None
 
     def _refill(self, entry: Entry) -> None:
-        entry.fill = self._filler.fill(entry.state)
-        if entry.fill is None:
+        fill = entry.fill = self._filler.fill(entry.state, entry.fitting)
+        if fill is None:
             entry.stamp += 1
             return
-        entry.key = key_of(entry.state, entry.fill, self._gpu_mark)
-        self._announce(entry)
+        entry.key = key_of(entry.state, fill, self._filler.gpu_mark)
+        self._announce(entry, fill)
 
-    def _announce(self, entry: Entry) -> None:
+    def _announce(self, entry: Entry, fill: Fill) -> None:
         entry.stamp += 1
-        number, stamp = entry.number, entry.stamp
+        number, stamp = note = entry.number, entry.stamp
         heappush(self._ready, (*entry.key, entry.place, number, stamp))
-        for run, amount in entry.fill.takes if entry.fill is not None else ():
-            heappush(self._watch[run], (-amount, number, stamp))
+        for run, amount in fill.takes:
+            self._watch[run].add(amount, note)
 
     def _postpone(self, entry: Entry) -> None:
         entry.stamp += 1
-        bound = bound_of(entry.state, self._filler, self._gpu_mark)
+        bound = entry.bound = bound_of(entry.state, self._filler, entry.fitting, entry.bound)
         if bound is not None:
-            heappush(self._waiting, (*bound, entry.place, entry.number, entry.stamp))
+            heappush(self._waiting, (*bound.key, entry.place, entry.number, entry.stamp))
+
+
+class Watch:
+    """Who counts on how many requests of one run."""
+
+    __slots__ = ("_notes", "highest")
+
+    def __init__(self) -> None:
+        self._notes: dict[int, list[Note]] = {}
+        self.highest = 0  # no note is above it
+
+    def add(self, amount: int, note: Note) -> None:
+        if amount in self._notes:
+            self._notes[amount].append(note)
+            return
+        self._notes[amount] = [note]
+        self.highest = max(self.highest, amount)
+
+    def above(self, left: int) -> list[Note]:
+        """Those that count on more, forgotten here."""
+        gone = [amount for amount in self._notes if amount > left]
+        notes = [note for amount in gone for note in self._notes.pop(amount)]
+        self.highest = max(self._notes, default=0)
+        return notes
+
+    def most(self, entries: list[Entry]) -> int:
+        """The most anybody still counts on; 0 when nobody does."""
+        while self.highest:
+            notes = self._notes[self.highest]
+            while notes and entries[notes[-1][0]].stamp != notes[-1][1]:
+                notes.pop()
+            if notes:
+                break
+            del self._notes[self.highest]
+            self.highest = max(self._notes, default=0)
+        return self.highest

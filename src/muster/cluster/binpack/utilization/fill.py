@@ -18,7 +18,7 @@ from muster.cluster.binpack.utilization.states import Columns, Labels, Lead, Sta
 class Fill(NamedTuple):
     """What a node would take, and how it would stand then."""
 
-    takes: tuple[tuple[int, int], ...]  # (run, how many)
+    takes: list[tuple[int, int]]  # (run, how many)
     free: list[int]
     used: int
     lead: Lead
@@ -28,7 +28,7 @@ class Fill(NamedTuple):
 class Needs(NamedTuple):
     """One run, ready for the inner loop."""
 
-    units: tuple[tuple[int, int], ...]  # (column, units), without zeros
+    units: tuple[tuple[int, int, list[int], list[int]], ...]  # column, units, table; without zeros
     columns: int  # with the GPU mark
     run: Run | None  # only when it has selectors or avoids a label
 
@@ -42,34 +42,29 @@ class Filler:
         self.alive = (1 << len(runs)) - 1
         self.entangled = columns.entangled
         self.longest = max((len(run.selectors) for run in runs), default=0)
-        self._needs = [_needs(run, columns) for run in runs]
+        wanted = [_wanted(run, columns) for run in runs]
+        self._tables = [_table(wanted, column) for column in range(len(columns.index))]
+        self._needs = [self._ready(run, units, columns) for run, units in zip(runs, wanted, strict=True)]
         self._labelled = any(needs.run is not None for needs in self._needs)
         self._label_masks: dict[Labels, int] = {}
-        self.users = [
-            sum(1 << s for s, needs in enumerate(self._needs) if needs.columns >> column & 1)
+        self.gpu_mark = columns.gpu_mark
+        self.users = [  # per column, and for the GPU mark: its bit, and the runs that use it
+            (1 << column, sum(1 << s for s, needs in enumerate(self._needs) if needs.columns >> column & 1))
             for column in range(len(columns.index) + 1)
         ]
         self.selecting = sum(1 << s for s, run in enumerate(runs) if run.selectors)
-        tables = [self._table(column) for column in range(len(columns.index))]
-        self._cuts = [cuts for cuts, _ in tables]
-        self._masks = [masks for _, masks in tables]
 
-    def _table(self, column: int) -> tuple[list[int], list[int]]:
-        """Sorted quantities that are asked for, and for each gap between them the runs that ask no more."""
-        asked: dict[int, int] = {}
-        for s, needs in enumerate(self._needs):
-            units = dict(needs.units).get(column, 0)
-            asked[units] = asked.get(units, 0) | 1 << s
-        cuts, masks, mask = sorted(asked), [0], 0
-        for quantity in cuts:
-            mask |= asked[quantity]
-            masks.append(mask)
-        return cuts, masks
+    def _ready(self, run: Run, units: dict[int, int], columns: Columns) -> Needs:
+        used = sum(1 << column for column in units)
+        if "GPU" in run.shape:
+            used |= columns.gpu_mark
+        steps = tuple((column, quantity, *self._tables[column]) for column, quantity in units.items())
+        return Needs(steps, used, run if run.selectors or run.avoid is not None else None)
 
     def fitting(self, free: Sequence[int]) -> int:
         """The runs whose shape fits, whether requests of them are left or not."""
         mask = -1
-        for cuts, masks, units in zip(self._cuts, self._masks, free, strict=True):
+        for (cuts, masks), units in zip(self._tables, free, strict=True):
             mask &= masks[bisect_right(cuts, units)]
         return mask & (1 << len(self.runs)) - 1
 
@@ -91,34 +86,35 @@ class Filler:
             self.alive &= ~(1 << run)
         return left
 
-    def fill(self, state: State) -> Fill | None:
-        """What the node would take of what is left; None when nothing."""
-        free, used = list(state.free), state.used
-        mask = self.alive & self.fitting(free) & self.allowed(state.labels)
+    def fill(self, state: State, fitting: int) -> Fill | None:
+        """What the node, which these runs fit, would take of what is left; None when nothing."""
+        mask = self.alive & fitting & self.allowed(state.labels)
         if not mask:
             return None
+        free, used = list(state.free), state.used
         lead, labels, takes = state.lead, state.labels, []
-        left, needs, tables, cuts = self.left, self._needs, self._masks, self._cuts
+        left, needs = self.left, self._needs
         while mask:
             lowest = mask & -mask
             s = lowest.bit_length() - 1
             units, columns, run = needs[s]
             mask ^= lowest
             amount = left[s]
-            for column, quantity in units:
+            for column, quantity, _, _ in units:
                 fits = free[column] // quantity
                 if fits < amount:  # noqa: PLR1730 - the hottest line: a call would double it
                     amount = fits
             if run is not None and run.avoid is not None:
                 amount = 1
-            for column, quantity in units:
+            for column, quantity, cuts, masks in units:
                 rest = free[column] = free[column] - amount * quantity
-                mask &= tables[column][bisect_right(cuts[column], rest)]
+                if mask:
+                    mask &= masks[bisect_right(cuts, rest)]
             used |= columns
             takes.append((s, amount))
             if run is not None:
                 lead, labels, mask = self._noted(run, (lead, labels), free, (s, mask))
-        return Fill(tuple(takes), free, used, lead, labels)
+        return Fill(takes, free, used, lead, labels)
 
     def _noted(
         self, run: Run, so_far: tuple[Lead, Labels], free: Sequence[int], at: tuple[int, int]
@@ -135,12 +131,21 @@ class Filler:
         return lead, labels, later >> (s + 1) << (s + 1)
 
 
-def _needs(run: Run, columns: Columns) -> Needs:
-    units = tuple((columns.index[name], value) for name, value in run.shape.key if value > 0)
-    used = sum(1 << column for column, _ in units)
-    if "GPU" in run.shape:
-        used |= columns.gpu_mark
-    return Needs(units, used, run if run.selectors or run.avoid is not None else None)
+def _wanted(run: Run, columns: Columns) -> dict[int, int]:
+    return {columns.index[name]: value for name, value in run.shape.key if value > 0}
+
+
+def _table(wanted: Sequence[dict[int, int]], column: int) -> tuple[list[int], list[int]]:
+    """Sorted quantities that are asked for, and for each gap between them the runs that ask no more."""
+    asked: dict[int, int] = {}
+    for s, units in enumerate(wanted):
+        quantity = units.get(column, 0)
+        asked[quantity] = asked.get(quantity, 0) | 1 << s
+    cuts, masks, mask = sorted(asked), [0], 0
+    for quantity in cuts:
+        mask |= asked[quantity]
+        masks.append(mask)
+    return cuts, masks
 
 
 def _may_take(run: Run, labels: dict[str, str]) -> bool:

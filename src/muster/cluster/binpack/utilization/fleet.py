@@ -67,12 +67,11 @@ class Fleet:
         return complete
 
     def _attempt(self, filler: Filler) -> Outcome:
-        mark = self._survey.columns.gpu_mark
         groups, aside = self._candidates(filler)
-        chosen = choose_nodes(filler, mark, groups)
+        chosen = choose_nodes(filler, groups)
         order, picks = self._reordered(chosen, aside)
         growths = self._grow(filler, order, picks) if filler.alive and self._survey.largest else []
-        purchases = choose_offers(filler, mark, self._offers, self.rooms, self.room) if filler.alive else []
+        purchases = choose_offers(filler, self._offers, self.rooms, self.room) if filler.alive else []
         return Outcome(order, picks, growths, purchases)
 
     def _candidates(self, filler: Filler) -> tuple[dict[State, list[int]], list[int]]:
@@ -113,7 +112,7 @@ class Fleet:
             if number in survey.largest and number not in self.grown:
                 state = standing.get(number, self.states[number])
                 groups.setdefault(survey.grown_state(number, self._book, state), []).append(place)
-        chosen = choose_nodes(filler, survey.columns.gpu_mark, groups)
+        chosen = choose_nodes(filler, groups)
         return [([order[place] for place in pick.places], pick.state, pick.fill) for pick in chosen]
 
     def _commit(self, outcome: Outcome, posting: Posting) -> None:

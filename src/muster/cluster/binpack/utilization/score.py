@@ -7,6 +7,7 @@ node type's recovering availability, priority and availability).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from muster.base.resources import SCALE
 from muster.cluster.binpack.labels import first_match
@@ -15,6 +16,13 @@ from muster.cluster.binpack.utilization.states import Frame, Labels, Lead, State
 
 Key = tuple[int, float, float, int]
 _TYPES = 20  # bits for the number of resource types
+
+
+class Bound(NamedTuple):
+    """What an entry could still become."""
+
+    key: Key
+    within: int  # columns, and the GPU mark, of the runs it could take
 
 
 def key_of(state: State, fill: Fill, gpu_mark: int) -> Key:
@@ -38,33 +46,36 @@ def key_of(state: State, fill: Fill, gpu_mark: int) -> Key:
     return _head(label, used, frame, gpu_mark), -lowest, -(total / count), frame.tail
 
 
-def bound_of(state: State, filler: Filler, gpu_mark: int) -> Key | None:
+def bound_of(state: State, filler: Filler, fitting: int, known: Bound | None) -> Bound | None:
     """A key at least as good as any fill can give from now on; None when nothing can be placed any more.
 
-    Requests only get fewer, so a bound stays a bound.
+    Requests only get fewer, so a bound stays a bound; it is worked out again when fewer columns or labels
+    are within reach than when it was `known`.
     """
-    frame, free = state.frame, state.free
-    mask = filler.alive & filler.fitting(free)
+    mask = filler.alive & fitting
     if not filler.entangled:
         mask &= filler.allowed(state.labels)
     if not mask:
         return None
-    used = state.used
-    for column, users in enumerate(filler.users):
+    within = 0
+    for bit, users in filler.users:
         if mask & users:
-            used |= 1 << column
-    lowest, mean = _best_worths(frame, free, used, [bool(mask & users) for users in filler.users])
+            within |= bit
+    if known is not None and known.within == within:
+        return known
+    frame, used = state.frame, state.used | within
+    lowest, mean = _best_worths(frame, state.free, used, within)
     label = _label_bound(state, filler, mask)
-    return _head(label, used, frame, gpu_mark), -lowest, -mean, frame.tail
+    return Bound((_head(label, used, frame, filler.gpu_mark), -lowest, -mean, frame.tail), within)
 
 
-def _best_worths(frame: Frame, free: Sequence[int], used: int, within: Sequence[bool]) -> tuple[float, float]:
+def _best_worths(frame: Frame, free: Sequence[int], used: int, within: int) -> tuple[float, float]:
     """Lowest and mean worth if every resource that can be used were used up."""
     values = []
     for column, size, fixed in frame.terms:
         if column < 0:
             values.append(fixed)
-        elif within[column]:
+        elif within >> column & 1:
             values.append(max(size, worth(size, free[column])))
         elif not frame.late >> column & 1 or used >> column & 1:
             values.append(worth(size, free[column]))
