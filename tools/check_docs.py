@@ -1,7 +1,7 @@
 """The docs are true: links lead somewhere, and the commands shown print what is shown.
 
 Run by `make docs`; `--write` puts the real output into the docs instead of comparing. A shown command is a
-```console block whose first line starts with `$ muster `; every line up to the next `$ ` is its output.
+```console block whose first line starts with `$ muster `; every line up to the next `$ muster ` is its output.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def with_real_output(text: str) -> str:
 
 
 def _session(shown: str) -> str:
-    commands = [line[2:] for line in shown.splitlines() if line.startswith("$ ")]
+    commands = [line[2:] for line in shown.splitlines() if line.startswith("$ muster ")]
     return "".join(f"$ {command}\n{_output(command)}" for command in commands)
 
 

@@ -20,7 +20,7 @@ def test_the_plan_of_a_served_demand_reads_as_written_here(plan):
         "Launch",
         "  2   small   m5.xlarge      $0.20 each   $0.40 per hour",
         "",
-        "$ per hour: 0.10 now + 0.40 launched = 0.50 after",
+        "Cost per hour: $0.10 now + $0.40 launched = $0.50 after",
         "",
         "Demands",
         "  ok  2    work                  {CPU: 4}",
@@ -69,7 +69,8 @@ def test_nodes_that_share_a_reason_share_a_line_and_idle_ones_are_stopped(plan):
     text = " ".join(result.output.split())
     assert "Stop lazy large removed-idle" in text
     assert "saves $1.00 per hour" in text
-    assert "$ per hour: 2.10 now - 1.00 stopped = 1.10 after" in text
+    assert "Cost per hour: $2.10 now - $1.00 stopped = $1.10 after" in text
+    assert text.endswith("Nothing is waiting.")
     assert "5 small kept-busy small-1, small-2, small-3 and 2 more" in text
 
 

@@ -73,13 +73,13 @@ def _stops(report: PlanReport) -> Iterator[RenderableType]:
 
 def _price(report: PlanReport) -> Text:
     price = report.price
-    text = Text(f"\n$ per hour: {price.now:,.2f} now")
+    text = Text(f"\nCost per hour: ${price.now:,.2f} now")
     if price.launch:
-        text.append(f" + {price.launch:,.2f} launched")
+        text.append(f" + ${price.launch:,.2f} launched")
     if price.stop:
-        text.append(f" - {price.stop:,.2f} stopped")
+        text.append(f" - ${price.stop:,.2f} stopped")
     text.append(" = ")
-    text.append(f"{price.after:,.2f} after", style=HEADING)
+    text.append(f"${price.after:,.2f} after", style=HEADING)
     if price.unpriced:
         text.append(f"\n(without {_names(price.unpriced)}: no price_per_hour)", style=QUIET)
     return text
@@ -146,6 +146,8 @@ def _node_types(report: PlanReport) -> Iterator[RenderableType]:
 def _conclusion(report: PlanReport) -> Text:
     items = (*report.demands, *report.gangs, *report.constraints)
     asked, served = sum(item.count for item in items), sum(item.served for item in items)
+    if not asked:
+        return Text("\nNothing is waiting.")
     if report.satisfied:
         return Text(f"\nAll {asked:,} requests are placed or planned.", style=GOOD)
     left_out = [item.name for item in items if not _is_served(item)]
