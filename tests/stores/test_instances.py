@@ -126,6 +126,26 @@ def test_im_2_a_write_between_look_and_commit_is_a_conflict_and_leaves_nothing(p
         assert (ledger.version, list(ledger.instances), ledger.outbox) == (5, ["a"], ())
 
 
+def test_im_2_a_commit_whose_answer_was_lost_is_found_at_the_next_look(path, monkeypatch):
+    with opened(path) as store:
+        real = store._database.execute
+
+        def answer_lost(sql, values=()):
+            rows = real(sql, values)
+            if sql == "COMMIT":
+                raise StoreError("disk I/O error")
+            return rows
+
+        monkeypatch.setattr(store._database, "execute", answer_lost)
+        with pytest.raises(StoreError, match="disk I/O error"):
+            store.commit(0, plan(record("a"), actions=[launch("e-1")]))
+        monkeypatch.undo()
+        ledger = store.load()
+        assert (ledger.version, list(ledger.instances), ledger.outbox) == (1, ["a"], (launch("e-1"),))
+        with pytest.raises(VersionConflict):
+            store.commit(0, plan(record("a")))
+
+
 def test_a_steady_ledger_is_not_read_again(path, monkeypatch):
     with opened(path) as store:
         store.commit(0, plan(record("a"), memory=Memory(spent=1.0)))
