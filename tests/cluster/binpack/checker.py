@@ -119,8 +119,17 @@ def _pieces_of(gang: Gang, option: Iterable[Demand]) -> list[Demand]:
         return single
     merged: dict[tuple, Resources] = {}
     for demand in single:
-        merged[demand.selectors] = merged.get(demand.selectors, Resources()).plus(demand.shape.positive())
+        key = _in_effect(demand.selectors)
+        merged[key] = merged.get(key, Resources()).plus(demand.shape.positive())
     return [Demand(shape=shape, selectors=selectors) for selectors, shape in merged.items()]
+
+
+def _in_effect(selectors: tuple) -> tuple:
+    """Without what follows a selector that holds everywhere; nothing when that comes first."""
+    for index, selector in enumerate(selectors):
+        if not selector:
+            return selectors[: index + 1] if index else ()
+    return selectors
 
 
 def _is_option(
@@ -279,7 +288,7 @@ def _gangs(problem: PackProblem, solution: PackSolution) -> list[str]:
 
 def _most_parts(gang: Gang) -> int:
     """Into how many pieces a strictly packed gang may fall: one per distinct selector list."""
-    return max(len({demand.selectors for demand in option}) for option in gang.options)
+    return max(len({_in_effect(demand.selectors) for demand in option}) for option in gang.options)
 
 
 def _apart(problem: PackProblem, solution: PackSolution) -> list[str]:

@@ -58,7 +58,7 @@ def solution_of(problem: PackProblem, outcome: Outcome) -> PackSolution:
     resize = {row: growth_limit(problem.nodes[row], limits) for row in sorted(outcome.grown)}
     return PackSolution(
         launch={name: count for name, count in launch.items() if count},
-        placements=tuple(_placements(problem, outcome, [names[i] for i in outcome.machines])),
+        placements=tuple(_placements(problem, outcome)),
         unplaced=tuple(_unplaced(problem, outcome)),
         # A machine that is still coming is simply asked for at its full size.
         resize={row: size for row, size in resize.items() if problem.nodes[row].runs},
@@ -80,19 +80,24 @@ def detail_of(problem: PackProblem, outcome: Outcome) -> Detail:
     return Detail(solution_of(problem, outcome), tuple(loads[:nodes]), machines)
 
 
-def _placements(problem: PackProblem, outcome: Outcome, bought: Sequence[str]) -> list[Placement]:
+def _placements(problem: PackProblem, outcome: Outcome) -> list[Placement]:
     """On nodes as they are; on new machines summed up by type."""
     nodes = len(problem.nodes)
-    types = [node.node_type for node in problem.nodes]
-    sums: dict[tuple[Book, bool, int, int, str], int] = {}
+    names = [offer.node_type.name for offer in problem.offers]
+    # Where a bin is reported: a node under its own number, a machine under -1 - its type.
+    place = [*range(nodes), *(-1 - index for index in outcome.machines)]
+    found: list[Placement] = []
     for book, served in outcome.books.items():
+        sums: dict[tuple[bool, int, int], int] = {}
         for is_gang, item, where, amount, _ in served.entries:
-            if where < nodes:
-                key = (book, is_gang, item, where, types[where])
-            else:
-                key = (book, is_gang, item, -1, bought[where - nodes])
+            key = (is_gang, item, place[where])
             sums[key] = sums.get(key, 0) + amount
-    return [Placement(*key, amount) for key, amount in sums.items()]
+        for (is_gang, item, at), amount in sums.items():
+            if at >= 0:
+                found.append(Placement(book, is_gang, item, at, problem.nodes[at].node_type, amount))
+            else:
+                found.append(Placement(book, is_gang, item, -1, names[-1 - at], amount))
+    return found
 
 
 def _unplaced(problem: PackProblem, outcome: Outcome) -> list[Unplaced]:

@@ -11,12 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from muster.cluster.binpack.cost.arrays import Bins, Floats, Items, Market, Purchase
-from muster.cluster.binpack.cost.columns import generate, start_values
+from muster.cluster.binpack.cost.columns import Fractional, generate, start_values
 from muster.cluster.binpack.cost.nodes import Filled, fill_nodes
 from muster.cluster.binpack.cost.purchase import Till, buy_greedily, whole_machines
 from muster.cluster.binpack.cost.tail import improve_tail
 
-ROUNDS = 3
+MOST_ROUNDS = 10
+CELLS_IN_ALL = 100_000  # bins x classes, over all rounds
 
 
 class Layout(NamedTuple):
@@ -35,8 +36,9 @@ def lay_out(items: Items, bins: Bins, market: Market, wanted: Floats) -> Layout:
     dearest = float(market.cost.max(initial=1.0))
     prices = np.where(np.isfinite(prices), prices, dearest)  # only nodes can hold these
     best: Layout | None = None
-    for _ in range(ROUNDS if len(bins.free) else 1):
-        layout, learnt = _one_round(items, bins, market, wanted, prices)
+    plan: Fractional | None = None
+    for _ in range(_rounds(bins, wanted)):
+        layout, plan, learnt = _one_round(items, bins, market, wanted, (prices, plan))
         if best is None or _rank(layout) < _rank(best):
             best = layout
         if not layout.bought and not layout.unserved.any():
@@ -46,22 +48,29 @@ def lay_out(items: Items, bins: Bins, market: Market, wanted: Floats) -> Layout:
     return best
 
 
+def _rounds(bins: Bins, wanted: Floats) -> int:
+    """One when nothing can be learnt; fewer the larger the problem."""
+    cells = len(bins.free) * len(wanted)
+    return int(np.clip(CELLS_IN_ALL // cells, 2, MOST_ROUNDS)) if cells else 1
+
+
 def _rank(layout: Layout) -> tuple[float, float]:
     return (float(layout.unserved.sum()), round(layout.cost, 9))
 
 
 def _one_round(
-    items: Items, bins: Bins, market: Market, wanted: Floats, prices: Floats
-) -> tuple[Layout, Floats]:
+    items: Items, bins: Bins, market: Market, wanted: Floats, known: tuple[Floats, Fractional | None]
+) -> tuple[Layout, Fractional, Floats]:
+    prices, earlier = known
     filled = fill_nodes(bins, items, wanted, prices)
     buyable = np.where(_can_hold(items, market), filled.left, 0.0)
-    plan = generate(items, market, buyable, prices)
+    plan = generate(items, market, buyable, prices, earlier)
     till = Till(items, market, buyable)
     whole_machines(till, plan)
     buy_greedily(till, plan.value, plan.rent)
     improve_tail(till, plan.value, plan.rent)
     layout = _layout(filled, till, buyable)
-    return layout, _learn(prices, plan.value, wanted, filled)
+    return layout, plan, _learn(prices, plan.value, wanted, filled)
 
 
 def _learn(old: Floats, new: Floats, wanted: Floats, filled: Filled) -> Floats:

@@ -49,8 +49,13 @@ def weightings_for(items: Items, rows: int, most: int = MOST_WEIGHTINGS) -> Floa
     return weightings(items.real, int(np.clip(CELLS_PER_FILL // cells, 1, most)))
 
 
-def generate(items: Items, market: Market, wanted: Floats, value: Floats) -> Fractional:
-    """Relaxed purchase for `wanted`; `value` are the prices to start from (finite where wanted > 0)."""
+def generate(
+    items: Items, market: Market, wanted: Floats, value: Floats, known: Fractional | None = None
+) -> Fractional:
+    """Relaxed purchase for `wanted`; `value` are the prices to start from (finite where wanted > 0).
+
+    `known` is an earlier answer for other amounts: its patterns are a better start than none.
+    """
     classes = np.flatnonzero(wanted > 0)
     if not len(classes) or not len(market.cost) or len(classes) > LARGEST_MASTER:
         return _nothing(items, market, value)
@@ -59,6 +64,8 @@ def generate(items: Items, market: Market, wanted: Floats, value: Floats) -> Fra
         market._replace(allowed=market.allowed[:, classes]),
         wanted[classes],
     )
+    if known is not None and len(known.types):
+        generator.add(known.types, np.minimum(known.loads[:, classes], wanted[classes]))
     generator.start(value[classes])
     generator.improve()
     return generator.result(classes, value)

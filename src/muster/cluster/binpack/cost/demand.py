@@ -96,7 +96,7 @@ def _alone(stock: Stock, gang: Gang, form: Form) -> tuple[float, float]:
     marked = form.marked(Avoidance(gang.label, None, 1, 0)) if form.apart else form
     wanted = np.array([float(part.each) for part in marked.parts])
     proposal = stock.propose([part.ask for part in marked.parts], wanted)
-    return float(wanted.sum() - proposal.loads.sum()), proposal.cost
+    return float(wanted.sum() - proposal.amounts.sum()), proposal.cost
 
 
 def _ways(stock: Stock, gang: Gang, forms: Sequence[Form]) -> list[Form]:

@@ -76,6 +76,9 @@ class _Filling:
         self.rows = np.arange(len(free))
         self.free = free.copy()
         self.weights = weights
+        # What an item does not take never runs out: such a column counts infinity.
+        self.divisor = np.where(items.size > 0, items.size, 1.0)
+        self.unbounded = np.where(items.size > 0, 0.0, np.inf)
         self.users = [np.flatnonzero(items.size[:, c]) for c in range(items.size.shape[1])]
         self.fits = np.ones(self.loads.shape, dtype=bool) if allowed is None else allowed.copy()
         self.fits &= wish.limit > 0
@@ -87,13 +90,11 @@ class _Filling:
         if not len(self.rows):
             return False
         chosen = self._best_item()
-        size = self.items.size[chosen]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            held = np.where(size > 0, np.floor(self.free / size), np.inf).min(axis=1)
+        held = (np.floor(self.free / self.divisor[chosen]) + self.unbounded[chosen]).min(axis=1)
         at = (self.rows, chosen)
         amount = np.minimum(np.ceil(held / 2), self.wish.limit[chosen] - self.loads[at])
         self.loads[at] += amount
-        self.free -= amount[:, None] * size
+        self.free -= amount[:, None] * self.items.size[chosen]
         self._drop_what_no_longer_fits()
         here = np.arange(len(self.rows))
         self.fits[here, chosen] &= self.loads[at] < self.wish.limit[chosen]
@@ -101,11 +102,10 @@ class _Filling:
 
     def _best_item(self) -> Ints:
         real = self.items.real
-        with np.errstate(divide="ignore"):
-            scarcity = np.where(self.free[:, :real] > 0, self.weights / self.free[:, :real], 0.0)
-        share = np.full(self.fits.shape, TINY)
-        for column in range(real):
-            share += scarcity[:, column, None] * self.items.size[:, column]
+        left = self.free[:, :real]
+        scarcity = np.divide(self.weights, left, out=np.zeros_like(left), where=left > 0)
+        share = scarcity @ self.items.size[:, :real].T
+        np.maximum(share, TINY, out=share)
         np.divide(self.wish.value, share, out=share)
         share[~self.fits] = -1.0
         best: Ints = share.argmax(axis=1)

@@ -1,16 +1,17 @@
 """Who gets what of a proposal: gangs first and only whole, then demands; what nobody may use is given back.
 
-Called by `engine`. Works on copies; the proposal it returns holds exactly the seats it handed out.
+Called by `demand`. Works on copies; the proposal it returns holds exactly the seats it handed out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise, repeat
 from typing import NamedTuple
 
 import numpy as np
 
-from muster.cluster.binpack.cost.arrays import Floats
+from muster.cluster.binpack.cost.arrays import Ints
 from muster.cluster.binpack.cost.forms import Form, Part
 from muster.cluster.binpack.cost.spread import split_gangs
 from muster.cluster.binpack.cost.stock import Proposal
@@ -35,6 +36,8 @@ class Squad(NamedTuple):
 
 
 class Settled(NamedTuple):
+    """What was handed out, and who went away empty-handed."""
+
     entries: list[Entry]
     failed: list[Squad]  # gangs that are not complete
     short: dict[int, int]  # demand -> requests without a place
@@ -45,7 +48,7 @@ def settle(
     proposal: Proposal, squads: Sequence[Squad], demands: Mapping[int, Sequence[tuple[int, int]]]
 ) -> Settled:
     """`demands`: per class the (demand, count) pairs that ask for it."""
-    seats = _Seats(proposal.loads)
+    seats = _Seats(proposal)
     failed = [left for squad in squads if (left := seats.serve(squad)).gangs]
     short: dict[int, int] = {}
     for cls, takers in demands.items():
@@ -53,17 +56,27 @@ def settle(
             missing = count - seats.hand_out(cls, count, (False, demand, None))
             if missing:
                 short[demand] = short.get(demand, 0) + missing
+    if not seats.left_over():
+        return Settled(seats.entries, failed, short, proposal)
     return _without_what_is_left(proposal, seats, failed, short)
 
 
 class _Seats:
     """Units of each class on bins, handed out from the first bin on."""
 
-    def __init__(self, loads: Floats) -> None:
-        self.left = loads.copy()
-        self.totals = loads.sum(axis=0)
-        self.cursor: dict[int, list[list[int]]] = {}
+    def __init__(self, proposal: Proposal) -> None:
+        classes = int(proposal.asks[-1]) + 1 if len(proposal.asks) else 0
+        cuts = np.searchsorted(proposal.asks, np.arange(classes + 1)).tolist()
+        # Last bin first, so that the next seat to hand out is at the end.
+        rows, amounts = proposal.rows[::-1].tolist(), proposal.amounts[::-1].tolist()
+        size = len(rows)
+        slices = [slice(size - high, size - low) for low, high in pairwise(cuts)]
+        self.rows: list[list[int]] = [rows[part] for part in slices]
+        self.amounts: list[list[int]] = [amounts[part] for part in slices]
         self.entries: list[Entry] = []
+
+    def left_over(self) -> bool:
+        return any(self.rows)
 
     def serve(self, squad: Squad) -> Squad:
         """Hand out whole gangs; returns the squad of those that get nothing."""
@@ -72,65 +85,90 @@ class _Seats:
 
     def _serve_anywhere(self, squad: Squad) -> int:
         pairs = list(zip(squad.classes, squad.form.parts, strict=True))
-        served = min((int(self.totals[cls]) // part.each for cls, part in pairs), default=0)
+        served = min((self._total(cls) // part.each for cls, part in pairs), default=0)
         served = min(served, len(squad.gangs))
         for gang in squad.gangs[:served]:
             for cls, part in pairs:
                 self.hand_out(cls, part.each, (True, gang, part))
         return served
 
+    def _total(self, cls: int) -> int:
+        return sum(self.amounts[cls]) if cls < len(self.amounts) else 0
+
     def _serve_apart(self, squad: Squad) -> int:
-        classes = list(squad.classes)
-        rows = np.flatnonzero(self.left[:, classes].any(axis=1))
+        """The classes of such a squad are its own; what is not part of a whole gang stays unused."""
+        held: dict[int, list[int]] = {}
+        for place, cls in enumerate(squad.classes):
+            if cls < len(self.rows):
+                for row, amount in zip(self.rows[cls], self.amounts[cls], strict=True):
+                    held.setdefault(row, [0] * len(squad.classes))[place] = amount
+        rows = sorted(held)
         per_gang = [part.each for part in squad.form.parts]
-        complete = split_gangs(self.left[rows][:, classes], per_gang, len(squad.gangs))
+        complete = split_gangs([held[row] for row in rows], per_gang, len(squad.gangs))
         for gang, seats in zip(squad.gangs, complete, strict=False):
             for row, place in seats:
-                self.left[rows[row], classes[place]] -= 1
-                part = squad.form.parts[place]
-                self.entries.append(Entry(True, gang, int(rows[row]), 1, part))
+                self._use_one(squad.classes[place], rows[row])
+                self.entries.append(Entry(True, gang, rows[row], 1, squad.form.parts[place]))
         return len(complete)
+
+    def _use_one(self, cls: int, row: int) -> None:
+        at = self.rows[cls].index(row)
+        self.amounts[cls][at] -= 1
+        if not self.amounts[cls][at]:
+            del self.rows[cls][at], self.amounts[cls][at]
 
     def hand_out(self, cls: int, count: int, to: tuple[bool, int, Part | None]) -> int:
         """Up to `count` units of a class; returns how many there were."""
-        if cls not in self.cursor:
-            rows = np.flatnonzero(self.left[:, cls])[::-1]
-            amounts = self.left[rows, cls].astype(np.int64)
-            self.cursor[cls] = [rows.tolist(), amounts.tolist()]
-        rows_left, amounts_left = self.cursor[cls]
+        if cls >= len(self.rows):
+            return 0
+        rows, amounts = self.rows[cls], self.amounts[cls]
         is_gang, item, part = to
         bundles = 1 if part is None else part.bundles
-        wanted = count
-        while wanted and rows_left:
-            amount = min(wanted, amounts_left[-1])
-            self.entries.append(Entry(is_gang, item, rows_left[-1], amount * bundles, part))
-            wanted -= amount
-            amounts_left[-1] -= amount
-            if not amounts_left[-1]:
-                rows_left.pop()
-                amounts_left.pop()
-        self.totals[cls] -= count - wanted
+        wanted, taken = count, 0
+        while wanted and taken < len(rows) and amounts[-1 - taken] <= wanted:
+            wanted -= amounts[-1 - taken]
+            taken += 1
+        if taken:
+            whole = (a * bundles for a in amounts[: -1 - taken : -1])
+            self.entries += map(
+                Entry, repeat(is_gang), repeat(item), rows[: -1 - taken : -1], whole, repeat(part)
+            )
+            del rows[-taken:], amounts[-taken:]
+        if wanted and rows:
+            self.entries.append(Entry(is_gang, item, rows[-1], wanted * bundles, part))
+            amounts[-1] -= wanted
+            wanted = 0
         return count - wanted
 
-    def unused(self) -> Floats:
-        """Units that nobody got."""
-        rest: Floats = self.left
-        for cls, (rows, amounts) in self.cursor.items():
-            rest[:, cls] = 0.0
-            rest[rows, cls] = amounts
-        return rest
+    def unused(self) -> tuple[Ints, Ints, Ints]:
+        """Rows, classes and amounts that nobody got."""
+        rows = [row for some in self.rows for row in some]
+        classes = [cls for cls, some in enumerate(self.rows) for _ in some]
+        amounts = [amount for some in self.amounts for amount in some]
+        return np.array(rows), np.array(classes), np.array(amounts)
 
 
 def _without_what_is_left(
     proposal: Proposal, seats: _Seats, failed: list[Squad], short: dict[int, int]
 ) -> Settled:
     """Give unused seats back, and machines that hold nothing then."""
-    loads = proposal.loads - seats.unused()
-    bins = len(loads) - len(proposal.types)
-    keep = np.concatenate([np.ones(bins, dtype=bool), loads[bins:].any(axis=1)])
-    if keep.all():
-        return Settled(seats.entries, failed, short, proposal._replace(loads=loads))
+    rows, classes, amounts = seats.unused()
+    bins = proposal.old + len(proposal.types)
+    left = proposal.amounts.copy()
+    # Both lists name each (class, bin) once: find the unused ones by that number.
+    keys = proposal.asks * bins + proposal.rows
+    left[np.searchsorted(keys, classes * bins + rows)] -= amounts
+    keep = np.bincount(proposal.rows, left, minlength=bins) > 0
+    keep[: proposal.old] = True
     number = np.cumsum(keep) - 1
+    some = left > 0
+    kept = Proposal(
+        number[proposal.rows[some]],
+        proposal.asks[some],
+        left[some],
+        proposal.old,
+        proposal.types[keep[proposal.old :]],
+        proposal.cost,
+    )
     entries = [entry._replace(bin=int(number[entry.bin])) for entry in seats.entries]
-    kept = Proposal(loads[keep], proposal.types[keep[bins:]], proposal.cost)
     return Settled(entries, failed, short, kept)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster.cluster.binpack.cost.arrays import Floats
-
 Seat = tuple[int, int]  # (bin, class)
 
 
-def split_gangs(loads: Floats, per_gang: Sequence[int], gangs: int) -> list[list[Seat]]:
+def split_gangs(loads: Sequence[Sequence[int]], per_gang: Sequence[int], gangs: int) -> list[list[Seat]]:
     """Seats of each gang that is complete; loads are bins x classes, at most `gangs` on any bin."""
     places = [cls for cls, count in enumerate(per_gang) for _ in range(count)]
     colouring = _Colouring(len(places), gangs)
@@ -21,7 +19,7 @@ def split_gangs(loads: Floats, per_gang: Sequence[int], gangs: int) -> list[list
     used = [0] * len(places)
     for row, load in enumerate(loads):
         for cls, amount in enumerate(load):
-            for _ in range(int(amount)):
+            for _ in range(amount):
                 place = min(range(starts[cls], starts[cls] + per_gang[cls]), key=used.__getitem__)
                 if used[place] < gangs:
                     used[place] += 1

@@ -53,10 +53,16 @@ def _grain(amounts: list[int]) -> int:
 
 
 class Proposal(NamedTuple):
-    """Where asks would go: loads of the bins, then of machines to buy (one row each)."""
+    """Where asks would go: `amounts[k]` of ask `asks[k]` into bin `rows[k]`, in order of ask, then bin.
 
-    loads: Floats  # (bins + machines) x asks
-    types: Ints  # of the machines
+    Bins from `old` on are machines to buy, of `types`.
+    """
+
+    rows: Ints
+    asks: Ints
+    amounts: Ints
+    old: int
+    types: Ints
     cost: float
 
 
@@ -118,18 +124,20 @@ class Stock:
 
     def take(self, proposal: Proposal, asks: Sequence[Ask]) -> None:
         """Make it so."""
-        old = len(self.free)
         self.add_machines(proposal.types)
+        rows, which = proposal.rows, proposal.asks
         need = np.array([self.scale.need(ask) for ask in asks]).reshape(len(asks), len(self.scale.names))
-        self.free = self.free - proposal.loads @ need
+        for column in range(need.shape[1]):
+            used = np.bincount(rows, proposal.amounts * need[which, column], minlength=len(self.free))
+            self.free[:, column] -= used
         short = np.flatnonzero((self.free < 0).any(axis=1))
         self.free[short] += self.growth[short]
         self.growth[short] = 0.0
-        self.grown.extend(int(row) for row in short if row < old)
+        self.grown.extend(short.tolist())
         for index, ask in enumerate(asks):
             if ask.apart is not None and ask.apart.number < 0:
                 key = (ask.apart.label, ask.apart.value)
-                self.carried.setdefault(key, set()).update(np.flatnonzero(proposal.loads[:, index]).tolist())
+                self.carried.setdefault(key, set()).update(rows[which == index].tolist())
 
     def _items(self, asks: Sequence[Ask]) -> tuple[Items, list[Avoidance]]:
         apart = list(dict.fromkeys(ask.apart for ask in asks if ask.apart is not None))
@@ -170,13 +178,26 @@ class Stock:
         return Market(size, self.cost, allowed, np.maximum(self.room, 0.0), max(self.total_room, 0.0))
 
     def _proposal(self, layout: Layout, rows: Ints) -> Proposal:
-        copies = [p.copies for p in layout.bought]
-        types = np.repeat(np.array([p.type for p in layout.bought], dtype=np.int64), copies)
-        loads = np.zeros((len(self.free) + len(types), layout.loads.shape[1]))
-        loads[rows] = layout.loads
-        if copies:
-            loads[len(self.free) :] = np.repeat(np.array([p.load for p in layout.bought]), copies, axis=0)
-        return Proposal(loads, types, layout.cost)
+        where, which = np.nonzero(layout.loads)
+        parts = [(rows[where], which, layout.loads[where, which])]
+        types: list[int] = []
+        for bought in layout.bought:
+            first = len(self.free) + len(types)
+            held = np.flatnonzero(bought.load)
+            machines = np.arange(first, first + bought.copies)
+            loads = np.tile(bought.load[held], bought.copies)
+            parts.append((np.repeat(machines, len(held)), np.tile(held, bought.copies), loads))
+            types += [bought.type] * bought.copies
+        all_rows, all_asks, amounts = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.lexsort((all_rows, all_asks))
+        return Proposal(
+            all_rows[order],
+            all_asks[order],
+            amounts[order].astype(np.int64),
+            len(self.free),
+            np.array(types, dtype=np.int64),
+            layout.cost,
+        )
 
 
 def _matrix(rows: list[list[float]], scale: Scale) -> Floats:
