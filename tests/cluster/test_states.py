@@ -119,25 +119,28 @@ def test_iu4_a_history_that_does_not_say_is_as_old_as_can_be():
 
 def test_iu5_the_state_sets_are_the_specifications():
     """The reference's predicates raise on UNKNOWN; ours are sets, and UNKNOWN is in none of them."""
-    assert names(RUNNING_REACHABLE) == set(
-        ["QUEUED", "REQUESTED", "ALLOCATED", "RAY_INSTALLING", "RAY_RUNNING", "RAY_STOP_REQUESTED"]
-    )
+    assert names(RUNNING_REACHABLE) == {
+        "QUEUED",
+        "REQUESTED",
+        "ALLOCATED",
+        "RAY_INSTALLING",
+        "RAY_RUNNING",
+        "RAY_STOP_REQUESTED",
+    }
     assert names(PENDING) == {"QUEUED", "REQUESTED", "ALLOCATED", "RAY_INSTALLING"}
     assert names(RUNNING) == {"RAY_RUNNING", "RAY_STOP_REQUESTED", "RAY_STOPPING"}
-    assert names(ON_CLOUD) == set(
-        [
-            "ALLOCATED",
-            "RAY_INSTALLING",
-            "RAY_RUNNING",
-            "RAY_STOP_REQUESTED",
-            "RAY_STOPPING",
-            "RAY_STOPPED",
-            "TERMINATING",
-            "RAY_INSTALL_FAILED",
-            "TERMINATION_FAILED",
-            "ALLOCATION_TIMEOUT",
-        ]
-    )
+    assert names(ON_CLOUD) == {
+        "ALLOCATED",
+        "RAY_INSTALLING",
+        "RAY_RUNNING",
+        "RAY_STOP_REQUESTED",
+        "RAY_STOPPING",
+        "RAY_STOPPED",
+        "TERMINATING",
+        "RAY_INSTALL_FAILED",
+        "TERMINATION_FAILED",
+        "ALLOCATION_TIMEOUT",
+    }
     assert names(TERMINAL) == {"TERMINATED", "ALLOCATION_FAILED"}
     assert names(CREATABLE) == {"QUEUED", "ALLOCATED", "TERMINATING"}
     assert S.UNKNOWN not in RUNNING_REACHABLE | PENDING | RUNNING | ON_CLOUD | TERMINAL | CREATABLE
