@@ -53,7 +53,7 @@ class Observer:
         """Raises StoreError when the ledger cannot be read; nothing else."""
         ledger = self._ports.store.load()
         now = self._now(ledger)
-        self._notes = []
+        self._notes = list(ledger.damaged)
         self._poll_failures()
         snapshot = Snapshot(
             tick_id=self._ambient.ids.fresh("t"),

@@ -24,7 +24,7 @@ from muster.cluster.model import (
     TerminateFailure,
 )
 from muster.cluster.plan import Action, Drain, Install, Plan, ScalingReport
-from muster.cluster.snapshot import FailedLaunch, Memory, ProviderTraits
+from muster.cluster.snapshot import FailedLaunch, Memory, ProviderTraits, Quarantined
 
 
 class CloudProvider(Protocol):
@@ -102,6 +102,7 @@ class Ledger(Struct, frozen=True, kw_only=True):
     outbox: tuple[Action, ...]  # committed effects not yet handed over, oldest first
     recent_failures: tuple[FailedLaunch, ...]
     newest_at: float  # the newest time ever written: the clock may not start before it
+    damaged: tuple[Quarantined, ...] = ()  # rows that could not be read; the rest is here
 
 
 class InstanceStore(Protocol):

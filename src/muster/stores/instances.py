@@ -60,7 +60,7 @@ class SqliteInstanceStore:
         return SqliteHistory(self._database)
 
     def load(self) -> Ledger:
-        return self._current().ledger(self._clock.now())
+        return replace(self._current().ledger(self._clock.now()), damaged=self._damaged)
 
     def commit(self, version: int, plan: Plan) -> int:
         state = self._current()
@@ -136,6 +136,7 @@ class SqliteInstanceStore:
         self._state = loader.state(now)
         if loader.damage:
             set_aside(self._database, loader.damage, now)
+        self._damaged = self.damaged()
         self._seen: int | None = seen
         self._pruner.recount()
 
