@@ -65,6 +65,7 @@ def test_one_unreadable_record_is_set_aside_and_the_rest_is_loaded(path, edit):
         assert store.commit(1, plan(record("d"))) == 2
     with opened(path) as store:
         assert (store.damaged(), list(store.load().instances)) == ((damaged,), ["a", "c", "d"])
+        assert store.load().damaged == (damaged,)  # the observer reports it every tick
 
 
 def test_unreadable_effects_memory_and_failures_are_set_aside_too(path):
