@@ -1,7 +1,7 @@
 """The docs are true: links lead somewhere, and the commands shown print what is shown.
 
-Run by `make docs`; `--write` puts the real output into the docs instead of comparing. A shown command is a
-```console block whose first line starts with `$ muster `; every line up to the next `$ muster ` is its output.
+Run by `make docs`; `--write` puts the real output into the docs instead of comparing. Shown commands stand in
+```console blocks that start with `$ muster `; the lines up to the next `$ muster ` are a command's output.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ def test_every_key_knows_its_line():
 
 def test_paths_are_written_the_way_people_read_them():
     assert dotted(("demands", 0, "resources", "CPU")) == "demands[0].resources.CPU"
+    assert dotted(("labels", "two\nlines", "")) == r"labels.'two\nlines'.''"
 
 
 def test_a_merged_mapping_keeps_its_own_keys_and_gains_the_others():

@@ -132,6 +132,16 @@ worker_nodes: {}
             "c.yaml:9: available_node_types.head.resources: must be a mapping",
         ),
         (
+            "cluster_name: demo",
+            "cluster_name: 12",
+            "c.yaml:1: cluster_name: must be text, not 12; put it in quotes",
+        ),
+        (
+            "max_workers: 10",
+            f"max_workers: 0x{'f' * 5000}",
+            "c.yaml:2: max_workers: a number of absurd size must be from 0 to 1e+06",
+        ),
+        (
             "resources: {CPU: 2}",
             "resources: {1: 2}",
             "c.yaml:9: available_node_types.head.resources.1: the key 1 must be text; put it in quotes",

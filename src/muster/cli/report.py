@@ -19,6 +19,7 @@ from muster.cluster.model import Demand, Gang, NodeKind, NodeType
 from muster.cluster.plan import Reason, Subject, Verdict
 
 FORMAT = 1
+_DECIMALS = 6  # of a dollar: hides the dust of adding floats, no price
 SERVED = frozenset(
     {Reason.PLACED, Reason.WAITING_FOR_NODE, Reason.WAITING_FOR_LAUNCH, Reason.WAITING_FOR_RESIZE}
 )
@@ -214,7 +215,7 @@ def _launch(known: NodeType, count: int) -> Launch:
         market=known.market,
         count=count,
         price_per_hour=price,
-        total_per_hour=None if price is None else price * count,
+        total_per_hour=None if price is None else round(price * count, _DECIMALS),
     )
 
 
@@ -237,16 +238,18 @@ def _price(answer: Answer) -> Price:
     now = Counter(node.node_type for node in answer.request.nodes)
     launch = Counter(answer.packing.launch)
     stop = Counter(removal.node_type for removal in answer.packing.removals)
-    sums = [
-        sum(prices.get(name, 0.0) * count for name, count in each.items()) for each in (now, launch, stop)
-    ]
+    paid, added, saved = (_sum(prices, counts) for counts in (now, launch, stop))
     return Price(
-        now=sums[0],
-        launch=sums[1],
-        stop=sums[2],
-        after=sums[0] + sums[1] - sums[2],
+        now=paid,
+        launch=added,
+        stop=saved,
+        after=round(paid + added - saved, _DECIMALS),
         unpriced=tuple(name for name in {**now, **launch} if name not in prices),
     )
+
+
+def _sum(prices: Mapping[str, float], counts: Mapping[str, int]) -> float:
+    return round(sum((prices.get(name, 0.0) * count for name, count in counts.items()), 0.0), _DECIMALS)
 
 
 def _prices(answer: Answer) -> dict[str, float]:

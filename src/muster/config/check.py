@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 from msgspec import inspect
 
-from muster.config.document import Document, Path_
+from muster.config.document import Document, Path_, printable
 from muster.errors import ConfigError
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ def nearest(key: str, valid: Iterable[str]) -> str:
     close = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
-    return f"valid here: {', '.join(names)}" if names else "nothing is defined here"
+    return f"valid here: {', '.join(map(printable, names))}" if names else "nothing is defined here"
 
 
 class _Checker:
@@ -141,6 +141,8 @@ class _Checker:
         message = f"must be {wanted}, not {_shown(value)}"
         if isinstance(value, str) and _is_number(value):
             message += f"; YAML reads this as text, write {float(value):.15g}"
+        elif isinstance(info, inspect.StrType) and isinstance(value, bool | int | float):
+            message += "; put it in quotes"
         return self._document.error(path, message)
 
 
@@ -176,5 +178,8 @@ def _shown(value: object) -> str:
         return "nothing"
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write out numbers of thousands of digits
+        return "a number of absurd size"
     return text if len(text) <= 60 else f"{text[:57]}..."

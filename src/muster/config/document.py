@@ -28,8 +28,16 @@ def dotted(path: Path_) -> str:
     """`("demands", 0, "count")` as `demands[0].count`."""
     text = ""
     for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            text += f".{printable(step)}" if text else printable(step)
     return text
+
+
+def printable(name: str) -> str:
+    """A name as it is, in quotes where it would spoil the line: an error is one line, always."""
+    return name if name and name.isprintable() else repr(name)
 
 
 class Document:
