@@ -6,6 +6,7 @@ import math
 
 import pytest
 from tests.cluster.worlds import (
+    CPU,
     HEAD,
     HEAD_MACHINE,
     HEAD_NODE,
