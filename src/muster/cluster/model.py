@@ -194,6 +194,8 @@ class NodeStatus(Enum):
     IDLE = 3
     DRAINING = 4
 
+    __hash__ = object.__hash__  # members are singletons; Enum's own hash is a slow Python call
+
 
 class NodeReport(Struct, frozen=True, kw_only=True):
     """A node as the runtime reports it."""

@@ -121,7 +121,10 @@ class Reason(Enum):
     STUCK = "stuck"  # an instance is in a passing state for longer than the warn interval
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+_NOTHING: Mapping[str, float] = {}  # shared by the thousands of verdicts that lack nothing
+
+
+class Verdict(Struct, frozen=True, kw_only=True, gc=False):
     """Why something is as it is. Nothing else explains: status, logs and `why` render these."""
 
     subject: Subject
@@ -130,7 +133,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     count: int = 1  # how many of the subject's requests this is about
     detail: str = ""  # for people
     target: str = ""  # the node, instance or node type meant
-    lacks: Mapping[str, float] = field(default_factory=dict)  # what the nearest type is short of
+    lacks: Mapping[str, float] = field(default_factory=lambda: _NOTHING)  # what the nearest type is short of
     since: float | None = None
 
 

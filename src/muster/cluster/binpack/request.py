@@ -29,7 +29,7 @@ from muster.cluster.model import (
 from muster.cluster.states import InstanceState
 
 
-class PackNode(Struct, frozen=True, kw_only=True):
+class PackNode(Struct, frozen=True, kw_only=True, gc=False):
     """One node as planning sees it: what it has in all, what is free, whether it serves already."""
 
     key: str  # instance id; "" for a machine this pass decided to buy

@@ -15,6 +15,7 @@ from muster.cluster.model import (
     Demand,
     Gang,
     Instance,
+    NodeReport,
     NodeStatus,
     NodeType,
     ResizeStatus,
@@ -74,26 +75,20 @@ def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
 def _nodes(draft: Draft) -> tuple[PackNode, ...]:
     """Every record that may serve work, in the order of the ledger. Draining ones offer nothing (W21)."""
     result = []
+    reports, running, dead = draft.nodes, _S.RAY_RUNNING, NodeStatus.DEAD
     for instance in draft.instances.values():
-        if instance.state is _S.RAY_RUNNING:
-            node = _running(draft, instance)
+        if instance.state is running:
+            report = reports.get(instance.node_id or "")
+            if report is None:  # unreadable or late: it counts, and has nothing free that we know of
+                result.append(replace(_coming(draft, instance), available=EMPTY))
+            elif report.status is not dead:
+                result.append(_running(draft, instance, report))
         elif instance.state in _COMING and not instance.cancelled:
-            node = _coming(draft, instance)
-        else:
-            continue
-        if node is not None:
-            result.append(node)
+            result.append(_coming(draft, instance))
     return tuple(result)
 
 
-def _running(draft: Draft, instance: Instance) -> PackNode | None:
-    report = draft.nodes.get(instance.node_id or "")
-    if (
-        report is None
-    ):  # its report makes no sense, or is late: it counts, and has nothing free that we know of
-        return replace(_coming(draft, instance), available=EMPTY)
-    if report.status is NodeStatus.DEAD:
-        return None
+def _running(draft: Draft, instance: Instance, report: NodeReport) -> PackNode:
     return PackNode(
         key=instance.instance_id,
         node_type=instance.node_type,
@@ -103,7 +98,7 @@ def _running(draft: Draft, instance: Instance) -> PackNode | None:
         labels=report.labels,
         idle_s=report.idle_s if report.status is NodeStatus.IDLE else 0.0,
         launch_hash=instance.launch_hash,
-        resize=_resize_of(draft, instance),
+        resize=_resize_of(draft, instance) if draft.seen.traits.resizable else None,
     )
 
 
@@ -119,7 +114,7 @@ def _coming(draft: Draft, instance: Instance) -> PackNode:
         kind=instance.kind,
         labels=known.labels if known else {},
         launch_hash=instance.launch_hash,
-        resize=_resize_of(draft, instance),
+        resize=_resize_of(draft, instance) if draft.seen.traits.resizable else None,
     )
 
 
@@ -155,7 +150,7 @@ def _leaving(draft: Draft) -> dict[str, int]:
 
 
 def _resize_of(draft: Draft, instance: Instance) -> ResizeStatus | None:
-    if not draft.seen.traits.resizable or draft.seen.cloud is None or instance.cloud_id is None:
+    if draft.seen.cloud is None or instance.cloud_id is None:
         return None
     machine = draft.seen.cloud.get(instance.cloud_id)
     return machine.resize if machine is not None else None

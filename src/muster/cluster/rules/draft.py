@@ -126,7 +126,8 @@ class Draft:
     def plan(self) -> Plan:
         """What this draft amounts to."""
         since = self.seen.memory.verdict_since
-        dated = tuple(_dated(v, since, self.now) for v in self._verdicts)
+        # Nodes change too often to be worth dating, and there may be thousands; a record has its history.
+        dated = tuple(v if v.subject is Subject.NODE else _dated(v, since, self.now) for v in self._verdicts)
         ended = [i for i in self._changed.values() if i.state is InstanceState.TERMINATED]
         return Plan(
             tick_id=self.seen.tick_id,
@@ -165,9 +166,8 @@ def _verdict_key(verdict: Verdict) -> str:
 
 
 def _dated(verdict: Verdict, since: Mapping[str, float], now: float) -> Verdict:
-    # Nodes and placed demand change too often to be worth remembering; a record has its history anyway.
-    if verdict.subject is Subject.NODE or verdict.reason is Reason.PLACED:
-        return verdict
+    if verdict.reason is Reason.PLACED:
+        return verdict  # changes with every task: not worth remembering
     return replace(verdict, since=since.get(_verdict_key(verdict), now))
 
 

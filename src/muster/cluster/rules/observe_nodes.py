@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from muster.base.ids import CloudId
 from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus
@@ -39,7 +39,10 @@ def observe_nodes(draft: Draft) -> None:
     strangers = _follow_known(draft)
     _meet_strangers(draft, strangers)
     _note_stop_failures(draft)
-    _note_missing(draft, {node.node_id for node in runtime.nodes})
+    if len(draft.nodes) == len(runtime.nodes):
+        _note_missing(draft, draft.nodes)
+    else:
+        _note_missing(draft, {node.node_id for node in runtime.nodes})
 
 
 def _readable(draft: Draft, nodes: Iterable[NodeReport]) -> dict[str, NodeReport]:
@@ -101,7 +104,9 @@ def _forgive(draft: Draft, instance: Instance) -> None:
         del draft.health[instance.node_type]
 
 
-def _meet_strangers(draft: Draft, strangers: Iterable[NodeReport]) -> None:
+def _meet_strangers(draft: Draft, strangers: Sequence[NodeReport]) -> None:
+    if not strangers:
+        return
     by_cloud: dict[CloudId, Instance] = {}
     for instance in draft.instances.values():
         if instance.cloud_id and instance.state in ON_CLOUD:

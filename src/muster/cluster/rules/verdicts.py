@@ -22,15 +22,18 @@ _GOING = {
 
 def verdicts(draft: Draft) -> None:
     """The planner explains its nodes and demand; machines outside the planning are explained here."""
-    explained: set[str] = set()
+    planned: set[str] = set()
     if draft.pack_request is not None and draft.packing is not None:
-        told = explain(draft.pack_request, draft.packing)
-        draft.say(*told)
-        explained = {v.subject_id for v in told if v.subject is Subject.NODE}
+        draft.say(*explain(draft.pack_request, draft.packing))
+        planned = {node.key for node in draft.pack_request.nodes} if _any_going(draft) else set()
     for state, reason in _GOING.items():
         for instance in draft.in_state(state):
-            if instance.instance_id not in explained:
+            if instance.instance_id not in planned:
                 draft.say(_leaving(instance, reason))
+
+
+def _any_going(draft: Draft) -> bool:
+    return any(draft.count(state) for state in _GOING)
 
 
 def _leaving(instance: Instance, reason: Reason) -> Verdict:
