@@ -126,6 +126,21 @@ def test_the_counts_of_every_items_reasons_add_up_to_its_count(plan):
     assert [sum(why["count"] for why in item["why"]) for item in items] == [5, 40, 3]
 
 
+def test_a_type_that_the_plan_fills_up_is_at_its_maximum_for_what_is_left_out(plan):
+    cluster = CLUSTER.replace("max_workers: 4\n    price", "max_workers: 1\n    price")
+    data = json.loads(
+        plan(FIVE + "- {name: big, resources: {CPU: 9}, count: 2}\n", "--json", cluster=cluster).stdout
+    )
+    work, big = data["demands"]
+    assert (work["served"], big["served"]) == (5, 0)
+    assert data["launch"][0]["node_type"] == "small"
+    assert big["rejected"] == {
+        "head": "type-lacks-resources",
+        "small": "type-lacks-resources",
+        "large": "type-at-maximum",
+    }
+
+
 def test_nodes_may_come_from_their_own_file_but_not_from_two(muster, tmp_path):
     nodes = "nodes:\n- {type: small, id: n-1}\n"
     words = ("plan", "cluster", "--demand", "demand", "--nodes", "nodes")

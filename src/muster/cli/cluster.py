@@ -66,8 +66,8 @@ def plan(
     CONFIG is the cluster's YAML file, as for `ray up`. The answer comes from the same function that decides
     in the running autoscaler. Nothing is launched.
     """
+    from muster.cli.compose import build_report
     from muster.cli.render import render_plan
-    from muster.cli.report import build_report
     from muster.cli.what_if import what_if
 
     spec = to_spec(load_config(config))

@@ -1,0 +1,206 @@
+"""An Answer as a PlanReport: the planner's verdicts arranged by what they are about. Decides nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from muster.cli.report import (
+    SERVED,
+    Item,
+    Launch,
+    Node,
+    PlanReport,
+    Price,
+    Stop,
+    TypeVerdict,
+    Why,
+)
+from muster.cli.what_if import Answer
+from muster.cluster.binpack.explain import rejections
+from muster.cluster.binpack.pack import choose_objective, gang_size
+from muster.cluster.binpack.request import ItemOutcome, PackNode
+from muster.cluster.model import Demand, Gang, NodeKind, NodeType
+from muster.cluster.plan import Reason, Subject, Verdict
+
+_DECIMALS = 6  # of a dollar: hides the dust of adding floats, no price
+
+
+def build_report(answer: Answer) -> PlanReport:
+    """Arrange the planner's answer; decides nothing."""
+    reasons = _Reasons(answer.verdicts)
+    demands = _items(answer, reasons, Subject.DEMAND)
+    constraints = _items(answer, reasons, Subject.CONSTRAINT)
+    gangs = tuple(_gang(gang, reasons) for gang in answer.request.gangs)
+    nodes = tuple(_node(node, reasons) for node in answer.request.nodes)
+    return PlanReport(
+        cluster=answer.spec.cluster_name,
+        objective=_objective(answer),
+        satisfied=all(item.served == item.count for item in (*demands, *gangs, *constraints)),
+        head_assumed=answer.head_assumed,
+        launch=_launches(answer),
+        stop=_stops(answer, reasons),
+        price=_price(answer),
+        demands=demands,
+        gangs=gangs,
+        constraints=constraints,
+        nodes=nodes,
+        node_types=tuple(
+            TypeVerdict(node_type=verdict.subject_id, reason=verdict.reason, detail=verdict.detail)
+            for verdict in answer.verdicts
+            if verdict.subject is Subject.NODE_TYPE
+        ),
+    )
+
+
+class _Reasons:
+    """Verdicts by what they are about."""
+
+    def __init__(self, verdicts: Iterable[Verdict]) -> None:
+        self._by_subject: dict[tuple[Subject, str], list[Verdict]] = {}
+        for verdict in verdicts:
+            self._by_subject.setdefault((verdict.subject, verdict.subject_id), []).append(verdict)
+
+    def of(self, subject: Subject, name: str) -> Sequence[Verdict]:
+        return self._by_subject.get((subject, name), ())
+
+
+def _items(answer: Answer, reasons: _Reasons, subject: Subject) -> tuple[Item, ...]:
+    request, packing = answer.request, answer.packing
+    demands: Sequence[Demand] = request.demands
+    outcomes: Sequence[ItemOutcome] = packing.demands
+    if subject is Subject.CONSTRAINT:
+        demands = [demand for constraint in request.constraints for demand in constraint.demands]
+        outcomes = packing.constraints
+    rejected = _Rejected(answer)
+    return tuple(
+        Item(
+            name=demand.name,
+            count=demand.count,
+            resources=demand.shape,
+            strategy="",
+            served=demand.count - outcome.unplaced,
+            why=_why(reasons.of(subject, demand.name)),
+            rejected=rejected.types(demand, outcome),
+        )
+        for demand, outcome in zip(demands, outcomes, strict=True)
+    )
+
+
+class _Rejected:
+    """Why the other node types were not used. What was left out found the shop as the plan leaves it."""
+
+    def __init__(self, answer: Answer) -> None:
+        packing = answer.packing
+        bought = Counter(packing.launch)
+        self._before, self._room_before = packing.offers, packing.room
+        self._after = [
+            replace(offer, room=offer.room - bought[offer.node_type.name]) for offer in packing.offers
+        ]
+        self._room_after = None if packing.room is None else max(0, packing.room - sum(bought.values()))
+
+    def types(self, demand: Demand, outcome: ItemOutcome) -> Mapping[str, Reason]:
+        if outcome.unplaced:
+            return rejections(demand, self._after, self._room_after, outcome.bought)
+        return rejections(demand, self._before, self._room_before, outcome.bought)
+
+
+def _gang(gang: Gang, reasons: _Reasons) -> Item:
+    verdicts = reasons.of(Subject.GANG, gang.gang_id)
+    return Item(
+        name=gang.gang_id,
+        count=gang_size(gang),
+        resources=None,
+        strategy=gang.strategy.value,
+        served=sum(verdict.count for verdict in verdicts if verdict.reason in SERVED),
+        why=_why(verdicts),
+        rejected={},
+    )
+
+
+def _why(verdicts: Iterable[Verdict]) -> tuple[Why, ...]:
+    return tuple(
+        Why(
+            reason=verdict.reason,
+            count=verdict.count,
+            target=verdict.target,
+            detail=verdict.detail,
+            lacks=verdict.lacks,
+        )
+        for verdict in verdicts
+    )
+
+
+def _node(node: PackNode, reasons: _Reasons) -> Node:
+    verdict = reasons.of(Subject.NODE, node.key)[0]
+    return Node(node=node.key, node_type=node.node_type, reason=verdict.reason, detail=verdict.detail)
+
+
+def _launches(answer: Answer) -> tuple[Launch, ...]:
+    """What would be bought, in the order of the cluster file."""
+    return tuple(
+        _launch(known, answer.packing.launch[known.name])
+        for known in answer.spec.node_types
+        if answer.packing.launch.get(known.name)
+    )
+
+
+def _launch(known: NodeType, count: int) -> Launch:
+    price = known.price_per_hour
+    return Launch(
+        node_type=known.name,
+        machine_type=known.machine_type,
+        market=known.market,
+        count=count,
+        price_per_hour=price,
+        total_per_hour=None if price is None else round(price * count, _DECIMALS),
+    )
+
+
+def _stops(answer: Answer, reasons: _Reasons) -> tuple[Stop, ...]:
+    prices = _prices(answer)
+    return tuple(
+        Stop(
+            node=removal.instance_id,
+            node_type=removal.node_type,
+            reason=reasons.of(Subject.NODE, removal.instance_id)[0].reason,
+            detail=removal.details,
+            price_per_hour=prices.get(removal.node_type),
+        )
+        for removal in answer.packing.removals
+    )
+
+
+def _price(answer: Answer) -> Price:
+    prices = _prices(answer)
+    now = Counter(node.node_type for node in answer.request.nodes)
+    launch = Counter(answer.packing.launch)
+    stop = Counter(removal.node_type for removal in answer.packing.removals)
+    paid, added, saved = (_sum(prices, counts) for counts in (now, launch, stop))
+    return Price(
+        now=paid,
+        launch=added,
+        stop=saved,
+        after=round(paid + added - saved, _DECIMALS),
+        unpriced=tuple(name for name in {**now, **launch} if name not in prices),
+    )
+
+
+def _sum(prices: Mapping[str, float], counts: Mapping[str, int]) -> float:
+    return round(sum((prices.get(name, 0.0) * count for name, count in counts.items()), 0.0), _DECIMALS)
+
+
+def _prices(answer: Answer) -> dict[str, float]:
+    return {
+        known.name: known.price_per_hour
+        for known in answer.spec.node_types
+        if known.price_per_hour is not None
+    }
+
+
+def _objective(answer: Answer) -> str:
+    heads = Counter(node.node_type for node in answer.request.nodes if node.kind is NodeKind.HEAD)
+    workers = [known for known in answer.spec.node_types if known.max_nodes > heads[known.name]]
+    return choose_objective(answer.spec.objective, workers).value
