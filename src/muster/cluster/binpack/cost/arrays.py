@@ -62,3 +62,12 @@ def counts_that_fit(free: Floats, size: Floats) -> Floats:
             held = np.floor(free[:, column, None] / size[users, column])
             fits[:, users] = np.minimum(fits[:, users], held)
     return fits
+
+
+def load_size(loads: Floats, items: Items) -> Floats:
+    """What each row of loads takes of each column; loads are mostly zeros."""
+    rows, classes = np.nonzero(loads)
+    amounts = loads[rows, classes]
+    columns = [np.bincount(rows, amounts * size[classes], minlength=len(loads)) for size in items.size.T]
+    taken: Floats = np.array(columns).T
+    return taken

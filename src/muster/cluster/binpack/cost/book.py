@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from muster.cluster.binpack.cost.arrays import Bins, Floats, Items, Market, Purchase
+from muster.cluster.binpack.cost.arrays import Bins, Floats, Ints, Items, Market, Purchase, counts_that_fit
 from muster.cluster.binpack.cost.columns import Fractional, generate, start_values
 from muster.cluster.binpack.cost.nodes import Filled, fill_nodes
 from muster.cluster.binpack.cost.purchase import Till, buy_greedily, whole_machines
 from muster.cluster.binpack.cost.tail import improve_tail
 
 MOST_ROUNDS = 10
-CELLS_IN_ALL = 100_000  # bins x classes, over all rounds
+CELLS_IN_ALL = 60_000  # bins x classes, over all rounds
 
 
 class Layout(NamedTuple):
@@ -31,7 +31,8 @@ class Layout(NamedTuple):
 
 def lay_out(items: Items, bins: Bins, market: Market, wanted: Floats) -> Layout:
     """Serve the most of `wanted`, then pay the least."""
-    market = _useful(market, wanted)
+    useful = _useful_types(items, market, wanted)
+    market = market.only(useful)
     prices = start_values(items, market, wanted)
     dearest = float(market.cost.max(initial=1.0))
     prices = np.where(np.isfinite(prices), prices, dearest)  # only nodes can hold these
@@ -45,7 +46,7 @@ def lay_out(items: Items, bins: Bins, market: Market, wanted: Floats) -> Layout:
             break
         prices = learnt
     assert best is not None
-    return best
+    return best._replace(bought=tuple(p._replace(type=int(useful[p.type])) for p in best.bought))
 
 
 def _rounds(bins: Bins, wanted: Floats) -> int:
@@ -90,5 +91,17 @@ def _can_hold(items: Items, market: Market) -> Floats:
     return np.isfinite(prices)
 
 
-def _useful(market: Market, wanted: Floats) -> Market:
-    return market
+def _useful_types(items: Items, market: Market, wanted: Floats) -> Ints:
+    """Types on sale, without those of which another is as large, as open, no dearer and there is enough."""
+    alone = np.minimum(counts_that_fit(market.size, items.size), np.maximum(wanted, 1.0))
+    alone[~market.allowed] = 0
+    machines = np.where(alone > 0, np.ceil(wanted / np.maximum(alone, 1.0)), 0.0).sum(axis=1)
+    plenty = market.room >= machines
+    useful = (market.room >= 1) & (market.total_room >= 1) & alone.any(axis=1)
+    for index in np.flatnonzero(useful):
+        better = useful & plenty & (market.cost <= market.cost[index])
+        better[index] = False
+        better &= (market.size >= market.size[index]).all(axis=1)
+        better &= (market.allowed >= market.allowed[index]).all(axis=1)
+        useful[index] = not better.any()
+    return np.flatnonzero(useful)

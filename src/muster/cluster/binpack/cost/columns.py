@@ -18,6 +18,7 @@ from muster.cluster.binpack.cost.simplex import Master
 MOST_WEIGHTINGS = 13
 CELLS_PER_FILL = 60_000  # rows x classes x weightings of one pricing step
 CELLS_IN_ALL = 1_200_000
+ROUNDS_ONCE_KNOWN = 6
 LARGEST_MASTER = 400  # classes; beyond it the greedy prices have to do
 UNSERVED = 100.0  # in machines of the dearest type
 GOOD_ENOUGH = 1.003  # a pattern this close to its machine's cost is not worth another round
@@ -66,6 +67,7 @@ def generate(
     )
     if known is not None and len(known.types):
         generator.add(known.types, np.minimum(known.loads[:, classes], wanted[classes]))
+        generator.rounds = min(generator.rounds, ROUNDS_ONCE_KNOWN)
     generator.start(value[classes])
     generator.improve()
     return generator.result(classes, value)
@@ -112,7 +114,7 @@ class _Generator:
             value, rent = self.prices()
             wish = Wish(self.wanted, value)
             loads = best_fill(self.market.size, self.items, self.market.allowed, wish, self.weights)
-            worth = loads @ value
+            worth = np.einsum("ij,j->i", loads, value)
             better = np.flatnonzero(worth > GOOD_ENOUGH * (self.market.cost + rent))
             if not len(better):
                 return
@@ -127,7 +129,7 @@ class _Generator:
         limits = (types[:, None] == self.capped).astype(float)
         if self.total_binds:
             limits = np.hstack([limits, np.ones((len(types), 1))])
-        self.master.add(np.hstack([loads, limits]).T, self.market.cost[types])
+        self.master.add(np.hstack([loads, limits]), self.market.cost[types])
         self.types.append(types)
         self.loads.append(loads)
 

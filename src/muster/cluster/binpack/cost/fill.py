@@ -76,6 +76,7 @@ class _Filling:
         self.rows = np.arange(len(free))
         self.free = free.copy()
         self.weights = weights
+        self.by_column = np.ascontiguousarray(items.size[:, : items.real].T)
         # What an item does not take never runs out: such a column counts infinity.
         self.divisor = np.where(items.size > 0, items.size, 1.0)
         self.unbounded = np.where(items.size > 0, 0.0, np.inf)
@@ -104,7 +105,7 @@ class _Filling:
         real = self.items.real
         left = self.free[:, :real]
         scarcity = np.divide(self.weights, left, out=np.zeros_like(left), where=left > 0)
-        share = scarcity @ self.items.size[:, :real].T
+        share = np.einsum("ik,kj->ij", scarcity, self.by_column)
         np.maximum(share, TINY, out=share)
         np.divide(self.wish.value, share, out=share)
         share[~self.fits] = -1.0

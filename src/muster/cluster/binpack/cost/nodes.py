@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from muster.cluster.binpack.cost.arrays import Bins, Bools, Floats, Ints, Items
+from muster.cluster.binpack.cost.arrays import Bins, Bools, Floats, Ints, Items, load_size
 from muster.cluster.binpack.cost.columns import weightings_for
 from muster.cluster.binpack.cost.fill import Wish, best_fill
 
@@ -31,7 +31,7 @@ def fill_nodes(bins: Bins, items: Items, wanted: Floats, value: Floats) -> Fille
     if bins.growth is None or not filled.left.any():
         return filled
     rows = np.flatnonzero(bins.growth.any(axis=1))
-    free = bins.free[rows] - filled.loads[rows] @ items.size + bins.growth[rows]
+    free = bins.free[rows] - load_size(filled.loads[rows], items) + bins.growth[rows]
     allowed = None if bins.allowed is None else bins.allowed[rows]
     more = _fill_as_they_are(Bins(free, allowed, bins.late[rows]), items, filled.left, value)
     filled.loads[rows] += more.loads
@@ -69,7 +69,7 @@ def _fill_block(rows: Ints, bins: Bins, items: Items, tally: tuple[Floats, Float
         before = np.cumsum(taken, axis=0) - taken
         kept = np.clip(left - before, 0.0, taken)
         loads[rows] += kept
-        bins.free[rows] -= kept @ items.size
+        bins.free[rows] -= load_size(kept, items)
         left -= kept.sum(axis=0)
         rows = rows[(kept < taken).any(axis=1)]
 

@@ -66,7 +66,7 @@ def buy_greedily(till: Till, value: Floats, rent: Floats) -> None:
         if len(rows):
             wish = Wish(till.left, value)
             loads[rows] = best_fill(market.size[rows], items, market.allowed[rows], wish, weights)
-        ratio = np.where(till.open_types(), (loads @ value) / cost, 0.0)
+        ratio = np.where(till.open_types(), np.einsum("ij,j->i", loads, value) / cost, 0.0)
         best = int(ratio.argmax())
         if ratio[best] <= 0 or not till.buy(best, loads[best].copy()):
             return

@@ -31,7 +31,7 @@ def stock_of(problem: PackProblem, book: Book, asks: Sequence[Ask]) -> Stock:
     nodes = problem.nodes
     limits = {t.name: t for t in types}
     stock.add_bins(
-        np.array([scale.room(free_of(node, book)) for node in nodes]).reshape(len(nodes), len(scale.names)),
+        scale.rooms([free_of(node, book) for node in nodes]),
         _growth(nodes, limits, scale),
         np.array([problem.conserve_gpus and node.total.units(GPU) > 0 for node in nodes], dtype=bool),
         [node.labels for node in nodes],
@@ -53,13 +53,13 @@ def size_when_bought(node_type: NodeType) -> Resources:
     return _at_least(node_type.resources, node_type.resize.maximum)
 
 
-def free_of(node: PackNode, book: Book) -> Mapping[str, int]:
+def free_of(node: PackNode, book: Book) -> Resources:
     """What the book may use of a node; a resize under way counts as done."""
     have = node.available if book is Book.DEMAND else node.total
     if node.resize is None or not node.resize.in_progress:
         return have
     more = {name: units - node.total.units(name) for name, units in node.resize.desired.items()}
-    return {**have, **{name: max(0, have.units(name) + units) for name, units in more.items()}}
+    return Resources({**have, **{name: max(0, have.units(name) + units) for name, units in more.items()}})
 
 
 def growth_limit(node: PackNode, limits: Mapping[str, NodeType]) -> Resources:

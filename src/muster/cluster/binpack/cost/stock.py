@@ -39,10 +39,17 @@ class Scale(NamedTuple):
         shape = dict(ask.shape)
         return [float(-(-shape.get(name, 0) // g)) for name, g in zip(self.names, self.grain, strict=True)]
 
-    def room(self, has: Mapping[str, int]) -> list[float]:
-        """What a node has; an implicit resource that it does not list counts 1.0."""
-        pairs = zip(self.names, self.grain, strict=True)
-        return [min(float(has.get(name, implicit_units(name)) // g), LARGEST) for name, g in pairs]
+    def rooms(self, have: Sequence[Resources]) -> Floats:
+        """What nodes have, one row each; an implicit resource that a node does not list counts 1.0."""
+        columns = np.zeros((len(have), len(self.names)))
+        for column, (name, grain) in enumerate(zip(self.names, self.grain, strict=True)):
+            default = implicit_units(name)
+            if default:
+                units = [bag.get(name, default) for bag in have]
+            else:
+                units = [bag.units(name) for bag in have]
+            columns[:, column] = np.array(units, dtype=np.int64) // grain
+        return np.minimum(columns, LARGEST)
 
 
 def _grain(amounts: list[int]) -> int:
@@ -71,13 +78,13 @@ class Stock:
 
     def __init__(self, scale: Scale, types: Sequence[Resources], labels: Sequence[Mapping[str, str]]) -> None:
         self.scale = scale
-        self.type_size = _matrix([scale.room(t) for t in types], scale)
+        self.type_size = scale.rooms(types)
         self.type_labels = labels
         self.cost = np.zeros(len(types))
         self.room = np.zeros(len(types))
         self.total_room = np.inf
-        self.free = _matrix([], scale)
-        self.growth = _matrix([], scale)  # by how much a bin could grow in place
+        self.free = scale.rooms([])
+        self.growth = scale.rooms([])  # by how much a bin could grow in place
         self.grown: list[int] = []
         self.machines: list[int] = []  # types of the bins after the nodes
         self.late = np.zeros(0, dtype=bool)
@@ -198,10 +205,6 @@ class Stock:
             np.array(types, dtype=np.int64),
             layout.cost,
         )
-
-
-def _matrix(rows: list[list[float]], scale: Scale) -> Floats:
-    return np.array(rows, dtype=np.float64).reshape(len(rows), len(scale.names))
 
 
 def _allowed(asks: Sequence[Ask], labels: Sequence[Mapping[str, str]]) -> Bools | None:
