@@ -141,6 +141,14 @@ def test_a_type_that_the_plan_fills_up_is_at_its_maximum_for_what_is_left_out(pl
     }
 
 
+@pytest.mark.parametrize("objective", ["cost", "utilization"])
+def test_a_gang_served_by_a_fallback_of_another_size_is_served(plan, objective):
+    gang = "gangs:\n- {bundles: [{resources: {CPU: 64}}], fallbacks: [[{resources: {CPU: 4}, count: 3}]]}\n"
+    result = plan(gang, "--json", "--objective", objective)
+    told = json.loads(result.stdout)["gangs"][0]
+    assert (result.exit_code, told["count"], told["served"]) == (0, 3, 3)
+
+
 def test_nodes_may_come_from_their_own_file_but_not_from_two(muster, tmp_path):
     nodes = "nodes:\n- {type: small, id: n-1}\n"
     words = ("plan", "cluster", "--demand", "demand", "--nodes", "nodes")

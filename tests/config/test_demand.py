@@ -94,6 +94,10 @@ def test_an_empty_file_asks_for_nothing(write):
         ),
         ("gangs:\n- bundles: []", ":2: gangs[0].bundles: is empty; a gang needs at least one bundle"),
         (
+            "gangs:\n- bundles: [{resources: {}}]\n  fallbacks: [[]]",
+            ":3: gangs[0].fallbacks[0]: is empty; a gang needs at least one bundle",
+        ),
+        (
             "gangs:\n- bundles: [{resources: {}}]\n  strategy: STRICT",
             ":3: gangs[0].strategy: 'STRICT' is not one of PACK, SPREAD, STRICT_PACK, STRICT_SPREAD;",
         ),

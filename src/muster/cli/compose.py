@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from muster.cli.report import (
-    SERVED,
     Item,
     Launch,
     Node,
@@ -20,7 +19,7 @@ from muster.cli.report import (
 )
 from muster.cli.what_if import Answer
 from muster.cluster.binpack.explain import rejections
-from muster.cluster.binpack.pack import choose_objective, gang_size
+from muster.cluster.binpack.pack import choose_objective
 from muster.cluster.binpack.request import ItemOutcome, PackNode
 from muster.cluster.model import Demand, Gang, NodeKind, NodeType
 from muster.cluster.plan import Reason, Subject, Verdict
@@ -33,7 +32,10 @@ def build_report(answer: Answer) -> PlanReport:
     reasons = _Reasons(answer.verdicts)
     demands = _items(answer, reasons, Subject.DEMAND)
     constraints = _items(answer, reasons, Subject.CONSTRAINT)
-    gangs = tuple(_gang(gang, reasons) for gang in answer.request.gangs)
+    gangs = tuple(
+        _gang(gang, outcome, reasons)
+        for gang, outcome in zip(answer.request.gangs, answer.packing.gangs, strict=True)
+    )
     nodes = tuple(_node(node, reasons) for node in answer.request.nodes)
     return PlanReport(
         cluster=answer.spec.cluster_name,
@@ -107,14 +109,16 @@ class _Rejected:
         return rejections(demand, self._before, self._room_before, outcome.bought)
 
 
-def _gang(gang: Gang, reasons: _Reasons) -> Item:
+def _gang(gang: Gang, outcome: ItemOutcome, reasons: _Reasons) -> Item:
+    """All bundles or none. A fallback may have another number of bundles: those that were placed count."""
     verdicts = reasons.of(Subject.GANG, gang.gang_id)
+    count = sum(verdict.count for verdict in verdicts)
     return Item(
         name=gang.gang_id,
-        count=gang_size(gang),
+        count=count,
         resources=None,
         strategy=gang.strategy.value,
-        served=sum(verdict.count for verdict in verdicts if verdict.reason in SERVED),
+        served=count - outcome.unplaced,
         why=_why(verdicts),
         rejected={},
     )

@@ -95,10 +95,6 @@ def _named(document: Document, key: str, entries: tuple[RequestEntry, ...]) -> t
     return tuple(named.values())
 
 
-def _requests(document: Document, path: Path_, entries: tuple[RequestEntry, ...]) -> tuple[Demand, ...]:
-    return tuple(_request(document, (*path, index), entry) for index, entry in enumerate(entries))
-
-
 def _request(document: Document, path: Path_, entry: RequestEntry) -> Demand:
     if entry.labels and entry.selectors:
         raise document.error((*path, "selectors"), "give either 'labels' or 'selectors', not both")
@@ -115,22 +111,26 @@ def _gangs(document: Document, entries: tuple[GangEntry, ...]) -> tuple[Gang, ..
     gangs: dict[str, Gang] = {}
     for index, entry in enumerate(entries):
         path: Path_ = ("gangs", index)
-        if not entry.bundles:
-            raise document.error((*path, "bundles"), "is empty; a gang needs at least one bundle")
         gang_id = entry.id or f"gang-{index + 1}"
         if gang_id in gangs:
             raise document.error((*path, "id"), f"{gang_id!r} is used by another gang; ids must differ")
         fallbacks = [
-            _requests(document, (*path, "fallbacks", number), bundles)
+            _bundles(document, (*path, "fallbacks", number), bundles)
             for number, bundles in enumerate(entry.fallbacks)
         ]
         gangs[gang_id] = Gang(
             gang_id=gang_id,
             strategy=entry.strategy,
-            options=(_requests(document, (*path, "bundles"), entry.bundles), *fallbacks),
+            options=(_bundles(document, (*path, "bundles"), entry.bundles), *fallbacks),
             locality_label=entry.locality_label,
         )
     return tuple(gangs.values())
+
+
+def _bundles(document: Document, path: Path_, entries: tuple[RequestEntry, ...]) -> tuple[Demand, ...]:
+    if not entries:
+        raise document.error(path, "is empty; a gang needs at least one bundle")
+    return tuple(_request(document, (*path, index), entry) for index, entry in enumerate(entries))
 
 
 def _selector(labels: dict[str, LabelValues]) -> Selector:
