@@ -1,12 +1,30 @@
 from __future__ import annotations
 
+from collections import Counter
+
+from msgspec.structs import replace
+
+from muster.base.ids import CloudId, NodeId
 from muster.cli.what_if import ASSUMED_HEAD, what_if
-from muster.cluster.model import NodeKind
+from muster.cluster.binpack.request import PackNode
+from muster.cluster.model import ClusterSpec, NodeKind, NodeStatus, RuntimeReport
+from muster.cluster.plan import Drain, Plan, Subject
+from muster.cluster.reconcile import reconcile
 from muster.config.demand import Wanted
-from muster.testing.builders import cluster_spec, demand, node_type, pack_node
+from muster.testing.builders import (
+    cloud_instance,
+    cluster_spec,
+    demand,
+    instance,
+    node_report,
+    node_type,
+    pack_node,
+    snapshot,
+)
 
 HEAD = node_type("head", {"CPU": 2}, max_nodes=1)
 CPU = node_type("cpu", {"CPU": 4}, max_nodes=5)
+OLD = node_type("old", {"CPU": 4}, max_nodes=1)
 SPEC = cluster_spec([HEAD, CPU], head_node_type="head", max_nodes=3)
 
 
@@ -28,3 +46,57 @@ def test_a_listed_head_is_taken_as_it_is():
     assert not answer.head_assumed
     assert answer.request.nodes == (head,)
     assert answer.packing.launch == {"cpu": 1}
+
+
+def loop_plan(spec: ClusterSpec, nodes: tuple[PackNode, ...], wanted: Wanted) -> Plan:
+    """The same cluster and demand through the loop's own entry point."""
+    reports = tuple(
+        node_report(
+            f"n-{node.key}",
+            cloud_id=CloudId(f"c-{node.key}"),
+            node_type=node.node_type,
+            is_head=node.kind is NodeKind.HEAD,
+            status=NodeStatus.IDLE if node.idle_s else NodeStatus.RUNNING,
+            total=node.total,
+            available=node.available,
+            idle_s=node.idle_s,
+        )
+        for node in nodes
+    )
+    records = [
+        instance(
+            node.key,
+            node_type=node.node_type,
+            kind=node.kind,
+            node_id=NodeId(f"n-{node.key}"),
+            cloud_id=CloudId(f"c-{node.key}"),
+        )
+        for node in nodes
+    ]
+    machines = [cloud_instance(f"c-{node.key}", node_type=node.node_type, kind=node.kind) for node in nodes]
+    runtime = RuntimeReport(nodes=reports, demands=wanted.demands)
+    return reconcile(snapshot(records, cloud=machines, spec=spec, runtime=runtime))
+
+
+def test_the_running_loop_decides_and_explains_the_same():
+    head = pack_node("h", HEAD, kind=NodeKind.HEAD)
+    idle = pack_node("w", CPU, available={"CPU": 1}, idle_s=0.0)
+    lazy = pack_node("z", OLD, available={"CPU": 0}, idle_s=900.0)
+    spec = replace(SPEC, node_types=(HEAD, CPU, OLD), max_nodes=5)
+    wanted = Wanted(
+        nodes=(head, idle, lazy),
+        demands=(
+            demand({"CPU": 3}, 2, name="a"),
+            demand({"CPU": 1}, 2, name="b"),
+            demand({"X": 1}, name="c"),
+        ),
+    )
+    answer = what_if(spec, wanted)
+    acted = loop_plan(spec, wanted.nodes, wanted)
+    bought = Counter(record.node_type for record in acted.writes if record.instance_id not in {"h", "w", "z"})
+    assert bought == Counter(answer.packing.launch) == Counter(cpu=2)
+    assert [drain.instance_id for drain in acted.actions if isinstance(drain, Drain)] == ["z"]
+    assert [removal.instance_id for removal in answer.packing.removals] == ["z"]
+    planned = [verdict for verdict in answer.verdicts if verdict.subject is Subject.DEMAND]
+    assert [replace(v, since=None) for v in acted.verdicts if v.subject is Subject.DEMAND] == planned
+    assert len(planned) >= 3
