@@ -61,9 +61,9 @@ class Fleet:
         outcome = self._attempt(filler)
         complete = not filler.alive
         if complete or not is_gang:
-            posting = Posting(self._ledger, runs, self._book, is_gang)
+            posting = Posting(runs)
             self._commit(outcome, posting)
-            posting.close()
+            posting.close(self._ledger, self._book, is_gang)
         return complete
 
     def _attempt(self, filler: Filler) -> Outcome:

@@ -69,5 +69,5 @@ def _solution(survey: Survey, ledger: Ledger, fleet: Fleet) -> PackSolution:
     # A machine on its way is not resized: it was planned at its largest size from the start.
     resize = {n: Resources(survey.largest[n]) for n in sorted(fleet.grown) if problem.nodes[n].runs}
     return PackSolution(
-        launch=launch, placements=ledger.placements(), unplaced=tuple(ledger.unplaced), resize=resize
+        launch=launch, placements=tuple(ledger.placements), unplaced=tuple(ledger.unplaced), resize=resize
     )
