@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
 from typing_extensions import assert_never
 
 from muster.base.ids import InstanceId, RequestId
@@ -43,7 +44,8 @@ class Executor:
         for action in given:
             # A leftover that this tick decided again is done with: one call, not two.
             is_newest = any(newest[type(action), i] == action.request_id for i in _subjects(action))
-            if not is_newest or not is_wanted(action, instances) or self._hand_over(action):
+            wanted = is_newest and is_wanted(action, instances)
+            if not wanted or self._hand_over(narrowed(action, instances)):
                 done.append(action.request_id)
         if done:
             self._ports.store.handed_over(done)
@@ -123,6 +125,15 @@ def _kind(error: ProviderError) -> FailureKind:
 def _subjects(action: Action) -> tuple[InstanceId, ...]:
     """The records an effect is for."""
     return action.instance_ids if isinstance(action, Launch | Terminate) else (action.instance_id,)
+
+
+def narrowed(action: Action, instances: Mapping[InstanceId, Instance]) -> Action:
+    """A repeated terminate names only machines still to go: one may serve under a new record by now."""
+    if not isinstance(action, Terminate):
+        return action
+    pairs = zip(action.instance_ids, action.cloud_ids, strict=True)
+    left = [pair for pair in pairs if _is(instances.get(pair[0]), InstanceState.TERMINATING)]
+    return replace(action, instance_ids=tuple(i for i, _ in left), cloud_ids=tuple(c for _, c in left))
 
 
 def is_wanted(action: Action, instances: Mapping[InstanceId, Instance]) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from muster.base.ids import CloudId, InstanceId
+from muster.base.ids import InstanceId
 from muster.cluster.model import Instance, NodeKind
 from muster.cluster.plan import Subject
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, ON_CLOUD, InstanceState
 from muster.sim.hot_loop import NoHotLoop
 from muster.sim.scene import Scene
 from muster.sim.spend import SpendAddsUp
+from muster.sim.tasks import SimNode
 
 _S = InstanceState
 Check = Callable[[Scene], Iterator[str]]
@@ -29,7 +30,8 @@ def safety_checks() -> tuple[Check, ...]:
         no_machine_has_two_owners,
         no_machine_is_forgotten,
         no_launch_goes_over_a_limit,
-        BusyNodesAreDrainedFirst(),
+        busy_nodes_are_drained_first,
+        OnlyWhatIsLeavingIsTerminated(),
         the_head_is_left_alone,
         states_follow_the_table,
         VersionsGrow(),
@@ -89,31 +91,51 @@ def _is_wish(instance: Instance) -> bool:
     return instance.history[0].state is _S.QUEUED and instance.state in STAYING
 
 
-class BusyNodesAreDrainedFirst:
-    """No machine is given back while its node works, unless a drain's deadline has passed.
+def busy_nodes_are_drained_first(scene: Scene) -> Iterator[str]:
+    """No machine is given up while its node works, unless a drain's deadline has passed.
 
-    The controller cannot know of a node that no readable report ever showed to it; of every other node it must.
-    Nor can it take a terminate back when a node restarts on a machine already handed over.
+    Judged when the decision is written: it cannot be taken back when a node restarts on the machine later. Of a
+    node that no report showed the controller cannot know, unless it did not look.
     """
+    if scene.clock_was_set:
+        return
+    for commit in scene.store.commits:
+        for record in commit.plan.writes:
+            before = commit.before[record.instance_id]
+            if not record.entered(_S.TERMINATING) or (before is not None and before.entered(_S.TERMINATING)):
+                continue
+            machine = scene.cloud.machines.get(record.cloud_id) if record.cloud_id else None
+            node = scene.runtime.node_on(machine) if machine and machine.exists else None
+            if node is not None and node.running and _is_known(scene, node) and not _is_drained(scene, node):
+                left_s = (node.drain_deadline_at or scene.world.time) - scene.world.time
+                yield f"{record.cloud_id} was given up under {len(node.running)} running tasks, drained {left_s:g} s more"
+
+
+def _is_known(scene: Scene, node: SimNode) -> bool:
+    report = scene.runtime.report_read
+    if report is None:
+        return True
+    shown = next((seen for seen in report.nodes if seen.node_id == node.node_id), None)
+    return shown is not None or node.node_id in scene.runtime.shown_alive
+
+
+def _is_drained(scene: Scene, node: SimNode) -> bool:
+    return node.drain_deadline_at is not None and node.drain_deadline_at <= scene.world.time
+
+
+class OnlyWhatIsLeavingIsTerminated:
+    """Every terminate call names machines whose record says TERMINATING."""
 
     def __init__(self) -> None:
         self._seen = 0
-        self._first: dict[CloudId, float] = {}
 
     def __call__(self, scene: Scene) -> Iterator[str]:
-        calls = scene.cloud.terminated
-        for at, cloud_id in calls[self._seen :]:
-            first = self._first.setdefault(cloud_id, at)
-            machine = scene.cloud.machines.get(cloud_id)
-            node = scene.runtime.node_on(machine) if machine and machine.exists else None
-            if node is None or not node.running or node.is_head or node.joined_at > first:
-                continue
-            unknown = node.node_id not in scene.runtime.shown_alive and scene.runtime.report_read is not None
-            drained = node.drain_deadline_at is not None and node.drain_deadline_at <= at
-            if not unknown and not drained and not scene.clock_was_set:
-                drain = "no drain" if node.drain_deadline_at is None else f"{node.drain_deadline_at - at:g} s early"
-                yield f"{cloud_id} was terminated under {len(node.running)} running tasks ({drain})"
-        self._seen = len(calls)
+        calls = scene.cloud.terminated[self._seen :]
+        self._seen += len(calls)
+        leaving = {r.cloud_id for r in scene.store.live.values() if r.state is _S.TERMINATING} if calls else set()
+        for _, cloud_id in calls:
+            if cloud_id not in leaving:
+                yield f"{cloud_id} was terminated, no record says so"
 
 
 def the_head_is_left_alone(scene: Scene) -> Iterator[str]:

@@ -130,12 +130,10 @@ class SimCloud:
         self._sold_out_until[node_type] = self._world.time + for_s
 
     def restock(self) -> None:
-        """Every stockout is over; limits of the catalogue stay."""
+        """Every shortage is over: whatever is asked for can be had."""
         self._sold_out_until.clear()
-
-    def has_stock(self, node_type: str) -> bool:
-        """Whether one more machine of this type could be had right now."""
-        return self._why_not(node_type) is None
+        self.sells.capacity.clear()
+        self.sells.quota = None
 
     def create(
         self, node_type: str, kind: NodeKind = NodeKind.WORKER, request: RequestId | None = None

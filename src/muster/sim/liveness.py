@@ -19,7 +19,6 @@ from muster.sim.tasks import matches
 
 _S = InstanceState
 IDLE_SLACK_S = 60.0
-ASKING = frozenset({Reason.BLOCKED_BY_BACKOFF, Reason.WAITING_FOR_LAUNCH, Reason.WAITING_FOR_NODE})
 
 
 def unrest(scene: Scene) -> Iterator[str]:
@@ -69,9 +68,7 @@ def _holds(scene: Scene, reason: Reason, fitting: Sequence[NodeType]) -> bool:
         return all(have[t.name] >= t.max_nodes for t in fitting)
     if reason is Reason.BLOCKED_BY_CLUSTER_LIMIT:
         return limit is not None and sum(have.values()) >= limit
-    if reason in ASKING:
-        return any(not scene.cloud.has_stock(t.name) for t in fitting if have[t.name] < t.max_nodes)
-    return False
+    return False  # placed, on its way or backed off: none of that may last
 
 
 def _holders(scene: Scene, shape: Resources, selectors: Sequence[Selector]) -> list[NodeType]:
@@ -85,10 +82,7 @@ def _holders(scene: Scene, shape: Resources, selectors: Sequence[Selector]) -> l
 
 def _passing_states(scene: Scene) -> Iterator[str]:
     for instance in scene.store.live.values():
-        if instance.state is _S.RAY_RUNNING:
-            continue
-        asked_in_vain = instance.state in (_S.QUEUED, _S.REQUESTED) and not scene.cloud.has_stock(instance.node_type)
-        if not asked_in_vain:
+        if instance.state is not _S.RAY_RUNNING:
             yield f"{instance.instance_id} ({instance.node_type}) is {instance.state.name}: {instance.details}"
 
 
@@ -119,7 +113,7 @@ def _limits(scene: Scene) -> Iterator[str]:
         yield f"{total} machines, the cluster's maximum is {spec.max_nodes}"
     for t in spec.node_types:
         least = min(t.min_nodes, t.max_nodes)
-        if have[t.name] < least and not full and scene.cloud.has_stock(t.name):
+        if have[t.name] < least and not full:
             yield f"{have[t.name]} machines of {t.name}, its minimum is {least}"
 
 

@@ -100,11 +100,15 @@ class Run:
         self._note("calm" if calm else "faulty")
         scene.store.commits.clear()
         if calm:
-            self._rested = 0 if any(True for _ in unrest(scene)) else self._rested + 1
+            self._rested = self._rested + 1 if self._is_at_rest() else 0
         else:
             report.faulty_ticks += 1
             self._strike()
         scene.world.advance(self.setting.tick_s)
+
+    def _is_at_rest(self) -> bool:
+        calm_s = (self.report.ticks - self.setting.faulty_ticks) * self.setting.tick_s
+        return calm_s > self.setting.settle_s and not any(True for _ in unrest(self.scene))
 
     def _note(self, phase: str) -> None:
         line, happened = self._trace.line(self.scene, self.report.ticks, phase)

@@ -134,16 +134,16 @@ class SimRuntime:
     def _finish(self, task: Task, attempt: int) -> None:
         if task.node is None or task.attempt != attempt or not task.node.machine.exists:
             return  # its node or its machine went away meanwhile
-        now = self._world.time
-        for member in task.gang.tasks if task.gang else (task,):
-            if member.node is not None:
-                node = member.node
-                node.give_back(member, now)
-                self._settle(node)
-            member.done = True
-            self.finished += 1
         if task.gang:
-            del self.gangs[task.gang.gang_id]
+            del self.gangs[task.gang.gang_id]  # before nodes settle: whatever they do, this gang is done
+        members = tuple(task.gang.tasks if task.gang else (task,))
+        held_by = [member.node for member in members if member.node is not None]
+        for member in members:
+            if member.node is not None:
+                member.node.give_back(member, self._world.time)
+            self.finished += 1
+        for node in held_by:
+            self._settle(node)
         self.schedule()
 
     def _settle(self, node: SimNode) -> None:
@@ -178,16 +178,17 @@ class SimRuntime:
         if not node.alive:
             return
         node.status, node.died_at = NodeStatus.DEAD, self._world.time
+        emptied: list[SimNode] = []
         for task in tuple(node.running.values()):
             for member in task.gang.tasks if task.gang else (task,):
                 if member.node is not None:
-                    held_by = member.node
-                    held_by.give_back(member, self._world.time)
-                    if held_by is not node:
-                        self._settle(held_by)
+                    emptied.append(member.node)
+                    member.node.give_back(member, self._world.time)
                 member.attempt += 1
             if task.gang is None:
                 self._enqueue(task)
+        for other in emptied:
+            self._settle(other)
         self.schedule()
 
     # -- the report -------------------------------------------------------------------------------

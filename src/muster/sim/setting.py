@@ -61,8 +61,9 @@ class Setting:
     spec: ClusterSpec
     catalogue: Catalogue
     tick_s: float = 5.0
-    faulty_ticks: int = 160
+    faulty_ticks: int = 90
     calm_s: float = 1500.0  # how long the cluster has to come to rest once the faults stop
+    settle_s: float = 240.0  # how long calm is watched at least: most work ends and idle machines leave
     waves: int = 6  # bursts of work during the faulty part
     dead_kept_s: float = 60.0  # how long the runtime lists dead nodes
     install_s: float = 10.0
@@ -78,7 +79,7 @@ def drawn(seed: Seed) -> Setting:
     setting = Setting(
         spec=spec,
         catalogue=_catalogue(draw, spec),
-        tick_s=draw.choice((4.0, 5.0, 8.0)),
+        tick_s=draw.choice((5.0, 8.0, 12.0)),
         waves=draw.randint(2, 8),
         dead_kept_s=draw.choice((0.0, 60.0, 600.0)),
         install_s=draw.choice((5.0, 20.0)),
@@ -119,7 +120,7 @@ def _spec(draw: random.Random) -> ClusterSpec:
         node_types=(head_type(draw.choice((0, 4))), *workers),
         max_nodes=draw.choice((None, 6, 12, 20)),
         idle_timeout_s=draw.choice((20.0, 40.0, 90.0)),
-        objective=draw.choice((Objective.AUTO, Objective.UTILIZATION, Objective.COST)),
+        objective=draw.choices((Objective.UTILIZATION, Objective.COST, Objective.AUTO), (70, 20, 10))[0],
         check_launch_hash=draw.random() < 0.3,
         conserve_gpus=draw.random() < 0.7,
         install_runtime=draw.random() < 0.3,

@@ -32,7 +32,6 @@ class Task:
     gang: GangWork | None = None
     attempt: int = 0
     node: SimNode | None = None
-    done: bool = False
 
 
 @dataclass
