@@ -91,11 +91,25 @@ def test_w18_an_impossible_shape_names_the_nearest_type_and_what_it_lacks():
     ]
 
 
-def test_fewer_missing_resources_are_nearer_than_a_smaller_gap():
-    types = [node_type("a", {"CPU": 7}), node_type("b", {"CPU": 1, "GPU": 1})]
-    request = pack_request(types, demands=(demand({"CPU": 8, "GPU": 1}),))
-    found = told(request, Subject.DEMAND)[0]
-    assert (found.target, found.lacks) == ("b", {"CPU": 7.0})
+@pytest.mark.parametrize(
+    ("types", "target", "lacks"),
+    [
+        # 1/8 + all of the GPU is more than 7/8 of the CPUs
+        ([node_type("a", {"CPU": 7}), node_type("b", {"CPU": 1, "GPU": 1})], "b", {"CPU": 7.0}),
+        # equally short: the one whose labels suit
+        (
+            [node_type("a", {"CPU": 8}), node_type("b", {"CPU": 8}, labels={"zone": "z"})],
+            "b",
+            {"GPU": 1.0},
+        ),
+        # equally short: the first
+        ([node_type("a", {"CPU": 8}), node_type("b", {"CPU": 9})], "a", {"GPU": 1.0}),
+    ],
+)
+def test_the_nearest_type_is_short_of_the_smallest_shares(types, target, lacks):
+    asked = demand({"CPU": 8, "GPU": 1}, selectors=(selector(zone="z"),))
+    found = told(pack_request(types, demands=(asked,)), Subject.DEMAND)
+    assert [(v.reason, v.target, v.lacks) for v in found] == [(Reason.INFEASIBLE, target, lacks)]
 
 
 def test_labels_that_no_type_has_are_infeasible_and_named():
@@ -164,7 +178,23 @@ def test_a_type_that_is_backed_off_and_full_is_a_limit_not_a_back_off():
 def test_nodes_on_their_way_out_explain_a_full_type():
     a = node_type("a", max_nodes=1)
     found = told(pack_request([a], leaving={"a": 1}, demands=(demand(),)), Subject.DEMAND)
-    assert [verdict.reason for verdict in found] == [Reason.BLOCKED_BY_TYPE_LIMIT]
+    assert [(verdict.reason, verdict.detail) for verdict in found] == [
+        (
+            Reason.BLOCKED_BY_TYPE_LIMIT,
+            "every node type that can hold {CPU: 1} is at its maximum: a (1)",
+        )
+    ]
+
+
+def test_a_node_that_only_now_turned_out_idle_explains_a_full_type():
+    a = node_type("a", max_nodes=1)
+    nodes = (pack_node("i-1", a, total={"CPU": 0.5}, idle_s=9.0),)
+    request = pack_request([a], nodes=nodes, idle_timeout_s=1.0, demands=(demand(),))
+    found = told(request, Subject.DEMAND)
+    assert [verdict.detail for verdict in found] == [
+        "every node type that can hold {CPU: 1} is at its maximum: a (1)"
+    ]
+    assert [verdict.reason for verdict in told(request, Subject.NODE)] == [Reason.REMOVED_IDLE]
 
 
 def test_a_node_that_must_go_leaves_room_so_the_cluster_limit_is_what_blocks():
@@ -254,6 +284,30 @@ def test_a_shape_that_only_an_enlarged_machine_can_hold_is_feasible():
     assert [(v.reason, v.lacks) for v in found] == [
         (Reason.BLOCKED_BY_TYPE_LIMIT, {}),
         (Reason.INFEASIBLE, {"CPU": 1.0}),
+    ]
+
+
+def test_a_type_is_never_smaller_than_it_is_sold():
+    a = node_type("a", {"CPU": 4}, resize=ResizeLimits(maximum=amounts({"CPU": 2})), max_nodes=0)
+    found = told(pack_request([a], demands=(demand({"CPU": 4}),)), Subject.DEMAND)
+    assert [verdict.reason for verdict in found] == [Reason.BLOCKED_BY_TYPE_LIMIT]
+
+
+@pytest.mark.parametrize(
+    ("minimum", "maximum", "missing"),
+    [
+        (2, 5, "; 1 of its minimum of 2 are missing"),  # the outdated one is gone, one is left
+        (5, 2, "; 1 of its minimum of 5 are missing"),
+        (1, 5, ""),
+        (0, 5, ""),
+    ],
+)
+def test_a_type_that_is_backed_off_says_how_much_of_its_minimum_is_missing(minimum, maximum, missing):
+    a = node_type("a", min_nodes=minimum, max_nodes=maximum, launch_hash="new")
+    nodes = (pack_node("i-1", a), pack_node("i-2", a, launch_hash="old"))
+    request = pack_request([blocked(a)], nodes=nodes, check_launch_hash=True)
+    assert [verdict.detail for verdict in told(request, Subject.NODE_TYPE)] == [
+        f"a failed (capacity: sold out); next try in 12 s{missing}"
     ]
 
 

@@ -181,6 +181,34 @@ def test_pi_1_a_minimum_keeps_machines_on_their_way():
     assert packing.pending_idle == {"a": (NOW - 80,)}
 
 
+def test_pi_1_a_head_on_its_way_is_not_tracked():
+    a = node_type("a")
+    request = pack_request(
+        [a],
+        nodes=(pack_node("i-head", a, state=ALLOCATED, kind=NodeKind.HEAD),),
+        pending_idle_s=60.0,
+        pending_idle={"a": (NOW - 500,)},
+    )
+    packing = pack(request)
+    assert (packing.removals, packing.pending_idle) == ((), {})
+
+
+def test_a_running_node_that_goes_takes_no_time_from_those_on_their_way():
+    a = node_type("a")
+    nodes = (pack_node("i-runs", a, idle_s=9.0), pack_node("i-comes", a, state=ALLOCATED))
+    request = pack_request(
+        [a], nodes=nodes, idle_timeout_s=5.0, pending_idle_s=60.0, pending_idle={"a": (NOW - 10,)}
+    )
+    packing = pack(request)
+    assert (removed(packing), packing.pending_idle) == (["i-runs"], {"a": (NOW - 10,)})
+
+
+def test_machines_bought_for_a_minimum_count_towards_it_once():
+    a = node_type("a", min_nodes=3)
+    packing = pack(pack_request([a], nodes=pack_nodes(1, a, idle_s=9.0), idle_timeout_s=1.0))
+    assert (packing.launch, packing.removals) == ({"a": 2}, ())
+
+
 def test_pi_1_new_machines_of_this_pass_are_not_tracked():
     packing = pack(pack_request([node_type("a", min_nodes=2)], pending_idle_s=60.0))
     assert (packing.launch, packing.pending_idle) == ({"a": 2}, {})

@@ -248,6 +248,12 @@ def test_rooms_are_those_before_anything_was_bought():
     assert (packing.offers[0].room, packing.room) == (3, 9)
 
 
+def test_rooms_are_counted_after_the_cluster_shrank():
+    a = node_type("a", max_nodes=4)
+    packing = pack(pack_request([a], nodes=pack_nodes(3, a), max_nodes=1))
+    assert (packing.offers[0].room, packing.room) == (3, 0)
+
+
 def test_the_list_is_grouped_by_type_in_order_of_appearance_with_new_machines_in_front():
     a, b, c = node_type("a"), node_type("b", min_nodes=2), node_type("c", min_nodes=1)
     nodes = (pack_node("i-1", a), pack_node("i-2", b), pack_node("i-3", a))

@@ -74,7 +74,11 @@ def test_placements_of_the_three_kinds_are_counted_apart_and_repeats_are_added()
             Placement(Book.DEMAND, True, 0, -1, "a", 2),
             Placement(Book.CONSTRAINT, False, 0, 1, "a", 4),
         ),
-        unplaced=(Unplaced(Book.DEMAND, False, 0, 1), Unplaced(Book.CONSTRAINT, False, 0, 2)),
+        unplaced=(
+            Unplaced(Book.DEMAND, False, 0, 1),
+            Unplaced(Book.CONSTRAINT, False, 0, 1),
+            Unplaced(Book.CONSTRAINT, False, 0, 1),
+        ),
         resize={1: amounts({"CPU": 9})},
     )
     request = pack_request(
@@ -331,6 +335,7 @@ def test_w8_a_draining_node_is_only_a_number_so_it_cannot_be_removed_twice():
     a = node_type("a", max_nodes=1)
     packing = pack(pack_request([a], nodes=pack_nodes(1, a), leaving={"a": 3}, max_nodes=1))
     assert packing.removals == ()
+    assert (packing.offers[0].room, packing.room) == (0, 0)
 
 
 def test_w30_the_second_alternative_of_a_gang_is_tried():
@@ -421,6 +426,13 @@ def test_the_price_is_that_of_all_that_is_launched():
 def test_a_launched_type_without_a_price_makes_the_price_unknown():
     types = [node_type("a", price_per_hour=1.5, min_nodes=1), node_type("b", min_nodes=1)]
     assert pack(pack_request(types)).price_per_hour is None
+
+
+@pytest.mark.parametrize(("is_conserved", "launch"), [(True, {"cpu": 1}), (False, {"gpu": 1})])
+def test_gpu_machines_are_conserved_unless_told_otherwise(is_conserved, launch):
+    types = [node_type("cpu", {"CPU": 4, "disk": 1}), node_type("gpu", {"CPU": 1, "GPU": 1})]
+    asked = (demand({"CPU": 1}),)
+    assert pack(pack_request(types, demands=asked, conserve_gpus=is_conserved)).launch == launch
 
 
 def test_resources_reach_the_engine_as_they_are():

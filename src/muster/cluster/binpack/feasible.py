@@ -47,7 +47,7 @@ def labels_suit(demand: Demand, labels: Mapping[str, str]) -> bool:
 
 
 def nearest(demand: Demand, offers: Sequence[Offer]) -> Nearest:
-    """The type with the fewest resources short, then the smallest share short, then the first listed."""
+    """The type that is short of the smallest shares of what is asked; then the first listed."""
     wanted = f"{{{demand.shape}}}"
     if not offers:
         return Nearest("", {}, f"no node type can hold {wanted}: the config has no node types")
@@ -65,10 +65,10 @@ def nearest(demand: Demand, offers: Sequence[Offer]) -> Nearest:
     return Nearest(chosen.name, {name: units / SCALE for name, units in lacks.items()}, detail)
 
 
-def _shortfall(demand: Demand, node_type: NodeType) -> tuple[int, float, bool]:
+def _shortfall(demand: Demand, node_type: NodeType) -> tuple[float, bool]:
     lacks = capacity(node_type).lacks(demand.shape)
     share = sum(units / demand.shape[name] for name, units in lacks.items())
-    return len(lacks), share, not labels_suit(demand, node_type.labels)
+    return share, not labels_suit(demand, node_type.labels)
 
 
 def _selector_text(selector: Selector) -> str:

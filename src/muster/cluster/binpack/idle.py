@@ -42,10 +42,9 @@ def remove_idle(
     )
 
 
-def idle_limit_s(known: NodeType | None, cluster_s: float | None) -> float | None:
-    """How long a node of this type may be idle; None: for ever. Below 0 counts as 0: busy is never idle."""
-    limit_s = cluster_s if known is None or known.idle_timeout_s is None else known.idle_timeout_s
-    return None if limit_s is None else max(limit_s, 0.0)
+def idle_limit_s(known: NodeType, cluster_s: float | None) -> float | None:
+    """How long a node of this type may be idle; None: for ever."""
+    return cluster_s if known.idle_timeout_s is None else known.idle_timeout_s
 
 
 def _expired_running(
@@ -58,7 +57,7 @@ def _expired_running(
     running, head = InstanceState.RAY_RUNNING, NodeKind.HEAD
     expired = []
     for node in nodes:
-        if node.idle_s > 0 and node.state is running:  # a busy node is done with after one comparison
+        if node.idle_s > 0 and node.state is running:  # a busy node never goes, whatever the limit
             limit_s = limits_s.get(node.node_type)
             is_over = limit_s is not None and node.idle_s > limit_s
             if is_over and node.kind is not head and node.key not in needed:
