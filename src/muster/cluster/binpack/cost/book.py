@@ -14,9 +14,9 @@ from muster.cluster.binpack.cost.arrays import Bins, Floats, Ints, Items, Market
 from muster.cluster.binpack.cost.columns import Fractional, generate, start_values
 from muster.cluster.binpack.cost.nodes import Filled, fill_nodes
 from muster.cluster.binpack.cost.purchase import Till, buy_greedily, whole_machines
-from muster.cluster.binpack.cost.tail import improve_tail
 
 MOST_ROUNDS = 10
+ROUND_UP_FROM = (1.0 - 1e-6, 0.5)  # parts of a machine: never, then as in school
 CELLS_IN_ALL = 60_000  # bins x classes, over all rounds
 
 
@@ -66,12 +66,13 @@ def _one_round(
     filled = fill_nodes(bins, items, wanted, prices)
     buyable = np.where(_can_hold(items, market), filled.left, 0.0)
     plan = generate(items, market, buyable, prices, earlier)
-    till = Till(items, market, buyable)
-    whole_machines(till, plan)
-    buy_greedily(till, plan.value, plan.rent)
-    improve_tail(till, plan.value, plan.rent)
-    layout = _layout(filled, till, buyable)
-    return layout, plan, _learn(prices, plan.value, wanted, filled)
+    layouts = []
+    for up_from in ROUND_UP_FROM:
+        till = Till(items, market, buyable)
+        whole_machines(till, plan, up_from)
+        buy_greedily(till, plan.value, plan.rent)
+        layouts.append(_layout(filled, till, buyable))
+    return min(layouts, key=_rank), plan, _learn(prices, plan.value, wanted, filled)
 
 
 def _learn(old: Floats, new: Floats, wanted: Floats, filled: Filled) -> Floats:

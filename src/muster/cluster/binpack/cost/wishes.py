@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from muster.cluster.binpack.cost.asks import ask_of
 from muster.cluster.binpack.cost.stock import Stock
-from muster.cluster.model import Demand, Gang
+from muster.cluster.model import Demand, Gang, Strategy
 
 
 def narrowed(demand: Demand, stock: Stock) -> Demand:
@@ -24,5 +24,8 @@ def narrowed(demand: Demand, stock: Stock) -> Demand:
 
 
 def narrowed_gang(gang: Gang, stock: Stock) -> Gang:
+    """Every bundle narrowed; strict packing merges by the selectors as asked, so those stay."""
+    if gang.strategy is Strategy.STRICT_PACK:
+        return gang
     options = tuple(tuple(narrowed(demand, stock) for demand in option) for option in gang.options)
     return replace(gang, options=options)
