@@ -9,8 +9,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from muster.cluster.binpack.utilization.contest import FAR, Contest, Entry
-from muster.cluster.binpack.utilization.fill import Fill, Filler
+from muster.cluster.binpack.utilization.contest import FAR, Contest, Entry, Question
+from muster.cluster.binpack.utilization.fill import Fill
 from muster.cluster.binpack.utilization.states import State
 
 
@@ -30,9 +30,9 @@ class Purchase(NamedTuple):
     machines: int
 
 
-def choose_nodes(filler: Filler, candidates: Mapping[State, Sequence[int]]) -> list[Pick]:
+def choose_nodes(question: Question, candidates: Mapping[State, Sequence[int]]) -> list[Pick]:
     """The best node first, each at most once, until nothing more fits."""
-    contest = Contest(filler)
+    contest = Contest(question)
     places = list(candidates.values())
     for state, mine in candidates.items():
         contest.enter(state, mine[0])
@@ -63,10 +63,10 @@ def _pick(entry: Entry, places: Sequence[int]) -> Pick:
 
 
 def choose_offers(
-    filler: Filler, offers: Sequence[State], rooms: Sequence[int], room: int | None
+    question: Question, offers: Sequence[State], rooms: Sequence[int], room: int | None
 ) -> list[Purchase]:
     """The best type first; a type that was bought goes to the end of the line, so ties alternate."""
-    contest = Contest(filler)
+    contest = Contest(question)
     rooms = list(rooms)
     offer_of = [offer for offer, left in enumerate(rooms) if left > 0]
     for line, offer in enumerate(offer_of):

@@ -16,6 +16,8 @@ from muster.cluster.binpack.utilization.states import State
 Ranked = tuple[int, float, float, int, int, int, int]  # key, place in the list, entry, stamp
 Note = tuple[int, int]  # entry, stamp
 FAR = 1 << 62  # a place, or a number of times, beyond any other
+_NOTHING: Key = (0, 0.0, 0.0, 0)
+_REMEMBERED = 100_000  # first answers per question: bounds the memory, not the result
 
 
 class Entry:
@@ -30,24 +32,52 @@ class Entry:
         self.fitting = fitting  # the runs whose shape fits
         self.stamp = 0  # raised whenever what is noted about the entry elsewhere becomes void
         self.fill: Fill | None = None
-        self.key: Key = (0, 0.0, 0.0, 0)
+        self.key = _NOTHING
         self.bound: Bound | None = None
+
+
+class Question:
+    """What an attempt asks for, kept when the next gang asks the same: first answers are remembered."""
+
+    def __init__(self, filler: Filler) -> None:
+        self.filler = filler
+        self._first: dict[State, tuple[int, Fill | None, Key]] = {}
+
+    def first_answer(self, state: State) -> tuple[int, Fill | None, Key]:
+        """The runs that fit, the fill and its key before anything was placed elsewhere."""
+        answer = self._first.get(state)
+        if answer is None:
+            if len(self._first) >= _REMEMBERED:
+                self._first.clear()
+            fitting = self.filler.fitting(state.free)
+            fill = self.filler.fill(state, fitting)
+            key = _NOTHING if fill is None else key_of(state, fill, self.filler.gpu_mark)
+            answer = self._first[state] = (fitting, fill, key)
+        return answer
 
 
 class Contest:
     """Candidates competing for what `filler` has left."""
 
-    def __init__(self, filler: Filler) -> None:
-        self._filler = filler
+    def __init__(self, question: Question) -> None:
+        self._question = question
+        self._filler = filler = question.filler
         self._entries: list[Entry] = []
         self._ready: list[Ranked] = []
         self._waiting: list[Ranked] = []
         self._watch = [Watch() for _ in filler.runs]
 
     def enter(self, state: State, place: int) -> None:
-        entry = Entry(len(self._entries), state, place, self._filler.fitting(state.free))
+        fresh = self._filler.fresh
+        fitting = self._question.first_answer(state)[0] if fresh else self._filler.fitting(state.free)
+        entry = Entry(len(self._entries), state, place, fitting)
         self._entries.append(entry)
-        self._refill(entry)
+        if not fresh:
+            self._refill(entry)
+            return
+        _, entry.fill, entry.key = self._question.first_answer(state)
+        if entry.fill is not None:
+            self._announce(entry, entry.fill)
 
     def leader(self) -> Entry | None:
         """The best entry, taken out: `enter_again` puts it back."""

@@ -38,8 +38,7 @@ class Filler:
 
     def __init__(self, runs: Sequence[Run], columns: Columns) -> None:
         self.runs = runs
-        self.left = [run.amount for run in runs]
-        self.alive = (1 << len(runs)) - 1
+        self.renew()
         self.entangled = columns.entangled
         self.longest = max((len(run.selectors) for run in runs), default=0)
         wanted = [_wanted(run, columns) for run in runs]
@@ -53,6 +52,12 @@ class Filler:
             for column in range(len(columns.index) + 1)
         ]
         self.selecting = sum(1 << s for s, run in enumerate(runs) if run.selectors)
+
+    def renew(self) -> None:
+        """As if nothing had been placed."""
+        self.left = [run.amount for run in self.runs]
+        self.alive = (1 << len(self.runs)) - 1
+        self.fresh = True
 
     def _ready(self, run: Run, units: dict[int, int], columns: Columns) -> Needs:
         used = sum(1 << column for column in units)
@@ -82,6 +87,7 @@ class Filler:
     def take(self, run: int, amount: int) -> int:
         """Count requests as placed; how many are left."""
         left = self.left[run] = self.left[run] - amount
+        self.fresh = False
         if not left:
             self.alive &= ~(1 << run)
         return left

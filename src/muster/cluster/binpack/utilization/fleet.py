@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from muster.cluster.binpack.request import Book
 from muster.cluster.binpack.utilization.choose import Pick, Purchase, choose_nodes, choose_offers
+from muster.cluster.binpack.utilization.contest import Question
 from muster.cluster.binpack.utilization.fill import Fill, Filler
 from muster.cluster.binpack.utilization.ledger import Ledger, Posting
 from muster.cluster.binpack.utilization.runs import Run
@@ -35,6 +36,8 @@ class Fleet:
         self._ledger = ledger
         self._book = book
         self._offers = survey.offer_states()
+        self._questions: dict[tuple[object, ...], Question] = {}  # asked by gangs so far
+        self._refused: set[tuple[object, ...]] = set()  # by the fleet as it stands
         self.grown: set[int] = before.grown if before else set()
         self.bought: list[int] = before.bought if before else []  # the offer of each new machine
         self.rooms: list[int] = before.rooms if before else [offer.room for offer in problem.offers]
@@ -53,25 +56,45 @@ class Fleet:
                     state.frame, other.labels, state.free, state.used, state.lead
                 )
 
-    def place(self, runs: Sequence[Run], is_gang: bool = False) -> bool:
-        """Place what fits, a gang only as a whole; whether everything found a place."""
+    def place(self, runs: Sequence[Run]) -> None:
+        """Place what fits."""
+        if runs:
+            self._commit(self._attempt(Question(Filler(runs, self._survey.columns))), runs, False)
+
+    def place_gang(self, runs: Sequence[Run]) -> bool:
+        """Place all of it or nothing; whether it was placed."""
         if not runs:
             return True
-        filler = Filler(runs, self._survey.columns)
-        outcome = self._attempt(filler)
-        complete = not filler.alive
-        if complete or not is_gang:
-            posting = Posting(runs)
-            self._commit(outcome, posting)
-            posting.close(self._ledger, self._book, is_gang)
-        return complete
+        signature = self._signature(runs)
+        if signature in self._refused:
+            return False
+        question = self._questions.get(signature)
+        if question is None:
+            question = self._questions[signature] = Question(Filler(runs, self._survey.columns))
+        question.filler.renew()
+        outcome = self._attempt(question)
+        if question.filler.alive:
+            self._refused.add(signature)
+            return False
+        self._commit(outcome, runs, True)
+        self._refused.clear()
+        return True
 
-    def _attempt(self, filler: Filler) -> Outcome:
+    def _signature(self, runs: Sequence[Run]) -> tuple[object, ...]:
+        """Gangs with the same signature ask the same; a label that no node has is as good as another."""
+        known = self._survey.columns.lasting_labels | self._survey.carried
+        return tuple(
+            (run.shape, run.selectors, run.avoid and run.avoid[0] in known and run.avoid, run.amount)
+            for run in runs
+        )
+
+    def _attempt(self, question: Question) -> Outcome:
+        filler = question.filler
         groups, aside = self._candidates(filler)
-        chosen = choose_nodes(filler, groups)
+        chosen = choose_nodes(question, groups)
         order, picks = self._reordered(chosen, aside)
-        growths = self._grow(filler, order, picks) if filler.alive and self._survey.largest else []
-        purchases = choose_offers(filler, self._offers, self.rooms, self.room) if filler.alive else []
+        growths = self._grow(question, order, picks) if filler.alive and self._survey.largest else []
+        purchases = choose_offers(question, self._offers, self.rooms, self.room) if filler.alive else []
         return Outcome(order, picks, growths, purchases)
 
     def _candidates(self, filler: Filler) -> tuple[dict[State, list[int]], list[int]]:
@@ -102,7 +125,7 @@ class Fleet:
         return front + middle + [order[place] for place in aside], picks
 
     def _grow(
-        self, filler: Filler, order: list[int], picks: list[tuple[list[int], State, Fill]]
+        self, question: Question, order: list[int], picks: list[tuple[list[int], State, Fill]]
     ) -> list[tuple[list[int], State, Fill]]:
         """Leftovers on nodes that can be enlarged; they keep their places in the list."""
         survey = self._survey
@@ -112,10 +135,11 @@ class Fleet:
             if number in survey.largest and number not in self.grown:
                 state = standing.get(number, self.states[number])
                 groups.setdefault(survey.grown_state(number, self._book, state), []).append(place)
-        chosen = choose_nodes(filler, groups)
+        chosen = choose_nodes(question, groups)
         return [([order[place] for place in pick.places], pick.state, pick.fill) for pick in chosen]
 
-    def _commit(self, outcome: Outcome, posting: Posting) -> None:
+    def _commit(self, outcome: Outcome, runs: Sequence[Run], is_gang: bool) -> None:
+        posting = Posting(runs)
         for numbers, state, fill in (*outcome.picks, *outcome.growths):
             after = self._after(state, fill)
             for number in numbers:
@@ -127,6 +151,7 @@ class Fleet:
             self._buy(purchase)
             name = self._survey.problem.offers[purchase.offer].node_type.name
             posting.note(purchase.fill.takes, -1, name, purchase.machines)
+        posting.close(self._ledger, self._book, is_gang)
 
     def _where(self, number: int) -> tuple[int, str]:
         nodes = self._survey.problem.nodes

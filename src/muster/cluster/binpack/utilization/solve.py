@@ -37,7 +37,7 @@ def solve_utilization(problem: PackProblem) -> PackSolution:
 def _place_gang(fleet: Fleet, ledger: Ledger, problem: PackProblem, item: int) -> None:
     gang = problem.gangs[item]
     for requests in _ways(problem, item, gang):
-        if fleet.place(runs_of(requests), is_gang=True):
+        if fleet.place_gang(runs_of(requests)):
             return
     if bundle_count(gang):
         ledger.unplaced.append(Unplaced(Book.DEMAND, True, item, bundle_count(gang)))

@@ -32,7 +32,17 @@ class Survey:
         self._tail = {name: ranks.index(tail) for name, tail in tails.items()}
         self._usual_tail = ranks.index(_USUAL)
         self.largest = self._largest()
+        self.carried = self._carried()
         self._seen: dict[tuple[object, ...], State] = {}
+
+    def _carried(self) -> frozenset[str]:
+        """The labels that requests look at and that some node has."""
+        wanted = self.columns.labels
+        if not wanted:
+            return frozenset()
+        bearers = [node.labels for node in self.problem.nodes]
+        bearers += [offer.node_type.labels for offer in self.problem.offers]
+        return frozenset(key for labels in bearers for key in labels if key in wanted)
 
     def _largest(self) -> dict[int, Units]:
         """Node number -> what it could be enlarged to, for those that can grow."""
