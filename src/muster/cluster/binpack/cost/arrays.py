@@ -53,6 +53,15 @@ class Purchase(NamedTuple):
     copies: int
 
 
+class Layout(NamedTuple):
+    """Where everything went."""
+
+    loads: Floats  # bins x classes
+    bought: tuple[Purchase, ...]
+    unserved: Floats  # per class
+    cost: float
+
+
 def counts_that_fit(free: Floats, size: Floats) -> Floats:
     """How many of each item fit alone on each row: rows x items."""
     fits = np.full((len(free), len(size)), np.inf)

@@ -6,27 +6,17 @@ prices from that purchase; the best plan seen is kept.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from muster.cluster.binpack.cost.arrays import Bins, Floats, Ints, Items, Market, Purchase, counts_that_fit
+from muster.cluster.binpack.cost.arrays import Bins, Floats, Ints, Items, Layout, Market, counts_that_fit
 from muster.cluster.binpack.cost.columns import Fractional, generate, start_values
+from muster.cluster.binpack.cost.improve import improve
 from muster.cluster.binpack.cost.nodes import Filled, fill_nodes
 from muster.cluster.binpack.cost.purchase import Till, buy_greedily, whole_machines
 
 MOST_ROUNDS = 10
 ROUND_UP_FROM = (1.0 - 1e-6, 0.5)  # parts of a machine: never, then as in school
 CELLS_IN_ALL = 60_000  # bins x classes, over all rounds
-
-
-class Layout(NamedTuple):
-    """Where everything went."""
-
-    loads: Floats  # bins x classes
-    bought: tuple[Purchase, ...]
-    unserved: Floats  # per class
-    cost: float
 
 
 def lay_out(items: Items, bins: Bins, market: Market, wanted: Floats) -> Layout:
@@ -36,17 +26,18 @@ def lay_out(items: Items, bins: Bins, market: Market, wanted: Floats) -> Layout:
     prices = start_values(items, market, wanted)
     dearest = float(market.cost.max(initial=1.0))
     prices = np.where(np.isfinite(prices), prices, dearest)  # only nodes can hold these
-    best: Layout | None = None
+    best: tuple[Layout, Fractional] | None = None
     plan: Fractional | None = None
     for _ in range(_rounds(bins, wanted)):
         layout, plan, learnt = _one_round(items, bins, market, wanted, (prices, plan))
-        if best is None or _rank(layout) < _rank(best):
-            best = layout
+        if best is None or _rank(layout) < _rank(best[0]):
+            best = (layout, plan)
         if not layout.bought and not layout.unserved.any():
             break
         prices = learnt
     assert best is not None
-    return best._replace(bought=tuple(p._replace(type=int(useful[p.type])) for p in best.bought))
+    layout = improve(best[0], bins, items, market, best[1])
+    return layout._replace(bought=tuple(p._replace(type=int(useful[p.type])) for p in layout.bought))
 
 
 def _rounds(bins: Bins, wanted: Floats) -> int:

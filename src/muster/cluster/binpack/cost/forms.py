@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.cost.asks import Ask, Avoidance, ask_of
+from muster.cluster.binpack.cost.asks import Ask, Avoidance, ask_of, selectors_of
 from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, Strategy
 
 
@@ -53,7 +53,7 @@ def bundle_count(gang: Gang) -> int:
 
 
 def _pinned(demand: Demand, pin: LabelMatch) -> Demand:
-    selectors = tuple((*selector, pin) for selector in demand.selectors or ((),))
+    selectors = tuple((*selector, pin) for selector in selectors_of(demand.selectors) or ((),))
     return Demand(shape=demand.shape, count=demand.count, selectors=selectors, avoid=demand.avoid)
 
 

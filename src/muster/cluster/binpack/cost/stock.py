@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from muster.base.resources import Resources, implicit_units
-from muster.cluster.binpack.cost.arrays import Bins, Bools, Floats, Ints, Items, Market
+from muster.cluster.binpack.cost.arrays import Bins, Bools, Floats, Ints, Items, Layout, Market
 from muster.cluster.binpack.cost.asks import Ask, Avoidance, admits, carries
-from muster.cluster.binpack.cost.book import Layout, lay_out
+from muster.cluster.binpack.cost.book import lay_out
 
 LARGEST = 2.0**52  # float64 holds every whole number up to here
 COARSE = 2**40  # a shape of more grains than this is rounded up to a coarser grain
