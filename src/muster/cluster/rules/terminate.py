@@ -49,6 +49,9 @@ _HOLDING = ON_CLOUD - frozenset(_DONE)
 
 
 def _cancelled(draft: Draft) -> list[Instance]:
+    """Not wanted when it arrived. Without a report its node may already be at work: then it waits."""
+    if draft.seen.runtime is None:
+        return []
     return [i for i in draft.in_state(*_CANCELLED) if i.cancelled]
 
 
