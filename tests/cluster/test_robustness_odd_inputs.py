@@ -1,4 +1,4 @@
-"""More odd inputs: doubled ids, absurd counts, ports nobody can read. Set aside, reported; the rest goes on."""
+"""More odd inputs: doubled ids, absurd counts, ports nobody can read. Set aside; the rest goes on."""
 
 from __future__ import annotations
 

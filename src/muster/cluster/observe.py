@@ -172,10 +172,13 @@ class Observer:
         return tuple(item for item in result if is_sound(item))
 
     def _listed(self, what: str, items: object) -> tuple[object, ...]:
-        if isinstance(items, Iterable):
-            return self._ask(what, lambda: tuple(items)) or ()
-        self._note(what, f"not a list: {items!r:.100}")
-        return ()
+        """What can be had of it: a poll tells each thing once, so half of an answer must not be lost."""
+        found: list[object] = []
+        if isinstance(items, Iterable) and not isinstance(items, str | bytes):
+            self._ask(what, lambda: found.extend(items))
+        else:
+            self._note(what, f"not a list: {items!r:.100}")
+        return tuple(found)
 
     def _poll_failures(self) -> None:
         ports = self._ports
