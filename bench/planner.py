@@ -43,12 +43,16 @@ class Case:
     def served(self, party: Party) -> int:
         return self.workload.requests - unserved(party.value)
 
+    def price(self, party: Party) -> float:
+        """$/hour of what it would buy."""
+        return self.workload.price(dict(party.value.launch))
+
     @property
     def cost_ratio(self) -> float | None:
         """Our $/hour over the bound; None without a bound or when something was left unserved."""
         if not self.has_cost_bound or unserved_in_all(self.cost.value):
             return None
-        return self.workload.price(dict(self.cost.value.launch)) / self.bounds.cost_lower_bound_per_hour
+        return self.price(self.cost) / self.bounds.cost_lower_bound_per_hour
 
     def differs(self) -> bool:
         """Whether our launch map is not Ray's: the recorded one, and the one seen now if Ray ran."""
@@ -159,7 +163,9 @@ def our_parties(workload: Workload, options: Options) -> tuple[Party, Party]:
 
 
 def case_figures(cases: list[Case]) -> dict[str, float]:
-    figures: dict[str, float] = {"parity.mismatches": sum(case.differs() for case in cases)}
+    figures: dict[str, float] = {}
+    if cases:
+        figures["parity.mismatches"] = sum(case.differs() for case in cases)
     for case in cases:
         name = case.workload.name
         figures[f"cost_seconds.{name}"] = case.cost.cpu_s
@@ -228,7 +234,7 @@ def case_row(case: Case) -> tuple[str, ...]:
         "NO" if case.differs() else "yes",
         table.seconds(case.cost.cpu_s),
         f"{answer.cost_per_hour:,.2f}",
-        f"{case.workload.price(dict(case.cost.value.launch)):,.2f}",
+        f"{case.price(case.cost):,.2f}",
         "-" if case.cost_ratio is None else f"{case.cost_ratio:.4f}",
     )
 
@@ -239,8 +245,7 @@ def show_served(case: Case) -> None:
     answer = case.bounds.ray_2_60
     rows = [("Ray 2.60", f"{asked - answer.infeasible_requests}", f"{answer.cost_per_hour:,.2f}")]
     for party in (case.utilization, case.cost):
-        price = case.workload.price(dict(party.value.launch))
-        rows.append((f"ours, {party.name}", f"{case.served(party)}", f"{price:,.2f}"))
+        rows.append((f"ours, {party.name}", f"{case.served(party)}", f"{case.price(party):,.2f}"))
     table.show(f"{case.workload.name}: {asked} asked, limits bind", ("planner", "served", "$/h"), rows)
 
 
@@ -248,7 +253,14 @@ def show_generated(cases: list[Case]) -> None:
     if not cases:
         return
     rows = [
-        (case.workload.description, table.seconds(case.utilization.cpu_s), table.seconds(case.cost.cpu_s))
+        (
+            case.workload.description,
+            table.seconds(case.utilization.cpu_s),
+            table.seconds(case.cost.cpu_s),
+            f"{case.price(case.utilization):,.2f}",
+            f"{case.price(case.cost):,.2f}",
+        )
         for case in cases
     ]
-    table.show("planner: how ours grows", ("problem", "utilization CPU s", "cost CPU s"), rows)
+    columns = ("problem", "utilization CPU s", "cost CPU s", "utilization $/h", "cost $/h")
+    table.show("planner: how ours grows", columns, rows)

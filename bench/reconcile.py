@@ -81,6 +81,7 @@ def compare_histories(fresh: SteadyCluster, aged: SteadyCluster, options: Option
     for suffix, title, young, old in (
         ("", "a tick with nothing to do", fresh.tick, aged.tick),
         (".with_a_change", "a tick that writes a record", fresh.tick_with_a_change, aged.tick_with_a_change),
+        (".restart", "opening the ledger after a restart", fresh.restart, aged.restart),
     ):
         without = Party(f"{title}, young", young, budget_s=60.0, max_runs=runs)
         behind = Party(f"{title}, old", old, budget_s=60.0, max_runs=runs)

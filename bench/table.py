@@ -13,13 +13,15 @@ from rich.table import Table
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """One table: the first column is text, the others are figures."""
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(header_style="bold")
     for position, column in enumerate(columns):
         table.add_column(column, justify="right" if position else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     width = None if sys.stdout.isatty() else 160
-    Console(width=width, highlight=False).print(table)
+    console = Console(width=width, highlight=False)
+    console.print(f"\n{title}", markup=False)  # not the table's own title: that wraps at the table's width
+    console.print(table)
 
 
 def note(text: str) -> None:

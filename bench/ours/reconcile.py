@@ -50,7 +50,8 @@ class SteadyCluster:
         self.clock = ManualClock(STARTED_AT)
         self.machines = steady(count)
         self.spec = spec()
-        self.store = SqliteInstanceStore(path, clock=self.clock, retention=KEEP_ALL)
+        self._path = path
+        self.store = self._open(None)
         write_all(self.store, (ended_record(index) for index in range(ended)))
         write_all(self.store, (record_of(machine) for machine in self.machines))
         self._ticks = 0
@@ -73,6 +74,15 @@ class SteadyCluster:
         """The pure function alone."""
         result = timed(lambda: self._snapshot(self.observe()), reconcile)
         return Timed(is_quiet(result.value), result.cpu_s)
+
+    def restart(self) -> Timed:
+        """What a restarted controller pays to open the ledger and read it."""
+        result = timed(self.close, self._open)
+        self.store = result.value
+        return Timed(len(self.store.load().instances) == len(self.machines), result.cpu_s)
+
+    def _open(self, _: None) -> SqliteInstanceStore:
+        return SqliteInstanceStore(self._path, clock=self.clock, retention=KEEP_ALL)
 
     def observe(self) -> Snapshot:
         """What the ports would have told, made anew (no cached sums or keys of an earlier tick)."""
