@@ -1,0 +1,212 @@
+"""The executor: committed effects reach their ports once; what a port refuses comes back as data."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cluster.fakes import Stage
+from tests.cluster.worlds import S, past, record
+
+from muster.cluster.execute import Executor, is_wanted
+from muster.cluster.inbox import Inbox
+from muster.cluster.model import (
+    DrainFailure,
+    FailureKind,
+    InstallFailure,
+    LaunchFailure,
+    StopCause,
+    TerminateFailure,
+)
+from muster.cluster.plan import Drain, Install, Launch, Resize, Terminate
+from muster.errors import (
+    CapacityExhausted,
+    ProviderDenied,
+    ProviderError,
+    ProviderMisconfigured,
+    QuotaExceeded,
+    StoreError,
+    Throttled,
+)
+from muster.testing.builders import amounts
+
+LAUNCH = Launch(request_id="r-1", shape={"cpu": 2, "gpu": 1}, instance_ids=("a", "b", "g"))
+TERMINATE = Terminate(request_id="t-1", cloud_ids=("c-x", "c-y"), instance_ids=("x", "y"))
+DRAIN = Drain(request_id="d-1", instance_id="d", node_id="n-d", cause=StopCause.IDLE, deadline_s=0.0)
+INSTALL = Install(request_id="s-1", instance_id="i", cloud_id="c-i", node_type="cpu")
+RESIZE = Resize(request_id="z-1", instance_id="z", cloud_id="c-z", desired=amounts({"CPU": 8}))
+ALL = (LAUNCH, TERMINATE, DRAIN, INSTALL, RESIZE)
+RECORDS = {
+    r.instance_id: r
+    for r in (
+        *(record(name, S.REQUESTED) for name in ("a", "b", "g")),
+        *(record(name, S.TERMINATING) for name in ("x", "y")),
+        record("d", S.RAY_STOP_REQUESTED),
+        record("i", S.RAY_INSTALLING),
+        record("z", S.RAY_RUNNING),
+    )
+}
+
+
+class Outbox:
+    """A store that only remembers what left the outbox."""
+
+    def __init__(self):
+        self.gone = []
+
+    def handed_over(self, request_ids):
+        self.gone.append(list(request_ids))
+
+
+@pytest.fixture
+def stage():
+    return Stage(store=Outbox())
+
+
+def run(stage, actions=ALL, records=RECORDS):
+    inbox = Inbox()
+    Executor(stage.ports, inbox).execute(actions, records)
+    return inbox
+
+
+def test_each_effect_reaches_its_port_in_order_and_leaves_the_outbox(stage):
+    inbox = run(stage)
+    assert stage.provider.calls == [
+        ("launch", "r-1", {"cpu": 2, "gpu": 1}),
+        ("terminate", "t-1", ("c-x", "c-y")),
+        ("resize", "z-1", "c-z", {"CPU": 8.0}),
+    ]
+    assert stage.drainer.calls == [("drain", DRAIN)]
+    assert stage.installer.calls == [("start", INSTALL)]
+    assert stage.store.gone == [["r-1", "t-1", "d-1", "s-1", "z-1"]]
+    assert (inbox.launch, inbox.terminate, inbox.drain, inbox.install) == ([], [], [], [])
+
+
+def test_nothing_to_do_writes_nothing(stage):
+    run(stage, actions=())
+    assert stage.store.gone == []
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (CapacityExhausted("no"), FailureKind.CAPACITY),
+        (QuotaExceeded("no"), FailureKind.QUOTA),
+        (Throttled("no"), FailureKind.THROTTLED),
+        (ProviderDenied("no"), FailureKind.PERMISSION),
+        (ProviderMisconfigured("no"), FailureKind.CONFIG),
+        (ProviderError("no"), FailureKind.UNKNOWN),
+        (type("Homemade", (ProviderError,), {"kind": "surprise"})("no"), FailureKind.UNKNOWN),
+    ],
+)
+def test_a_refused_launch_comes_back_as_one_failure_per_machine(stage, error, kind):
+    stage.provider.answers["launch"] = error
+    inbox = run(stage)
+    unit = {"request_id": "r-1", "kind": kind, "message": "no"}
+    assert inbox.launch == [LaunchFailure(node_type=name, **unit) for name in ("cpu", "cpu", "gpu")]
+    # It stays in the outbox with its records, and the others went on.
+    assert stage.store.gone == [["t-1", "d-1", "s-1", "z-1"]]
+
+
+def test_a_refused_termination_comes_back_as_one_failure_per_machine(stage):
+    stage.provider.answers["terminate"] = Throttled("slow down")
+    failure = {"kind": FailureKind.THROTTLED, "message": "slow down"}
+    assert run(stage).terminate == [TerminateFailure(cloud_id=c, **failure) for c in ("c-x", "c-y")]
+    assert stage.store.gone == [["r-1", "d-1", "s-1", "z-1"]]
+
+
+def test_refused_drains_and_installations_come_back(stage):
+    stage.drainer.answers["drain"] = ProviderError("busy")
+    stage.installer.answers["start"] = ProviderError("no key")
+    inbox = run(stage)
+    assert inbox.drain == [DrainFailure(instance_id="d", message="busy")]
+    assert inbox.install == [InstallFailure(instance_id="i", message="no key")]
+
+
+def test_a_refused_resize_is_over(stage, caplog):
+    """No record waits for it, so it must not be repeated for ever; the planner asks again if it wants to."""
+    stage.provider.answers["resize"] = ProviderError("too big")
+    run(stage, actions=(RESIZE,))
+    assert stage.store.gone == [["z-1"]]
+    assert caplog.messages == ["resize of c-z refused: too big"]
+
+
+@pytest.mark.parametrize(
+    ("port", "method", "action"),
+    [
+        ("provider", "launch", LAUNCH),
+        ("provider", "terminate", TERMINATE),
+        ("drainer", "drain", DRAIN),
+        ("installer", "start", INSTALL),
+        ("provider", "resize", RESIZE),
+    ],
+)
+def test_an_unknown_outcome_stays_for_next_time_and_the_others_go_on(stage, port, method, action):
+    getattr(stage, port).answers[method] = ConnectionError("reset")
+    inbox = run(stage)
+    assert stage.store.gone == [[a.request_id for a in ALL if a is not action]]
+    assert (inbox.launch, inbox.terminate, inbox.drain, inbox.install) == ([], [], [], [])
+
+
+def test_an_installation_without_installer_is_a_failure_a_person_can_read():
+    stage = Stage(store=Outbox(), installer=False)
+    inbox = run(stage, actions=(INSTALL,))
+    assert inbox.install == [
+        InstallFailure(
+            instance_id="i", message="the cluster is to install the runtime, but no installer is configured"
+        )
+    ]
+
+
+def test_effects_no_record_waits_for_are_dropped_without_a_call(stage):
+    run(stage, records={})
+    assert stage.provider.calls == stage.drainer.calls == stage.installer.calls == []
+    assert stage.store.gone == [["r-1", "t-1", "d-1", "s-1", "z-1"]]
+
+
+@pytest.mark.parametrize(
+    ("leftover", "newer"),
+    [
+        (
+            TERMINATE,
+            Terminate(request_id="t-2", cloud_ids=("c-x", "c-y", "c-w"), instance_ids=("x", "y", "w")),
+        ),
+        (
+            DRAIN,
+            Drain(request_id="d-2", instance_id="d", node_id="n-d", cause=StopCause.IDLE, deadline_s=0.0),
+        ),
+        (RESIZE, Resize(request_id="z-2", instance_id="z", cloud_id="c-z", desired=amounts({"CPU": 4}))),
+    ],
+)
+def test_a_leftover_that_was_decided_again_is_not_done_twice(stage, leftover, newer):
+    run(stage, actions=(leftover, newer))
+    calls = stage.provider.calls + stage.drainer.calls
+    assert len(calls) == 1
+    assert newer.request_id in repr(calls[0])
+    assert stage.store.gone == [[leftover.request_id, newer.request_id]]
+
+
+def test_a_leftover_decided_again_only_in_part_is_still_handed_over(stage):
+    newer = Terminate(request_id="t-2", cloud_ids=("c-x",), instance_ids=("x",))
+    run(stage, actions=(TERMINATE, newer))
+    assert [call[1] for call in stage.provider.calls] == ["t-1", "t-2"]
+
+
+def test_a_launch_is_wanted_only_by_the_attempt_it_was_made_for():
+    first = record("a", S.REQUESTED)
+    second = record("a", S.REQUESTED, history=past((S.REQUESTED, 1), (S.QUEUED, 2), (S.REQUESTED, 3)))
+    again = Launch(request_id="r-1~2.t-5", shape={"cpu": 1}, instance_ids=("a",))
+    assert is_wanted(LAUNCH, {"a": first})
+    assert not is_wanted(LAUNCH, {"a": second})
+    assert is_wanted(again, {"a": second})
+    assert not is_wanted(again, {"a": first})
+    assert not is_wanted(LAUNCH, {"a": record("a", S.REQUESTED, launch_request_id="r-9")})
+    assert not is_wanted(LAUNCH, {"a": record("a", S.QUEUED, launch_request_id="r-1")})
+
+
+def test_a_store_that_cannot_note_it_raises_after_everything_was_handed_over(stage):
+    def refuse(_):
+        raise StoreError("disk full")
+
+    stage.store.handed_over = refuse
+    with pytest.raises(StoreError, match="disk full"):
+        run(stage)
+    assert len(stage.provider.calls) == 3

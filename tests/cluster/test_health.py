@@ -1,0 +1,98 @@
+"""Back-off after failures, and Ray's availability scores."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.cluster.health import after_failure, availabilities, decayed_failures, is_blocked, recoverable
+from muster.cluster.model import Backoff, FailureKind
+from muster.cluster.snapshot import TypeHealth
+
+POLICY = Backoff(base_s=5.0, max_s=600.0, person_base_s=60.0, decay_s=300.0)
+
+
+def fail_again_and_again(kind, times, start=0.0):
+    """Each failure comes right when the pause of the one before is over."""
+    health, now, pauses = TypeHealth(), start, []
+    for _ in range(times):
+        health = after_failure(health, kind, "no", now, POLICY)
+        pauses.append(health.blocked_until - now)
+        now = health.blocked_until
+    return pauses
+
+
+def test_the_first_failure_blocks_for_the_base_and_says_why():
+    health = after_failure(TypeHealth(timed_out_at=3.0), FailureKind.CAPACITY, "sold out", 100.0, POLICY)
+    assert health == TypeHealth(
+        failures=1.0,
+        failed_at=100.0,
+        blocked_until=105.0,
+        kind=FailureKind.CAPACITY,
+        message="sold out",
+        timed_out_at=3.0,
+    )
+    assert [is_blocked(health, at) for at in (100.0, 104.9, 105.0)] == [True, True, False]
+
+
+@pytest.mark.parametrize("kind", [FailureKind.CAPACITY, FailureKind.THROTTLED, FailureKind.UNKNOWN])
+def test_pauses_double_up_to_the_maximum(kind):
+    assert fail_again_and_again(kind, 10) == [5, 10, 20, 40, 80, 160, 320, 600, 600, 600]
+
+
+@pytest.mark.parametrize("kind", [FailureKind.QUOTA, FailureKind.PERMISSION, FailureKind.CONFIG])
+def test_what_needs_a_person_is_asked_less_often(kind):
+    assert fail_again_and_again(kind, 6) == [60, 120, 240, 480, 600, 600]
+
+
+def test_quiet_time_halves_the_count():
+    health = TypeHealth(failures=8.0, failed_at=0.0, blocked_until=100.0)
+    assert decayed_failures(health, 50.0, POLICY) == 8.0  # the pause itself is not quiet time
+    assert decayed_failures(health, 100.0, POLICY) == 8.0
+    assert decayed_failures(health, 400.0, POLICY) == 4.0
+    assert decayed_failures(health, 1_000.0, POLICY) == 1.0
+    assert decayed_failures(health, 1e12, POLICY) < 1e-15
+
+
+def test_after_long_quiet_a_failure_counts_as_the_first():
+    health = TypeHealth(failures=8.0, failed_at=0.0, blocked_until=100.0)
+    pause = after_failure(health, FailureKind.CAPACITY, "no", 100.0 + 40 * 300.0, POLICY).blocked_until
+    assert pause - (100.0 + 40 * 300.0) == pytest.approx(5.0)
+
+
+def test_hundreds_of_failures_stay_finite():
+    health = TypeHealth(failures=1e6, failed_at=0.0, blocked_until=0.0)
+    assert after_failure(health, FailureKind.CAPACITY, "no", 0.0, POLICY).blocked_until == 600.0
+
+
+def test_nobody_knows_of_a_failure_nobody_is_blocked():
+    assert not is_blocked(None, 0.0)
+    assert not is_blocked(TypeHealth(), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("age", "score"), [(0, 0.0), (9.9, 0.0), (11, 11 / 600), (300, 0.5), (600, 1.0), (9e9, 1.0)]
+)
+def test_ps1_a_type_whose_machine_never_came_up_recovers_over_time(age, score):
+    assert recoverable(TypeHealth(timed_out_at=0.0), float(age), 600.0) == pytest.approx(score)
+
+
+def test_short_windows_start_recovering_after_a_tenth():
+    assert recoverable(TypeHealth(timed_out_at=0.0), 1.9, 20.0) == 0.0
+    assert recoverable(TypeHealth(timed_out_at=0.0), 2.0, 20.0) == 0.1
+
+
+def test_types_without_a_timeout_are_fully_available():
+    assert recoverable(None, 0.0, 600.0) == recoverable(TypeHealth(), 0.0, 600.0) == 1.0
+    assert recoverable(TypeHealth(timed_out_at=0.0), 0.0, 0.0) == 1.0
+
+
+def test_the_most_recent_timeout_scores_lowest():
+    health = {
+        "old": TypeHealth(timed_out_at=1.0),
+        "new": TypeHealth(timed_out_at=9.0),
+        "middle": TypeHealth(timed_out_at=5.0),
+        "never": TypeHealth(failures=3.0),
+    }
+    scores = availabilities(health)
+    assert scores == {"new": 0.0, "middle": pytest.approx(1 / 3), "old": pytest.approx(2 / 3)}
+    assert availabilities({}) == {}

@@ -1,0 +1,37 @@
+"""The read model for people."""
+
+from __future__ import annotations
+
+import pytest
+from tests.cluster.worlds import HEAD, S, record
+
+from muster.cluster.plan import Plan, Reason, Subject, Verdict
+from muster.cluster.snapshot import Memory, Quarantined
+from muster.cluster.status import ClusterStatus, status_of
+from muster.testing.builders import NOW
+
+
+def test_a_status_counts_machines_and_money_and_repeats_the_reasons():
+    verdict = Verdict(subject=Subject.CLUSTER, subject_id="", reason=Reason.READ_ONLY)
+    note = Quarantined(source="record x", message="odd")
+    plan = Plan(tick_id="t-1", at=NOW + 3600.0, verdicts=(verdict,), quarantined=(note,))
+    instances = [
+        HEAD,
+        record("a", S.RAY_RUNNING, price_per_hour=1.5),
+        record("b", S.RAY_RUNNING, price_per_hour=1.5),
+        record("c", S.QUEUED, price_per_hour=1.5),
+    ]
+    status = status_of(iter(instances), Memory(spent=10.0), plan)
+    assert status == ClusterStatus(
+        at=NOW + 3600.0,
+        instances={"head": {"RAY_RUNNING": 1}, "cpu": {"RAY_RUNNING": 2, "QUEUED": 1}},
+        price_per_hour=3.0,
+        spent=pytest.approx(13.0),
+        verdicts=(verdict,),
+        quarantined=(note,),
+    )
+
+
+def test_an_empty_cluster_has_an_empty_status():
+    status = status_of((), Memory(), Plan(tick_id="t", at=0.0))
+    assert (status.instances, status.price_per_hour, status.spent) == ({}, 0.0, 0.0)
