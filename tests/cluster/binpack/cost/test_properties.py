@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
+from tests.cluster.binpack.checker import broken_rules_in_detail
+from tests.cluster.binpack.problems import problems
 
 from muster.cluster.binpack.cost import solve_cost, solve_detailed
 from muster.cluster.binpack.request import PackProblem
-from tests.cluster.binpack.checker import broken_rules_in_detail
-from tests.cluster.binpack.problems import problems
 
 quick = settings(
     max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

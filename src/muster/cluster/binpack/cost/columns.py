@@ -47,7 +47,7 @@ def start_values(items: Items, market: Market, wanted: Floats) -> Floats:
 def weightings_for(items: Items, rows: int, most: int = MOST_WEIGHTINGS) -> Floats:
     """As many directions as the size of the problem allows."""
     cells = max(1, rows * len(items.size))
-    return weightings(items.real, int(np.clip(CELLS_PER_FILL // cells, 1, most)))
+    return weightings(items, int(np.clip(CELLS_PER_FILL // cells, 1, most)))
 
 
 def generate(

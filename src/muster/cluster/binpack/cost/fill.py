@@ -14,6 +14,7 @@ import numpy as np
 from muster.cluster.binpack.cost.arrays import Bools, Floats, Ints, Items
 
 TINY = 1e-12
+MOST_WEIGHED_GROUPS = 16
 
 
 class Wish(NamedTuple):
@@ -23,8 +24,12 @@ class Wish(NamedTuple):
     value: Floats
 
 
-def weightings(real: int, most: int) -> Floats:
-    """Directions over the resources: equal, then each one stressed or slighted; at most `most`."""
+def weightings(items: Items, most: int) -> Floats:
+    """Directions over the columns: equal, then each resource stressed or slighted; at most `most`.
+
+    Places of groups weigh nothing, except in two directions for when they are what runs out.
+    """
+    real, groups = items.real, items.size.shape[1] - items.real
     rows = [np.ones(real)]
     for others in (0.3, 0.05):
         for column in range(real if real > 1 else 0):
@@ -32,10 +37,13 @@ def weightings(real: int, most: int) -> Floats:
             stressed[column] = 1.0
             slighted = np.ones(real)
             slighted[column] = others
-            rows.append(stressed)
-            if real > 2:
-                rows.append(slighted)
-    return np.array(rows[: max(1, most)])
+            rows += [stressed, slighted] if real > 2 else [stressed]
+    plain = np.hstack([np.array(rows), np.zeros((len(rows), groups))])
+    if not 0 < groups <= MOST_WEIGHED_GROUPS:
+        return plain[: max(1, most)]
+    crowded = np.ones((2, real + groups))
+    crowded[1, :real] = 0.2
+    return np.vstack([plain[:1], crowded, plain[1:]])[: max(1, most)]
 
 
 def best_fill(free: Floats, items: Items, allowed: Bools | None, wish: Wish, weights: Floats) -> Floats:
@@ -76,7 +84,8 @@ class _Filling:
         self.rows = np.arange(len(free))
         self.free = free.copy()
         self.weights = weights
-        self.by_column = np.ascontiguousarray(items.size[:, : items.real].T)
+        self.weighed = items.size.shape[1] if weights[:, items.real :].any() else items.real
+        self.by_column = np.ascontiguousarray(items.size[:, : self.weighed].T)
         # What an item does not take never runs out: such a column counts infinity.
         self.divisor = np.where(items.size > 0, items.size, 1.0)
         self.unbounded = np.where(items.size > 0, 0.0, np.inf)
@@ -102,9 +111,8 @@ class _Filling:
         return True
 
     def _best_item(self) -> Ints:
-        real = self.items.real
-        left = self.free[:, :real]
-        scarcity = np.divide(self.weights, left, out=np.zeros_like(left), where=left > 0)
+        left = self.free[:, : self.weighed]
+        scarcity = np.divide(self.weights[:, : self.weighed], left, out=np.zeros_like(left), where=left > 0)
         share = np.einsum("ik,kj->ij", scarcity, self.by_column)
         np.maximum(share, TINY, out=share)
         np.divide(self.wish.value, share, out=share)

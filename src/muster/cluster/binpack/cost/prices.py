@@ -30,8 +30,9 @@ def machine_costs(offers: Sequence[Offer]) -> Floats:
     return costs
 
 
-def _standing(offer: Offer, index: int) -> tuple[float, int, float, int]:
-    return (-offer.recoverable, -offer.node_type.priority, -offer.availability, index)
+def _standing(offer: Offer, index: int) -> tuple[bool, float, int, float, int]:
+    unpriced = offer.node_type.price_per_hour is None
+    return (unpriced, -offer.recoverable, -offer.node_type.priority, -offer.availability, index)
 
 
 def _price(node_type: NodeType, types: Sequence[NodeType]) -> float:

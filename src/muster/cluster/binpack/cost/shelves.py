@@ -29,10 +29,9 @@ def stock_of(problem: PackProblem, book: Book, asks: Sequence[Ask]) -> Stock:
     stock.room = np.array([float(max(offer.room, 0)) for offer in problem.offers])
     stock.total_room = np.inf if problem.room is None else float(max(problem.room, 0))
     nodes = problem.nodes
-    limits = {t.name: t for t in types}
     stock.add_bins(
         scale.rooms([free_of(node, book) for node in nodes]),
-        _growth(nodes, limits, scale),
+        _growth(problem, book, scale),
         np.array([problem.conserve_gpus and node.total.units(GPU) > 0 for node in nodes], dtype=bool),
         [node.labels for node in nodes],
     )
@@ -72,14 +71,16 @@ def growth_limit(node: PackNode, limits: Mapping[str, NodeType]) -> Resources:
     return _at_least(limit, Resources({name: node.total.units(name) for name in limit})) if grows else EMPTY
 
 
-def _growth(nodes: Sequence[PackNode], limits: Mapping[str, NodeType], scale: Scale) -> Floats:
-    growth = np.zeros((len(nodes), len(scale.names)))
-    for row, node in enumerate(nodes):
-        if node.resize is not None:
-            limit = growth_limit(node, limits)
-            for column, name in enumerate(scale.names):
-                more = limit.units(name) - node.total.units(name)
-                growth[row, column] = max(0, more) // scale.grain[column]
+def _growth(problem: PackProblem, book: Book, scale: Scale) -> Floats:
+    """How much more each node would offer the book at its full size."""
+    growth = np.zeros((len(problem.nodes), len(scale.names)))
+    limits = {offer.node_type.name: offer.node_type for offer in problem.offers}
+    for row, node in enumerate(problem.nodes):
+        limit = EMPTY if node.resize is None else growth_limit(node, limits)
+        if limit:
+            free = free_of(node, book)
+            more = Resources({name: max(0, units - node.total.units(name)) for name, units in limit.items()})
+            growth[row] = scale.rooms([free.plus(more)]) - scale.rooms([free])
     return growth
 
 
