@@ -16,7 +16,7 @@ from bench.peer.process import PeerProcess
 from bench.workloads import Bounds, Workload, large, load, load_bounds, names, series
 from muster.cluster.model import Objective
 
-QUICK_PEER_S = 6.0  # a quick run leaves out cases where Ray was recorded slower than this,
+QUICK_PEER_S = 4.0  # a quick run leaves out cases where Ray was recorded slower than this,
 QUICK_REQUIRED_S = 20.0  # or than this when the issue asks for the case by name
 SERIES = (500, 1000, 2000)
 
@@ -155,7 +155,7 @@ def in_turns(workloads: list[Workload], options: Options) -> list[Case]:
 
 
 def our_parties(workload: Workload, options: Options) -> tuple[Party, Party]:
-    budget_s, runs = (1.0, 5) if options.quick else (5.0, 15)
+    budget_s, runs = (0.6, 5) if options.quick else (5.0, 15)
     return (
         Party("utilization", lambda: plan(workload, Objective.UTILIZATION), budget_s, runs),
         Party("cost", lambda: plan(workload, Objective.COST), budget_s, runs),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -106,20 +107,22 @@ def load_bounds() -> dict[str, Bounds]:
 
 
 def half_full(
-    name: str, counts: tuple[int, int], shapes: Sequence[Bag], types: Sequence[NodeTypeData]
+    family: str, counts: tuple[int, int], shapes: Sequence[Bag], types: Sequence[NodeTypeData]
 ) -> Workload:
     """(nodes, demands): nodes of `types`, filled to about half with `shapes`; demands spread over `shapes`.
 
-    The draws depend only on the name, so every machine measures the same problem.
+    The draws depend only on the family, so every machine measures the same problem, and a larger one of the
+    family has the nodes of the smaller one and more, and the same mix of demands.
     """
     node_count, demand_count = counts
-    draw = random.Random(name)
+    draw = random.Random(f"{family}/nodes")
     nodes = [half_full_node(f"n{i:05d}", draw.choice(types), shapes, draw) for i in range(node_count)]
-    cuts = sorted(draw.sample(range(1, demand_count), len(shapes) - 1))
-    sizes = [high - low for low, high in zip([0, *cuts], [*cuts, demand_count], strict=True)]
+    sizes = in_shares(
+        demand_count, [random.Random(f"{family}/{i}").uniform(1, 4) for i in range(len(shapes))]
+    )
     about = f"{node_count} half-full nodes, {demand_count} demands, {len(shapes)} shapes, {len(types)} types"
     return Workload(
-        name=name,
+        name=f"{family}_{node_count}n_{demand_count}p",
         seed=0,
         description=about,
         max_num_nodes=None,
@@ -128,6 +131,12 @@ def half_full(
         nodes=nodes,
         demands=[DemandData(shape=dict(s), count=c) for s, c in zip(shapes, sizes, strict=True)],
     )
+
+
+def in_shares(total: int, weights: Sequence[float]) -> list[int]:
+    """`total` cut in proportion to the weights; the parts add up to it."""
+    edges = [round(total * sum(weights[:end]) / sum(weights)) for end in range(len(weights) + 1)]
+    return [high - low for low, high in pairwise(edges)]
 
 
 def half_full_node(
@@ -150,14 +159,14 @@ def series(nodes: int) -> Workload:
     """The growth series: same shapes, same types, twice the nodes and demands at each step."""
     base = load("half_500n_5000p_20s")
     shapes = [demand.shape for demand in base.demands]
-    return half_full(f"series_{nodes}n_{nodes * 10}p", (nodes, nodes * 10), shapes, base.node_types)
+    return half_full("series", (nodes, nodes * 10), shapes, base.node_types)
 
 
 def large(nodes: int = 10_000, demands: int = 100_000, shapes: int = 200, types: int = 400) -> Workload:
     """The large case of the issue: 100,000 demands in 200 shapes, 10,000 half-full nodes, 400 node types."""
     draw = random.Random(f"large/{shapes}/{types}")
     catalogue = [random_type(i, draw) for i in range(types)]
-    return half_full(f"large_{nodes}n_{demands}p", (nodes, demands), distinct_shapes(shapes, draw), catalogue)
+    return half_full("large", (nodes, demands), distinct_shapes(shapes, draw), catalogue)
 
 
 def random_type(index: int, draw: random.Random) -> NodeTypeData:

@@ -66,6 +66,9 @@ def test_the_growth_series_doubles_nodes_and_demands_and_keeps_shapes_and_types(
     assert [step.requests for step in steps] == [5_000, 10_000, 20_000]
     assert [len(step.demands) for step in steps] == [20, 20, 20]
     assert [demand.shape for demand in steps[0].demands] == [demand.shape for demand in steps[2].demands]
+    for small, big in zip(steps[0].demands, steps[2].demands, strict=True):
+        assert abs(small.count * 4 - big.count) <= 4
+    assert steps[2].nodes[:500] == steps[0].nodes
     assert all(step.node_types == steps[0].node_types for step in steps)
 
 
