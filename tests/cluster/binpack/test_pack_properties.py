@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from muster.base.resources import Resources
 from muster.cluster.binpack.explain import explain
-from muster.cluster.binpack.pack import gang_size, pack
+from muster.cluster.binpack.pack import pack
+from muster.cluster.binpack.wanted import gang_size
 from muster.cluster.model import Constraint, FailureKind, NodeKind, Objective, StopCause, Strategy
 from muster.cluster.plan import Subject
 from muster.cluster.states import InstanceState

@@ -11,10 +11,9 @@ from msgspec import Struct, field
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.binpack.feasible import fitting, labels_suit, nearest
 from muster.cluster.binpack.request import Offer, Packing, PackNode, PackRequest
+from muster.cluster.binpack.wanted import DemandKey, demand_key
 from muster.cluster.model import NEEDS_A_PERSON, Demand, Gang, Selector, StopCause, Strategy
 from muster.cluster.plan import Reason
-
-DemandKey = tuple[Resources, tuple[Selector, ...], tuple[str, str] | None]
 
 # From the least hopeful to the most: a gang shows the worst of its bundles and the best of its options.
 HOPE = (
@@ -31,11 +30,6 @@ class Obstacle(Struct, frozen=True, kw_only=True):
     detail: str
     target: str = ""
     lacks: Mapping[str, float] = field(default_factory=dict)
-
-
-def demand_key(demand: Demand) -> DemandKey:
-    """Requests with the same key have the same fate."""
-    return demand.shape, demand.selectors, demand.avoid
 
 
 class Obstacles:

@@ -5,12 +5,13 @@ Called by `pack`; changes no decision.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from muster.cluster.binpack.request import Book, ItemOutcome, PackNode, PackSolution
 
 Counts = dict[str, int]
-_NONE: Counts = {}  # shared by the many outcomes that have nothing of a kind; outcomes are never changed
+NONE: Counts = {}  # shared by the many outcomes that have nothing of a kind; outcomes are never changed
 
 
 class Tally:
@@ -22,20 +23,33 @@ class Tally:
         self.bought: dict[int, Counts] = {}
         self.unplaced: dict[int, int] = {}
 
-    def outcomes(self, positions: Sequence[int]) -> tuple[ItemOutcome, ...]:
-        """One outcome per item asked for; `positions` says where it is in the problem, -1 for nowhere."""
-        placed, coming, bought = self.placed.get, self.coming.get, self.bought.get
-        unplaced = self.unplaced.get
-        return tuple(
-            ItemOutcome(
-                index=index,
-                placed=placed(position, _NONE),
-                coming=coming(position, _NONE),
-                bought=bought(position, _NONE),
-                unplaced=unplaced(position, 0),
-            )
-            for index, position in enumerate(positions)
+    def outcome(self, index: int, position: int) -> ItemOutcome:
+        """The outcome of the item that is `index` for the asker and `position` for the engine."""
+        return ItemOutcome(
+            index=index,
+            placed=self.placed.get(position, NONE),
+            coming=self.coming.get(position, NONE),
+            bought=self.bought.get(position, NONE),
+            unplaced=self.unplaced.get(position, 0),
         )
+
+    def parts(self, position: int) -> Iterator[Part]:
+        """The same, as a row of parts: running nodes first, requests without a place last."""
+        for kind, counts in enumerate((self.placed, self.coming, self.bought)):
+            for where, amount in counts.get(position, NONE).items():
+                yield Part(kind, where, amount)
+        yield Part(UNPLACED, "", self.unplaced.get(position, 0))
+
+
+PLACED, COMING, BOUGHT, UNPLACED = range(4)
+
+
+class Part(NamedTuple):
+    """`amount` requests that went the same way."""
+
+    kind: int  # PLACED, COMING, BOUGHT or UNPLACED
+    where: str
+    amount: int
 
 
 class Tallies:

@@ -5,7 +5,7 @@ Called by the scale rules and by `muster plan`; a pure function of its request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -13,7 +13,8 @@ from muster.cluster.binpack.idle import remove_idle
 from muster.cluster.binpack.limits import Settled, settle
 from muster.cluster.binpack.outcome import Tallies
 from muster.cluster.binpack.request import Offer, Packing, PackProblem, PackRequest, PackSolution
-from muster.cluster.model import Demand, Gang, NodeKind, NodeType, Objective
+from muster.cluster.binpack.wanted import CountedGangs, MergedDemands
+from muster.cluster.model import NodeKind, NodeType, Objective
 
 Engine = Callable[[PackProblem], PackSolution]
 
@@ -21,8 +22,7 @@ Engine = Callable[[PackProblem], PackSolution]
 def pack(request: PackRequest, engine: Engine | None = None) -> Packing:
     """What to buy, what to remove, and where every request goes. Tests may bring their own engine."""
     settled = settle(request)
-    bundles = tuple(demand for constraint in request.constraints for demand in constraint.demands)
-    wanted = _Wanted(request, bundles)
+    wanted = _Wanted(request)
     launch = dict(settled.bought)
     tallies, resize = Tallies(), {}
     if wanted.is_any:
@@ -37,15 +37,30 @@ def pack(request: PackRequest, engine: Engine | None = None) -> Packing:
         launch=launch,
         removals=settled.removals + idle.removals,
         resize=resize,
-        demands=tallies.demands.outcomes(wanted.demand_positions),
-        gangs=tallies.gangs.outcomes(wanted.gang_positions),
-        constraints=tallies.constraints.outcomes(wanted.bundle_positions),
+        demands=wanted.demands.outcomes(tallies.demands),
+        gangs=wanted.gangs.outcomes(tallies.gangs),
+        constraints=wanted.constraints.outcomes(tallies.constraints),
         needed=tallies.needed,
         pending_idle=idle.pending_idle,
         offers=settled.offers,
         room=settled.room,
         price_per_hour=price_of(launch, settled.offers),
     )
+
+
+class _Wanted:
+    """The requests that ask for anything, equal ones once; constraints flattened in order."""
+
+    def __init__(self, request: PackRequest) -> None:
+        self.demands = MergedDemands(request.demands)
+        self.gangs = CountedGangs(request.gangs)
+        self.constraints = MergedDemands(
+            tuple(demand for constraint in request.constraints for demand in constraint.demands)
+        )
+
+    @property
+    def is_any(self) -> bool:
+        return bool(self.demands.demands or self.gangs.gangs or self.constraints.demands)
 
 
 def choose_objective(objective: Objective, worker_types: Iterable[NodeType]) -> Objective:
@@ -68,43 +83,6 @@ def price_of(launch: Mapping[str, int], offers: Iterable[Offer]) -> float | None
     return total
 
 
-class _Wanted:
-    """The requests that ask for anything, and where each item of the request went in the problem."""
-
-    def __init__(self, request: PackRequest, bundles: Sequence[Demand]) -> None:
-        self.demands, self.demand_positions = _counted(request.demands)
-        self.constraints, self.bundle_positions = _counted(bundles)
-        sized = [gang_size(gang) > 0 for gang in request.gangs]
-        self.gangs = tuple(gang for gang, is_any in zip(request.gangs, sized, strict=True) if is_any)
-        self.gang_positions = _positions(sized)
-
-    @property
-    def is_any(self) -> bool:
-        return bool(self.demands or self.gangs or self.constraints)
-
-
-def gang_size(gang: Gang) -> int:
-    """How many bundles the gang has, by its first option."""
-    return sum(bundle.count for bundle in gang.options[0]) if gang.options else 0
-
-
-def _counted(demands: Sequence[Demand]) -> tuple[tuple[Demand, ...], Sequence[int]]:
-    if all(demand.count > 0 for demand in demands):
-        return tuple(demands), range(len(demands))
-    asked = [demand.count > 0 for demand in demands]
-    return tuple(demand for demand in demands if demand.count > 0), _positions(asked)
-
-
-def _positions(kept: Sequence[bool]) -> list[int]:
-    """For each item its place among the kept ones, -1 for the others."""
-    place = -1
-    positions = []
-    for is_kept in kept:
-        place += is_kept
-        positions.append(place if is_kept else -1)
-    return positions
-
-
 def _problem(request: PackRequest, settled: Settled, wanted: _Wanted) -> PackProblem:
     bought = settled.bought
     left = None if settled.room is None else settled.room - sum(bought.values())
@@ -117,9 +95,9 @@ def _problem(request: PackRequest, settled: Settled, wanted: _Wanted) -> PackPro
             for offer in settled.offers
         ),
         room=left,
-        constraints=wanted.constraints,
-        gangs=wanted.gangs,
-        demands=wanted.demands,
+        constraints=wanted.constraints.demands,
+        gangs=wanted.gangs.gangs,
+        demands=wanted.demands.demands,
         conserve_gpus=request.conserve_gpus,
     )
 
