@@ -32,6 +32,7 @@ def safety_checks() -> tuple[Check, ...]:
         no_launch_goes_over_a_limit,
         busy_nodes_are_drained_first,
         OnlyWhatIsLeavingIsTerminated(),
+        BusyNodesAreNotInstalledOver(),
         the_head_is_left_alone,
         states_follow_the_table,
         VersionsGrow(),
@@ -72,7 +73,9 @@ def no_machine_is_forgotten(scene: Scene) -> Iterator[str]:
 def no_launch_goes_over_a_limit(scene: Scene) -> Iterator[str]:
     """When wishes are added, the machines that stay or may stay are within the limits of that very tick."""
     for commit in scene.store.commits:
-        added = {i.node_type for i in commit.plan.writes if commit.before[i.instance_id] is None and _is_wish(i)}
+        added = {
+            i.node_type for i in commit.plan.writes if commit.before[i.instance_id] is None and _is_wish(i)
+        }
         if not added:
             continue
         staying = [i for i in scene.store.live.values() if i.state in STAYING and not i.cancelled]
@@ -123,6 +126,22 @@ def _is_drained(scene: Scene, node: SimNode) -> bool:
     return node.drain_deadline_at is not None and node.drain_deadline_at <= scene.world.time
 
 
+class BusyNodesAreNotInstalledOver:
+    """Setting a machine up restarts its runtime: never under running work that a look would have shown."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def __call__(self, scene: Scene) -> Iterator[str]:
+        new = scene.installer.started[self._seen :]
+        self._seen += len(new)
+        for action in new:
+            machine = scene.cloud.machines.get(action.cloud_id)
+            node = scene.runtime.node_on(machine) if machine else None
+            if node is not None and node.running and _is_known(scene, node):
+                yield f"{action.cloud_id} was installed under {len(node.running)} running tasks"
+
+
 class OnlyWhatIsLeavingIsTerminated:
     """Every terminate call names machines whose record says TERMINATING."""
 
@@ -132,7 +151,9 @@ class OnlyWhatIsLeavingIsTerminated:
     def __call__(self, scene: Scene) -> Iterator[str]:
         calls = scene.cloud.terminated[self._seen :]
         self._seen += len(calls)
-        leaving = {r.cloud_id for r in scene.store.live.values() if r.state is _S.TERMINATING} if calls else set()
+        leaving = (
+            {r.cloud_id for r in scene.store.live.values() if r.state is _S.TERMINATING} if calls else set()
+        )
         for _, cloud_id in calls:
             if cloud_id not in leaving:
                 yield f"{cloud_id} was terminated, no record says so"
@@ -210,4 +231,3 @@ def verdicts_add_up(scene: Scene) -> Iterator[str]:
     for gang in report.gangs:
         if told[Subject.GANG, gang.gang_id] != len(gang.options[0]):
             yield f"gang {gang.gang_id}: {told[Subject.GANG, gang.gang_id]} reasons for {len(gang.options[0])}"
-

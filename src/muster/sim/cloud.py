@@ -6,10 +6,10 @@ request id, as the port demands.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 
 from muster.base.ids import CloudId, RequestId
+from muster.base.rng import Stream
 from muster.cluster.model import (
     CloudInstance,
     FailureKind,
@@ -29,7 +29,7 @@ KINDS = tuple(FailureKind)
 class SimCloud:
     """The cloud: sells machines from its catalogue and forgets none of them."""
 
-    def __init__(self, world: World, wire: Wire, faults: Faults, draw: random.Random, sells: Catalogue) -> None:
+    def __init__(self, world: World, wire: Wire, faults: Faults, draw: Stream, sells: Catalogue) -> None:
         self.wire = wire
         self.sells = sells
         self.machines: dict[CloudId, Machine] = {}
@@ -203,14 +203,17 @@ class SimCloud:
             return
         if faults.hit("terminate_unit_refused"):
             kind = faults.stream("terminate_unit_refused").choice(KINDS)
-            self._terminate_failures.append(TerminateFailure(cloud_id=cloud_id, kind=kind, message="simulated"))
+            self._terminate_failures.append(
+                TerminateFailure(cloud_id=cloud_id, kind=kind, message="simulated")
+            )
             return
         if faults.hit("terminate_lost"):
             return
         slow = faults.between("terminate_slow", 10, 90) if faults.hit("terminate_slow") else 0.0
         machine.leaving = True
         self._world.after(
-            slow + round(self._draw.uniform(*self.sells.shutdown_s), 1), lambda: self.end(machine, "terminated")
+            slow + round(self._draw.uniform(*self.sells.shutdown_s), 1),
+            lambda: self.end(machine, "terminated"),
         )
 
     def _hide_one(self, for_s: float) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 from msgspec.structs import replace
 
+from muster.base.rng import Stream
 from muster.cluster.model import ClusterSpec, NodeType
 from muster.sim.faults import Faults
 from muster.sim.machines import Catalogue
@@ -26,37 +25,39 @@ class SimSpec:
         bad = self._faults.hit("edit_invalid")
         return self.spec, "simulated: available_node_types.gpu: not a mapping" if bad else ""
 
-    def edit(self, draw: random.Random) -> None:
+    def edit(self, draw: Stream) -> None:
         """Somebody saves the file: one drawn change to one worker type, or to the whole."""
         workers = self.spec.node_types[1:]
         if not workers:
             return
         chosen = draw.choice(workers)
-        change = draw.choice((self._price, self._price, self._limits, self._limits, self._cluster, self._hash, self._gone))
+        change = draw.choice(
+            (self._price, self._price, self._limits, self._limits, self._cluster, self._hash, self._gone)
+        )
         change(chosen, draw)
 
-    def _price(self, chosen: NodeType, draw: random.Random) -> None:
+    def _price(self, chosen: NodeType, draw: Stream) -> None:
         price = round((chosen.price_per_hour or 1.0) * draw.uniform(0.5, 2.0), 3)
         self._sells.prices[chosen.name] = price
         self._put(chosen, replace(chosen, price_per_hour=price), f"{chosen.name} costs ${price}/h")
 
-    def _limits(self, chosen: NodeType, draw: random.Random) -> None:
+    def _limits(self, chosen: NodeType, draw: Stream) -> None:
         most = draw.randint(0, 6)
         least = min(most, draw.choice((0, 0, 1, 2)))
         edited = replace(chosen, min_nodes=least, max_nodes=most)
         self._put(chosen, edited, f"{chosen.name} {least}..{most} nodes")
 
-    def _cluster(self, chosen: NodeType, draw: random.Random) -> None:
+    def _cluster(self, chosen: NodeType, draw: Stream) -> None:
         most = draw.choice((None, 3, 5, 8))
         self.spec = replace(self.spec, max_nodes=most)
         self.edits.append(f"max_nodes {most}")
 
-    def _hash(self, chosen: NodeType, draw: random.Random) -> None:
+    def _hash(self, chosen: NodeType, draw: Stream) -> None:
         edited = replace(chosen, launch_hash=f"{chosen.name}/{len(self.edits) + 2}")
         self._sells.types[chosen.name] = edited
         self._put(chosen, edited, f"{chosen.name} has a new launch config")
 
-    def _gone(self, chosen: NodeType, draw: random.Random) -> None:
+    def _gone(self, chosen: NodeType, draw: Stream) -> None:
         kept = tuple(t for t in self.spec.node_types if t.name != chosen.name)
         self.spec = replace(self.spec, node_types=kept)
         self.edits.append(f"{chosen.name} removed")

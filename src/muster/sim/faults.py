@@ -6,10 +6,9 @@ luck). Each kind draws from its own stream, so a new kind never changes an old r
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 
-from muster.base.rng import Seed
+from muster.base.rng import Seed, Stream
 
 # kind -> (lowest, highest) chance per opportunity. What an opportunity is, the name says: a call, a machine
 # that boots, a listing, or (every_tick) the pause between two ticks.
@@ -66,7 +65,7 @@ class Faults:
         self.injected: dict[str, int] = {}
         self.stopped = False
         self._seed = seed
-        self._streams: dict[str, random.Random] = {}
+        self._streams: dict[str, Stream] = {}
 
     @classmethod
     def drawn(cls, seed: Seed) -> Faults:
@@ -91,7 +90,7 @@ class Faults:
         self.injected[kind] = self.injected.get(kind, 0) + 1
         return True
 
-    def stream(self, kind: str) -> random.Random:
+    def stream(self, kind: str) -> Stream:
         """The kind's own randomness, also for the details of a strike."""
         if kind not in self._streams:
             self._streams[kind] = self._seed.derive(f"sim.fault.{kind}")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import random
-
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId, NodeId
 from muster.base.resources import Resources
+from muster.base.rng import Stream
 from muster.cluster.model import Demand, NodeReport, NodeStatus, RuntimeReport
 
 
-def spoil(report: RuntimeReport, draw: random.Random) -> RuntimeReport:
+def spoil(report: RuntimeReport, draw: Stream) -> RuntimeReport:
     """The same report with one piece of nonsense in it."""
     return draw.choice(_SPOILERS)(report)
 
@@ -37,7 +36,9 @@ def _same_node_twice(report: RuntimeReport) -> RuntimeReport:
 
 
 def _node_of_unknown_type(report: RuntimeReport) -> RuntimeReport:
-    return _joined_by(report, NodeReport(node_id=NodeId("n-odd"), cloud_id=CloudId("m-odd"), node_type="mystery"))
+    return _joined_by(
+        report, NodeReport(node_id=NodeId("n-odd"), cloud_id=CloudId("m-odd"), node_type="mystery")
+    )
 
 
 def _node_without_machine(report: RuntimeReport) -> RuntimeReport:

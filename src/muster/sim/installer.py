@@ -16,11 +16,14 @@ from muster.sim.world import World
 class SimInstaller:
     """The Installer port; idempotent per request id."""
 
-    def __init__(self, world: World, wire: Wire, faults: Faults, find: Callable[[CloudId], Machine | None]) -> None:
+    def __init__(
+        self, world: World, wire: Wire, faults: Faults, find: Callable[[CloudId], Machine | None]
+    ) -> None:
         self.wire = wire
         self.takes_s = 10.0
         self.on_installed: Callable[[Machine], None] = lambda machine: None
         self._world, self._faults, self._find = world, faults, find
+        self.started: list[Install] = []
         self._seen: set[RequestId] = set()
         self._failures: list[InstallFailure] = []
 
@@ -29,6 +32,7 @@ class SimInstaller:
         if action.request_id in self._seen:
             return
         self._seen.add(action.request_id)
+        self.started.append(action)
         machine = self._find(action.cloud_id)
         if machine is None or self._faults.hit("install_hangs"):
             return

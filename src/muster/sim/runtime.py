@@ -195,7 +195,9 @@ class SimRuntime:
 
     def _report(self) -> RuntimeReport:
         now = self._world.time
-        forget = [n for n in self.nodes.values() if n.died_at is not None and now - n.died_at > self._dead_kept_s]
+        forget = [
+            n for n in self.nodes.values() if n.died_at is not None and now - n.died_at > self._dead_kept_s
+        ]
         for node in forget:
             del self.nodes[node.node_id]
         return RuntimeReport(

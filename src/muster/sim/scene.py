@@ -32,7 +32,9 @@ LONGEST_TIMEOUT_S = 200.0
 class Scene:
     """The whole world of one run. `tick()` lets the controller look and act once; time passes outside."""
 
-    def __init__(self, seed: Seed, setting: Setting, faults: Faults, store: InstanceStore | None = None) -> None:
+    def __init__(
+        self, seed: Seed, setting: Setting, faults: Faults, store: InstanceStore | None = None
+    ) -> None:
         self.seed, self.setting, self.faults = seed, setting, faults
         self.world, self.wire = World(), Wire()
         self.cloud = SimCloud(self.world, self.wire, faults, seed.derive("sim.cloud"), setting.catalogue)
@@ -109,7 +111,10 @@ class Scene:
     # -- how machines, nodes and work hang together ------------------------------------------------
 
     def join(self, machine: Machine) -> None:
-        """The machine's node registers, if the machine still exists."""
+        """The machine's node registers, if the machine still exists; one that ran there before is replaced."""
+        before = self.runtime.node_on(machine)
+        if before is not None:
+            self.runtime.kill_node(before)
         self.runtime.join(machine, self.cloud.sells.types.get(machine.node_type))
 
     def restart_node(self, machine: Machine, after_s: float) -> None:

@@ -5,13 +5,12 @@ Timeouts are minutes instead of hours, so that every one of them can expire with
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
-from muster.base.rng import Seed
+from muster.base.rng import Seed, Stream
 from muster.cluster.model import Backoff, ClusterSpec, LaunchLimits, NodeType, Objective, Timeouts
 from muster.sim.machines import Catalogue
 
@@ -108,10 +107,15 @@ def catalogue_for(spec: ClusterSpec) -> Catalogue:
     return Catalogue(types=types, prices={t.name: t.price_per_hour or 0.0 for t in types.values()})
 
 
-def _spec(draw: random.Random) -> ClusterSpec:
+def _spec(draw: Stream) -> ClusterSpec:
     chosen = draw.sample(WORKER_TYPES, draw.randint(2, len(WORKER_TYPES)))
     workers = [
-        replace(t, min_nodes=draw.choice((0, 0, 0, 1, 2)), max_nodes=draw.randint(2, 8), priority=draw.choice((0, 0, 1)))
+        replace(
+            t,
+            min_nodes=draw.choice((0, 0, 0, 1, 2)),
+            max_nodes=draw.randint(2, 8),
+            priority=draw.choice((0, 0, 1)),
+        )
         for t in chosen
     ]
     return ClusterSpec(
@@ -134,7 +138,7 @@ def _spec(draw: random.Random) -> ClusterSpec:
     )
 
 
-def _catalogue(draw: random.Random, spec: ClusterSpec) -> Catalogue:
+def _catalogue(draw: Stream, spec: ClusterSpec) -> Catalogue:
     sells = catalogue_for(spec)
     sells.boot_s = draw.choice(((2.0, 6.0), (10.0, 40.0)))
     if draw.random() < 0.3:

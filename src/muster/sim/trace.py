@@ -78,4 +78,3 @@ def _counts(scene: Scene) -> str:
     coming = sum(states[state] for state in PENDING)
     runs = sum(states[state] for state in RUNNING)
     return f"{coming:>6} {runs:>4} {sum(states.values()) - coming - runs:>5}"
-

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 from muster.base.resources import Resources
-from muster.base.rng import Seed
+from muster.base.rng import Seed, Stream
 from muster.cluster.model import Constraint, Demand, LabelMatch, LabelOperator, Selector, Strategy
 from muster.sim.runtime import SimRuntime
 from muster.sim.setting import GIB, Setting
@@ -50,21 +49,21 @@ class Workload:
             "impossible": self._impossible,
         }[kind](draw)
 
-    def _tasks(self, draw: random.Random) -> Callable[[], None]:
+    def _tasks(self, draw: Stream) -> Callable[[], None]:
         like = self._like(draw.choice(SHAPES), draw)
         count, duration_s = draw.randint(1, 25), round(draw.uniform(5, 150), 1)
         return lambda: self._runtime.submit(like, count, duration_s)
 
-    def _service(self, draw: random.Random) -> Callable[[], None]:
+    def _service(self, draw: Stream) -> Callable[[], None]:
         like = self._like(draw.choice(SHAPES[:4]), draw)
         count = draw.randint(1, 3)
         return lambda: self._runtime.submit(like, count, FOREVER)
 
-    def _impossible(self, draw: random.Random) -> Callable[[], None]:
+    def _impossible(self, draw: Stream) -> Callable[[], None]:
         like, count = self._like(draw.choice(IMPOSSIBLE), draw), draw.randint(1, 3)
         return lambda: self._runtime.submit(like, count, 30.0)
 
-    def _gang(self, draw: random.Random) -> Callable[[], None]:
+    def _gang(self, draw: Stream) -> Callable[[], None]:
         self._gangs += 1
         gang_id, strategy = f"g{self._gangs}", draw.choice(tuple(Strategy))
         shape, count = draw.choice(SHAPES[:5]), draw.randint(2, 5)
@@ -76,7 +75,7 @@ class Workload:
 
         return arrive
 
-    def _constraint(self, draw: random.Random) -> Callable[[], None]:
+    def _constraint(self, draw: Stream) -> Callable[[], None]:
         demand = Demand(shape=draw.choice(SHAPES[:4]), count=draw.randint(1, 8), name="standby")
         for_s = draw.choice((60.0, 200.0, FOREVER))
 
@@ -90,9 +89,9 @@ class Workload:
 
         return arrive
 
-    def _like(self, shape: Resources, draw: random.Random) -> TaskClass:
+    def _like(self, shape: Resources, draw: Stream) -> TaskClass:
         self._classes += 1
         return TaskClass(shape, self._selectors(draw), f"work-{self._classes}")
 
-    def _selectors(self, draw: random.Random) -> tuple[Selector, ...]:
+    def _selectors(self, draw: Stream) -> tuple[Selector, ...]:
         return draw.choice(((), (), (), (ON_DEMAND,), (ZONE_B,), (ZONE_B, ON_DEMAND), (NOT_ZONE_A,)))

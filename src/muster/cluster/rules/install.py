@@ -11,9 +11,11 @@ _S = InstanceState
 
 
 def install(draft: Draft) -> None:
-    """Workers only: the launcher set the head up."""
+    """Workers only: the launcher set the head up. Without a report a node may already run there: wait."""
     cloud = draft.seen.cloud
-    if cloud is None or draft.seen.traits.installs_runtime or not draft.spec.install_runtime:
+    if cloud is None or draft.seen.runtime is None:
+        return
+    if draft.seen.traits.installs_runtime or not draft.spec.install_runtime:
         return
     for instance in draft.in_state(_S.ALLOCATED):
         machine = cloud.get(instance.cloud_id) if instance.cloud_id else None
