@@ -140,6 +140,92 @@ def problems(draw: st.DrawFn) -> PackProblem:
     )
 
 
+def random_problem(seed: int) -> PackProblem:
+    """Like `problems`, drawn much faster and with more that fits."""
+    stream = random.Random(seed)
+    types = [_any_type(stream, number) for number in range(stream.randint(1, 5))]
+    kinds = [_any_node(stream, stream.choice(types)) for _ in range(stream.randint(1, 4))]
+    picky = stream.choice([0.0, 0.0, 0.5])
+    return PackProblem(
+        nodes=tuple(stream.choice(kinds) for _ in range(stream.randint(0, 8))),
+        offers=tuple(
+            Offer(node_type=t, room=stream.choice([0, 1, 2, 9]), recoverable=stream.choice([1.0, 1.0, 0.5]))
+            for t in types
+        ),
+        room=stream.choice([None, None, stream.randint(0, 10)]),
+        constraints=tuple(_any_demand(stream, picky) for _ in range(stream.choice([0, 0, 1, 2]))),
+        gangs=tuple(_any_gang(stream, number, picky) for number in range(stream.choice([0, 1, 3]))),
+        demands=tuple(_any_demand(stream, picky, 20) for _ in range(stream.randint(0, 5))),
+    )
+
+
+def _any_type(stream: random.Random, number: int) -> NodeType:
+    resources = {"CPU": stream.choice([1, 2, 4, 8])}
+    for name, share in (("memory", 0.6), ("GPU", 0.3), ("custom", 0.2)):
+        if stream.random() < share:
+            resources[name] = stream.choice([1, 2, 4, 8])
+    limits = ResizeLimits(maximum=Resources.of(CPU=6))
+    return NodeType(
+        name=f"t{number}",
+        resources=Resources.of(resources),
+        labels=_any_labels(stream),
+        priority=stream.choice([0, 0, 1]),
+        resize=stream.choice([None, None, None, limits]),
+    )
+
+
+def _any_node(stream: random.Random, node_type: NodeType) -> PackNode:
+    total = node_type.resources
+    pending = stream.random() < 0.4
+    free = {name: units if pending else units * stream.randint(0, 4) // 4 for name, units in total.items()}
+    status = ResizeStatus(
+        current=total, desired=Resources.of(CPU=stream.choice([1, 3])), in_progress=stream.random() < 0.3
+    )
+    return PackNode(
+        key="" if pending else "i",
+        node_type=node_type.name,
+        total=total,
+        available=Resources(free),
+        state=InstanceState.QUEUED if pending else InstanceState.RAY_RUNNING,
+        labels=node_type.labels if pending else _any_labels(stream),
+        resize=stream.choice([None, status]) if node_type.resize else None,
+    )
+
+
+def _any_labels(stream: random.Random) -> dict[str, str]:
+    return {key: stream.choice(values) for key, values in LABELS.items() if stream.random() < 0.3}
+
+
+def _any_demand(stream: random.Random, picky: float, most: int = 6) -> Demand:
+    shape = {"CPU": stream.choice([0.25, 0.5, 1, 1, 2, 3])}
+    for name, share in (("memory", 0.4), ("GPU", 0.2), ("custom", 0.1), (IMPLICIT, 0.1)):
+        if stream.random() < share:
+            shape[name] = stream.choice([0.5, 1])
+    selectors: tuple = ()
+    if stream.random() < picky:
+        selectors = tuple(
+            tuple(_any_match(stream) for _ in range(stream.randint(0, 2)))
+            for _ in range(stream.randint(1, 2))
+        )
+    avoid = stream.choice([("_PG_g1", ""), ("other", "x")]) if stream.random() < 0.1 else None
+    return Demand(shape=Resources.of(shape), count=stream.randint(0, most), selectors=selectors, avoid=avoid)
+
+
+def _any_match(stream: random.Random) -> LabelMatch:
+    key = stream.choice(sorted(LABELS))
+    return LabelMatch(key, stream.choice(list(LabelOperator)), (stream.choice(LABELS[key]),))
+
+
+def _any_gang(stream: random.Random, number: int, picky: float) -> Gang:
+    option = tuple(_any_demand(stream, picky, 2) for _ in range(stream.randint(1, 3)))
+    return Gang(
+        gang_id=f"g{number}",
+        strategy=stream.choice(list(Strategy)),
+        options=(option,) if stream.random() < 0.7 else (option, option[:1]),
+        locality_label=stream.choice(["", "", "", "zone"]),
+    )
+
+
 def large_problem(seed: int, demands: int, shapes: int, nodes: int, types: int) -> PackProblem:
     """Half-full nodes of many types, and about three times more demand than they can hold."""
     stream = random.Random(seed)

@@ -129,7 +129,7 @@ class Fleet:
     ) -> list[tuple[list[int], State, Fill]]:
         """Leftovers on nodes that can be enlarged; they keep their places in the list."""
         survey = self._survey
-        standing = {number: self._after(state, fill) for numbers, state, fill in picks for number in numbers}
+        standing = {number: self._filled(state, fill) for numbers, state, fill in picks for number in numbers}
         groups: dict[State, list[int]] = {}
         for place, number in enumerate(order):
             if number in survey.largest and number not in self.grown:
@@ -160,12 +160,17 @@ class Fleet:
         offer = self.bought[number - len(nodes)]
         return -1, self._survey.problem.offers[offer].node_type.name
 
+    def _filled(self, state: State, fill: Fill) -> State:
+        """The state while the attempt goes on."""
+        return self._survey.states.state(state.frame, fill.labels, tuple(fill.free), fill.used, fill.lead)
+
     def _after(self, state: State, fill: Fill) -> State:
-        labels = fill.labels
-        if labels is not state.labels:
+        """The state once the attempt is over: a label that only its own requests looked at is dropped."""
+        if fill.labels is not state.labels:
             lasting = self._survey.columns.lasting_labels
-            labels = tuple(pair for pair in labels if pair in state.labels or pair[0] in lasting)
-        return self._survey.states.state(state.frame, labels, tuple(fill.free), fill.used, fill.lead)
+            labels = tuple(pair for pair in fill.labels if pair in state.labels or pair[0] in lasting)
+            fill = fill._replace(labels=labels)
+        return self._filled(state, fill)
 
     def _buy(self, purchase: Purchase) -> None:
         offer, fill, count = purchase

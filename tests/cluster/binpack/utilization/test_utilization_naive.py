@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
-from naive import solve_naively
-from problems import large_problem, problems
+from tests.cluster.binpack.utilization.naive import solve_naively
+from tests.cluster.binpack.utilization.problems import large_problem, problems, random_problem
 
 from muster.cluster.binpack.request import PackProblem, PackSolution
 from muster.cluster.binpack.utilization import solve_utilization
@@ -28,12 +29,19 @@ def every_request_is_somewhere(problem: PackProblem, solution: PackSolution) -> 
     return asked == answered
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(problems())
 def test_the_engine_chooses_exactly_as_the_plain_rule(problem):
     fast = solve_utilization(problem)
     assert comparable(fast) == comparable(solve_naively(problem))
     assert every_request_is_somewhere(problem, fast)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_the_engine_chooses_exactly_as_the_plain_rule_on_fuller_problems(block):
+    for seed in range(block * 60, block * 60 + 60):
+        problem = random_problem(seed)
+        assert comparable(solve_utilization(problem)) == comparable(solve_naively(problem)), seed
 
 
 def test_the_engine_chooses_exactly_as_the_plain_rule_on_many_shapes():

@@ -1,0 +1,107 @@
+"""The score of one filled node: spec §3.4 and §8.3, SD-20, SD-21."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.base.resources import Resources
+from muster.cluster.binpack.request import Book, PackProblem
+from muster.cluster.binpack.utilization.fill import Filler
+from muster.cluster.binpack.utilization.runs import demand_requests, runs_of
+from muster.cluster.binpack.utilization.score import key_of, label_score
+from muster.cluster.binpack.utilization.survey import Survey
+from muster.testing.builders import demand, pack_node, selector
+
+IMPLICIT = "node:__internal_implicit_resource_abc"
+
+
+def score_of(total, wanted, book=Book.DEMAND, **changes):
+    """(label, gpu ok, types, lowest, mean) of one node that takes what it can of these demands."""
+    node = pack_node("i", "any", total=total, **changes)
+    problem = PackProblem(nodes=(node,), offers=(), room=None, demands=tuple(wanted))
+    survey = Survey(problem)
+    filler = Filler(runs_of(demand_requests(problem.demands)), survey.columns)
+    state = survey.node_state(0, book)
+    fill = filler.fill(state, filler.fitting(state.free))
+    head, lowest, mean, _ = key_of(state, fill, filler.gpu_mark)
+    return -head >> 21, bool(-head >> 20 & 1), -head & (1 << 20) - 1, -lowest, -mean
+
+
+@pytest.mark.parametrize("book", list(Book))
+@pytest.mark.parametrize(
+    ("total", "shape", "score"),
+    [
+        ({"CPU": 1}, {"CPU": 1}, (0, True, 1, 1, 1)),
+        ({"GPU": 4}, {"GPU": 2}, (0, True, 1, 0.5, 0.5)),
+        ({"GPU": 2}, {"GPU": 2}, (0, True, 1, 2, 2)),
+        ({"CPU": 64}, {"CPU": 32}, (0, True, 1, 8, 8)),
+        ({"GPU": 2, "TPU": 1}, {"GPU": 2}, (0, True, 1, 0, 1)),
+        ({"GPU": 1, "CPU": 1}, {"CPU": 1}, (0, False, 1, 0, 0.5)),
+        ({"CPU": 0, "custom": 1}, {"custom": 1}, (0, True, 1, 1, 1)),
+        ({"CPU": 1}, {IMPLICIT: 1}, (0, True, 0, 0, 0)),
+    ],
+)
+def test_sd20_reference_values_on_both_books(total, shape, score, book):
+    assert score_of(total, [demand(shape)], book) == score
+
+
+def test_a_resource_missing_from_what_is_free_is_left_out():
+    wanted = [demand({"CPU": 1})]
+    assert score_of({"CPU": 2, "disk": 4}, wanted, available={"CPU": 2}) == (0, True, 1, 0.25, 0.25)
+    assert score_of({"CPU": 2, "disk": 4}, wanted, available={"CPU": 2, "disk": 4}) == (
+        0,
+        True,
+        1,
+        0.0,
+        0.125,
+    )
+
+
+def test_work_that_runs_already_counts_as_used():
+    assert score_of({"CPU": 4}, [demand({"CPU": 1})], available={"CPU": 3}) == (0, True, 1, 0.5, 0.5)
+
+
+@pytest.mark.parametrize(("zone", "score"), [("a", 3), ("b", 2), ("c", 1)])
+def test_sd21_an_earlier_selector_scores_higher(zone, score):
+    wanted = demand(selectors=(selector(zone="a"), selector(zone="b"), selector(zone="c")))
+    assert score_of({"CPU": 1}, [wanted], labels={"zone": zone})[0] == score
+
+
+def test_the_empty_selector_of_a_plain_task_scores_one():
+    assert score_of({"CPU": 1}, [demand(selectors=((),))])[0] == 1
+
+
+def test_the_first_placed_request_with_a_selector_that_holds_gives_the_label_score():
+    lead = ((selector(zone="b"),), (selector(zone="b"), selector(zone="a")), (selector(zone="a"),) * 5)
+    assert label_score(lead, (("zone", "a"),)) == 1
+    assert label_score((), (("zone", "a"),)) == 0
+
+
+@pytest.mark.parametrize(
+    ("free", "wanted", "takes", "rest"),
+    [
+        ({"CPU": 1}, [({"CPU": 1}, 1)], [(0, 1)], {"CPU": 0}),
+        ({"CPU": 1}, [({"CPU": 1}, 2)], [(0, 1)], {"CPU": 0}),
+        ({"CPU": 4}, [({"CPU": 1}, 2)], [(0, 2)], {"CPU": 2}),
+        ({"CPU": 4}, [({"CPU": 3}, 1), ({"CPU": 2}, 1), ({"CPU": 1}, 1)], [(0, 1), (2, 1)], {"CPU": 0}),
+        (
+            {"CPU": 2, "GPU": 1},
+            [({"CPU": 1, "GPU": 1}, 2), ({"CPU": 1}, 2)],
+            [(0, 1), (1, 1)],
+            {"CPU": 0, "GPU": 0},
+        ),
+        ({"CPU": 1}, [({}, 7)], [(0, 7)], {}),
+        ({"CPU": 1}, [({"CPU": 0, "GPU": 0}, 7)], [(0, 7)], {}),
+        ({"CPU": 0.5}, [({"CPU": 1}, 1)], None, {}),
+    ],
+)
+def test_sd19_what_one_node_takes_and_what_is_left_of_it(free, wanted, takes, rest):
+    node = pack_node("i", "any", total={"CPU": 4, "GPU": 1}, available=free)
+    demands = tuple(demand(shape, count) for shape, count in wanted)
+    survey = Survey(PackProblem(nodes=(node,), offers=(), room=None, demands=demands))
+    filler = Filler(runs_of(demand_requests(demands)), survey.columns)
+    state = survey.node_state(0, Book.DEMAND)
+    fill = filler.fill(state, filler.fitting(state.free))
+    assert (fill and fill.takes) == takes
+    if fill:
+        assert dict(zip(survey.columns.index, fill.free, strict=True)) == dict(Resources.of(rest))
