@@ -6,6 +6,8 @@ import hashlib
 import random
 from dataclasses import dataclass
 
+Stream = random.Random  # the type of a stream, for those who are handed one
+
 
 @dataclass(frozen=True)
 class Seed:
@@ -16,6 +18,6 @@ class Seed:
 
     value: int
 
-    def derive(self, name: str) -> random.Random:
+    def derive(self, name: str) -> Stream:
         digest = hashlib.sha256(f"{self.value}/{name}".encode()).digest()
         return random.Random(int.from_bytes(digest[:8], "big"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 from muster.base.ids import InstanceId
 from muster.cluster.model import Instance, NodeKind
@@ -97,8 +98,8 @@ def _is_wish(instance: Instance) -> bool:
 def busy_nodes_are_drained_first(scene: Scene) -> Iterator[str]:
     """No machine is given up while its node works, unless a drain's deadline has passed.
 
-    Judged when the decision is written: it cannot be taken back when a node restarts on the machine later. Of a
-    node that no report showed the controller cannot know, unless it did not look.
+    Judged when the decision is written: it cannot be taken back when a node restarts on the machine later. Of
+    a node that no report showed the controller cannot know, unless it did not look.
     """
     if scene.clock_was_set:
         return
@@ -110,8 +111,8 @@ def busy_nodes_are_drained_first(scene: Scene) -> Iterator[str]:
             machine = scene.cloud.machines.get(record.cloud_id) if record.cloud_id else None
             node = scene.runtime.node_on(machine) if machine and machine.exists else None
             if node is not None and node.running and _is_known(scene, node) and not _is_drained(scene, node):
-                left_s = (node.drain_deadline_at or scene.world.time) - scene.world.time
-                yield f"{record.cloud_id} was given up under {len(node.running)} running tasks, drained {left_s:g} s more"
+                deadline = f"drain deadline {node.drain_deadline_at}"
+                yield f"{record.cloud_id} was given up under {len(node.running)} running tasks ({deadline})"
 
 
 def _is_known(scene: Scene, node: SimNode) -> bool:
@@ -184,7 +185,7 @@ def _bad_hops(name: InstanceId, before: Instance | None, after: Instance) -> Ite
     if before is None and after.history[0].state not in CREATABLE:
         yield f"{name}: began as {after.history[0].state.name}"
     new = after.history[max(len(known) - 1, 0) :]
-    for one, two in zip(new, new[1:], strict=False):
+    for one, two in pairwise(new):
         if not INSTANCE_MACHINE.allows(one.state, two.state):
             yield f"{name}: went from {one.state.name} to {two.state.name}"
 
@@ -229,5 +230,6 @@ def verdicts_add_up(scene: Scene) -> Iterator[str]:
         if demand.name and told[Subject.DEMAND, demand.name] != demand.count:
             yield f"{demand.name}: {told[Subject.DEMAND, demand.name]} reasons for {demand.count} requests"
     for gang in report.gangs:
-        if told[Subject.GANG, gang.gang_id] != len(gang.options[0]):
-            yield f"gang {gang.gang_id}: {told[Subject.GANG, gang.gang_id]} reasons for {len(gang.options[0])}"
+        found, bundles = told[Subject.GANG, gang.gang_id], len(gang.options[0])
+        if found != bundles:
+            yield f"gang {gang.gang_id}: {found} reasons for {bundles} bundles"

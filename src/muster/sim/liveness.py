@@ -1,8 +1,8 @@
 """Liveness: once the faults have stopped, the cluster comes to rest, and the rest makes sense.
 
-`unrest(scene)` yields what still keeps it from rest. At rest every demand is met or truthfully explained, every
-machine has its record and its node, nothing is in a passing state, minimums are reached, nothing is over a
-limit, and nothing idles that nobody needs.
+`unrest(scene)` yields what still keeps it from rest. At rest every demand is met or truthfully explained,
+every machine has its record and its node, nothing is in a passing state, minimums are reached, nothing is
+over a limit, and nothing idles that nobody needs.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def _holders(scene: Scene, shape: Resources, selectors: Sequence[Selector]) -> l
 def _passing_states(scene: Scene) -> Iterator[str]:
     for instance in scene.store.live.values():
         if instance.state is not _S.RAY_RUNNING:
-            yield f"{instance.instance_id} ({instance.node_type}) is {instance.state.name}: {instance.details}"
+            name = f"{instance.instance_id} ({instance.node_type})"
+            yield f"{name} is {instance.state.name}: {instance.details}"
 
 
 def _strays(scene: Scene) -> Iterator[str]:
@@ -130,4 +131,5 @@ def _idlers(scene: Scene) -> Iterator[str]:
             continue
         spare = have[known.name] > known.min_nodes
         if spare and not wanted and now - node.idle_since > spec.idle_timeout_s + IDLE_SLACK_S:
-            yield f"{node.machine.cloud_id} ({known.name}) is idle for {now - node.idle_since:.0f} s and stays"
+            name = f"{node.machine.cloud_id} ({known.name})"
+            yield f"{name} is idle for {now - node.idle_since:.0f} s and stays"

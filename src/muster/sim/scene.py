@@ -111,7 +111,7 @@ class Scene:
     # -- how machines, nodes and work hang together ------------------------------------------------
 
     def join(self, machine: Machine) -> None:
-        """The machine's node registers, if the machine still exists; one that ran there before is replaced."""
+        """The machine's node registers, if the machine still exists; one that ran there is replaced."""
         before = self.runtime.node_on(machine)
         if before is not None:
             self.runtime.kill_node(before)

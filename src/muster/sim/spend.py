@@ -8,8 +8,8 @@ that first found it to the committed look that closed the record. So the two dif
     ledger total = sum over all records ever of price * (end - begin), each counted once, over any restart
 
 The first two bound the difference of every machine in seconds; the third is exact to a thousandth of a cent.
-Begins and ends are judged by the true time of the tick that wrote them, so that a wall clock that was set between
-two controllers neither hides nor feigns an error.
+Begins and ends are judged by the true time of the tick that wrote them, so that a wall clock that was set
+between two controllers neither hides nor feigns an error.
 """
 
 from __future__ import annotations
