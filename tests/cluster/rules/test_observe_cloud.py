@@ -1,0 +1,269 @@
+"""Machines and records: who gets which machine, which refusal fails whom, what is late and what is gone."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.cluster.worlds import (
+    HEAD,
+    HEAD_MACHINE,
+    HEAD_NODE,
+    S,
+    after,
+    created,
+    following,
+    machine,
+    node,
+    past,
+    record,
+    spec,
+    tick,
+    unchanged,
+    world,
+)
+
+from muster.cluster.model import FailureKind, LaunchFailure, NodeKind, NodeStatus, TerminateFailure, Timeouts
+from muster.cluster.plan import Reason
+from muster.cluster.reconcile import reconcile
+from muster.testing.builders import NOW, node_type
+
+
+def refusal(request="r-1", name="cpu", kind=FailureKind.CAPACITY, message="no"):
+    return LaunchFailure(request_id=request, node_type=name, kind=kind, message=message)
+
+
+def test_w25_a_tagged_machine_goes_to_its_own_request_and_not_to_the_oldest():
+    seen = world(
+        [
+            record("old", S.REQUESTED, since=NOW - 50, launch_request_id="r-1"),
+            record("new", S.REQUESTED, since=NOW - 5, launch_request_id="r-2"),
+        ],
+        machines=[machine("x", request_id="r-2")],
+    )
+    states, plan = tick(seen)
+    assert states == {"old": "REQUESTED", "new": "ALLOCATED"}
+    assert after(seen, plan)["new"].cloud_id == "c-x"
+
+
+def test_w25_machines_without_a_tag_go_by_type_to_the_oldest_request():
+    seen = world(
+        [
+            record("new", S.REQUESTED, since=NOW - 5, launch_request_id="r-2"),
+            record("old", S.REQUESTED, since=NOW - 50, launch_request_id="r-1"),
+            record("gpu", S.REQUESTED, since=NOW - 99, node_type="gpu"),
+        ],
+        machines=[machine("x"), machine("y")],
+        spec=spec(node_type("cpu"), node_type("gpu")),
+    )
+    _, plan = tick(seen)
+    end = after(seen, plan)
+    assert (end["old"].cloud_id, end["new"].cloud_id, end["gpu"].cloud_id) == ("c-x", "c-y", None)
+
+
+def test_a_tagged_machine_whose_request_still_waits_is_kept_for_it():
+    """The machine of r-2 is of another type than its record: it must not be given to r-1."""
+    seen = world(
+        [
+            record("a", S.REQUESTED, launch_request_id="r-1"),
+            record("b", S.REQUESTED, launch_request_id="r-2", node_type="gpu"),
+        ],
+        machines=[machine("x", request_id="r-2")],
+        spec=spec(node_type("cpu"), node_type("gpu")),
+    )
+    states, plan = tick(seen)
+    (new,) = created(seen, plan)
+    assert (states["a"], states["b"]) == ("REQUESTED", "REQUESTED")
+    assert (new.cloud_id, new.state) == ("c-x", S.ALLOCATED)
+
+
+def test_a_machine_tagged_by_a_request_nobody_waits_for_serves_by_type():
+    seen = world([record("a", S.REQUESTED)], machines=[machine("x", request_id="r-long-gone")])
+    states, plan = tick(seen)
+    assert states == {"a": "ALLOCATED"}
+    assert after(seen, plan)["a"].cloud_id == "c-x"
+
+
+def test_machines_of_any_attempt_belong_to_the_record():
+    twice = past((S.REQUESTED, 1), (S.QUEUED, 2), (S.REQUESTED, NOW))
+    for tag in ("r-1", "r-1~2.t-0"):
+        seen = world([record("a", S.REQUESTED, history=twice)], machines=[machine("x", request_id=tag)])
+        assert tick(seen)[0] == {"a": "ALLOCATED"}
+
+
+def test_binding_copies_what_the_machine_is():
+    seen = world(
+        [record("a", S.REQUESTED, launch_hash="wished", price_per_hour=1.0)],
+        machines=[machine("x", launch_hash="made", internal_ip="10.0.0.1", external_ip="1.2.3.4")],
+    )
+    bound = after(seen, reconcile(seen))["a"]
+    assert (bound.launch_hash, bound.internal_ip, bound.external_ip) == ("made", "10.0.0.1", "1.2.3.4")
+    assert (bound.price_per_hour, bound.kind) == (1.0, NodeKind.WORKER)
+
+
+def test_five_requested_one_refused_and_four_arrive():
+    """Each refused unit fails exactly one record; nobody is left over, nothing is adopted."""
+    five = [record(f"w{i}", S.REQUESTED, since=NOW - 9 + i) for i in range(5)]
+    seen = world(five, launch_failures=(refusal(),))
+    states, plan = tick(seen)
+    assert sorted(states.values()) == ["ALLOCATION_FAILED"] + ["REQUESTED"] * 4
+    four = {f"c-{i}": machine(str(i), request_id="r-1") for i in range(4)}
+    later = following(seen, plan, cloud={**seen.cloud, **four})
+    states, plan = tick(later)
+    assert sorted(states.values()) == ["ALLOCATED"] * 4
+    assert created(later, plan) == []
+
+
+def test_a_machine_wins_over_a_refusal_and_the_refusal_takes_the_next():
+    seen = world(
+        [record("a", S.REQUESTED, since=NOW - 9), record("b", S.REQUESTED, since=NOW - 8)],
+        machines=[machine("x", request_id="r-1")],
+        launch_failures=(refusal(),),
+    )
+    assert tick(seen)[0] == {"a": "ALLOCATED", "b": "ALLOCATION_FAILED"}
+
+
+def test_more_refusals_than_records_fail_all_of_them_and_no_others():
+    seen = world(
+        [record("a", S.REQUESTED), record("b", S.REQUESTED, launch_request_id="r-2")],
+        launch_failures=(refusal(), refusal(), refusal()),
+    )
+    assert tick(seen)[0] == {"a": "ALLOCATION_FAILED", "b": "REQUESTED"}
+
+
+def test_a_late_refusal_of_an_earlier_attempt_does_not_fail_the_one_under_way():
+    twice = past((S.REQUESTED, 1), (S.QUEUED, 2), (S.REQUESTED, NOW))
+    seen = world([record("a", S.REQUESTED, history=twice)], launch_failures=(refusal("r-1"),))
+    assert tick(seen)[0] == {"a": "REQUESTED"}
+    seen = world([record("a", S.REQUESTED, history=twice)], launch_failures=(refusal("r-1~2.t-0"),))
+    assert tick(seen)[0] == {"a": "ALLOCATION_FAILED"}
+
+
+def test_several_refusals_in_one_tick_are_one_step_of_back_off():
+    seen = world([record("a", S.REQUESTED)], launch_failures=tuple(refusal(message=m) for m in "xyz"))
+    health = reconcile(seen).memory.health["cpu"]
+    assert (health.failures, health.blocked_until, health.message) == (1.0, NOW + 5.0, "z")
+
+
+def test_a_machine_that_arrives_late_is_adopted_and_serves_the_next_wish():
+    """The record failed long ago; its machine is not bought twice."""
+    seen = world(machines=[machine("late", request_id="r-1")], demands=[])
+    _states, plan = tick(seen)
+    (new,) = created(seen, plan)
+    assert (new.state, new.cloud_id, plan.actions) == (S.ALLOCATED, "c-late", ())
+    assert new.details == "found in the cloud without a record: adopted"
+
+
+def test_adoption_takes_price_and_hash_of_the_type_unless_the_machine_says_otherwise():
+    priced = spec(node_type("cpu", price_per_hour=2.5, launch_hash="today"))
+    seen = world(machines=[machine("a"), machine("b", launch_hash="tagged")], spec=priced)
+    first, second = created(seen, reconcile(seen))
+    assert (first.price_per_hour, first.launch_hash) == (2.5, "today")
+    assert (second.price_per_hour, second.launch_hash) == (2.5, "tagged")
+
+
+# Lists are eventually consistent.
+
+
+def test_a_machine_missing_from_one_list_whose_node_lives_is_waited_for():
+    seen = world([record("a", S.RAY_RUNNING)], machines=[], nodes=[node("a")])
+    states, plan = tick(seen)
+    assert states == {"a": "RAY_RUNNING"}
+    assert after(seen, plan)["a"].missing_since == NOW
+    back = following(seen, plan, cloud={**seen.cloud, "c-a": machine("a")})
+    plan = reconcile(back)
+    assert after(back, plan)["a"].missing_since is None
+
+
+def test_the_wait_ends_strictly_after_the_grace():
+    waiting = record("a", S.RAY_RUNNING, missing_since=NOW - 30.0)
+    assert tick(world([waiting], machines=[], nodes=[node("a")]))[0] == {"a": "RAY_RUNNING"}
+    waiting = replace(waiting, missing_since=NOW - 30.1)
+    assert tick(world([waiting], machines=[], nodes=[node("a")]))[0] == {"a": "TERMINATED"}
+
+
+def test_without_grace_a_missing_machine_is_gone_at_once():
+    hasty = spec(timeouts=Timeouts(listing_grace_s=0.0))
+    seen = world([record("a", S.RAY_RUNNING)], machines=[], nodes=[node("a")], spec=hasty)
+    assert tick(seen)[0] == {"a": "TERMINATED"}
+
+
+@pytest.mark.parametrize("nodes", [[], [node("a", NodeStatus.DEAD)]])
+def test_a_missing_machine_whose_node_does_not_live_is_gone_at_once(nodes):
+    assert tick(world([record("a", S.RAY_RUNNING)], machines=[], nodes=nodes))[0] == {"a": "TERMINATED"}
+
+
+def test_without_a_report_a_missing_machine_gets_its_grace():
+    """Its node may live; nothing may be concluded from not having looked."""
+    seen = replace(world([record("a", S.RAY_RUNNING)], machines=[]), runtime=None)
+    states, plan = tick(seen)
+    assert states == {"a": "RAY_RUNNING"}
+    late = following(seen, plan, seconds=31.0)
+    assert tick(late)[0] == {"a": "TERMINATED"}
+
+
+def test_the_head_is_waited_for_as_long_as_its_node_lives():
+    old = replace(HEAD, missing_since=0.0)
+    seen = world([old], machines=[], nodes=[HEAD_NODE], head=False)
+    assert unchanged(reconcile(seen))
+    dead = world([old], machines=[], nodes=[replace(HEAD_NODE, status=NodeStatus.DEAD)], head=False)
+    plan = reconcile(dead)
+    assert after(dead, plan)["head"].state is S.TERMINATED
+    assert plan.actions == ()
+
+
+@pytest.mark.parametrize("state", [S.ALLOCATED, S.RAY_INSTALLING, S.TERMINATING, S.TERMINATION_FAILED])
+def test_machines_that_serve_nothing_are_gone_when_they_are_not_listed(state):
+    assert tick(world([record("a", state)], machines=[]))[0] == {"a": "TERMINATED"}
+
+
+def test_requests_and_wishes_are_not_ended_by_a_list():
+    seen = world([record("r", S.REQUESTED), record("q", S.QUEUED)], machines=[])
+    assert tick(seen)[0] == {"r": "REQUESTED", "q": "REQUESTED"}
+
+
+# Terminations that did not work.
+
+
+def test_a_refused_termination_counts_only_while_terminating():
+    failure = TerminateFailure(cloud_id="c-a", kind=FailureKind.PERMISSION, message="denied")
+    seen = world([record("a", S.RAY_RUNNING)], terminate_failures=(failure,))
+    assert unchanged(reconcile(seen))
+    seen = world([record("a", S.TERMINATING)], terminate_failures=(failure, failure))
+    end = after(seen, reconcile(seen))["a"]
+    assert [c.state.name for c in end.history] == ["TERMINATING", "TERMINATION_FAILED", "TERMINATING"]
+    assert end.history[1].details == "permission: denied"
+
+
+def test_a_gone_machine_is_terminated_whatever_the_provider_said_before():
+    failure = TerminateFailure(cloud_id="c-a")
+    seen = world([record("a", S.TERMINATING)], machines=[], terminate_failures=(failure,))
+    assert tick(seen)[0] == {"a": "TERMINATED"}
+
+
+def test_failures_are_heard_also_when_the_list_cannot_be_read():
+    """They are told once: a tick that forgets them would wait for a timeout instead."""
+    seen = replace(
+        world(
+            [record("a", S.REQUESTED), record("b", S.TERMINATING)],
+            launch_failures=(refusal(),),
+            terminate_failures=(TerminateFailure(cloud_id="c-b"),),
+        ),
+        cloud=None,
+    )
+    states, plan = tick(seen)
+    assert states["a"] == "ALLOCATION_FAILED"
+    assert [c.state.name for c in after(seen, plan)["b"].history[1:]] == ["TERMINATION_FAILED", "TERMINATING"]
+    assert Reason.CLOUD_UNREADABLE in {v.reason for v in plan.verdicts}
+
+
+def test_the_head_found_in_the_list_is_adopted_as_head():
+    seen = world([], machines=[HEAD_MACHINE], nodes=[HEAD_NODE], head=False)
+    (head,) = reconcile(seen).writes
+    assert (head.kind, head.state, head.node_id) == (NodeKind.HEAD, S.RAY_RUNNING, "n-head")
+
+
+def test_a_head_the_provider_takes_for_a_worker_is_known_by_its_node():
+    """Otherwise the gate would stay shut, and the head might be given back as idle."""
+    seen = world([], machines=[replace(HEAD_MACHINE, kind=NodeKind.WORKER)], nodes=[HEAD_NODE], head=False)
+    (head,) = reconcile(seen).writes
+    assert (head.kind, head.state) == (NodeKind.HEAD, S.RAY_RUNNING)
