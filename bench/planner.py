@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -13,6 +14,7 @@ from bench.options import Options
 from bench.ours.planner import plan, unserved, unserved_in_all
 from bench.peer import planner as peer
 from bench.peer.process import PeerProcess
+from bench.unseen import parity_figures
 from bench.workloads import Bounds, Workload, large, load, load_bounds, names, series
 from muster.cluster.model import Objective
 
@@ -73,7 +75,12 @@ class Case:
 def run(options: Options) -> dict[str, float]:
     """Measure, print the tables, return the figures."""
     warm_up()
-    cases = recorded_cases(options)
+    unseen: dict[str, float] = {}
+    with ExitStack() as stack:
+        ray = stack.enter_context(closing(PeerProcess())) if options.with_peer else None
+        cases = recorded_cases(options, ray)
+        if ray and options.wants("unseen"):
+            unseen = parity_figures(options, ray)
     generated = generated_cases(options)
     problems = [problem for case in (*cases, *generated) for problem in case.problems()]
     show_cases(cases)
@@ -85,6 +92,7 @@ def run(options: Options) -> dict[str, float]:
         table.note(f"WRONG ANSWER: {problem}")
     return {
         **case_figures(cases),
+        **unseen,
         **growth_figures("growth", "series_", generated),
         **growth_figures("growth_busy", "busy_", cases),
         **large_figures(generated),
@@ -99,14 +107,9 @@ def warm_up() -> None:
         plan(smallest, objective)
 
 
-def recorded_cases(options: Options) -> list[Case]:
+def recorded_cases(options: Options, ray: PeerProcess | None) -> list[Case]:
     """The workloads of bench/data that were asked for."""
-    ray = PeerProcess() if options.with_peer else None
-    try:
-        return [recorded_case(name, options, ray) for name in names() if options.wants(name)]
-    finally:
-        if ray:
-            ray.close()
+    return [recorded_case(name, options, ray) for name in names() if options.wants(name)]
 
 
 def recorded_case(name: str, options: Options, ray: PeerProcess | None) -> Case:

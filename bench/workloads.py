@@ -169,6 +169,13 @@ def large(nodes: int = 10_000, demands: int = 100_000, shapes: int = 200, types:
     return half_full("large", (nodes, demands), distinct_shapes(shapes, draw), catalogue)
 
 
+def unseen(number: int) -> Workload:
+    """A small problem that nobody tuned for: its own shapes, its own node types."""
+    draw = random.Random(f"unseen/{number}")
+    catalogue = [random_type(i, draw) for i in range(10)]
+    return half_full(f"unseen-{number}", (40, 400), distinct_shapes(8, draw), catalogue)
+
+
 def random_type(index: int, draw: random.Random) -> NodeTypeData:
     """A machine as clouds sell them: CPUs, memory per CPU, some GPUs; priced near the sum of its parts."""
     cpus = float(draw.choice([2, 4, 8, 16, 32, 36, 48, 64, 72, 96, 128]))

@@ -72,6 +72,12 @@ def test_the_growth_series_doubles_nodes_and_demands_and_keeps_shapes_and_types(
     assert all(step.node_types == steps[0].node_types for step in steps)
 
 
+def test_unseen_problems_differ_from_each_other():
+    shapes = {str([demand.shape for demand in workloads.unseen(number).demands]) for number in range(10)}
+    types = {str(workloads.unseen(number).node_types) for number in range(10)}
+    assert (len(shapes), len(types)) == (10, 10)
+
+
 def test_generated_quantities_are_quarters_so_that_no_rounding_decides():
     made = workloads.large(nodes=50, demands=1_000, shapes=100, types=20)
     bags = [demand.shape for demand in made.demands] + [node.available for node in made.nodes]
