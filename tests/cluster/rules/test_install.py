@@ -1,0 +1,57 @@
+"""Our installer sets machines up when they are up, wanted and nobody else does it."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.cluster.worlds import HEAD_MACHINE, S, machine, record, spec, tick, unchanged, world
+
+from muster.cluster.model import NodeKind
+from muster.cluster.plan import Install
+from muster.cluster.reconcile import reconcile
+from muster.cluster.snapshot import ProviderTraits
+
+OURS = ProviderTraits(installs_runtime=False)
+INSTALL = spec(install_runtime=True)
+
+
+def test_each_machine_gets_its_own_order():
+    seen = world([record("a", S.ALLOCATED), record("b", S.ALLOCATED)], spec=INSTALL, traits=OURS)
+    states, plan = tick(seen)
+    assert states == {"a": "RAY_INSTALLING", "b": "RAY_INSTALLING"}
+    assert plan.actions == tuple(
+        Install(request_id=f"t-1-s{n}", instance_id=i, cloud_id=f"c-{i}", node_type="cpu")
+        for n, i in enumerate("ab", 1)
+    )
+
+
+def test_a_provider_that_brings_the_runtime_needs_no_installer():
+    assert unchanged(reconcile(world([record("a", S.ALLOCATED)], spec=INSTALL)))
+
+
+def test_a_machine_that_arrives_in_this_tick_is_set_up_in_this_tick():
+    seen = world([record("a", S.REQUESTED)], machines=[machine("x")], spec=INSTALL, traits=OURS)
+    assert tick(seen)[0] == {"a": "RAY_INSTALLING"}
+
+
+@pytest.mark.parametrize("state", [S.RAY_INSTALLING, S.RAY_RUNNING, S.TERMINATING])
+def test_only_machines_without_a_runtime_are_set_up(state):
+    assert unchanged(reconcile(world([record("a", state)], spec=INSTALL, traits=OURS)))
+
+
+def test_the_head_was_set_up_by_the_launcher():
+    head = record("head", S.ALLOCATED, kind=NodeKind.HEAD, node_type="head")
+    seen = world([head], machines=[HEAD_MACHINE], nodes=[], head=False, spec=INSTALL, traits=OURS)
+    assert unchanged(reconcile(seen))
+
+
+def test_nothing_is_set_up_without_a_machine_list():
+    seen = replace(world([record("a", S.ALLOCATED)], spec=INSTALL, traits=OURS), cloud=None)
+    assert unchanged(reconcile(seen))
+
+
+def test_a_cancelled_machine_is_given_back_and_not_set_up():
+    seen = world([record("a", S.ALLOCATED, cancelled=True)], spec=INSTALL, traits=OURS)
+    states, plan = tick(seen)
+    assert states == {"a": "TERMINATING"}
+    assert [a for a in plan.actions if isinstance(a, Install)] == []
