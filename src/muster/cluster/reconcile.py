@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from muster.cluster.plan import Plan
 from muster.cluster.rules.backoff import backoff
 from muster.cluster.rules.capacity import capacity
@@ -43,6 +45,9 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+_LOOKS = {"observe_cloud": "cloud", "observe_nodes": "runtime"}  # what each mirrors, a field of Snapshot
+
+
 def reconcile(snapshot: Snapshot, rules: tuple[Rule, ...] = RULES) -> Plan:
     """Decide one tick. A function of the snapshot alone; it never raises for anything in it."""
     draft = Draft(snapshot)
@@ -52,11 +57,17 @@ def reconcile(snapshot: Snapshot, rules: tuple[Rule, ...] = RULES) -> Plan:
 
 
 def _attempt(rule: Rule, draft: Draft) -> Draft:
-    """A rule that fails is undone and reported; the others still run (W9)."""
+    """A rule that fails is undone and reported; the others still run (W9).
+
+    When a look at the world failed, the others must not take what was not seen for what is not there.
+    """
     trial = draft.fork()
     try:
         rule(trial)
     except Exception as error:  # noqa: BLE001 - one rule's bug must not stop the loop
         draft.quarantine(f"rule {rule.__name__}", f"{type(error).__name__}: {error}")
+        unseen = _LOOKS.get(rule.__name__)
+        if unseen is not None:
+            draft.seen = replace(draft.seen, **{unseen: None})
         return draft
     return trial
