@@ -19,6 +19,9 @@ SMALL = 9  # pieces up to which packing on machines is searched exactly
 
 
 def broken_rules(problem: PackProblem, solution: PackSolution) -> list[str]:
+    nowhere = _nowhere(problem, solution)
+    if nowhere:
+        return nowhere
     return [
         *_counts(problem, solution),
         *_limits(problem, solution),
@@ -240,17 +243,22 @@ def _limits(problem: PackProblem, solution: PackSolution) -> list[str]:
     return found
 
 
+def _nowhere(problem: PackProblem, solution: PackSolution) -> list[str]:
+    """Placements on nodes that do not exist and on machines that are not launched."""
+    found = []
+    for p in solution.placements:
+        if not -1 <= p.node < len(problem.nodes):
+            found.append(f"no such node: {p}")
+        elif p.node == -1 and p.node_type not in solution.launch:
+            found.append(f"not launched: {p}")
+    return found
+
+
 def _places(problem: PackProblem, solution: PackSolution) -> list[str]:
-    """Placements name nodes and types that exist and whose labels admit them."""
+    """Placements name the node's type, and its labels admit them."""
     types = {offer.node_type.name: offer.node_type for offer in problem.offers}
     found = []
     for p in solution.placements:
-        if p.node >= len(problem.nodes) or p.node < -1:
-            found.append(f"no such node: {p}")
-            continue
-        if p.node == -1 and p.node_type not in solution.launch:
-            found.append(f"not launched: {p}")
-            continue
         if p.node >= 0 and problem.nodes[p.node].node_type != p.node_type:
             found.append(f"wrong type: {p}")
         labels = types[p.node_type].labels if p.node == -1 else problem.nodes[p.node].labels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
 from tests.cluster.binpack.checker import broken_rules_in_detail
 
 from muster.base.resources import Resources
@@ -257,9 +258,13 @@ def test_a_resize_under_way_counts_as_done_and_a_failed_one_is_not_asked_again()
 def test_a_node_grows_only_to_what_its_host_can_give() -> None:
     hinted = growing(suggested_maximum=Resources.of(CPU=5))
     solution = plan([GROWING], [hinted], demands=(demand({"CPU": 1}, 6),))
-    assert (solution.launch, solution.resize) == ({"grow": 1}, {}) or solution.resize == {
-        0: Resources.of(CPU=5)
-    }
+    assert (solution.launch, solution.resize) == ({"grow": 1}, {0: Resources.of(CPU=5)})
+
+
+def test_a_coming_node_is_used_at_full_size_without_a_resize() -> None:
+    coming = replace(growing(), state=InstanceState.ALLOCATED)
+    solution = plan([GROWING], [coming], demands=(demand({"CPU": 1}, 6),))
+    assert (solution.launch, solution.resize) == ({}, {})
 
 
 def test_a_new_machine_is_as_large_as_it_may_become() -> None:

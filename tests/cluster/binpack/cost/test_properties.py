@@ -1,4 +1,4 @@
-"""Any problem, all features: the plan is possible, repeatable, and never worse than leaving the room empty."""
+"""Any problem, with all features: the plan is possible and repeatable."""
 
 from __future__ import annotations
 
@@ -9,18 +9,10 @@ from tests.cluster.binpack.problems import problems
 from muster.cluster.binpack.cost import solve_cost, solve_detailed
 from muster.cluster.binpack.request import PackProblem
 
-quick = settings(
-    max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
 
-
-@quick
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(problems())
-def test_every_plan_is_possible(problem: PackProblem) -> None:
-    assert broken_rules_in_detail(problem, solve_detailed(problem)) == []
-
-
-@quick
-@given(problems())
-def test_the_same_problem_gets_the_same_plan(problem: PackProblem) -> None:
-    assert solve_cost(problem) == solve_cost(problem)
+def test_every_plan_is_possible_and_repeatable(problem: PackProblem) -> None:
+    detail = solve_detailed(problem)
+    assert broken_rules_in_detail(problem, detail) == []
+    assert solve_cost(problem) == detail.solution

@@ -73,10 +73,27 @@ def counts_that_fit(free: Floats, size: Floats) -> Floats:
     return fits
 
 
+def group_columns(items: Items) -> tuple[Ints, Ints]:
+    """The classes that belong to a group, and per class the column of its group (0: none).
+
+    A class is in at most one group and takes one place of it; column 0 is always a resource.
+    """
+    marks = items.size[:, items.real :]
+    if not marks.shape[1]:
+        return np.zeros(0, dtype=np.int64), np.zeros(len(items.size), dtype=np.int64)
+    grouped = marks.any(axis=1)
+    return np.flatnonzero(grouped), np.where(grouped, items.real + marks.argmax(axis=1), 0)
+
+
 def load_size(loads: Floats, items: Items) -> Floats:
     """What each row of loads takes of each column; loads are mostly zeros."""
     rows, classes = np.nonzero(loads)
     amounts = loads[rows, classes]
-    columns = [np.bincount(rows, amounts * size[classes], minlength=len(loads)) for size in items.size.T]
-    taken: Floats = np.array(columns).T
+    taken: Floats = np.zeros((len(loads), items.size.shape[1]))
+    for column in range(items.real):
+        taken[:, column] = np.bincount(rows, amounts * items.size[classes, column], minlength=len(loads))
+    grouped, group = group_columns(items)
+    if len(grouped):
+        marked = np.flatnonzero(group[classes])
+        np.add.at(taken, (rows[marked], group[classes[marked]]), amounts[marked])
     return taken

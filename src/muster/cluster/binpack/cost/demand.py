@@ -39,13 +39,17 @@ def serve(
     failed: list[int] = []
     retries = MOST_RETRIES
     for squad in first.failed:
-        for gang in squad.gangs:
-            ways = _ways(stock, gangs[gang], forms[gang]) if retries > 0 else []
-            retries -= len(ways)
-            again = _first_that_serves(stock, gang, ways)
-            entries += again
+        waiting = list(squad.gangs)
+        # Equal gangs fail alike: the first that finds no place speaks for the rest.
+        while waiting and retries > 0:
+            ways = _ways(stock, gangs[waiting[0]], forms[waiting[0]])
+            retries -= 1 + len(ways)
+            again = _first_that_serves(stock, waiting[0], ways)
             if not again:
-                failed.append(gang)
+                break
+            entries += again
+            del waiting[0]
+        failed += waiting
     second = _attempt(stock, {i: (ask_of(demands[i]), n) for i, n in first.short.items()}, [])
     return Served(entries + second.entries, second.short, sorted(failed + _missing(chosen, len(gangs))))
 

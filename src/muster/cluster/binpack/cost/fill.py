@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from muster.cluster.binpack.cost.arrays import Bools, Floats, Ints, Items
+from muster.cluster.binpack.cost.arrays import Bools, Floats, Ints, Items, group_columns
 
 TINY = 1e-12
 MOST_WEIGHED_GROUPS = 16
@@ -86,10 +86,12 @@ class _Filling:
         self.weights = weights
         self.weighed = items.size.shape[1] if weights[:, items.real :].any() else items.real
         self.by_column = np.ascontiguousarray(items.size[:, : self.weighed].T)
+        real = items.size[:, : items.real]
         # What an item does not take never runs out: such a column counts infinity.
-        self.divisor = np.where(items.size > 0, items.size, 1.0)
-        self.unbounded = np.where(items.size > 0, 0.0, np.inf)
-        self.users = [np.flatnonzero(items.size[:, c]) for c in range(items.size.shape[1])]
+        self.divisor = np.where(real > 0, real, 1.0)
+        self.unbounded = np.where(real > 0, 0.0, np.inf)
+        self.users = [np.flatnonzero(column) for column in real.T]
+        self.grouped, self.group = group_columns(items)
         self.fits = np.ones(self.loads.shape, dtype=bool) if allowed is None else allowed.copy()
         self.fits &= wish.limit > 0
         self._drop_what_no_longer_fits()
@@ -100,13 +102,18 @@ class _Filling:
         if not len(self.rows):
             return False
         chosen = self._best_item()
-        held = (np.floor(self.free / self.divisor[chosen]) + self.unbounded[chosen]).min(axis=1)
+        real = self.items.real
+        held = (np.floor(self.free[:, :real] / self.divisor[chosen]) + self.unbounded[chosen]).min(axis=1)
+        here = np.arange(len(self.rows))
+        marked = np.flatnonzero(self.group[chosen])
+        places = (marked, self.group[chosen[marked]])
+        held[marked] = np.minimum(held[marked], self.free[places])
         at = (self.rows, chosen)
         amount = np.minimum(np.ceil(held / 2), self.wish.limit[chosen] - self.loads[at])
         self.loads[at] += amount
-        self.free -= amount[:, None] * self.items.size[chosen]
+        self.free[:, :real] -= amount[:, None] * self.items.size[chosen, :real]
+        self.free[places] -= amount[marked]
         self._drop_what_no_longer_fits()
-        here = np.arange(len(self.rows))
         self.fits[here, chosen] &= self.loads[at] < self.wish.limit[chosen]
         return True
 
@@ -126,6 +133,8 @@ class _Filling:
                 self.fits &= self.free[:, column, None] >= self.items.size[:, column]
             elif len(users):
                 self.fits[:, users] &= self.free[:, column, None] >= self.items.size[users, column]
+        if len(self.grouped):
+            self.fits[:, self.grouped] &= self.free[:, self.group[self.grouped]] >= 1
 
     def _drop_full_rows(self) -> None:
         going = self.fits.any(axis=1)

@@ -12,23 +12,42 @@ Seat = tuple[int, int]  # (bin, class)
 
 
 def split_gangs(loads: Sequence[Sequence[int]], per_gang: Sequence[int], gangs: int) -> list[list[Seat]]:
-    """Seats of each gang that is complete; loads are bins x classes, at most `gangs` on any bin."""
+    """Seats of as many whole gangs as the loads (bins x classes, at most `gangs` on any bin) hold."""
+    whole, loads = _whole_gangs(loads, per_gang, gangs)
     places = [cls for cls, count in enumerate(per_gang) for _ in range(count)]
-    colouring = _Colouring(len(places), gangs)
     starts = [sum(per_gang[:cls]) for cls in range(len(per_gang))]
-    used = [0] * len(places)
+    colouring = _Colouring(len(places), whole)
+    used = [0] * len(per_gang)
     for row, load in enumerate(loads):
         for cls, amount in enumerate(load):
-            for _ in range(amount):
-                place = min(range(starts[cls], starts[cls] + per_gang[cls]), key=used.__getitem__)
-                if used[place] < gangs:
-                    used[place] += 1
-                    colouring.add(row, place)
-    return [
-        [(row, places[place]) for place, row in sorted(seats.items())]
-        for seats in colouring.gangs()
-        if len(seats) == len(places)
-    ]
+            for _ in range(min(amount, whole * per_gang[cls] - used[cls])):
+                colouring.add(row, starts[cls] + used[cls] % per_gang[cls])
+                used[cls] += 1
+    return [[(row, places[place]) for place, row in sorted(seats.items())] for seats in colouring.gangs()]
+
+
+def _whole_gangs(
+    loads: Sequence[Sequence[int]], per_gang: Sequence[int], gangs: int
+) -> tuple[int, Sequence[Sequence[int]]]:
+    """How many gangs are complete, and the loads without what no node may hold for that many."""
+    while gangs:
+        loads = [_capped(load, gangs) for load in loads]
+        totals = [sum(load[cls] for load in loads) for cls in range(len(per_gang))]
+        enough = min((total // count for total, count in zip(totals, per_gang, strict=True)), default=0)
+        if enough >= gangs:
+            break
+        gangs = enough
+    return gangs, loads
+
+
+def _capped(load: Sequence[int], most: int) -> Sequence[int]:
+    """At most `most` seats of one node, the most frequent class giving way first."""
+    if sum(load) <= most:
+        return load
+    left = list(load)
+    while sum(left) > most:
+        left[left.index(max(left))] -= 1
+    return left
 
 
 class _Colouring:
