@@ -8,7 +8,8 @@ from muster.base.resources import Resources
 from muster.cluster.binpack.request import Book, PackProblem
 from muster.cluster.binpack.utilization.fill import Filler
 from muster.cluster.binpack.utilization.runs import demand_requests, runs_of
-from muster.cluster.binpack.utilization.score import key_of, label_score
+from muster.cluster.binpack.utilization.score import key_of
+from muster.cluster.binpack.utilization.states import Columns
 from muster.cluster.binpack.utilization.survey import Survey
 from muster.testing.builders import demand, pack_node, selector
 
@@ -23,7 +24,7 @@ def score_of(total, wanted, book=Book.DEMAND, **changes):
     filler = Filler(runs_of(demand_requests(problem.demands)), survey.columns)
     state = survey.node_state(0, book)
     fill = filler.fill(state, filler.fitting(state.free))
-    head, lowest, mean, _ = key_of(state, fill, filler.gpu_mark)
+    head, lowest, mean, _ = key_of(state, fill, filler)
     return -head >> 21, bool(-head >> 20 & 1), -head & (1 << 20) - 1, -lowest, -mean
 
 
@@ -73,25 +74,26 @@ def test_the_empty_selector_of_a_plain_task_scores_one():
 
 def test_the_first_placed_request_with_a_selector_that_holds_gives_the_label_score():
     lead = ((selector(zone="b"),), (selector(zone="b"), selector(zone="a")), (selector(zone="a"),) * 5)
-    assert label_score(lead, (("zone", "a"),)) == 1
-    assert label_score((), (("zone", "a"),)) == 0
+    filler = Filler((), Columns(PackProblem(nodes=(), offers=(), room=None)))
+    assert filler.label_score(lead, (("zone", "a"),)) == 1
+    assert filler.label_score((), (("zone", "a"),)) == 0
 
 
 @pytest.mark.parametrize(
     ("free", "wanted", "takes", "rest"),
     [
-        ({"CPU": 1}, [({"CPU": 1}, 1)], [(0, 1)], {"CPU": 0}),
-        ({"CPU": 1}, [({"CPU": 1}, 2)], [(0, 1)], {"CPU": 0}),
-        ({"CPU": 4}, [({"CPU": 1}, 2)], [(0, 2)], {"CPU": 2}),
-        ({"CPU": 4}, [({"CPU": 3}, 1), ({"CPU": 2}, 1), ({"CPU": 1}, 1)], [(0, 1), (2, 1)], {"CPU": 0}),
+        ({"CPU": 1}, [({"CPU": 1}, 1)], ((0, 1),), {"CPU": 0}),
+        ({"CPU": 1}, [({"CPU": 1}, 2)], ((0, 1),), {"CPU": 0}),
+        ({"CPU": 4}, [({"CPU": 1}, 2)], ((0, 2),), {"CPU": 2}),
+        ({"CPU": 4}, [({"CPU": 3}, 1), ({"CPU": 2}, 1), ({"CPU": 1}, 1)], ((0, 1), (2, 1)), {"CPU": 0}),
         (
             {"CPU": 2, "GPU": 1},
             [({"CPU": 1, "GPU": 1}, 2), ({"CPU": 1}, 2)],
-            [(0, 1), (1, 1)],
+            ((0, 1), (1, 1)),
             {"CPU": 0, "GPU": 0},
         ),
-        ({"CPU": 1}, [({}, 7)], [(0, 7)], {}),
-        ({"CPU": 1}, [({"CPU": 0, "GPU": 0}, 7)], [(0, 7)], {}),
+        ({"CPU": 1}, [({}, 7)], ((0, 7),), {}),
+        ({"CPU": 1}, [({"CPU": 0, "GPU": 0}, 7)], ((0, 7),), {}),
         ({"CPU": 0.5}, [({"CPU": 1}, 1)], None, {}),
     ],
 )

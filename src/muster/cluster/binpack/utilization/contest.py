@@ -51,7 +51,7 @@ class Question:
                 self._first.clear()
             fitting = self.filler.fitting(state.free)
             fill = self.filler.fill(state, fitting)
-            key = _NOTHING if fill is None else key_of(state, fill, self.filler.gpu_mark)
+            key = _NOTHING if fill is None else key_of(state, fill, self.filler)
             answer = self._first[state] = (fitting, fill, key)
         return answer
 
@@ -145,7 +145,7 @@ class Contest:
         if fill is None:
             entry.stamp += 1
             return
-        entry.key = key_of(entry.state, fill, self._filler.gpu_mark)
+        entry.key = key_of(entry.state, fill, self._filler)
         self._announce(entry, fill)
 
     def _announce(self, entry: Entry, fill: Fill) -> None:

@@ -18,8 +18,8 @@ from muster.cluster.binpack.utilization.states import Columns, Labels, Lead, Sta
 class Fill(NamedTuple):
     """What a node would take, and how it would stand then."""
 
-    takes: list[tuple[int, int]]  # (run, how many)
-    free: list[int]
+    takes: tuple[tuple[int, int], ...]  # (run, how many)
+    free: tuple[int, ...]
     used: int
     lead: Lead
     labels: Labels
@@ -38,20 +38,21 @@ class Filler:
 
     def __init__(self, runs: Sequence[Run], columns: Columns) -> None:
         self.runs = runs
-        self.renew()
         self.entangled = columns.entangled
         self.longest = max((len(run.selectors) for run in runs), default=0)
         wanted = [_wanted(run, columns) for run in runs]
         self._tables = [_table(wanted, column) for column in range(len(columns.index))]
         self._needs = [self._ready(run, units, columns) for run, units in zip(runs, wanted, strict=True)]
-        self._labelled = any(needs.run is not None for needs in self._needs)
+        self._picky = [s for s, run in enumerate(runs) if _is_picky(run)]
         self._label_masks: dict[Labels, int] = {}
+        self._label_scores: dict[tuple[Lead, Labels], int] = {}
         self.gpu_mark = columns.gpu_mark
         self.users = [  # per column, and for the GPU mark: its bit, and the runs that use it
             (1 << column, sum(1 << s for s, needs in enumerate(self._needs) if needs.columns >> column & 1))
             for column in range(len(columns.index) + 1)
         ]
         self.selecting = sum(1 << s for s, run in enumerate(runs) if run.selectors)
+        self.renew()
 
     def renew(self) -> None:
         """As if nothing had been placed."""
@@ -75,14 +76,21 @@ class Filler:
 
     def allowed(self, labels: Labels) -> int:
         """The runs that a node with these labels may take."""
-        if not self._labelled:
+        if not self._picky:
             return -1
         mask = self._label_masks.get(labels)
         if mask is None:
             values = dict(labels)
-            mask = sum(1 << s for s, run in enumerate(self.runs) if _may_take(run, values))
+            mask = ~sum(1 << s for s in self._picky if not _may_take(self.runs[s], values))
             self._label_masks[labels] = mask
         return mask
+
+    def label_score(self, lead: Lead, labels: Labels) -> int:
+        """Of the first placed request with a matching selector: how early in its list that one stands."""
+        score = self._label_scores.get((lead, labels))
+        if score is None:
+            score = self._label_scores[lead, labels] = _label_score(lead, dict(labels))
+        return score
 
     def take(self, run: int, amount: int) -> int:
         """Count requests as placed; how many are left."""
@@ -99,7 +107,7 @@ class Filler:
             return None
         free, used = list(state.free), state.used
         lead, labels, takes = state.lead, state.labels, []
-        left, needs = self.left, self._needs
+        left, needs, watchful = self.left, self._needs, self.entangled
         while mask:
             lowest = mask & -mask
             s = lowest.bit_length() - 1
@@ -118,9 +126,10 @@ class Filler:
                     mask &= masks[bisect_right(cuts, rest)]
             used |= columns
             takes.append((s, amount))
-            if run is not None:
-                lead, labels, mask = self._noted(run, (lead, labels), free, (s, mask))
-        return Fill(takes, free, used, lead, labels)
+            if run is None or (lead and not watchful and run.avoid is None):
+                continue
+            lead, labels, mask = self._noted(run, (lead, labels), free, (s, mask))
+        return Fill(tuple(takes), tuple(free), used, lead, labels)
 
     def _noted(
         self, run: Run, so_far: tuple[Lead, Labels], free: Sequence[int], at: tuple[int, int]
@@ -152,6 +161,19 @@ def _table(wanted: Sequence[dict[int, int]], column: int) -> tuple[list[int], li
         mask |= asked[quantity]
         masks.append(mask)
     return cuts, masks
+
+
+def _is_picky(run: Run) -> bool:
+    """Whether there are nodes that the run may not use, whatever is free there."""
+    return run.avoid is not None or bool(run.selectors and () not in run.selectors)
+
+
+def _label_score(lead: Lead, labels: dict[str, str]) -> int:
+    for selectors in lead:
+        index = first_match(selectors, labels)
+        if index is not None:
+            return len(selectors) - index
+    return 0
 
 
 def _may_take(run: Run, labels: dict[str, str]) -> bool:

@@ -162,7 +162,7 @@ class Fleet:
 
     def _filled(self, state: State, fill: Fill) -> State:
         """The state while the attempt goes on."""
-        return self._survey.states.state(state.frame, fill.labels, tuple(fill.free), fill.used, fill.lead)
+        return self._survey.states.state(state.frame, fill.labels, fill.free, fill.used, fill.lead)
 
     def _after(self, state: State, fill: Fill) -> State:
         """The state once the attempt is over: a label that only its own requests looked at is dropped."""

@@ -6,13 +6,11 @@ node type's recovering availability, priority and availability).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from muster.base.resources import SCALE
-from muster.cluster.binpack.labels import first_match
 from muster.cluster.binpack.utilization.fill import Fill, Filler
-from muster.cluster.binpack.utilization.states import Frame, Labels, Lead, State, worth
+from muster.cluster.binpack.utilization.states import Frame, State, worth
 
 Key = tuple[int, float, float, int]
 _TYPES = 20  # bits for the number of resource types
@@ -25,10 +23,11 @@ class Bound(NamedTuple):
     within: int  # columns, and the GPU mark, of the runs it could take
 
 
-def key_of(state: State, fill: Fill, gpu_mark: int) -> Key:
+def key_of(state: State, fill: Fill, filler: Filler) -> Key:
     """The key of a node after this fill."""
     frame, used, free = state.frame, fill.used, fill.free
-    label = label_score(fill.lead, fill.labels) if fill.lead else 0
+    gpu_mark = filler.gpu_mark
+    label = filler.label_score(fill.lead, fill.labels) if fill.lead else 0
     lowest, total, count = float("inf"), 0.0, 0
     for column, size, fixed in frame.terms:
         if column < 0:
@@ -64,19 +63,20 @@ def bound_of(state: State, filler: Filler, fitting: int, known: Bound | None) ->
     if known is not None and known.within == within:
         return known
     frame, used = state.frame, state.used | within
-    lowest, mean = _best_worths(frame, state.free, used, within)
+    lowest, mean = _best_worths(state, used, within)
     label = _label_bound(state, filler, mask)
-    return Bound((_head(label, used, frame, filler.gpu_mark), -lowest, -mean, frame.tail), within)
+    key = (_head(label, used, frame, filler.gpu_mark), -lowest, -mean, frame.tail)
+    return Bound(key, within)
 
 
-def _best_worths(frame: Frame, free: Sequence[int], used: int, within: int) -> tuple[float, float]:
+def _best_worths(state: State, used: int, within: int) -> tuple[float, float]:
     """Lowest and mean worth if every resource that can be used were used up."""
-    values = []
+    frame, free, values = state.frame, state.free, []
     for column, size, fixed in frame.terms:
         if column < 0:
             values.append(fixed)
         elif within >> column & 1:
-            values.append(max(size, worth(size, free[column])))
+            values.append(size)
         elif not frame.late >> column & 1 or used >> column & 1:
             values.append(worth(size, free[column]))
     if not values:
@@ -93,18 +93,8 @@ def _label_bound(state: State, filler: Filler, mask: int) -> int:
     if filler.entangled:
         return max(filler.longest, *(len(selectors) for selectors in state.lead), 0)
     if state.lead:
-        return label_score(state.lead, state.labels)
+        return filler.label_score(state.lead, state.labels)
     return filler.longest if mask & filler.selecting else 0
-
-
-def label_score(lead: Lead, labels: Labels) -> int:
-    """Of the first placed request with a matching selector: how early in its list that selector stands."""
-    values = dict(labels)
-    for selectors in lead:
-        index = first_match(selectors, values)
-        if index is not None:
-            return len(selectors) - index
-    return 0
 
 
 def _head(label: int, used: int, frame: Frame, gpu_mark: int) -> int:
