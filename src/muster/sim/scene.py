@@ -5,6 +5,8 @@ The composition root of the simulator: the runs, the crash matrix and the story 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from muster.base.ambient import Ambient
 from muster.base.ids import CountingIds
 from muster.base.rng import Seed
@@ -27,21 +29,29 @@ from muster.sim.world import World
 from muster.stores.memory import MemoryInstanceStore
 
 LONGEST_TIMEOUT_S = 200.0
+OpenStore = Callable[[], InstanceStore]  # called by every new life: a file is opened again, memory is kept
 
 
 class Scene:
     """The whole world of one run. `tick()` lets the controller look and act once; time passes outside."""
 
     def __init__(
-        self, seed: Seed, setting: Setting, faults: Faults, store: InstanceStore | None = None
+        self,
+        seed: Seed,
+        setting: Setting,
+        faults: Faults,
+        open_store: OpenStore | None = None,
+        wire: Wire | None = None,
     ) -> None:
         self.seed, self.setting, self.faults = seed, setting, faults
-        self.world, self.wire = World(), Wire()
+        self.world, self.wire = World(), wire or Wire()
         self.cloud = SimCloud(self.world, self.wire, faults, seed.derive("sim.cloud"), setting.catalogue)
         self.runtime = SimRuntime(self.world, self.wire, faults, setting.dead_kept_s)
         self.drains = SimDrains(self.world, self.wire, faults, self.runtime)
         self.installer = SimInstaller(self.world, self.wire, faults, self.cloud.machines.get)
-        self.store = SimStore(self.wire, faults, MemoryInstanceStore() if store is None else store)
+        memory = MemoryInstanceStore()
+        self._open_store: OpenStore = open_store or (lambda: memory)
+        self.store = SimStore(self.wire, faults, self._open_store())
         self.spec = SimSpec(self.wire, faults, setting.spec, setting.catalogue)
         self.controller: ClusterController | None = None
         self.lives = 0  # how many controllers there have been
@@ -96,6 +106,8 @@ class Scene:
 
     def _start_controller(self) -> ClusterController:
         self.lives += 1
+        if self.lives > 1:
+            self.store.inner = self._open_store()
         if self.world.wall_shift != self._anchor:
             self._anchor, self._time_set_until = self.world.wall_shift, self.world.time + LONGEST_TIMEOUT_S
         ports = Ports(

@@ -40,19 +40,20 @@ class SimStore:
         self.committed: Plan | None = None  # what this tick wrote down, if it did
         self.newest: Plan | None = None  # the last one written down, by any controller
         self.version = 0
-        self._faults, self._inner = faults, inner
+        self.inner = inner
+        self._faults = faults
 
     @step("store.load")
     def load(self) -> Ledger:
         if self._faults.hit("store_read_fails"):
             raise StoreError("simulated: the ledger cannot be read")
-        return self._inner.load()
+        return self.inner.load()
 
     @step("store.commit")
     def commit(self, version: int, plan: Plan) -> int:
         if self._faults.hit("store_write_fails"):
             raise StoreError("simulated: no space left on device")
-        written = self._inner.commit(version, plan)
+        written = self.inner.commit(version, plan)
         before = {record.instance_id: self.records.get(record.instance_id) for record in plan.writes}
         self._note(plan)
         self.commits.append(Commit(before, plan, version, written))
@@ -66,11 +67,11 @@ class SimStore:
     def handed_over(self, request_ids: Sequence[RequestId]) -> None:
         if self._faults.hit("store_write_fails"):
             raise StoreError("simulated: no space left on device")
-        self._inner.handed_over(request_ids)
+        self.inner.handed_over(request_ids)
 
     @step("store.raise_version")
     def raise_version(self, at_least: int) -> int:
-        return self._inner.raise_version(at_least)
+        return self.inner.raise_version(at_least)
 
     def _note(self, plan: Plan) -> None:
         for record in plan.writes:
@@ -82,4 +83,4 @@ class SimStore:
 
     def peek(self) -> Ledger:
         """What the ledger holds, for checkers and people: no step, no fault."""
-        return self._inner.load()
+        return self.inner.load()

@@ -31,7 +31,8 @@ class Trace:
         what = self._happened(scene)
         columns = (
             f"{tick:>5} {scene.world.time:>7.0f} {phase:<6} {scene.lives:>4} {scene.store.version:>6}"
-            f"  {_counts(scene)}  {len(scene.cloud.alive()):>8} {scene.runtime.pending_tasks():>5}  {scene.spent():>9.4f}"
+            f"  {_counts(scene)}  {len(scene.cloud.alive()):>8} {scene.runtime.pending_tasks():>5}"
+            f"  {scene.spent():>9.4f}"
         )
         text = f"{columns}  {what}".rstrip()
         self._hash.update(text.encode())

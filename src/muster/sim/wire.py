@@ -23,15 +23,12 @@ class Wire:
 
     def __init__(self) -> None:
         self.fuse: int | None = None  # moments left to live; None: for ever
-        self.names: list[str] | None = None  # when a list: the name of every step, in order
         self.killed_at = ""
 
     def before(self, name: str) -> None:
         self._burn(f"before {name}")
 
     def after(self, name: str) -> None:
-        if self.names is not None:
-            self.names.append(name)
         self._burn(f"after {name}")
 
     def _burn(self, where: str) -> None:
