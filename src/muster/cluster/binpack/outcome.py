@@ -34,11 +34,10 @@ class Tally:
         )
 
     def parts(self, position: int) -> Iterator[Part]:
-        """The same, as a row of parts: running nodes first, requests without a place last."""
+        """The requests that found a place, as a row of parts: running nodes first."""
         for kind, counts in enumerate((self.placed, self.coming, self.bought)):
             for where, amount in counts.get(position, NONE).items():
                 yield Part(kind, where, amount)
-        yield Part(UNPLACED, "", self.unplaced.get(position, 0))
 
 
 PLACED, COMING, BOUGHT, UNPLACED = range(4)

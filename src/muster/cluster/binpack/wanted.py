@@ -58,7 +58,7 @@ class MergedDemands:
                 found[members[0]] = tally.outcome(members[0], place)
                 continue
             count = self.demands[place].count
-            # Should an engine lose a request, it is one without a place.
+            # What is left when all places are given has none; were an engine to lose a request, that one too.
             parts = chain(tally.parts(place), (Part(UNPLACED, "", count),))
             if count == len(members):
                 _share_among_singles(members, parts, found)
