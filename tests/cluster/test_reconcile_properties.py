@@ -10,7 +10,7 @@ from tests.cluster.strange_worlds import seeded_world, snapshots
 from tests.cluster.worlds import after, following
 
 from muster.base import codec
-from muster.cluster.model import Instance, NodeKind
+from muster.cluster.model import Instance, NodeKind, NodeStatus
 from muster.cluster.plan import Drain, Install, Launch, Plan, Resize, Terminate
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Snapshot
@@ -148,6 +148,18 @@ def purchases_respect_every_limit(seen, plan):
     assert set(new) <= {node_type.name for node_type in seen.spec.node_types}
 
 
+def a_machine_at_work_is_never_given_back(seen, plan):
+    """A running record whose node lives is drained or left alone, whatever else is wrong."""
+    nodes = seen.runtime.nodes if seen.runtime else ()
+    alive = {n.node_id: n.status in (NodeStatus.RUNNING, NodeStatus.IDLE) for n in nodes}
+    given_back = {i for a in plan.actions if isinstance(a, Terminate) for i in a.instance_ids}
+    for record in seen.instances.values():
+        if record.state in (S.RAY_RUNNING, S.RAY_STOP_REQUESTED) and alive.get(record.node_id):
+            assert record.instance_id not in given_back
+        if seen.runtime is None and record.state in STAYING - {S.RAY_INSTALLING}:
+            assert record.instance_id not in given_back
+
+
 ANY_WORLD = [
     no_rule_fails,
     every_write_follows_the_table,
@@ -161,7 +173,7 @@ ANY_WORLD = [
     an_unreadable_world_ends_nothing,
     the_next_tick_is_sound_too,
 ]
-SOUND_RECORDS = [*ANY_WORLD, purchases_respect_every_limit]
+SOUND_RECORDS = [*ANY_WORLD, purchases_respect_every_limit, a_machine_at_work_is_never_given_back]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -178,6 +178,19 @@ def test_an_install_failure_counts_only_while_installing():
     assert unchanged(reconcile(seen))
 
 
+def test_an_installation_said_to_have_failed_whose_node_runs_has_worked():
+    """Spec 2.2: nodes (S5) before install failures (S6). The node may be at work already."""
+    failure = InstallFailure(instance_id="a", message="ssh: connection reset")
+    seen = world([record("a", S.RAY_INSTALLING)], nodes=[node("a")], install_failures=(failure,))
+    assert trail(seen, reconcile(seen), "a") == ["RAY_RUNNING"]
+
+
+def test_an_install_failure_is_heard_also_when_the_nodes_cannot_be_read():
+    failure = InstallFailure(instance_id="a", message="no route")
+    seen = replace(world([record("a", S.RAY_INSTALLING)], install_failures=(failure,)), runtime=None)
+    assert trail(seen, reconcile(seen), "a") == ["RAY_INSTALL_FAILED", "TERMINATING"]
+
+
 def test_a_drain_refusal_counts_only_while_it_is_waited_for():
     seen = world([record("a", S.RAY_RUNNING)], drain_failures=(DrainFailure(instance_id="a"),))
     assert unchanged(reconcile(seen))

@@ -28,9 +28,9 @@ _SERVED = frozenset({_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING, _S.
 
 def observe_nodes(draft: Draft) -> None:
     """Passive: mirrors what the runtime reports, decides nothing."""
-    _note_install_failures(draft)
     runtime = draft.seen.runtime
     if runtime is None:
+        _note_install_failures(draft)
         _note_stop_failures(draft)
         draft.say_cluster(Reason.RUNTIME_UNREADABLE, "the runtime could not be read; nothing was concluded")
         return
@@ -38,6 +38,7 @@ def observe_nodes(draft: Draft) -> None:
     draft.ended_nodes = {n: at for n, at in draft.ended_nodes.items() if n in draft.nodes}
     strangers = _follow_known(draft)
     _meet_strangers(draft, strangers)
+    _note_install_failures(draft)  # after the nodes: one that runs was installed, whatever was said
     _note_stop_failures(draft)
     if len(draft.nodes) == len(runtime.nodes):
         _note_missing(draft, draft.nodes)
