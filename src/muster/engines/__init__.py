@@ -1,0 +1,1 @@
+"""Adapters from process runtimes to `trials.ports.Engine`."""

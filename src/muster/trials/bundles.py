@@ -1,0 +1,80 @@
+"""PlacementGroupFactory: the resources of one trial as bundles; Ray's name, a plain value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class PlacementGroupFactory:
+    """Bundles of resources that one trial needs together; the first is for the trainable itself.
+
+    Example:
+        >>> PlacementGroupFactory([{"CPU": 1, "GPU": 0.5}, {"CPU": 2}]).required_resources
+        {'CPU': 3.0, 'GPU': 0.5}
+    """
+
+    __slots__ = ("_args", "_bundles", "_head_is_empty", "_kwargs", "_strategy")
+
+    def __init__(
+        self,
+        bundles: Sequence[Mapping[str, float]],
+        strategy: str = "PACK",
+        *args: Any,  # noqa: ANN401 - kept for the engine, as Ray does
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        if not bundles:
+            raise ValueError("a PlacementGroupFactory needs at least one bundle, e.g. [{'CPU': 1}]")
+        cleaned = [{k: float(v) for k, v in bundle.items() if v} for bundle in bundles]
+        self._head_is_empty = not cleaned[0]
+        if self._head_is_empty:
+            cleaned = cleaned[1:]
+        if not cleaned or not any(cleaned):
+            raise ValueError(f"no bundle of {list(bundles)} asks for anything")
+        self._bundles = cleaned
+        self._strategy = strategy
+        self._args, self._kwargs = args, kwargs
+
+    @property
+    def bundles(self) -> list[dict[str, float]]:
+        return [dict(bundle) for bundle in self._bundles]
+
+    @property
+    def strategy(self) -> str:
+        return self._strategy
+
+    @property
+    def head_bundle_is_empty(self) -> bool:
+        return self._head_is_empty
+
+    @property
+    def head_cpus(self) -> float:
+        return 0.0 if self._head_is_empty else self._bundles[0].get("CPU", 0.0)
+
+    @property
+    def required_resources(self) -> dict[str, float]:
+        total: dict[str, float] = {}
+        for bundle in self._bundles:
+            for name, amount in bundle.items():
+                total[name] = total.get(name, 0.0) + amount
+        return total
+
+    def _key(self) -> tuple[Any, ...]:
+        bundles = tuple(tuple(sorted(bundle.items())) for bundle in self._bundles)
+        return (
+            bundles,
+            self._strategy,
+            self._head_is_empty,
+            repr(self._args),
+            repr(sorted(self._kwargs.items())),
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PlacementGroupFactory) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        head = [{}] if self._head_is_empty else []
+        return f"PlacementGroupFactory({head + self._bundles!r}, strategy={self._strategy!r})"

@@ -1,0 +1,52 @@
+"""Effects that leave for an engine. Submitting never blocks; every outcome comes back as an event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.model import CheckpointRef
+
+
+class StartTrial(Struct, frozen=True, kw_only=True):
+    """Run a trial: from its checkpoint when there is one, in a warm process when one may be reused."""
+
+    trial_id: str
+    trial_name: str
+    trainable_name: str  # the engine was given the trainable under this name
+    config: Mapping[str, Any]
+    resources: PlacementGroupFactory
+    trial_dir: str  # where its files go
+    experiment_name: str
+    experiment_tag: str = ""
+    checkpoint: CheckpointRef | None = None
+    checkpoint_index: int = -1  # numbering goes on from here
+    log_to_file: tuple[str | None, str | None] = (None, None)
+    may_reuse: bool = False
+    time_limit_s: float | None = None
+
+
+class ContinueTrial(Struct, frozen=True, kw_only=True, gc=False):
+    """The answer to a report: go on."""
+
+    trial_id: str
+
+
+class SaveTrial(Struct, frozen=True, kw_only=True):
+    """Make a checkpoint now; the trial waits again afterwards."""
+
+    trial_id: str
+
+
+class StopTrial(Struct, frozen=True, kw_only=True):
+    """End the trial: gently, then by force after `grace_s`. Unknown trials are ignored."""
+
+    trial_id: str
+    keep_process: bool = False  # its process may serve another trial
+    grace_s: float = 10.0
+
+
+EngineCommand = StartTrial | ContinueTrial | SaveTrial | StopTrial

@@ -1,0 +1,89 @@
+"""Facts that arrive from an engine. Handling one is the only way a trial's state changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from msgspec import Struct, field
+
+from muster.trials.model import CheckpointRef
+
+
+class FailureKind(Enum):
+    """Why a trial's process failed; told apart because people react differently."""
+
+    USER_ERROR = "user-error"  # its code raised
+    KILLED = "killed"  # a signal ended the process
+    OUT_OF_MEMORY = "out-of-memory"
+    EXITED = "exited"  # the process left without a word (os._exit)
+    TIME_LIMIT = "time-limit"  # its own hard limit
+    SILENT = "silent"  # no heartbeat
+    UNPICKLABLE = "unpicklable"  # its result or its code cannot cross the process border
+    START = "start"  # its process could not be made
+    RESET_REFUSED = "reset-refused"  # reset_config said no
+    NODE_LOST = "node-lost"  # the machine went away
+    PREEMPTED = "preempted"  # the machine was taken back
+
+
+class TrialFailure(Struct, frozen=True, kw_only=True):
+    """What a failed trial left behind."""
+
+    kind: FailureKind
+    message: str
+    traceback: str = ""
+    exception: bytes | None = None  # pickled, when it can be
+
+
+class TrialStarted(Struct, frozen=True, kw_only=True, gc=False):
+    """Its process is up, its setup is done and, when there was a checkpoint, it is loaded."""
+
+    trial_id: str
+    at: float
+    location: Mapping[str, Any] = field(default_factory=dict)  # pid, hostname, node_ip
+    reused: bool = False
+
+
+class TrialReported(Struct, frozen=True, kw_only=True, gc=False):
+    """One result; the trial now waits for ContinueTrial, SaveTrial or StopTrial."""
+
+    trial_id: str
+    at: float
+    result: dict[str, Any]  # nested, auto-filled keys included
+    checkpoint: CheckpointRef | None = None  # made by this very report
+
+
+class CheckpointSaved(Struct, frozen=True, kw_only=True):
+    """The answer to SaveTrial; without a checkpoint the trainable had nothing to save."""
+
+    trial_id: str
+    at: float
+    checkpoint: CheckpointRef | None = None
+    message: str = ""  # why there is none, when that is an error
+
+
+class TrialExited(Struct, frozen=True, kw_only=True):
+    """Its process ended, or is free for another trial. Comes exactly once per StartTrial."""
+
+    trial_id: str
+    at: float
+    failure: TrialFailure | None = None
+    is_done: bool = False  # its code returned by itself
+    reusable: bool = False  # the process waits for another StartTrial
+
+
+class CapacityChanged(Struct, frozen=True, kw_only=True):
+    """Resources came or went."""
+
+    at: float
+
+
+class Woke(Struct, frozen=True, kw_only=True, gc=False):
+    """Nothing arrived for a while: look at the clock."""
+
+    at: float
+
+
+EngineEvent = TrialStarted | TrialReported | CheckpointSaved | TrialExited | CapacityChanged
+Event = EngineEvent | Woke

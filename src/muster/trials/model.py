@@ -1,0 +1,157 @@
+"""Trial, its results and its policies. Attribute names are Ray's, because plug-ins and users read them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.states import FINISHED, PUBLIC, TRIAL_MACHINE, TrialState
+
+DEFAULT_METRIC = "_metric"
+TRAINING_ITERATION = "training_iteration"
+DEBUG_METRICS = frozenset(
+    {"trial_id", "experiment_id", "date", "timestamp", "pid", "hostname", "node_ip", "config"}
+)
+
+
+class CheckpointRef(Struct, frozen=True, kw_only=True):
+    """A checkpoint that exists: its directory below the trial's, and what was true when it was made."""
+
+    path: str  # absolute path or URL of the directory
+    index: int
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+class CheckpointPolicy(Struct, frozen=True, kw_only=True):
+    """When checkpoints are made and which are kept (Ray's CheckpointConfig, resolved)."""
+
+    num_to_keep: int | None = None
+    score_attribute: str | None = None
+    score_order: str = "max"
+    frequency: int = 0
+    at_end: bool = False
+
+
+class FailurePolicy(Struct, frozen=True, kw_only=True):
+    """What a failed trial means for itself and for the others."""
+
+    max_failures: int = 0  # -1: retry for ever
+    fail_fast: bool = False
+    raise_first: bool = False  # fail_fast="raise"
+    restore_retries: int = 0  # failures while restoring that do not count
+
+
+class Trial:
+    """One configuration being tried. Only `ExperimentState` changes its state."""
+
+    __slots__ = (
+        "__weakref__",
+        "checkpoint_index",
+        "checkpoint_policy",
+        "checkpoints",
+        "config",
+        "custom_dirname",
+        "custom_trial_name",
+        "error_filename",
+        "evaluated_params",
+        "experiment_tag",
+        "export_formats",
+        "last_result",
+        "last_result_time",
+        "location",
+        "log_to_file",
+        "max_failures",
+        "metric_analysis",
+        "metric_n_steps",
+        "num_failures",
+        "num_restore_failures",
+        "pickled_error_filename",
+        "placement_group_factory",
+        "relative_logdir",
+        "restore_path",
+        "start_time",
+        "state",
+        "stopping_criterion",
+        "trainable_name",
+        "trial_id",
+    )
+
+    def __init__(
+        self,
+        trainable_name: str,
+        *,
+        trial_id: str,
+        config: dict[str, Any] | None = None,
+        evaluated_params: Mapping[str, Any] | None = None,
+        experiment_tag: str = "",
+        placement_group_factory: PlacementGroupFactory | None = None,
+        **policies: Any,  # noqa: ANN401 - the remaining attributes, by name
+    ) -> None:
+        self.trainable_name = trainable_name
+        self.trial_id = trial_id
+        self.config: dict[str, Any] = config if config is not None else {}
+        self.evaluated_params: dict[str, Any] = dict(evaluated_params or {})
+        self.experiment_tag = experiment_tag
+        self.placement_group_factory = placement_group_factory or PlacementGroupFactory([{"CPU": 1}])
+        self.state = TrialState.PENDING
+        self.stopping_criterion: dict[str, Any] = {}
+        self.max_failures = 0
+        self.checkpoint_policy = CheckpointPolicy()
+        self.export_formats: list[str] = []
+        self.restore_path: str | None = None
+        self.log_to_file: tuple[str | None, str | None] = (None, None)
+        self.custom_trial_name: str | None = None
+        self.custom_dirname: str | None = None
+        self.relative_logdir: str | None = None
+        self.location: Mapping[str, Any] = {}  # pid, hostname, node_ip of its process
+        self.start_time: float | None = None
+        self.num_failures = 0
+        self.num_restore_failures = 0
+        self.error_filename: str | None = None
+        self.pickled_error_filename: str | None = None
+        self.last_result: dict[str, Any] = {"trial_id": trial_id}
+        self.last_result_time = float("-inf")
+        self.metric_analysis: dict[str, dict[str, float]] = {}
+        self.metric_n_steps: dict[str, dict[str, deque[float]]] = {}
+        self.checkpoints: tuple[CheckpointRef, ...] = ()  # retained ones, worst first; kept by checkpoints.py
+        self.checkpoint_index = -1  # of the newest checkpoint ever made
+        for name, value in policies.items():
+            setattr(self, name, value)
+
+    @property
+    def status(self) -> str:
+        """Ray's five names."""
+        return PUBLIC[self.state]
+
+    @property
+    def is_finished_state(self) -> bool:
+        return self.state in FINISHED
+
+    def is_finished(self) -> bool:
+        return self.state in FINISHED
+
+    @property
+    def checkpoint(self) -> CheckpointRef | None:
+        """The newest checkpoint that was retained."""
+        return max(self.checkpoints, key=lambda c: c.index, default=None)
+
+    def move(self, target: TrialState) -> None:
+        """Take one hop of the table; a self transition is nothing."""
+        if target is not self.state:
+            TRIAL_MACHINE.check(f"trial {self.trial_id}", self.state, target)
+            self.state = target
+
+    def __str__(self) -> str:
+        if self.custom_trial_name:
+            return self.custom_trial_name
+        env = self.config.get("env")
+        name = getattr(env, "__name__", env) if env is not None else None
+        parts = [self.trainable_name, *([str(name)] if name else []), self.trial_id]
+        return "_".join(parts).replace("/", "_")
+
+    def __repr__(self) -> str:
+        return str(self)

@@ -1,0 +1,88 @@
+"""Trial states, the table of allowed transitions with one comment per edge, and Ray's five public names."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from muster.base.machine import Machine
+
+
+class TrialState(Enum):
+    """Where one trial is. Three of ours hide behind Ray's five: see `PUBLIC`."""
+
+    PENDING = "PENDING"  # waits for resources
+    STARTING = "STARTING"  # handed to the engine; not heard from yet
+    RUNNING = "RUNNING"  # its code runs, or waits for our answer to a report
+    SAVING = "SAVING"  # asked for a checkpoint; a decision waits for it
+    PAUSED = "PAUSED"  # has no process; can go on from its checkpoint
+    STOPPING = "STOPPING"  # told to stop; its process has not ended yet
+    TERMINATED = "TERMINATED"  # ended without error
+    ERROR = "ERROR"  # failed, out of retries
+
+    __hash__ = object.__hash__  # members are singletons; Enum's own hash is a slow Python call
+
+
+_S = TrialState
+
+TRIAL_MACHINE: Machine[TrialState] = Machine(
+    "trial",
+    {
+        _S.PENDING: (
+            _S.STARTING,  # resources were found
+            _S.TERMINATED,  # stopped before it began
+            _S.ERROR,  # it can never start: its trainable or resources are impossible
+        ),
+        _S.STARTING: (
+            _S.RUNNING,  # its process is up (or a warm one was reset)
+            _S.PENDING,  # the start failed and may be tried again
+            _S.STOPPING,  # stopped while starting
+            _S.TERMINATED,  # ended before it said anything
+            _S.ERROR,  # the start failed for good
+        ),
+        _S.RUNNING: (
+            _S.SAVING,  # a checkpoint is due before the decision
+            _S.STOPPING,  # stop or pause was decided
+            _S.PENDING,  # it failed and is tried again
+            _S.TERMINATED,  # its code returned
+            _S.ERROR,  # it failed for good
+        ),
+        _S.SAVING: (
+            _S.RUNNING,  # saved; it goes on
+            _S.STOPPING,  # saved; stop or pause follows
+            _S.PENDING,  # it failed while saving and is tried again
+            _S.TERMINATED,  # its code returned while saving
+            _S.ERROR,  # it failed while saving, for good
+        ),
+        _S.STOPPING: (
+            _S.PAUSED,  # its process ended; it may go on later
+            _S.TERMINATED,  # its process ended
+            _S.PENDING,  # paused and chosen again before its process had ended; or it failed meanwhile
+            _S.ERROR,  # it failed while stopping
+        ),
+        _S.PAUSED: (
+            _S.PENDING,  # the scheduler chose it again
+            _S.TERMINATED,  # stopped while paused
+            _S.ERROR,  # its checkpoint is lost and it may not start over
+        ),
+        _S.TERMINATED: (
+            _S.PENDING,  # a restored experiment runs it again
+        ),
+        _S.ERROR: (
+            _S.PENDING,  # a restored experiment runs it again
+        ),
+    },
+)
+
+# What plug-ins, users and files see.
+PUBLIC = {
+    _S.PENDING: "PENDING",
+    _S.STARTING: "PENDING",
+    _S.RUNNING: "RUNNING",
+    _S.SAVING: "RUNNING",
+    _S.STOPPING: "RUNNING",
+    _S.PAUSED: "PAUSED",
+    _S.TERMINATED: "TERMINATED",
+    _S.ERROR: "ERROR",
+}
+FINISHED = frozenset({_S.TERMINATED, _S.ERROR})
+HAS_PROCESS = frozenset({_S.STARTING, _S.RUNNING, _S.SAVING, _S.STOPPING})
