@@ -21,6 +21,7 @@ class Outcome(NamedTuple):
     books: Mapping[Book, Served]
     machines: Sequence[int]  # index into PackProblem.offers
     grown: Sequence[int]
+    buyers: Sequence[Book]  # the books that bought any
     cost: float
 
     def unserved(self, problem: PackProblem) -> int:

@@ -5,7 +5,7 @@ Called by `stock`, `forms` and `engine`. Knows shapes and selectors, not where a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from muster.base.resources import ItemKey, Resources
@@ -60,9 +60,3 @@ def carries(labels: Mapping[str, str], apart: Avoidance) -> bool:
     """Whether a node with these labels is closed to the group."""
     value = labels.get(apart.label)
     return value is not None and (apart.value is None or value == apart.value)
-
-
-def label_keys(asks: Iterable[Ask]) -> frozenset[str]:
-    """The labels that matter to any of them."""
-    keys = {match.key for ask in asks for selector in ask.selectors for match in selector}
-    return frozenset(keys | {ask.apart.label for ask in asks if ask.apart is not None})

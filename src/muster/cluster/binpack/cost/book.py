@@ -15,6 +15,8 @@ from muster.cluster.binpack.cost.nodes import Filled, fill_nodes
 from muster.cluster.binpack.cost.purchase import Till, buy_greedily, whole_machines
 
 MOST_ROUNDS = 10
+FEWEST_ROUNDS = 3
+ITEMS_PER_ROUND = 40
 ROUND_UP_FROM = (1.0 - 1e-6, 0.5)  # parts of a machine: never, then as in school
 CELLS_IN_ALL = 60_000  # bins x classes, over all rounds
 
@@ -41,9 +43,12 @@ def lay_out(items: Items, bins: Bins, market: Market, wanted: Floats) -> Layout:
 
 
 def _rounds(bins: Bins, wanted: Floats) -> int:
-    """One when nothing can be learnt; fewer the larger the problem."""
+    """One when nothing can be learnt, few when there is little to place, and fewer the larger the problem."""
     cells = len(bins.free) * len(wanted)
-    return int(np.clip(CELLS_IN_ALL // cells, 2, MOST_ROUNDS)) if cells else 1
+    if not cells:
+        return 1
+    useful = min(MOST_ROUNDS, FEWEST_ROUNDS + int(wanted.sum()) // ITEMS_PER_ROUND)
+    return int(np.clip(CELLS_IN_ALL // cells, 2, useful))
 
 
 def _rank(layout: Layout) -> tuple[float, float]:

@@ -47,7 +47,8 @@ def start_values(items: Items, market: Market, wanted: Floats) -> Floats:
 def weightings_for(items: Items, rows: int, most: int = MOST_WEIGHTINGS) -> Floats:
     """As many directions as the size of the problem allows."""
     cells = max(1, rows * len(items.size))
-    return weightings(items, int(np.clip(CELLS_PER_FILL // cells, 1, most)))
+    groups = items.size.shape[1] - items.real
+    return weightings(items.real, groups, int(np.clip(CELLS_PER_FILL // cells, 1, most)))
 
 
 def generate(

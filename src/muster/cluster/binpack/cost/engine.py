@@ -14,6 +14,7 @@ from muster.cluster.binpack.cost.answer import Detail, Outcome, detail_of, solut
 from muster.cluster.binpack.cost.asks import Ask, ask_of, selectors_of
 from muster.cluster.binpack.cost.demand import Served, serve
 from muster.cluster.binpack.cost.forms import forms_of
+from muster.cluster.binpack.cost.prices import machine_costs
 from muster.cluster.binpack.cost.shelves import grow, stock_of
 from muster.cluster.binpack.cost.wishes import narrowed, narrowed_gang
 from muster.cluster.binpack.request import Book, PackProblem, PackSolution
@@ -54,7 +55,9 @@ def _has_wishes(problem: PackProblem) -> bool:
 
 def _cheaper_order(problem: PackProblem, wishes: bool) -> Outcome:
     first = _in_order(problem, (Book.DEMAND, Book.CONSTRAINT), wishes)
-    if not problem.constraints or not (problem.demands or problem.gangs):
+    if len(first.buyers) < 2 and not first.unserved(problem):
+        return first  # at most one book buys, and that for itself: the other order buys no less
+    if len(first.books) < 2:
         return first
     second = _in_order(problem, (Book.CONSTRAINT, Book.DEMAND), wishes)
     ranks = [(outcome.unserved(problem), outcome.cost) for outcome in (first, second)]
@@ -66,7 +69,7 @@ def _in_order(problem: PackProblem, order: Sequence[Book], wishes: bool) -> Outc
     books: dict[Book, Served] = {}
     machines: list[int] = []
     grown: list[int] = []
-    cost = 0.0
+    buyers: list[Book] = []
     for book in order:
         demands = problem.demands if book is Book.DEMAND else problem.constraints
         gangs = problem.gangs if book is Book.DEMAND else ()
@@ -80,9 +83,11 @@ def _in_order(problem: PackProblem, order: Sequence[Book], wishes: bool) -> Outc
             gangs = tuple(narrowed_gang(gang, stock) for gang in gangs)
         forms = [forms_of(gang, _values(problem, gang), wishes) for gang in gangs]
         books[book] = serve(stock, demands, gangs, forms)
+        if len(stock.machines) > len(machines):
+            buyers.append(book)
         machines, grown = stock.machines, grown + stock.grown
-        cost = float(stock.cost[machines].sum())
-    return Outcome(books, machines, grown, cost)
+    cost = float(machine_costs(problem.offers)[machines].sum())
+    return Outcome(books, machines, grown, buyers, cost)
 
 
 def _asks(demands: Sequence[Demand], gangs: Sequence[Gang]) -> list[Ask]:

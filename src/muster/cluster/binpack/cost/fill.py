@@ -7,6 +7,7 @@ weightings brings the result close to the best knapsack.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,12 +25,12 @@ class Wish(NamedTuple):
     value: Floats
 
 
-def weightings(items: Items, most: int) -> Floats:
+@lru_cache(maxsize=64)
+def weightings(real: int, groups: int, most: int) -> Floats:
     """Directions over the columns: equal, then each resource stressed or slighted; at most `most`.
 
     Places of groups weigh nothing, except in two directions for when they are what runs out.
     """
-    real, groups = items.real, items.size.shape[1] - items.real
     rows = [np.ones(real)]
     for others in (0.3, 0.05):
         for column in range(real if real > 1 else 0):
