@@ -36,7 +36,7 @@ def test_sd32_equal_nodes_share_one_state_and_are_taken_in_one_step():
     fleet = Fleet(survey, Ledger(), Book.DEMAND)
     assert len({id(state) for state in fleet.states}) == 1
     contest = Contest(Question(Filler(runs_of(demand_requests(demands)), survey.columns)))
-    contest.enter(fleet.states[0], 0)
+    contest.enter([(fleet.states[0], 0)])
     leader = contest.leader()
     assert leader is not None
     assert contest.repeats(leader) == 75

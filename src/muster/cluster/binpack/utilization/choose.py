@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from muster.cluster.binpack.utilization.contest import FAR, Contest, Entry, Question
 from muster.cluster.binpack.utilization.fill import Fill
+from muster.cluster.binpack.utilization.score import Key
 from muster.cluster.binpack.utilization.states import State
 
 
@@ -32,10 +33,12 @@ class Purchase(NamedTuple):
 
 def choose_nodes(question: Question, candidates: Mapping[State, Sequence[int]]) -> list[Pick]:
     """The best node first, each at most once, until nothing more fits."""
+    alone = _one_for_all(question, candidates)
+    if alone is not None:
+        return [alone]
     contest = Contest(question)
     places = list(candidates.values())
-    for state, mine in candidates.items():
-        contest.enter(state, mine[0])
+    contest.enter((state, mine[0]) for state, mine in candidates.items())
     unused = [0] * len(places)
     picks: list[Pick] = []
     while (entry := contest.leader()) is not None:
@@ -47,6 +50,24 @@ def choose_nodes(question: Question, candidates: Mapping[State, Sequence[int]]) 
         if stop < len(mine):
             contest.enter_again(entry, mine[stop])
     return picks
+
+
+def _one_for_all(question: Question, candidates: Mapping[State, Sequence[int]]) -> Pick | None:
+    """The best node, if it takes everything: the usual case of a gang needs no contest."""
+    filler = question.filler
+    if not filler.fresh:
+        return None
+    best: tuple[Key, int] | None = None
+    chosen: tuple[State, Fill] | None = None
+    for state, places in candidates.items():
+        _, fill, key = question.first_answer(state)
+        if fill is not None and (best is None or (key, places[0]) < best):
+            best, chosen = (key, places[0]), (state, fill)
+    if best is None or chosen is None or sum(n for _, n in chosen[1].takes) < sum(filler.left):
+        return None
+    for run, amount in chosen[1].takes:
+        filler.take(run, amount)
+    return Pick(*chosen, (best[1],))
 
 
 def _stop(contest: Contest, entry: Entry, places: Sequence[int], start: int) -> int:
@@ -69,8 +90,7 @@ def choose_offers(
     contest = Contest(question)
     rooms = list(rooms)
     offer_of = [offer for offer, left in enumerate(rooms) if left > 0]
-    for line, offer in enumerate(offer_of):
-        contest.enter(offers[offer], line)
+    contest.enter((offers[offer], line) for line, offer in enumerate(offer_of))
     line = len(offers)
     purchases: list[Purchase] = []
     while (room is None or room > 0) and (entry := contest.leader()) is not None:

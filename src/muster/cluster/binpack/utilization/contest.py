@@ -7,7 +7,8 @@ they could become, and only those whose bound beats the leader are looked at.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
 
 from muster.cluster.binpack.utilization.fill import Fill, Filler
 from muster.cluster.binpack.utilization.score import Bound, Key, bound_of, key_of
@@ -25,11 +26,11 @@ class Entry:
 
     __slots__ = ("bound", "fill", "fitting", "key", "number", "place", "stamp", "state")
 
-    def __init__(self, number: int, state: State, place: int, fitting: int) -> None:
+    def __init__(self, number: int, state: State, place: int) -> None:
         self.number = number
         self.state = state
         self.place = place
-        self.fitting = fitting  # the runs whose shape fits
+        self.fitting = 0  # the runs whose shape fits
         self.stamp = 0  # raised whenever what is noted about the entry elsewhere becomes void
         self.fill: Fill | None = None
         self.key = _NOTHING
@@ -42,6 +43,10 @@ class Question:
     def __init__(self, filler: Filler) -> None:
         self.filler = filler
         self._first: dict[State, tuple[int, Fill | None, Key]] = {}
+
+    def fits(self, state: State) -> bool:
+        """Whether any shape fits, asked before anything was placed."""
+        return bool(self.first_answer(state)[0])
 
     def first_answer(self, state: State) -> tuple[int, Fill | None, Key]:
         """The runs that fit, the fill and its key before anything was placed elsewhere."""
@@ -67,17 +72,20 @@ class Contest:
         self._waiting: list[Ranked] = []
         self._watch = [Watch() for _ in filler.runs]
 
-    def enter(self, state: State, place: int) -> None:
-        fresh = self._filler.fresh
-        fitting = self._question.first_answer(state)[0] if fresh else self._filler.fitting(state.free)
-        entry = Entry(len(self._entries), state, place, fitting)
-        self._entries.append(entry)
-        if not fresh:
-            self._refill(entry)
-            return
-        _, entry.fill, entry.key = self._question.first_answer(state)
-        if entry.fill is not None:
-            self._announce(entry, entry.fill)
+    def enter(self, candidates: Iterable[tuple[State, int]]) -> None:
+        """Candidates, each with the place in the list of the first of its kind."""
+        for state, place in candidates:
+            entry = Entry(len(self._entries), state, place)
+            self._entries.append(entry)
+            if self._filler.fresh:
+                entry.fitting, entry.fill, entry.key = self._question.first_answer(state)
+            else:
+                entry.fitting = self._filler.fitting(state.free)
+                self._look(entry)
+            if entry.fill is not None:
+                self._ready.append((*entry.key, place, entry.number, entry.stamp))
+                self._watch_over(entry, entry.fill)
+        heapify(self._ready)
 
     def leader(self) -> Entry | None:
         """The best entry, taken out: `enter_again` puts it back."""
@@ -119,7 +127,7 @@ class Contest:
         for run, amount in entry.fill.takes if entry.fill is not None else ():
             left = self._filler.take(run, times * amount)
             watch = self._watch[run]
-            if watch.highest > left:
+            if watch.highest > left and self._filler.alive:
                 for number, stamp in watch.above(left):
                     other = self._entries[number]
                     if other.stamp == stamp:
@@ -141,17 +149,24 @@ class Contest:
         return ready[0] if ready else None
 
     def _refill(self, entry: Entry) -> None:
-        fill = entry.fill = self._filler.fill(entry.state, entry.fitting)
-        if fill is None:
+        self._look(entry)
+        if entry.fill is None:
             entry.stamp += 1
-            return
-        entry.key = key_of(entry.state, fill, self._filler)
-        self._announce(entry, fill)
+        else:
+            self._announce(entry, entry.fill)
+
+    def _look(self, entry: Entry) -> None:
+        fill = entry.fill = self._filler.fill(entry.state, entry.fitting)
+        if fill is not None:
+            entry.key = key_of(entry.state, fill, self._filler)
 
     def _announce(self, entry: Entry, fill: Fill) -> None:
         entry.stamp += 1
-        number, stamp = note = entry.number, entry.stamp
-        heappush(self._ready, (*entry.key, entry.place, number, stamp))
+        heappush(self._ready, (*entry.key, entry.place, entry.number, entry.stamp))
+        self._watch_over(entry, fill)
+
+    def _watch_over(self, entry: Entry, fill: Fill) -> None:
+        note = (entry.number, entry.stamp)
         for run, amount in fill.takes:
             self._watch[run].add(amount, note)
 

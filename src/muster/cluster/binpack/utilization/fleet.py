@@ -90,14 +90,14 @@ class Fleet:
 
     def _attempt(self, question: Question) -> Outcome:
         filler = question.filler
-        groups, aside = self._candidates(filler)
+        groups, aside = self._candidates(question)
         chosen = choose_nodes(question, groups)
         order, picks = self._reordered(chosen, aside)
         growths = self._grow(question, order, picks) if filler.alive and self._survey.largest else []
         purchases = choose_offers(question, self._offers, self.rooms, self.room) if filler.alive else []
         return Outcome(order, picks, growths, purchases)
 
-    def _candidates(self, filler: Filler) -> tuple[dict[State, list[int]], list[int]]:
+    def _candidates(self, question: Question) -> tuple[dict[State, list[int]], list[int]]:
         """Equal nodes together, with their places in the list; and the places of those set aside."""
         groups: dict[State, list[int]] = {}
         states = self.states
@@ -107,7 +107,7 @@ class Fleet:
                 groups[state].append(place)
             else:
                 groups[state] = [place]
-        useless = [state for state in groups if state.frame.set_aside and not filler.fitting(state.free)]
+        useless = [state for state in groups if state.frame.set_aside and not question.fits(state)]
         return groups, sorted(place for state in useless for place in groups.pop(state))
 
     def _reordered(
