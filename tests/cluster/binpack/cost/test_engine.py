@@ -275,3 +275,23 @@ def test_growth_for_demand_is_there_for_the_constraint_too() -> None:
     asked = {"demands": (demand({"CPU": 1}, 6),), "constraints": (demand({"CPU": 8}),)}
     solution = plan([GROWING], [growing()], **asked)
     assert (solution.launch, solution.resize) == ({}, {0: Resources.of(CPU=8)})
+
+
+def test_running_nodes_are_used_before_those_on_their_way() -> None:
+    nodes = [pack_node("i-1", LARGE, state=InstanceState.ALLOCATED), pack_node("i-2", LARGE)]
+    assert plan([SMALL], nodes, demands=(demand({"CPU": 1}, 3),)).placements == (on_node(0, 1, "large", 3),)
+
+
+def test_the_fuller_node_is_filled_so_that_the_free_one_can_go() -> None:
+    nodes = [pack_node("i-1", LARGE), pack_node("i-2", LARGE, available={"CPU": 4})]
+    assert plan([SMALL], nodes, demands=(demand({"CPU": 1}, 3),)).placements == (on_node(0, 1, "large", 3),)
+
+
+def test_without_types_and_nodes_everything_is_unplaced() -> None:
+    solution = plan([], demands=(demand({"CPU": 1}, 3),), constraints=(demand({}, 1),))
+    assert (solution.launch, sum(item.amount for item in solution.unplaced)) == ({}, 4)
+
+
+def test_nodes_of_a_type_that_is_no_longer_sold_still_serve() -> None:
+    old = pack_node("i-1", node_type("old", {"CPU": 8}))
+    assert plan([SMALL], [old], demands=(demand({"CPU": 1}, 8),)).launch == {}

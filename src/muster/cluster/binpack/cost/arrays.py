@@ -41,7 +41,7 @@ class Bins(NamedTuple):
 
     free: Floats  # bins x columns
     allowed: Bools | None  # bins x classes; None: everything
-    late: Bools  # fill these after the others: they are to be spared
+    tier: Ints  # lower tiers are filled first
     growth: Floats | None = None  # by how much each could grow in place, free of charge
 
 

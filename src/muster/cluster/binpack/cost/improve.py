@@ -80,7 +80,7 @@ class _Search:
         if self.bins.allowed is not None:
             at_nodes = self.bins.allowed[self.rows]
         allowed = np.vstack([at_nodes, self.market.allowed[kept.types]])
-        return Bins(np.vstack([nodes, machines]), allowed, np.zeros(len(allowed), dtype=bool))
+        return Bins(np.vstack([nodes, machines]), allowed, np.zeros(len(allowed), dtype=np.int64))
 
     def _market_beside(self, kept: _Machines) -> Market:
         room = self.market.room - np.bincount(kept.types, minlength=len(self.market.room))

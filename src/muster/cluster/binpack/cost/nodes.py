@@ -33,7 +33,7 @@ def fill_nodes(bins: Bins, items: Items, wanted: Floats, value: Floats) -> Fille
     rows = np.flatnonzero(bins.growth.any(axis=1))
     free = bins.free[rows] - load_size(filled.loads[rows], items) + bins.growth[rows]
     allowed = None if bins.allowed is None else bins.allowed[rows]
-    more = _fill_as_they_are(Bins(free, allowed, bins.late[rows]), items, filled.left, value)
+    more = _fill_as_they_are(Bins(free, allowed, bins.tier[rows]), items, filled.left, value)
     filled.loads[rows] += more.loads
     return Filled(filled.loads, more.left)
 
@@ -43,15 +43,15 @@ def _fill_as_they_are(bins: Bins, items: Items, wanted: Floats, value: Floats) -
     left = wanted.copy()
     free = bins.free.copy()
     for block in _blocks(bins):
-        _fill_block(block, Bins(free, bins.allowed, bins.late), items, (loads, left), value)
+        _fill_block(block, Bins(free, bins.allowed, bins.tier), items, (loads, left), value)
     return Filled(loads, left)
 
 
 def _blocks(bins: Bins) -> list[Ints]:
-    """Interleaved slices of the bins in order of size, spared bins last."""
+    """Interleaved slices of the bins, tier by tier, the fullest first: so that free nodes stay free."""
     blocks: list[Ints] = []
-    for late in (False, True):
-        rows = np.flatnonzero(bins.late == late)
+    for tier in np.unique(bins.tier):
+        rows = np.flatnonzero(bins.tier == tier)
         ranked = rows[np.lexsort(bins.free[rows].T[::-1])]
         count = BLOCKS if len(rows) >= 8 * BLOCKS else 1
         blocks += [ranked[start::count] for start in range(count)]

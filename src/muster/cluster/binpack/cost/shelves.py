@@ -32,10 +32,15 @@ def stock_of(problem: PackProblem, book: Book, asks: Sequence[Ask]) -> Stock:
     stock.add_bins(
         scale.rooms([free_of(node, book) for node in nodes]),
         _growth(problem, book, scale),
-        np.array([problem.conserve_gpus and node.total.units(GPU) > 0 for node in nodes], dtype=bool),
+        np.array([_tier(node, problem.conserve_gpus) for node in nodes], dtype=np.int64),
         [node.labels for node in nodes],
     )
     return stock
+
+
+def _tier(node: PackNode, conserve_gpus: bool) -> int:
+    """Nodes that run come before those on their way; GPU nodes are spared while others will do."""
+    return 2 * int(conserve_gpus and node.total.units(GPU) > 0) + int(not node.runs)
 
 
 def grow(stock: Stock, grown: Sequence[int]) -> None:

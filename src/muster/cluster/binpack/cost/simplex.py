@@ -99,6 +99,9 @@ class Master:
 
     def _refactor(self) -> None:
         """Throw away the rounding errors that pivots left behind."""
-        self._inverse = np.linalg.inv(self._columns[self.basis].T)
+        try:
+            self._inverse = np.linalg.inv(self._columns[self.basis].T)
+        except np.linalg.LinAlgError:
+            return  # the basis is all but singular: the inverse at hand is the better one
         self._amounts = np.maximum(np.einsum("ij,j->i", self._inverse, self._rhs), 0.0)
         self.duals = np.einsum("ij,i->j", self._inverse, self._cost[self.basis])

@@ -87,16 +87,14 @@ class Stock:
         self.growth = scale.rooms([])  # by how much a bin could grow in place
         self.grown: list[int] = []
         self.machines: list[int] = []  # types of the bins after the nodes
-        self.late = np.zeros(0, dtype=bool)
+        self.tier = np.zeros(0, dtype=np.int64)
         self.bin_labels: list[Mapping[str, str]] = []
         self.carried: dict[tuple[str, str | None], set[int]] = {}
 
-    def add_bins(
-        self, free: Floats, growth: Floats, late: Bools, labels: Sequence[Mapping[str, str]]
-    ) -> None:
+    def add_bins(self, free: Floats, growth: Floats, tier: Ints, labels: Sequence[Mapping[str, str]]) -> None:
         self.free = np.vstack([self.free, free])
         self.growth = np.vstack([self.growth, growth])
-        self.late = np.concatenate([self.late, late])
+        self.tier = np.concatenate([self.tier, tier])
         self.bin_labels.extend(labels)
 
     def add_machines(self, types: Ints) -> None:
@@ -106,7 +104,7 @@ class Stock:
         self.total_room -= len(types)
         labels = [self.type_labels[t] for t in types.tolist()]
         size = self.type_size[types]
-        self.add_bins(size, np.zeros_like(size), np.zeros(len(types), dtype=bool), labels)
+        self.add_bins(size, np.zeros_like(size), np.zeros(len(types), dtype=np.int64), labels)
 
     def has_label(self, label: str) -> bool:
         return any(label in labels for labels in self.bin_labels)
@@ -165,7 +163,7 @@ class Stock:
         growth = np.hstack([self.growth[rows], np.zeros_like(marks)])
         allowed = _allowed(asks, [self.bin_labels[row] for row in rows])
         free = np.hstack([self.free[rows], marks])
-        return Bins(free, allowed, self.late[rows], growth if growth.any() else None)
+        return Bins(free, allowed, self.tier[rows], growth if growth.any() else None)
 
     def _places_left(self, group: Avoidance) -> Floats:
         closed = self.carried.get((group.label, group.value), ())
