@@ -10,7 +10,7 @@ from tests.cluster.fakes import START, Stage
 from tests.cluster.worlds import HEAD, HEAD_MACHINE, HEAD_NODE, S, machine, node, record, spec
 
 from muster.cluster.controller import ClusterController
-from muster.cluster.model import FailureKind, LaunchFailure, NodeStatus, TerminateFailure
+from muster.cluster.model import FailureKind, LaunchFailure, LaunchLimits, NodeStatus, TerminateFailure
 from muster.cluster.plan import Launch
 from muster.errors import CapacityExhausted, StoreError, Throttled
 from muster.stores.memory import MemoryInstanceStore
@@ -142,6 +142,39 @@ def test_without_a_commit_nothing_is_done_and_nothing_is_lost(stage, moody, loop
     (failed,) = stage.store.find(states=[S.ALLOCATION_FAILED])
     assert failed.details == "capacity: sold out"
     assert len(stage.provider.called("launch")) == 1
+
+
+def test_a_failure_decided_in_a_commit_nobody_confirmed_is_not_decided_again(stage, moody, loop):
+    """Stored, but the answer was lost: the one refusal must not fail the second machine, which may come."""
+    stage.spec.answers["current"] = (spec(limits=LaunchLimits(upscaling_speed=5.0)), "")
+    stage.runtime.demands = [demand(count=2)]
+    tick(stage, loop)
+    ((request, shape),) = stage.provider.called("launch")
+    assert shape == {"cpu": 2}
+    stage.provider.answers["poll_launch_failures"] = (LaunchFailure(request_id=request, node_type="cpu"),)
+    moody.failing = ["after commit"]
+    tick(stage, loop, seconds=1.0)
+    tick(stage, loop, seconds=1.0)
+    assert workers(stage) == ["REQUESTED"]
+    assert len(stage.store.find(states=[S.ALLOCATION_FAILED])) == 1
+
+
+def test_a_ledger_that_moved_on_is_read_again_and_no_failure_is_lost(stage, loop):
+    stage.runtime.demands = [demand()]
+    tick(stage, loop)
+    ((request, _),) = stage.provider.called("launch")
+    stage.provider.answers["poll_launch_failures"] = (LaunchFailure(request_id=request, node_type="cpu"),)
+    commit = stage.store.commit
+
+    def conflict(version, plan):
+        stage.store.raise_version(version + 5)
+        return commit(version, plan)
+
+    stage.store.commit = conflict
+    assert "VersionConflict" in tick(stage, loop).quarantined[-1].message
+    stage.store.commit = commit
+    tick(stage, loop)
+    assert workers(stage) == []
 
 
 def test_a_ledger_that_cannot_be_read_is_said_and_tried_again(stage, loop):

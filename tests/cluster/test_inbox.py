@@ -16,3 +16,39 @@ def test_failures_are_kept_by_kind_in_order_and_cleared_together():
     assert (inbox.terminate, inbox.drain, inbox.install) == ([others[0]], [others[1]], [others[2]])
     inbox.clear()
     assert (inbox.launch, inbox.terminate, inbox.drain, inbox.install) == ([], [], [], [])
+
+
+FAILURES = tuple(LaunchFailure(request_id=r, node_type="cpu") for r in ("r-1", "r-2", "r-3"))
+
+
+def offered_inbox():
+    """Two failures were part of a decision at version 7; a third came later."""
+    inbox = Inbox()
+    inbox.put(FAILURES[0])
+    inbox.put(FAILURES[1])
+    inbox.offer(7)
+    inbox.put(FAILURES[2])
+    return inbox
+
+
+def test_a_commit_that_was_stored_in_silence_settles_what_it_decided():
+    inbox = offered_inbox()
+    inbox.settle(8)
+    assert inbox.launch == [FAILURES[2]]
+    inbox.settle(9)
+    assert inbox.launch == [FAILURES[2]]
+
+
+def test_a_commit_that_was_not_stored_settles_nothing():
+    inbox = offered_inbox()
+    inbox.settle(7)
+    assert inbox.launch == list(FAILURES)
+    inbox.settle(8)  # the offer is over: a later version says nothing about it
+    assert inbox.launch == list(FAILURES)
+
+
+def test_an_inbox_that_offered_nothing_keeps_everything():
+    inbox = Inbox()
+    inbox.put(FAILURES[0])
+    inbox.settle(99)
+    assert inbox.launch == [FAILURES[0]]

@@ -13,7 +13,7 @@ from muster.cluster.plan import Plan
 from muster.cluster.ports import Ledger, Ports
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Quarantined
-from muster.errors import StoreError
+from muster.errors import StoreError, VersionConflict
 
 __all__ = ["ClusterController", "Ports"]
 
@@ -36,9 +36,13 @@ class ClusterController:
         try:
             seen, ledger = self._observer.observe()
             plan = reconcile(seen)
+            self._inbox.offer(seen.version)
             version = self._ports.store.commit(seen.version, plan)
             self._inbox.clear()
             self._carry_out(plan, ledger)
+        except VersionConflict as error:
+            self._inbox.settle(error.expected)  # nothing was written: everything in it is still to be decided
+            return self._without_ledger(error)
         except StoreError as error:
             return self._without_ledger(error)
         self._publish(version, plan)

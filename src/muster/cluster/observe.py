@@ -52,6 +52,7 @@ class Observer:
     def observe(self) -> tuple[Snapshot, Ledger]:
         """Raises StoreError when the ledger cannot be read; nothing else."""
         ledger = self._ports.store.load()
+        self._inbox.settle(ledger.version)
         now = self._now(ledger)
         self._notes = list(ledger.damaged)
         self._poll_failures()
