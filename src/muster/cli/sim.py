@@ -13,6 +13,8 @@ from muster.sim.trace import HEADER
 
 _SEED = click.option("--seed", type=click.IntRange(min=0), required=True, help="Which world.")
 
+_VERBOSE = click.option("--verbose", "-v", is_flag=True, help="Every tick, also when nothing happened.")
+
 
 @click.group()
 def sim() -> None:
@@ -26,9 +28,7 @@ def sim() -> None:
 
 @sim.command()
 @_SEED
-@click.option(
-    "--verbose", "-v", is_flag=True, help="Show every tick, not only those in which something happened."
-)
+@_VERBOSE
 def run(seed: int, verbose: bool) -> None:
     """Run one seed and print what happened, tick by tick.
 
@@ -40,9 +40,7 @@ def run(seed: int, verbose: bool) -> None:
 @sim.command()
 @_SEED
 @click.option("--until-tick", type=click.IntRange(min=1), required=True, help="Stop after this tick.")
-@click.option(
-    "--verbose", "-v", is_flag=True, help="Show every tick, not only those in which something happened."
-)
+@_VERBOSE
 def replay(seed: int, until_tick: int, verbose: bool) -> None:
     """Run one seed up to a tick, then show instances, machines and pending demand with reasons."""
     from muster.cli.sim_view import standstill
@@ -75,7 +73,7 @@ def sweep_command(seeds: int, start: int, jobs: int | None) -> None:
 
 
 @sim.command()
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Another day.")
+@click.option("--seed", type=click.IntRange(min=0), default=2, show_default=True, help="Other boot times.")
 def day(seed: int) -> None:
     """Watch a day of an autoscaled cluster, with prices: bursts, a stockout, a gang, a preemption."""
     from muster.cli.story_view import pages

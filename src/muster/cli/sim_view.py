@@ -42,7 +42,7 @@ def summary(report: Report) -> str:
             f"{report.lives} controller lives",
             f"machines: {report.machines_bought} bought, {report.machines_left} left (head included);"
             f" {report.tasks_finished} tasks finished",
-            f"spend: ${report.spent:.4f} in the ledger, ${report.bill:.4f} on the cloud's bill (looks are late)",
+            f"spend: ${report.spent:.4f} in the ledger, ${report.bill:.4f} on the bill (looks are late)",
             f"faults injected: {injected or 'none'}",
             "all properties held" if report.ok else f"{len(report.violations)} violations",
         )

@@ -170,7 +170,7 @@ class SimCloud:
         if refused is None and self._faults.hit("unit_refused"):
             refused = self._faults.stream("unit_refused").choice(KINDS)
         if refused is not None:
-            message = f"simulated: no {node_type} ({refused.value})"
+            message = f"no {node_type} to be had"
             self._launch_failures.append(
                 LaunchFailure(request_id=request_id, node_type=node_type, kind=refused, message=message)
             )

@@ -41,6 +41,7 @@ class SimRuntime:
         self.gangs: dict[str, GangWork] = {}  # pending and placed
         self.constraints: tuple[Constraint, ...] = ()
         self.finished = 0
+        self.waits: list[float] = []  # of every task, from submission to its first start
         self.published: list[int] = []
         self.shown_alive: set[NodeId] = set()  # what the controller has been told at least once
         self.report_read: RuntimeReport | None = None  # the last answer; None: it failed
@@ -94,6 +95,11 @@ class SimRuntime:
         """One bundle for a gang about to be submitted."""
         return self._new_task(TaskClass(shape), FOREVER)
 
+    def withdraw(self, name: str) -> int:
+        """Forget the pending tasks of this name; how many there were."""
+        gone = [like for like in self.pending if like.name == name]
+        return sum(len(self.pending.pop(like)) for like in gone)
+
     def schedule(self) -> None:
         """Start whatever has room now: gangs first, then tasks, one class after the other."""
         serving = [node for node in self.nodes.values() if node.serves]
@@ -120,7 +126,7 @@ class SimRuntime:
 
     def _new_task(self, like: TaskClass, duration_s: float) -> Task:
         self._tasks += 1
-        return Task(self._tasks, like, duration_s)
+        return Task(self._tasks, like, duration_s, submitted_at=self._world.time)
 
     def _enqueue(self, task: Task) -> None:
         self.pending.setdefault(task.like, deque()).append(task)
@@ -128,6 +134,8 @@ class SimRuntime:
     def _finish_later(self, task: Task, duration_s: float) -> None:
         task.attempt += 1
         attempt = task.attempt
+        if attempt == 1:
+            self.waits.append(self._world.time - task.submitted_at)
         if duration_s != FOREVER:
             self._world.after(duration_s, lambda: self._finish(task, attempt))
 

@@ -42,9 +42,10 @@ class Scene:
         faults: Faults,
         open_store: OpenStore | None = None,
         wire: Wire | None = None,
+        world: World | None = None,
     ) -> None:
         self.seed, self.setting, self.faults = seed, setting, faults
-        self.world, self.wire = World(), wire or Wire()
+        self.world, self.wire = world or World(), wire or Wire()
         self.cloud = SimCloud(self.world, self.wire, faults, seed.derive("sim.cloud"), setting.catalogue)
         self.runtime = SimRuntime(self.world, self.wire, faults, setting.dead_kept_s)
         self.drains = SimDrains(self.world, self.wire, faults, self.runtime)

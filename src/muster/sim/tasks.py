@@ -29,6 +29,7 @@ class Task:
     task_id: int
     like: TaskClass
     duration_s: float
+    submitted_at: float = 0.0
     gang: GangWork | None = None
     attempt: int = 0
     node: SimNode | None = None
