@@ -1,0 +1,85 @@
+"""The simulated cloud keeps the port's promises, and breaks the ones a real cloud breaks."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.base.rng import Seed
+from muster.cluster.model import FailureKind
+from muster.errors import ProviderError
+from muster.sim.cloud import SimCloud
+from muster.sim.faults import Faults
+from muster.sim.setting import catalogue_for
+from muster.sim.wire import Wire
+from muster.sim.world import World
+from muster.testing.builders import cluster_spec
+
+
+def cloud(**rates: float) -> tuple[World, SimCloud]:
+    world, seed = World(), Seed(3)
+    return world, SimCloud(world, Wire(), Faults(seed, rates), seed.derive("c"), catalogue_for(cluster_spec()))
+
+
+def test_a_request_id_seen_before_buys_nothing_more():
+    world, sim = cloud()
+    sim.launch("r-1", {"cpu-4": 2})
+    sim.launch("r-1", {"cpu-4": 2})
+    world.advance(10.0)
+    assert [(m.node_type, m.request_id) for m in sim.alive()] == [("cpu-4", "r-1"), ("cpu-4", "r-1")]
+
+
+def test_a_machine_costs_its_price_when_bought_from_creation_to_end():
+    world, sim = cloud()
+    sim.launch("r-1", {"cpu-4": 1})
+    world.advance(1.0)
+    sim.sells.prices["cpu-4"] = 99.0
+    world.advance(1800.0)
+    sim.end(next(iter(sim.alive())), "dies")
+    world.advance(1800.0)
+    assert sim.bill() == pytest.approx(0.20 / 2)
+
+
+def test_a_sold_out_type_is_refused_unit_by_unit_and_others_are_not():
+    world, sim = cloud()
+    sim.sell_out("cpu-4", 60.0)
+    sim.launch("r-1", {"cpu-4": 2, "cpu-16": 1})
+    world.advance(10.0)
+    assert [(f.request_id, f.node_type, f.kind) for f in sim.poll_launch_failures()] == [
+        ("r-1", "cpu-4", FailureKind.CAPACITY),
+        ("r-1", "cpu-4", FailureKind.CAPACITY),
+    ]
+    assert sim.poll_launch_failures() == ()
+    assert [m.node_type for m in sim.alive()] == ["cpu-16"]
+
+
+def test_a_lost_reply_is_an_error_although_the_machine_comes():
+    world, sim = cloud(launch_reply_lost=1.0)
+    with pytest.raises(TimeoutError):
+        sim.launch("r-1", {"cpu-4": 1})
+    world.advance(10.0)
+    assert len(sim.alive()) == 1
+
+
+def test_a_dropped_call_is_forgotten_so_that_the_same_id_may_be_tried_again():
+    world, sim = cloud(launch_dropped=1.0)
+    sim.launch("r-1", {"cpu-4": 1})
+    sim._faults.stop()
+    sim.launch("r-1", {"cpu-4": 1})
+    world.advance(10.0)
+    assert len(sim.alive()) == 1
+
+
+def test_a_refused_call_buys_nothing():
+    world, sim = cloud(launch_refused=1.0)
+    with pytest.raises(ProviderError):
+        sim.launch("r-1", {"cpu-4": 1})
+    world.advance(10.0)
+    assert sim.alive() == []
+
+
+def test_a_machine_may_be_listed_late_and_a_ghost_may_be_listed():
+    world, sim = cloud(list_late=1.0, list_ghost=1.0)
+    sim.launch("r-1", {"cpu-4": 1})
+    world.advance(2.0)
+    assert list(sim.list_instances()) == ["ghost-1"]
+    assert len(sim.alive()) == 1
