@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.cluster.binpack.utilization.naive import solve_naively
 from tests.cluster.binpack.utilization.problems import large_problem, problems, random_problem
 
+from muster.base.resources import EMPTY, Resources
 from muster.cluster.binpack.request import PackProblem, PackSolution
 from muster.cluster.binpack.utilization import solve_utilization
 
@@ -47,3 +48,19 @@ def test_the_engine_chooses_exactly_as_the_plain_rule_on_fuller_problems(block):
 def test_the_engine_chooses_exactly_as_the_plain_rule_on_many_shapes():
     problem = large_problem(seed=1, demands=150, shapes=15, nodes=20, types=8)
     assert comparable(solve_utilization(problem)) == comparable(solve_naively(problem))
+
+
+def test_a_large_problem_is_accounted_for_to_the_last_request():
+    problem = large_problem(seed=7, demands=10_000, shapes=200, nodes=1_000, types=400)
+    solution = solve_utilization(problem)
+    assert every_request_is_somewhere(problem, solution)
+    assert solution.unplaced == ()
+    taken: dict[int, Resources] = {}
+    for placement in solution.placements:
+        used = problem.demands[placement.item].shape.times(placement.amount)
+        taken[placement.node] = taken.get(placement.node, EMPTY).plus(used)
+    bought = EMPTY
+    for offer in problem.offers:
+        bought = bought.plus(offer.node_type.resources.times(solution.launch.get(offer.node_type.name, 0)))
+    assert bought.holds(taken.pop(-1, EMPTY))
+    assert [n for n, used in taken.items() if not problem.nodes[n].available.holds(used)] == []

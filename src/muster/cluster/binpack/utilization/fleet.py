@@ -82,7 +82,7 @@ class Fleet:
 
     def _signature(self, runs: Sequence[Run]) -> tuple[object, ...]:
         """Gangs with the same signature ask the same; a label that no node has is as good as another."""
-        known = self._survey.columns.lasting_labels | self._survey.carried
+        known = self._survey.known_labels
         return tuple(
             (run.shape, run.selectors, run.avoid and run.avoid[0] in known and run.avoid, run.amount)
             for run in runs

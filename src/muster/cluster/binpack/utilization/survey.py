@@ -32,7 +32,7 @@ class Survey:
         self._tail = {name: ranks.index(tail) for name, tail in tails.items()}
         self._usual_tail = ranks.index(_USUAL)
         self.largest = self._largest()
-        self.carried = self._carried()
+        self.known_labels = self.columns.lasting_labels | self._carried()
         self._seen: dict[tuple[object, ...], State] = {}
 
     def _carried(self) -> frozenset[str]:
