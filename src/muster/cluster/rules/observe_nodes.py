@@ -34,29 +34,38 @@ def observe_nodes(draft: Draft) -> None:
         _note_stop_failures(draft)
         draft.say_cluster(Reason.RUNTIME_UNREADABLE, "the runtime could not be read; nothing was concluded")
         return
-    draft.nodes = _readable(draft, runtime.nodes)
+    draft.nodes, unclear = _readable(draft, runtime.nodes)
     draft.ended_nodes = {n: at for n, at in draft.ended_nodes.items() if n in draft.nodes}
     strangers = _follow_known(draft)
     _meet_strangers(draft, strangers)
     _note_install_failures(draft)  # after the nodes: one that runs was installed, whatever was said
     _note_stop_failures(draft)
     if len(draft.nodes) == len(runtime.nodes):
-        _note_missing(draft, draft.nodes)
+        _note_missing(draft, draft.nodes, unclear)
     else:
-        _note_missing(draft, {node.node_id for node in runtime.nodes})
+        _note_missing(draft, {node.node_id for node in runtime.nodes}, unclear)
 
 
-def _readable(draft: Draft, nodes: Iterable[NodeReport]) -> dict[str, NodeReport]:
+def _readable(
+    draft: Draft, nodes: Iterable[NodeReport]
+) -> tuple[dict[str, NodeReport], Collection[CloudId | None]]:
+    """Reports one can act on, and the machines of the others: a node may be working there, whoever died."""
     result: dict[str, NodeReport] = {}
+    unclear: list[CloudId] = []
     for node in nodes:
         if not node.node_id or node.status not in _TARGET:
             shown = getattr(node.status, "name", repr(node.status))
             draft.quarantine(f"node {node.node_id or '(no id)'}", f"status {shown}: ignored")
+            if node.cloud_id:
+                unclear.append(node.cloud_id)
             continue
         if node.node_id in result:
             draft.quarantine(f"node {node.node_id}", "reported twice: the last report counts")
         result[node.node_id] = node
-    return result
+    if unclear:
+        dead = NodeStatus.DEAD
+        result = {k: n for k, n in result.items() if n.status is not dead or n.cloud_id not in unclear}
+    return result, unclear
 
 
 def _follow_known(draft: Draft) -> list[NodeReport]:
@@ -216,13 +225,13 @@ def _note_install_failures(draft: Draft) -> None:
             draft.move(instance, _S.RAY_INSTALL_FAILED, failed[instance.instance_id])
 
 
-def _note_missing(draft: Draft, listed: Collection[str]) -> None:
+def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[CloudId | None]) -> None:
     """A worker whose node is no longer listed has lost it. The head's may be late after a restart.
 
     A node that is listed with nonsense is not missing: it may be working.
     """
     for instance in draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING):
-        if instance.node_id not in listed and not is_head(instance):
+        if instance.node_id not in listed and instance.cloud_id not in unclear and not is_head(instance):
             if not instance.node_id:
                 draft.quarantine(
                     f"record {instance.instance_id}",
