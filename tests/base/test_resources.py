@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.base.resources import EMPTY, IMPLICIT_PREFIX, MAX_QUANTITY, SCALE, Resources, to_units
@@ -91,12 +91,14 @@ def test_it_reads_as_people_write_it():
     assert repr(Resources.of(CPU=1)) == "Resources(CPU: 1)"
 
 
+@settings(derandomize=True, deadline=None)
 @given(quantities, quantities)
 def test_it_fits_exactly_when_nothing_is_lacking(have, need):
     node, ask = Resources(have), Resources(need)
     assert node.holds(ask) == (node.lacks(ask) == {})
 
 
+@settings(derandomize=True, deadline=None)
 @given(quantities, quantities)
 def test_what_is_taken_and_given_back_leaves_nothing_changed(have, need):
     node, ask = Resources(have), Resources(need)

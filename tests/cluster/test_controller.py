@@ -344,3 +344,22 @@ def test_a_termination_told_to_have_failed_is_seen_by_its_record(stage, loop):
         "TERMINATING",
     ]
     assert record_.history[-2].details == "unknown: locked"
+
+
+@pytest.mark.parametrize("method", ["launch", "terminate"])
+@pytest.mark.parametrize("error", [RuntimeError("boom"), KeyError("x"), NotImplementedError()])
+def test_any_exception_from_launch_or_terminate_leaves_the_rest_going(stage, loop, method, error):
+    """10.1.9. The effect is repeated under its id; a machine that comes up meanwhile is followed."""
+    stage.provider.machines["c-dud"] = machine("dud")
+    tick(stage, loop)
+    stage.provider.answers[method] = error
+    stage.provider.machines["c-fine"] = machine("fine")
+    stage.runtime.nodes = [HEAD_NODE, node("fine")]
+    stage.runtime.demands = [demand()]
+    tick(stage, loop, seconds=3601.0)  # "dud" is given up, one more machine is wanted, "fine" comes up
+    for _ in range(2):
+        tick(stage, loop)
+    assert sorted(workers(stage)) == ["RAY_RUNNING", "REQUESTED", "TERMINATING"]
+    asked = {name: {call[0] for call in stage.provider.called(name)} for name in ("launch", "terminate")}
+    assert {name: len(ids) for name, ids in asked.items()} == {"launch": 1, "terminate": 1}
+    assert len(stage.provider.called(method)) > 1
