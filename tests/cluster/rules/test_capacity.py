@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.cluster.worlds import BUSY, S, node, record, spec, world
+from tests.cluster.worlds import BUSY, HEAD, HEAD_NODE, S, machine, node, record, spec, world
 
 from muster.base.resources import EMPTY
-from muster.cluster.model import FailureKind, NodeStatus, StopCause, Timeouts
+from muster.cluster.model import FailureKind, NodeStatus, ResizeStatus, StopCause, Timeouts
 from muster.cluster.reconcile import RULES, reconcile
 from muster.cluster.rules.draft import Draft
-from muster.cluster.snapshot import Memory, TypeHealth
+from muster.cluster.snapshot import Memory, ProviderTraits, TypeHealth
 from muster.testing.builders import NOW, amounts, demand, node_type
 
 CPU = node_type("cpu", {"CPU": 1}, labels={"zone": "a"})
@@ -137,3 +137,24 @@ def test_without_a_report_nothing_is_planned_and_nothing_is_forgotten():
 def test_busy_means_nothing_free():
     (it,) = nodes_of(world([record("a", S.RAY_RUNNING)])).values()
     assert it.available == BUSY
+
+
+@pytest.mark.parametrize("resizable", [True, False])
+def test_where_a_resize_stands_is_told_only_by_providers_that_can_resize(resizable):
+    stands = ResizeStatus(current=amounts({"CPU": 1}), desired=amounts({"CPU": 4}), in_progress=True)
+    seen = world(
+        [record("a", S.RAY_RUNNING), record("b", S.ALLOCATED)],
+        machines=[machine("a", resize=stands), machine("b")],
+        nodes=[node("a")],
+        traits=ProviderTraits(resizable=resizable),
+    )
+    found = {key: it.resize for key, it in nodes_of(seen).items()}
+    assert found == {"a": stands if resizable else None, "b": None}
+    blind = replace(seen, cloud=None)
+    assert {it.resize for it in nodes_of(blind).values()} == {None}
+
+
+def test_a_head_whose_node_is_dead_is_not_planned_with():
+    """Its record follows in the same tick; the gate is shut."""
+    seen = world([HEAD], machines=[], nodes=[replace(HEAD_NODE, status=NodeStatus.DEAD)], head=False)
+    assert asked(seen).nodes == ()
