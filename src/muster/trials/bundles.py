@@ -76,5 +76,5 @@ class PlacementGroupFactory:
         return hash(self._key())
 
     def __repr__(self) -> str:
-        head = [{}] if self._head_is_empty else []
+        head: list[dict[str, float]] = [{}] if self._head_is_empty else []
         return f"PlacementGroupFactory({head + self._bundles!r}, strategy={self._strategy!r})"

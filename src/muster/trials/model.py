@@ -60,6 +60,7 @@ class Trial:
         "evaluated_params",
         "experiment_tag",
         "export_formats",
+        "intent",
         "last_result",
         "last_result_time",
         "location",
@@ -98,6 +99,7 @@ class Trial:
         self.experiment_tag = experiment_tag
         self.placement_group_factory = placement_group_factory or PlacementGroupFactory([{"CPU": 1}])
         self.state = TrialState.PENDING
+        self.intent = TrialState.TERMINATED  # what STOPPING leads to: PAUSED or TERMINATED
         self.stopping_criterion: dict[str, Any] = {}
         self.max_failures = 0
         self.checkpoint_policy = CheckpointPolicy()
@@ -124,15 +126,14 @@ class Trial:
 
     @property
     def status(self) -> str:
-        """Ray's five names."""
-        return PUBLIC[self.state]
-
-    @property
-    def is_finished_state(self) -> bool:
-        return self.state in FINISHED
+        """Ray's five names. A trial that was told to stop counts as stopped."""
+        return PUBLIC[self.intent if self.state is TrialState.STOPPING else self.state]
 
     def is_finished(self) -> bool:
-        return self.state in FINISHED
+        """Ended for good, or about to be."""
+        return self.state in FINISHED or (
+            self.state is TrialState.STOPPING and self.intent is TrialState.TERMINATED
+        )
 
     @property
     def checkpoint(self) -> CheckpointRef | None:

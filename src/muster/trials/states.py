@@ -73,13 +73,12 @@ TRIAL_MACHINE: Machine[TrialState] = Machine(
     },
 )
 
-# What plug-ins, users and files see.
+# What plug-ins, users and files see; for STOPPING the trial shows what it will be (`Trial.status`).
 PUBLIC = {
     _S.PENDING: "PENDING",
     _S.STARTING: "PENDING",
     _S.RUNNING: "RUNNING",
     _S.SAVING: "RUNNING",
-    _S.STOPPING: "RUNNING",
     _S.PAUSED: "PAUSED",
     _S.TERMINATED: "TERMINATED",
     _S.ERROR: "ERROR",
