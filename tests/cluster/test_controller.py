@@ -177,15 +177,16 @@ def test_a_ledger_that_moved_on_is_read_again_and_no_failure_is_lost(stage, loop
     assert workers(stage) == []
 
 
-def test_a_ledger_that_cannot_be_read_is_said_and_tried_again(stage, loop):
+@pytest.mark.parametrize("error", [StoreError("locked"), OSError("locked")])
+def test_a_ledger_that_cannot_be_read_is_said_and_tried_again(stage, loop, error):
     load, stage.store.load = stage.store.load, None
 
     def broken():
-        raise StoreError("locked")
+        raise error
 
     stage.store.load = broken
     plan = tick(stage, loop)
-    assert [q.message for q in plan.quarantined] == ["StoreError: locked"]
+    assert [q.message for q in plan.quarantined] == [f"{type(error).__name__}: locked"]
     stage.store.load = load
     stage.runtime.demands = [demand()]
     tick(stage, loop)

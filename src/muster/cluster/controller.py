@@ -13,7 +13,7 @@ from muster.cluster.plan import Plan
 from muster.cluster.ports import Ledger, Ports
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Quarantined
-from muster.errors import StoreError, VersionConflict
+from muster.errors import VersionConflict
 
 __all__ = ["ClusterController", "Ports"]
 
@@ -43,7 +43,7 @@ class ClusterController:
         except VersionConflict as error:
             self._inbox.settle(error.expected)  # nothing was written: everything in it is still to be decided
             return self._without_ledger(error)
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - whatever a store raises, the next tick tries again
             return self._without_ledger(error)
         self._publish(version, plan)
         self._tell(plan)
@@ -58,7 +58,7 @@ class ClusterController:
             after = {**ledger.instances, **{i.instance_id: i for i in plan.writes}}
             self._executor.execute(actions, after)
 
-    def _without_ledger(self, error: StoreError) -> Plan:
+    def _without_ledger(self, error: Exception) -> Plan:
         self._changes.log(logging.ERROR, "store", f"the ledger could not be used: {error}")
         note = Quarantined(source="ledger", message=f"{type(error).__name__}: {error}")
         now = self._ambient.clock.now()

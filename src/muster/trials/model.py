@@ -43,6 +43,7 @@ class FailurePolicy(Struct, frozen=True, kw_only=True):
     fail_fast: bool = False
     raise_first: bool = False  # fail_fast="raise"
     restore_retries: int = 0  # failures while restoring that do not count
+    count_preemption: bool = False  # a machine that was taken back counts as a failure
 
 
 class Trial:

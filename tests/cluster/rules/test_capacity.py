@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from tests.cluster.worlds import BUSY, HEAD, HEAD_NODE, S, machine, node, record, spec, world
+from tests.cluster.worlds import BUSY, HEAD, HEAD_NODE, S, machine, node, past, record, spec, world
 
 from muster.base.resources import EMPTY
 from muster.cluster.model import FailureKind, NodeStatus, ResizeStatus, StopCause, Timeouts
@@ -158,3 +158,10 @@ def test_a_head_whose_node_is_dead_is_not_planned_with():
     """Its record follows in the same tick; the gate is shut."""
     seen = world([HEAD], machines=[], nodes=[replace(HEAD_NODE, status=NodeStatus.DEAD)], head=False)
     assert asked(seen).nodes == ()
+
+
+@pytest.mark.parametrize(("since", "idle_s"), [(NOW - 7.0, 7.0), (NOW - 5_000.0, 900.0)])
+def test_a_node_whose_drain_was_refused_must_be_idle_anew(since, idle_s):
+    back = record("a", S.RAY_RUNNING, history=past((S.RAY_STOP_REQUESTED, 1), (S.RAY_RUNNING, since)))
+    seen = world([back], nodes=[node("a", NodeStatus.IDLE, idle_s=900.0)])
+    assert nodes_of(seen)["a"].idle_s == idle_s

@@ -242,3 +242,13 @@ def test_a_machine_nobody_asked_for_clears_nothing():
     plan = reconcile(seen)
     assert len(created(seen, plan)) == 1
     assert plan.memory.health == memory.health
+
+
+def test_a_report_without_the_heads_own_node_is_taken_for_incomplete():
+    """After a restart of the runtime its nodes come back one by one: nobody is given up meanwhile."""
+    seen = world([record("a", S.RAY_RUNNING)], machines=[machine("a")], nodes=[])
+    blind = replace(seen, runtime=replace(seen.runtime, nodes=()))
+    plan = reconcile(blind)
+    assert (trail(blind, plan, "a"), plan.actions) == ([], ())
+    assert [note.source for note in plan.quarantined] == ["runtime"]
+    assert trail(seen, reconcile(seen), "a") == ["RAY_STOPPED", "TERMINATING"]

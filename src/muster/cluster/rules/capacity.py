@@ -96,10 +96,16 @@ def _running(draft: Draft, instance: Instance, report: NodeReport) -> PackNode:
         available=report.available,
         kind=instance.kind,
         labels=report.labels,
-        idle_s=report.idle_s if report.status is NodeStatus.IDLE else 0.0,
+        idle_s=_idle_s(draft, instance, report) if report.status is NodeStatus.IDLE else 0.0,
         launch_hash=instance.launch_hash,
         resize=_resize_of(draft, instance) if draft.seen.traits.resizable else None,
     )
+
+
+def _idle_s(draft: Draft, instance: Instance, report: NodeReport) -> float:
+    """A node whose drain was refused or lost must be idle anew before it is asked again: no hot loop."""
+    was_asked = len(instance.history) > 1 and instance.history[-2].state is _S.RAY_STOP_REQUESTED
+    return min(report.idle_s, max(0.0, draft.now - instance.since)) if was_asked else report.idle_s
 
 
 def _coming(draft: Draft, instance: Instance) -> PackNode:

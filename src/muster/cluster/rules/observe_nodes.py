@@ -35,15 +35,14 @@ def observe_nodes(draft: Draft) -> None:
         draft.say_cluster(Reason.RUNTIME_UNREADABLE, "the runtime could not be read; nothing was concluded")
         return
     draft.nodes, unclear = _readable(draft, runtime.nodes)
-    draft.ended_nodes = {n: at for n, at in draft.ended_nodes.items() if n in draft.nodes}
+    all_readable = len(draft.nodes) == len(runtime.nodes)
+    listed: Collection[str] = draft.nodes if all_readable else {node.node_id for node in runtime.nodes}
+    draft.ended_nodes = {n: at for n, at in draft.ended_nodes.items() if n in listed}
     strangers = _follow_known(draft)
     _meet_strangers(draft, strangers)
     _note_install_failures(draft)  # after the nodes: one that runs was installed, whatever was said
     _note_stop_failures(draft)
-    if len(draft.nodes) == len(runtime.nodes):
-        _note_missing(draft, draft.nodes, unclear)
-    else:
-        _note_missing(draft, {node.node_id for node in runtime.nodes}, unclear)
+    _note_missing(draft, listed, unclear)
 
 
 def _readable(
@@ -228,8 +227,12 @@ def _note_install_failures(draft: Draft) -> None:
 def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[CloudId | None]) -> None:
     """A worker whose node is no longer listed has lost it. The head's may be late after a restart.
 
-    A node that is listed with nonsense is not missing: it may be working.
+    A node that is listed with nonsense is not missing: it may be working. And a report without the head's
+    own node is incomplete (a runtime that has just restarted): nothing is concluded from what it lacks.
     """
+    if any(is_head(i) and i.node_id not in listed for i in draft.in_state(_S.RAY_RUNNING)):
+        draft.quarantine("runtime", "the report lacks the head's own node: nobody is taken for missing")
+        return
     for instance in draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING):
         if instance.node_id not in listed and instance.cloud_id not in unclear and not is_head(instance):
             if not instance.node_id:
