@@ -1,0 +1,70 @@
+"""ControllerView: what schedulers and searchers are given as `tune_controller`.
+
+Reads answer from the state; writes are recorded and carried out after the hook has returned. A plug-in never
+reaches an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+from muster.trials.model import Trial
+from muster.trials.states import TrialState
+
+
+class Wish(Enum):
+    """What a plug-in asked for."""
+
+    PAUSE = "pause"
+    PAUSE_WITHOUT_SAVE = "pause-without-save"
+    STOP = "stop"
+    SAVE = "save"
+
+
+class Recorded(NamedTuple):
+    wish: Wish
+    trial: Trial
+
+
+class ControllerView:
+    """One per experiment. `get_live_trials` are the trials that are not finished."""
+
+    def __init__(self, trials: Mapping[str, Trial], live: Mapping[str, Trial], search_alg: object) -> None:
+        self._trials = trials
+        self._live = live
+        self.search_alg = search_alg
+        self._recorded: list[Recorded] = []
+        self.trial_executor = self  # old schedulers go through this name
+
+    def get_trials(self) -> list[Trial]:
+        return list(self._trials.values())
+
+    def get_live_trials(self) -> set[Trial]:
+        return {trial for trial in self._live.values() if not trial.is_finished()}
+
+    def get_trial(self, trial_id: str) -> Trial | None:
+        return self._trials.get(trial_id)
+
+    def has_resources_for_trial(self, trial: Trial) -> bool:
+        return True
+
+    def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
+        self._recorded.append(Recorded(Wish.PAUSE if should_checkpoint else Wish.PAUSE_WITHOUT_SAVE, trial))
+
+    def stop_trial(self, trial: Trial) -> None:
+        self._recorded.append(Recorded(Wish.STOP, trial))
+
+    def _schedule_trial_save(self, trial: Trial, *_: Any, **__: Any) -> None:  # noqa: ANN401 - Ray's signature
+        self._recorded.append(Recorded(Wish.SAVE, trial))
+
+    def _set_trial_status(self, trial: Trial, status: str) -> None:
+        """Ray lets schedulers do this; only putting a paused trial back in the queue means anything here."""
+        if status == "PENDING" and trial.state is TrialState.PAUSED:
+            trial.move(TrialState.PENDING)
+
+    def take(self) -> list[Recorded]:
+        """What was asked for since the last call."""
+        recorded, self._recorded = self._recorded, []
+        return recorded
