@@ -17,7 +17,9 @@ from muster.testing.builders import cluster_spec
 
 def cloud(**rates: float) -> tuple[World, SimCloud]:
     world, seed = World(), Seed(3)
-    return world, SimCloud(world, Wire(), Faults(seed, rates), seed.derive("c"), catalogue_for(cluster_spec()))
+    return world, SimCloud(
+        world, Wire(), Faults(seed, rates), seed.derive("c"), catalogue_for(cluster_spec())
+    )
 
 
 def test_a_request_id_seen_before_buys_nothing_more():

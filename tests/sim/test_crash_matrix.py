@@ -1,0 +1,98 @@
+"""Killed after every single store write and provider call of a day: the same cluster in the evening."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from muster.base.clock import ManualClock
+from muster.sim import crash
+from muster.sim.cloud import SimCloud
+from muster.sim.crash import live_through
+from muster.sim.setting import Setting
+from muster.sim.sweep import quiet
+from muster.sim.world import START_OF_DAY
+from muster.stores.instances import SqliteInstanceStore
+
+UNDISTURBED = live_through()
+
+
+def test_the_undisturbed_day_uses_every_kind_of_effect():
+    counts = Counter(UNDISTURBED.marks)
+    assert UNDISTURBED.complaints == ()
+    assert UNDISTURBED.evening.machines == {"cpu-16": 1, "cpu-4": 3, "head": 1}
+    assert set(counts) == crash.MARKS
+    assert min(counts[name] for name in ("cloud.launch", "cloud.terminate", "drainer.drain")) >= 5
+
+
+@pytest.mark.timeout(300)
+def test_killed_after_any_mark_the_day_ends_with_the_same_cluster():
+    moments = range(1, len(UNDISTURBED.marks) + 1)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=context, initializer=quiet) as pool:
+        days = dict(zip(moments, pool.map(live_through, moments, chunksize=16), strict=True))
+    assert len(days) > 200
+    assert {k: day.lives for k, day in days.items() if day.lives != 2} == {}
+    assert {k: day.complaints for k, day in days.items() if day.complaints} == {}
+    assert {k: day.evening for k, day in days.items() if day.evening != UNDISTURBED.evening} == {}
+
+
+class Ledgers:
+    """The same ledger file, opened again by every life."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._clock = path, ManualClock(now=START_OF_DAY)
+        self._open: SqliteInstanceStore | None = None
+
+    def __call__(self) -> SqliteInstanceStore:
+        self.close()
+        self._open = SqliteInstanceStore(self._path, clock=self._clock)
+        return self._open
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+
+
+def sample() -> list[int]:
+    """The first two and the last mark of every kind."""
+    places: dict[str, list[int]] = {}
+    for k, name in enumerate(UNDISTURBED.marks, start=1):
+        places.setdefault(name, []).append(k)
+    return sorted({k for ks in places.values() for k in (*ks[:2], ks[-1])})
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("fatal", sample())
+def test_the_same_holds_on_a_ledger_file_that_is_opened_again(tmp_path, fatal):
+    ledgers = Ledgers(tmp_path / "ledger.db")
+    day = live_through(fatal, ledgers)
+    ledgers.close()
+    assert (day.complaints, day.lives, day.evening) == ((), 2, UNDISTURBED.evening)
+
+
+def test_the_matrix_notices_a_cloud_that_buys_twice_for_one_request(monkeypatch):
+    launch, setting = SimCloud.launch, crash._setting
+
+    def slow() -> Setting:
+        made = setting()
+        made.catalogue.api_s = (
+            1.5 * crash.TICK_S
+        )  # so that a new controller asks before the machine is listed
+        return made
+
+    def forgetful(self: SimCloud, request_id: str, shape: dict[str, int]) -> None:
+        self._seen.clear()
+        launch(self, request_id, shape)
+
+    monkeypatch.setattr(crash, "_setting", slow)
+    calm = live_through()
+    fatal = calm.marks.index("cloud.launch") + 1
+    assert live_through(fatal).evening == calm.evening
+    monkeypatch.setattr(SimCloud, "launch", forgetful)
+    assert sum(live_through(fatal).evening.bought.values()) > sum(calm.evening.bought.values())
