@@ -114,6 +114,14 @@ class ProviderMisconfigured(ProviderError):
     kind = "config"
 
 
+class TuneError(MusterError):
+    """An experiment that cannot go on; the message names the component and the fix."""
+
+
+class RestoreError(TuneError):
+    """An experiment that cannot be continued from its directory."""
+
+
 class SimulationError(MusterError):
     """The simulator found something wrong; the message ends with the replay command."""
 
