@@ -5,7 +5,7 @@ MusterError                   retryable: ClassVar[bool] = False
   InvalidTransition           a bug; carries the entity and its story
   StoreError                  the ledger file cannot be used; says which and what to do
     VersionConflict           somebody else committed; observe again
-    LedgerCorrupt             says what is damaged and where the copy was put
+    LedgerCorrupt             says what is damaged and how to go on; the file is left as it is
     LedgerLocked              another process holds the ledger
   ProviderError               kind says how to react
     CapacityExhausted         try another type, or later        retryable
@@ -13,6 +13,8 @@ MusterError                   retryable: ClassVar[bool] = False
     Throttled                 back off                          retryable
     ProviderDenied            credentials or permissions: tell the user, do not loop
     ProviderMisconfigured     the request can never work: fix the node type
+  TuneError                   Ray's public name: an experiment that cannot go on, and what to change
+    RestoreError              an experiment that cannot be continued from its directory
   SimulationError
     InvariantBroken           carries seed and tick
     NotConverged              carries seed and tick
