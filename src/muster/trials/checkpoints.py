@@ -1,0 +1,137 @@
+"""Which checkpoints of a trial are kept, in which order, and which directories may go; deletes nothing.
+
+The core calls `register` for every checkpoint; the side that deletes asks `deletable` when that is safe.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
+
+Score = tuple[int, float]
+LOWEST: Score = (0, 0.0)  # NaN
+_ABSENT = object()
+
+
+class Doomed(Struct, frozen=True, kw_only=True):
+    """A checkpoint that retention gave up, and the fact that made it superfluous."""
+
+    ref: CheckpointRef
+    after: int  # facts appended up to and including that one: it may go once so many are durable
+
+
+def register(trial: Trial, checkpoint: CheckpointRef) -> tuple[CheckpointRef, ...]:
+    """Add the newest checkpoint to a trial; the ones it no longer keeps, worst first.
+
+    TypeError when its score cannot be compared with the others'; the trial is then unchanged.
+    """
+    kept, dropped = retained(trial.checkpoints, checkpoint, trial.checkpoint_policy)
+    trial.checkpoints = kept
+    trial.checkpoint_index = max(trial.checkpoint_index, checkpoint.index)
+    return dropped
+
+
+def retained(
+    known: Sequence[CheckpointRef], newest: CheckpointRef, policy: CheckpointPolicy
+) -> tuple[tuple[CheckpointRef, ...], tuple[CheckpointRef, ...]]:
+    """What is kept, worst first, and what is given up. `newest` is kept whatever its score."""
+    # A directory reported again (a function's last report, saved once more on pause) is still one checkpoint.
+    entries = [entry for entry in known if entry.path != newest.path]
+    entries.insert(_position(entries, newest, policy), newest)
+    if policy.num_to_keep is None:
+        return tuple(entries), ()
+    surplus = max(0, len(entries) - policy.num_to_keep)
+    dropped = tuple(entry for entry in entries[:surplus] if entry.path != newest.path)
+    gone = {entry.path for entry in dropped}
+    return tuple(entry for entry in entries if entry.path not in gone), dropped
+
+
+def best_checkpoints(kept: Sequence[CheckpointRef], policy: CheckpointPolicy) -> tuple[CheckpointRef, ...]:
+    """The last `num_to_keep` entries, worst first: a protected latest one may push the list beyond it."""
+    if policy.num_to_keep is None:
+        return tuple(kept)
+    return tuple(kept)[-policy.num_to_keep :]
+
+
+def best_checkpoint(kept: Sequence[CheckpointRef], attribute: str, order: str) -> CheckpointRef | None:
+    """The best by any metric; of equal ones the latest. None when no checkpoint has a usable score."""
+    policy = CheckpointPolicy(score_attribute=attribute, score_order=order)
+    scored = [(score(entry, policy), entry.index, entry) for entry in kept if _is_scored(entry, attribute)]
+    return max(scored, key=lambda item: item[:2])[2] if scored else None
+
+
+def score(ref: CheckpointRef, policy: CheckpointPolicy) -> Score:
+    """A key to sort by, higher is better, in either order: NaN < absent or infinitely bad < numbers."""
+    value = metric(ref.metrics, policy.score_attribute or "")
+    if value is _ABSENT:
+        return (1, -math.inf)
+    number = _number(value, policy.score_attribute)
+    if math.isnan(number):
+        return LOWEST
+    return (1, -number if policy.score_order == "min" else number)
+
+
+def metric(metrics: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - a user's value
+    """A metric by its flat name: as it stands, or with `/` as the way into nested results."""
+    if name in metrics:
+        return metrics[name]
+    value: Any = metrics
+    for part in name.split("/"):
+        if not isinstance(value, Mapping) or part not in value:
+            return _ABSENT
+        value = value[part]
+    return value
+
+
+def trimmed(ref: CheckpointRef, policy: CheckpointPolicy) -> CheckpointRef:
+    """Only the score among its metrics (TUNE_ONLY_STORE_CHECKPOINT_SCORE_ATTRIBUTE=1)."""
+    name = policy.score_attribute
+    value = metric(ref.metrics, name) if name else _ABSENT
+    return replace(ref, metrics={} if value is _ABSENT or name is None else {name: value})
+
+
+def deletable(
+    doomed: Iterable[Doomed], durable: int, in_use: Collection[str] = ()
+) -> tuple[tuple[CheckpointRef, ...], tuple[Doomed, ...]]:
+    """Those that may be deleted now, and those that wait.
+
+    One waits while a crash could still bring back a state that refers to it (`durable` counts the facts that
+    would survive), and while its directory is in use: kept by a trial, or being loaded, as in an exploit.
+    """
+    now: list[CheckpointRef] = []
+    later: list[Doomed] = []
+    for each in doomed:
+        if each.after <= durable and each.ref.path not in in_use:
+            now.append(each.ref)
+        else:
+            later.append(each)
+    return tuple(now), tuple(later)
+
+
+def _position(entries: Sequence[CheckpointRef], newest: CheckpointRef, policy: CheckpointPolicy) -> int:
+    """Before the first entry that is strictly better, else last; without a score: last."""
+    if policy.score_attribute is None or not entries:
+        return len(entries)
+    own = score(newest, policy)
+    for position, entry in enumerate(entries):
+        if score(entry, policy) > own:
+            return position
+    return len(entries)
+
+
+def _is_scored(ref: CheckpointRef, attribute: str) -> bool:
+    value = metric(ref.metrics, attribute)
+    return value is not _ABSENT and not math.isnan(_number(value, attribute))
+
+
+def _number(value: Any, name: str | None) -> float:  # noqa: ANN401 - a user's value
+    # numpy's scalars are numbers by `__float__`; so is nothing that holds text.
+    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
+        raise TypeError(f"checkpoint score {name!r} is {value!r}, a {type(value).__name__}: not a number")
+    return float(value)
