@@ -115,3 +115,12 @@ def test_as_many_equal_gangs_as_fit_are_served() -> None:
     solution = plan([offer(SMALL, room=3)], gangs=gangs)
     assert solution.launch == {"small": 3}
     assert solution.unplaced == tuple(Unplaced(Book.DEMAND, True, i, 2) for i in (3, 4))
+
+
+def test_options_go_before_places_when_both_are_to_be_chosen() -> None:
+    """The first option fits only the dear zone, the second also the cheap one: the first is still taken."""
+    cheap = node_type("cheap", {"CPU": 2}, price_per_hour=0.1, labels={"zone": "a"})
+    dear = node_type("dear", {"CPU": 4}, price_per_hour=5.0, labels={"zone": "b"})
+    options = ((demand({"CPU": 4}),), (demand({"CPU": 2}),))
+    asked = replace(gang(), options=options, locality_label="zone")
+    assert plan([cheap, dear], gangs=(asked,)).launch == {"dear": 1}

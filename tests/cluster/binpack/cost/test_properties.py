@@ -10,7 +10,7 @@ from muster.cluster.binpack.cost import solve_cost, solve_detailed
 from muster.cluster.binpack.request import PackProblem
 
 
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(problems())
 def test_every_plan_is_possible_and_repeatable(problem: PackProblem) -> None:
     detail = solve_detailed(problem)

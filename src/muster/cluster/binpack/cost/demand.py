@@ -1,6 +1,6 @@
-"""Serve one book: demands and gangs together first, then what failed once more with its other forms.
+"""Serve one book: demands and gangs together, then what failed once more with its other forms.
 
-Called by `engine` with a stock that it may change.
+Called by `engine`. When limits leave gangs out, other orders are tried and the one that serves most is kept.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from muster.cluster.binpack.cost.asks import Ask, Avoidance, ask_of
-from muster.cluster.binpack.cost.forms import Form
+from muster.cluster.binpack.cost.asks import Ask, ask_of
+from muster.cluster.binpack.cost.choose import Choice, choose, squads_of, ways_of
+from muster.cluster.binpack.cost.forms import Form, bundle_count
 from muster.cluster.binpack.cost.settle import Entry, Settled, Squad, settle
 from muster.cluster.binpack.cost.stock import Stock
 from muster.cluster.model import Demand, Gang
 
 MOST_RETRIES = 64  # proposals for gangs that failed; each is a small problem of its own
+LARGEST_RETHOUGHT = 200_000  # bins x (demands + gangs) up to which other orders are tried
 
 
 class Served(NamedTuple):
@@ -27,97 +29,81 @@ class Served(NamedTuple):
     failed: list[int]  # gangs without a place
 
 
-def serve(
-    stock: Stock, demands: Sequence[Demand], gangs: Sequence[Gang], forms: Sequence[Sequence[Form]]
-) -> Served:
-    """`forms` are the ways to ask for each gang, in order of preference."""
-    chosen = _Choice(stock, gangs).first_forms(forms)
-    first = _attempt(stock, {i: (ask_of(d), d.count) for i, d in enumerate(demands)}, chosen)
-    entries = list(first.entries)
-    if not first.failed:
-        return Served(entries, first.short, _missing(chosen, len(gangs)))
-    failed: list[int] = []
-    retries = MOST_RETRIES
-    for squad in first.failed:
-        waiting = list(squad.gangs)
-        # Equal gangs fail alike: the first that finds no place speaks for the rest.
-        while waiting and retries > 0:
-            ways = _ways(stock, gangs[waiting[0]], forms[waiting[0]])
-            retries -= 1 + len(ways)
-            again = _first_that_serves(stock, waiting[0], ways)
-            if not again:
-                break
-            entries += again
-            del waiting[0]
-        failed += waiting
-    second = _attempt(stock, {i: (ask_of(demands[i]), n) for i, n in first.short.items()}, [])
-    return Served(entries + second.entries, second.short, sorted(failed + _missing(chosen, len(gangs))))
+class Case(NamedTuple):
+    """What the book asks for; `forms` are the ways to ask for each gang, in order of preference."""
+
+    demands: Sequence[Demand]
+    gangs: Sequence[Gang]
+    forms: Sequence[Sequence[Form]]
 
 
-def _missing(squads: Sequence[tuple[tuple[int, ...], Form]], count: int) -> list[int]:
-    """Gangs for which no form could hold every bundle."""
-    asked = {gang for gangs, _ in squads for gang in gangs}
-    return [gang for gang in range(count) if gang not in asked]
+def serve(stock: Stock, case: Case) -> tuple[Served, Stock]:
+    """What is served, and the stock after that; the one given stays as it is."""
+    chosen = choose(stock, case.gangs, case.forms)
+    together = _Try(stock, case, chosen)
+    together.run(list(chosen), with_demands=True)
+    size = (len(stock.free) + 1) * (len(case.demands) + len(case.gangs))
+    if not together.refused or size > LARGEST_RETHOUGHT:
+        return together.served(), together.stock
+    others = [_Try(stock, case, chosen) for _ in range(3)]
+    others[0].run([gang for gang in chosen if gang not in together.refused], with_demands=True)
+    others[1].run(list(chosen), with_demands=False)
+    others[2].run([], with_demands=False)
+    best = min([together, *others], key=_Try.rank)
+    return best.served(), best.stock
 
 
-class _Choice:
-    """Picks the form each gang asks for first; equal gangs become one squad."""
+class _Try:
+    """One order: some gangs (perhaps with the demands) first, the other gangs one by one, demands last."""
 
-    def __init__(self, stock: Stock, gangs: Sequence[Gang]) -> None:
-        self.stock, self.gangs = stock, gangs
-        self.pinned: dict[tuple[Form, ...], Form] = {}
+    def __init__(self, stock: Stock, case: Case, chosen: dict[int, Choice]) -> None:
+        self.stock, self.case, self.chosen = stock.copy(), case, chosen
+        self.entries: list[Entry] = []
+        self.short: dict[int, int] = {}
+        self.refused: list[int] = []  # gangs that the first step left out
+        self.failed: list[int] = []
 
-    def first_forms(self, forms: Sequence[Sequence[Form]]) -> list[tuple[tuple[int, ...], Form]]:
-        squads: dict[tuple[Form, str], list[int]] = {}
-        for index, ways in enumerate(forms):
-            form = self._first(self.gangs[index], [w for w in ways if self._plausible(w)])
-            if form is not None:
-                label = self.gangs[index].label
-                marked = form.apart and self.stock.has_label(label)
-                squads.setdefault((form, label if marked else ""), []).append(index)
-        result = []
-        for number, ((form, label), members) in enumerate(squads.items()):
-            mark = Avoidance(label, None, len(members), number)
-            result.append((tuple(members), form.marked(mark) if form.apart else form))
-        return result
+    def run(self, first: Sequence[int], with_demands: bool) -> None:
+        everything = {index: demand.count for index, demand in enumerate(self.case.demands)}
+        settled = self._attempt(everything if with_demands else {}, squads_of(self.chosen, first))
+        self.refused = [gang for squad in settled.failed for gang in squad.gangs]
+        self.short = settled.short if with_demands else everything
+        later = [gang for gang in self.chosen if gang not in first]
+        self._one_by_one(squads_of(self.chosen, [*self.refused, *sorted(later, key=self._size)]))
+        if self.short and (settled.failed or later or not with_demands):
+            self.short = self._attempt(self.short, []).short
 
-    def _plausible(self, form: Form) -> bool:
-        return bool(form.parts) and all(self.stock.holds(part.ask) for part in form.parts)
+    def _size(self, gang: int) -> tuple[int, int]:
+        return bundle_count(self.case.gangs[gang]), gang
 
-    def _first(self, gang: Gang, ways: list[Form]) -> Form | None:
-        """The first form; with a locality, the cheapest place for it when it is alone."""
-        if not ways or not gang.locality_label:
-            return ways[0] if ways else None
-        key = tuple(ways)
-        if key not in self.pinned:
-            ranks = [(*_alone(self.stock, gang, way), i) for i, way in enumerate(ways)]
-            self.pinned[key] = ways[min(ranks)[-1]]
-        return self.pinned[key]
+    def _one_by_one(self, squads: Sequence[tuple[tuple[int, ...], Form]]) -> None:
+        """Equal gangs fail alike: the first that finds no place speaks for the rest."""
+        retries = MOST_RETRIES
+        for gangs, _ in squads:
+            waiting = list(gangs)
+            while waiting and retries > 0:
+                ways = ways_of(self.stock, self.case.gangs[waiting[0]], self.case.forms[waiting[0]])
+                retries -= 1 + len(ways)
+                if not any(not self._attempt({}, [((waiting[0],), way)]).failed for way in ways):
+                    break
+                del waiting[0]
+            self.failed += waiting
 
+    def served(self) -> Served:
+        impossible = [gang for gang in range(len(self.case.gangs)) if gang not in self.chosen]
+        return Served(self.entries, self.short, sorted(self.failed + impossible))
 
-def _alone(stock: Stock, gang: Gang, form: Form) -> tuple[float, float]:
-    """(missing items, cost) of a form that has the stock for itself."""
-    marked = form.marked(Avoidance(gang.label, None, 1, 0)) if form.apart else form
-    wanted = np.array([float(part.each) for part in marked.parts])
-    proposal = stock.propose([part.ask for part in marked.parts], wanted)
-    return float(wanted.sum() - proposal.amounts.sum()), proposal.cost
+    def rank(self) -> tuple[int, float]:
+        """Requests without a place, then cost."""
+        bundles = sum(bundle_count(self.case.gangs[gang]) for gang in self.failed)
+        return sum(self.short.values()) + bundles, float(self.stock.cost[self.stock.machines].sum())
 
-
-def _ways(stock: Stock, gang: Gang, forms: Sequence[Form]) -> list[Form]:
-    """Forms of one gang on its own; with a locality, the cheapest place first."""
-    marked = [f.marked(Avoidance(gang.label, None, 1, 0)) if f.apart else f for f in forms]
-    able = [f for f in marked if f.parts and all(stock.holds(part.ask) for part in f.parts)]
-    if gang.locality_label:
-        able = [able[i] for _, _, i in sorted((*_alone(stock, gang, f), i) for i, f in enumerate(able))]
-    return able
-
-
-def _first_that_serves(stock: Stock, gang: int, ways: Sequence[Form]) -> list[Entry]:
-    for form in ways:
-        settled = _attempt(stock, {}, [((gang,), form)])
-        if not settled.failed:
-            return settled.entries
-    return []
+    def _attempt(self, demands: dict[int, int], squads: Sequence[tuple[tuple[int, ...], Form]]) -> Settled:
+        """Propose, hand out, take."""
+        asked = {index: (ask_of(self.case.demands[index]), count) for index, count in demands.items()}
+        settled = _attempt(self.stock, asked, squads)
+        self.entries += settled.entries
+        return settled
 
 
 def _attempt(

@@ -12,7 +12,7 @@ import numpy as np
 
 from muster.cluster.binpack.cost.answer import Detail, Outcome, detail_of, solution_of
 from muster.cluster.binpack.cost.asks import Ask, ask_of, selectors_of
-from muster.cluster.binpack.cost.demand import Served, serve
+from muster.cluster.binpack.cost.demand import Case, Served, serve
 from muster.cluster.binpack.cost.forms import forms_of
 from muster.cluster.binpack.cost.prices import machine_costs
 from muster.cluster.binpack.cost.shelves import grow, stock_of
@@ -82,7 +82,7 @@ def _in_order(problem: PackProblem, order: Sequence[Book], wishes: bool) -> Outc
             demands = tuple(narrowed(demand, stock) for demand in demands)
             gangs = tuple(narrowed_gang(gang, stock) for gang in gangs)
         forms = [forms_of(gang, _values(problem, gang), wishes) for gang in gangs]
-        books[book] = serve(stock, demands, gangs, forms)
+        books[book], stock = serve(stock, Case(demands, gangs, forms))
         if len(stock.machines) > len(machines):
             buyers.append(book)
         machines, grown = stock.machines, grown + stock.grown

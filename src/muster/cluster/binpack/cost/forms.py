@@ -27,6 +27,7 @@ class Form(NamedTuple):
     parts: tuple[Part, ...]
     bundles: int
     apart: bool  # its items lie on different nodes
+    option: int  # which of the gang's options it is
 
     def marked(self, mark: Avoidance) -> Form:
         """The same with every item in the group of `mark`."""
@@ -38,12 +39,15 @@ def forms_of(gang: Gang, values: Sequence[str], spread_strictly: bool) -> list[F
     """In order of preference; `values` are those of the gang's locality label."""
     apart = gang.strategy is Strategy.STRICT_SPREAD or (spread_strictly and gang.strategy is Strategy.SPREAD)
     forms = []
-    for option in gang.options:
+    for number, option in enumerate(gang.options):
+        asked = [option]
         if gang.locality_label:
             pins = [LabelMatch(gang.locality_label, LabelOperator.IN, (value,)) for value in values]
-            forms += [_form([_pinned(d, pin) for d in option], gang.strategy, apart) for pin in pins]
-        else:
-            forms.append(_form(option, gang.strategy, apart))
+            asked = [tuple(_pinned(demand, pin) for demand in option) for pin in pins]
+        for bundles in asked:
+            packed = gang.strategy is Strategy.STRICT_PACK
+            parts = _merged(bundles) if packed else _counted(bundles)
+            forms.append(Form(parts, sum(demand.count for demand in option), apart, number))
     return forms
 
 
@@ -57,18 +61,14 @@ def _pinned(demand: Demand, pin: LabelMatch) -> Demand:
     return Demand(shape=demand.shape, count=demand.count, selectors=selectors, avoid=demand.avoid)
 
 
-def _form(option: Sequence[Demand], strategy: Strategy, apart: bool) -> Form:
-    bundles = sum(demand.count for demand in option)
-    if strategy is Strategy.STRICT_PACK:
-        return Form(_merged(option), bundles, False)
+def _counted(option: Sequence[Demand]) -> tuple[Part, ...]:
+    """Equal bundles together."""
     counts: dict[Ask, int] = {}
     for demand in option:
         ask = ask_of(demand)
         counts[ask] = counts.get(ask, 0) + demand.count
-    parts = tuple(
-        Part(ask, counts[ask], 1) for ask in sorted(counts, key=lambda ask: ask.shape) if counts[ask]
-    )
-    return Form(parts, bundles, apart)
+    ranked = sorted(counts, key=lambda ask: ask.shape)
+    return tuple(Part(ask, counts[ask], 1) for ask in ranked if counts[ask])
 
 
 def _merged(option: Sequence[Demand]) -> tuple[Part, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -90,6 +91,14 @@ class Stock:
         self.tier = np.zeros(0, dtype=np.int64)
         self.bin_labels: list[Mapping[str, str]] = []
         self.carried: dict[tuple[str, str | None], set[int]] = {}
+
+    def copy(self) -> Stock:
+        """One that can be changed apart."""
+        twin = copy(self)
+        twin.free, twin.growth = self.free.copy(), self.growth.copy()
+        twin.grown, twin.bin_labels = list(self.grown), list(self.bin_labels)
+        twin.carried = {key: set(rows) for key, rows in self.carried.items()}
+        return twin
 
     def add_bins(self, free: Floats, growth: Floats, tier: Ints, labels: Sequence[Mapping[str, str]]) -> None:
         self.free = np.vstack([self.free, free])
