@@ -20,6 +20,10 @@ from muster.errors import LedgerCorrupt, LedgerLocked, StoreError
 from muster.stores.lock import FileLock
 
 Row = tuple[Any, ...]
+LEDGER_REPAIR = (
+    "Restore a backup, or move it and its -wal file away and start again: running machines are found again "
+    "in the provider's list"
+)
 
 
 @dataclass(frozen=True)
@@ -32,15 +36,26 @@ class Schema:
     name: str
     application_id: int
     steps: tuple[Callable[[Database], None], ...]
+    synchronous: str = "FULL"  # FULL: every commit is on the disk; NORMAL: survives kill -9, not the power
+    shrinks: bool = False  # its deleted rows are given back to the disk by `shrink`
+    unfound: str = "is the cluster's name right, and was it ever started?"
+    repair: str = LEDGER_REPAIR
 
 
 class Database:
     """One connection to one file. A writer holds the file's lock until `close`; readers hold nothing."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, lock: FileLock | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        lock: FileLock | None,
+        repair: str = LEDGER_REPAIR,
+    ) -> None:
         self.path = path
         self._connection = connection
         self._lock = lock
+        self._repair = repair
 
     @classmethod
     def open(cls, path: str | Path, schema: Schema, *, clock: Clock, wait_s: float) -> Database:
@@ -50,7 +65,7 @@ class Database:
             raise StoreError(f"{real}: its directory does not exist; create {real.parent} first")
         lock = FileLock.acquire(real, clock=clock, wait_s=wait_s)
         try:
-            database = cls(real, _connect(real, "rwc", wait_s), lock)
+            database = cls(real, _connect(real, "rwc", wait_s, schema.repair), lock, schema.repair)
         except BaseException:
             lock.release()
             raise
@@ -58,7 +73,9 @@ class Database:
             version = database._check_kind(
                 schema
             )  # before anything is written to a file that may not be ours
-            database._harden()
+            if version == 0 and schema.shrinks:
+                database.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only an empty file can learn it
+            database._harden(schema.synchronous)
             database._migrate(schema, version)
         return database
 
@@ -67,8 +84,8 @@ class Database:
         """A reader: sees committed batches only, never waits for the writer, never writes."""
         real = Path(os.path.realpath(path))
         if not real.is_file():
-            raise StoreError(f"{real}: no such file; is the cluster's name right, and was it ever started?")
-        database = cls(real, _connect(real, "ro", wait_s), None)
+            raise StoreError(f"{real}: no such file; {schema.unfound}")
+        database = cls(real, _connect(real, "ro", wait_s, schema.repair), None, schema.repair)
         with _closed_on_error(database):
             version = database._check_kind(schema)
             if version != len(schema.steps):
@@ -83,21 +100,21 @@ class Database:
         try:
             return self._connection.execute(sql, tuple(values)).fetchall()
         except sqlite3.Error as error:
-            raise explained(error, self.path) from error
+            raise explained(error, self.path, self._repair) from error
 
     def execute_many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
         """Run one statement per row, prepared once."""
         try:
             self._connection.executemany(sql, rows)
         except sqlite3.Error as error:
-            raise explained(error, self.path) from error
+            raise explained(error, self.path, self._repair) from error
 
     def delete(self, sql: str, values: Sequence[object] = ()) -> int:
         """Run one DELETE; how many rows it removed."""
         try:
             return self._connection.execute(sql, tuple(values)).rowcount
         except sqlite3.Error as error:
-            raise explained(error, self.path) from error
+            raise explained(error, self.path, self._repair) from error
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -123,6 +140,19 @@ class Database:
             yield
         finally:
             self.execute("PRAGMA synchronous = FULL")
+
+    def shrink(self) -> None:
+        """Give free pages back to the disk, when the schema shrinks; never inside a transaction."""
+        self.execute("PRAGMA incremental_vacuum")
+
+    def copy_to(self, target: str | Path) -> None:
+        """One committed state as a file of its own, without a -wal beside it; the writer is not disturbed."""
+        try:
+            with contextlib.closing(sqlite3.connect(target)) as copy:
+                self._connection.backup(copy)
+                copy.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.Error as error:
+            raise explained(error, Path(target), self._repair) from error
 
     def data_version(self) -> int:
         """Changes when another connection has written; own writes do not change it."""
@@ -169,14 +199,14 @@ class Database:
             )
         found = str(self.execute("PRAGMA quick_check(1)")[0][0])
         if found != "ok":
-            raise LedgerCorrupt(_damaged(self.path, found))
+            raise LedgerCorrupt(_damaged(self.path, found, self._repair))
         return self._schema_version(schema)
 
     def _schema_version(self, schema: Schema) -> int:
         rows = self.execute("SELECT version FROM schema_version")
         known = len(schema.steps)
         if len(rows) != 1 or not isinstance(rows[0][0], int) or rows[0][0] < 1:
-            raise LedgerCorrupt(_damaged(self.path, f"no readable schema version: {rows!r}"))
+            raise LedgerCorrupt(_damaged(self.path, f"no readable schema version: {rows!r}", self._repair))
         if rows[0][0] > known:
             raise LedgerCorrupt(
                 f"{self.path}: schema version {rows[0][0]}, this muster knows up to {known}; "
@@ -184,11 +214,11 @@ class Database:
             )
         return int(rows[0][0])
 
-    def _harden(self) -> None:
+    def _harden(self, synchronous: str) -> None:
         mode = str(self.execute("PRAGMA journal_mode = WAL")[0][0])
         if mode != "wal":
             raise StoreError(f"{self.path}: its file system cannot do WAL ({mode}); put it on a local disk")
-        self.execute("PRAGMA synchronous = FULL")  # every commit reaches the disk before we act on it
+        self.execute(f"PRAGMA synchronous = {synchronous}")  # FULL: on the disk before we act on it
         self.execute("PRAGMA fullfsync = ON")  # macOS: a plain fsync stops at the drive's cache
         self.execute("PRAGMA journal_size_limit = 67108864")
 
@@ -212,7 +242,7 @@ def _closed_on_error(database: Database) -> Iterator[None]:
         raise
 
 
-def _connect(path: Path, mode: str, wait_s: float) -> sqlite3.Connection:
+def _connect(path: Path, mode: str, wait_s: float, repair: str) -> sqlite3.Connection:
     try:
         return _checked(path, f"{path.as_uri()}?mode={mode}", wait_s)
     except sqlite3.Error as error:
@@ -220,7 +250,7 @@ def _connect(path: Path, mode: str, wait_s: float) -> sqlite3.Connection:
         if mode == "ro" and isinstance(error, sqlite3.OperationalError) and not _has_wal(path):
             with contextlib.suppress(sqlite3.Error):
                 return _checked(path, f"{path.as_uri()}?mode=ro&immutable=1", wait_s)
-        raise explained(error, path) from error
+        raise explained(error, path, repair) from error
 
 
 def _checked(path: Path, uri: str, wait_s: float) -> sqlite3.Connection:
@@ -238,14 +268,11 @@ def _has_wal(path: Path) -> bool:
     return Path(f"{path}-wal").exists()
 
 
-def _damaged(path: Path, what: str) -> str:
-    return (
-        f"{path}: damaged ({what}). Nothing was changed. Restore a backup, or move it and its -wal file away "
-        f"and start again: running machines are found again in the provider's list"
-    )
+def _damaged(path: Path, what: str, repair: str) -> str:
+    return f"{path}: damaged ({what}). Nothing was changed. {repair}"
 
 
-def explained(error: sqlite3.Error, path: Path) -> StoreError:
+def explained(error: sqlite3.Error, path: Path, repair: str = LEDGER_REPAIR) -> StoreError:
     """A sqlite3 failure by what the caller should do. By text: error codes came only with Python 3.11."""
     text = str(error).lower()
     if "locked" in text or "busy" in text:
@@ -253,9 +280,14 @@ def explained(error: sqlite3.Error, path: Path) -> StoreError:
             f"{path}: another program is writing to it (an open sqlite3 shell?); close that one"
         )
     if any(sign in text for sign in ("malformed", "not a database", "encrypted", "no such", "corrupt")):
-        return LedgerCorrupt(_damaged(path, str(error)))
+        return LedgerCorrupt(_damaged(path, str(error), repair))
     if "full" in text:
         return StoreError(f"{path}: the disk is full; nothing was written. Free some space on it")
+    if "i/o" in text:
+        return StoreError(
+            f"{path}: {error}; nothing was written. Is the disk full, a quota or a file-size limit reached, "
+            f"or the disk gone?"
+        )
     if "readonly" in text or "unable to open" in text or "permission" in text:
         return StoreError(f"{path}: {error}; check that this user may read and write it and its directory")
     return StoreError(f"{path}: {error}; nothing was written")
