@@ -1,1 +1,9 @@
-"""What user code calls inside a running trial; must stay light, a trial process imports little else."""
+"""The trial side: what user code calls inside a running trial. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from muster.session.checkpoint import Checkpoint
+from muster.session.context import TuneContext
+from muster.session.report import get_checkpoint, get_context, report
+
+__all__ = ["Checkpoint", "TuneContext", "get_checkpoint", "get_context", "report"]

@@ -1,0 +1,1 @@
+"""The embedded engine: every trial is a process on this machine."""

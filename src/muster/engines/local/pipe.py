@@ -1,0 +1,139 @@
+"""Length-prefixed frames between driver, zygote and trials: pure encoding and decoding, no I/O.
+
+A payload that is plain data travels by `marshal`, anything else by pickle. marshal, because both ends are the
+same interpreter, it needs no import in a new process, and unlike msgpack it keeps tuples and big integers;
+`is_plain` keeps away from it what it would change (subclasses, buffers).
+"""
+
+from __future__ import annotations
+
+import marshal
+import pickle
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+HEADER = struct.Struct("<IB")
+_HEADER_SIZE = HEADER.size
+_MAX_PAYLOAD = 2**32 - 1
+_MARSHAL = 2  # the last version without reference tracking: a third of the time
+
+_SCALARS = frozenset({int, float, str, bool, type(None), bytes})
+_KEYS = frozenset({str, int})
+
+Frame = tuple[int, bytes]
+
+
+class Kind(IntEnum):
+    """What a frame means; plain and pickled payloads of one meaning have two numbers."""
+
+    INIT = 1  # to zygote: how to be like the driver
+    TRAINABLE = 2  # to zygote and workers: name and pickled code
+    FORK = 3  # to zygote: make a child around the two descriptors sent along
+    KILL = 4  # to zygote: send a signal to a child
+    CHILD = 5  # from zygote: the child's pid
+    GONE = 6  # from zygote: a child's exit status
+    START = 10  # to workers: run a trial
+    START_PICKLED = 11
+    CONTINUE = 12
+    SAVE = 13
+    STOP = 14
+    STARTED = 20  # from workers
+    REPORT = 21
+    REPORT_PICKLED = 22
+    SAVED = 23
+    EXITED = 24
+    BEAT = 25
+
+
+def frame(kind: int, payload: bytes = b"") -> bytes:
+    """One frame; ValueError when the payload cannot have a length."""
+    if len(payload) > _MAX_PAYLOAD:
+        raise ValueError(f"{len(payload)} bytes are too many for one message")
+    return HEADER.pack(len(payload), kind) + payload
+
+
+def pack(value: object) -> bytes:
+    """Plain data to bytes; ValueError when it is not plain."""
+    return marshal.dumps(value, _MARSHAL)
+
+
+def unpack(payload: bytes) -> Any:  # noqa: ANN401 - whatever was packed
+    return marshal.loads(payload)
+
+
+def is_plain(value: object) -> bool:
+    """Whether marshal gives back exactly this: dicts, lists, tuples and scalars of the very types."""
+    try:
+        return _is_plain(value)
+    except RecursionError:
+        return False  # refers to itself, or is too deep for marshal: pickle can do that
+
+
+def _is_plain(value: object) -> bool:
+    kind = type(value)
+    if kind is dict:
+        if not _KEYS.issuperset(map(type, value)):  # type: ignore[call-overload]
+            return False
+        values = value.values()  # type: ignore[attr-defined]
+        return _SCALARS.issuperset(map(type, values)) or all(map(_is_plain, values))
+    if kind is list or kind is tuple:
+        return _SCALARS.issuperset(map(type, value)) or all(map(_is_plain, value))  # type: ignore[call-overload]
+    return kind in _SCALARS
+
+
+def pickled(value: object) -> bytes:
+    """Pickle, by value where the code is not importable; raises what the pickler raises."""
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception:  # noqa: BLE001 - any object may refuse in any way; the second pickler has the last word
+        import cloudpickle
+
+        return bytes(cloudpickle.dumps(value))
+
+
+def packed(value: object, plain: Kind, by_pickle: Kind) -> bytes:
+    """A whole frame, the fast way when the value is plain."""
+    if is_plain(value):
+        return frame(plain, pack(value))
+    return frame(by_pickle, pickled(value))
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames."""
+
+    __slots__ = ("_parts", "_size", "_wanted")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._wanted = _HEADER_SIZE
+
+    def feed(self, data: bytes) -> Sequence[Frame]:
+        """The frames that are complete now."""
+        if not self._parts:
+            length, kind = HEADER.unpack_from(data) if len(data) >= _HEADER_SIZE else (-1, 0)
+            if len(data) == length + _HEADER_SIZE:
+                return ((kind, data[_HEADER_SIZE:]),)  # the usual case: one read, one frame
+        self._parts.append(data)
+        self._size += len(data)
+        return self._cut() if self._size >= self._wanted else ()
+
+    def _cut(self) -> list[Frame]:
+        data = b"".join(self._parts)
+        found: list[Frame] = []
+        start, end = 0, len(data)
+        self._wanted = _HEADER_SIZE
+        while end - start >= _HEADER_SIZE:
+            length, kind = HEADER.unpack_from(data, start)
+            stop = start + _HEADER_SIZE + length
+            if stop > end:
+                self._wanted = _HEADER_SIZE + length
+                break
+            found.append((kind, data[start + _HEADER_SIZE : stop]))
+            start = stop
+        rest = data[start:]
+        self._parts = [rest] if rest else []
+        self._size = len(rest)
+        return found

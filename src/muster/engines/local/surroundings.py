@@ -1,0 +1,119 @@
+"""What this machine and this process are like: CPUs, GPUs, memory, environment, address.
+
+The only file of the engine that reads the environment; LocalEngine and the worker ask it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, MutableMapping
+
+_NO_LIMIT = 1 << 60  # cgroup v1 writes "no limit" as a huge number
+
+
+def environment() -> MutableMapping[str, str]:
+    """The environment of this process: trials must see the driver's, and their own CUDA_VISIBLE_DEVICES."""
+    return os.environ  # noqa: TID251 - the one place
+
+
+def gpu_ids() -> tuple[str, ...]:
+    """The GPUs we may use: those of CUDA_VISIBLE_DEVICES when it is set, else all that the driver lists."""
+    visible = environment().get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return tuple(part.strip() for part in visible.split(",") if part.strip() not in ("", "-1"))
+    try:
+        count = len(os.listdir("/proc/driver/nvidia/gpus"))
+    except OSError:
+        return ()
+    return tuple(str(number) for number in range(count))
+
+
+def cpu_count() -> int:
+    """The processors this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    """Physical memory, or the limit of our control group when that is less; 0 when unknown."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 0
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = _read(file).strip()
+        if text.isdigit() and int(text) < _NO_LIMIT:
+            total = min(total, int(text))
+    return total
+
+
+def detected_capacity() -> dict[str, float]:
+    """CPU, GPU and memory of this machine."""
+    found: dict[str, float] = {"CPU": float(cpu_count())}
+    if gpus := gpu_ids():
+        found["GPU"] = float(len(gpus))
+    if memory := memory_bytes():
+        found["memory"] = float(memory)
+    return found
+
+
+def oom_kills() -> int:
+    """How often the kernel has killed for lack of memory, here: a counter that only grows; 0 when unknown."""
+    own = _cgroup_path()
+    files = (
+        f"/sys/fs/cgroup{own}/memory.events",
+        "/sys/fs/cgroup/memory.events",
+        "/sys/fs/cgroup/memory/memory.oom_control",
+        "/proc/vmstat",
+    )
+    return sum(_counter(_read(file)) for file in dict.fromkeys(files))
+
+
+def _counter(text: str) -> int:
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name == "oom_kill" and value.strip().isdigit():
+            return int(value)
+    return 0
+
+
+def _cgroup_path() -> str:
+    for line in _read("/proc/self/cgroup").splitlines():
+        if line.startswith("0::"):
+            return line[3:].strip().rstrip("/")
+    return ""
+
+
+def cpu_ticks(pid: int) -> int | None:
+    """Processor time a process has used, in ticks; None where the system does not tell."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12]) if len(fields) > 12 else None
+
+
+def node_ip() -> str:
+    """The address other machines would reach us at; asks the routing table, sends nothing."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(("10.255.255.255", 1))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+def hostname() -> str:
+    return socket.gethostname()
+
+
+def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """What helper and trial processes start with."""
+    return {**environment(), "PL_DISABLE_FORK": "1", **extra}
+
+
+def _read(file: str) -> str:
+    try:
+        with open(file, encoding="utf-8") as stream:
+            return stream.read()
+    except OSError:
+        return ""

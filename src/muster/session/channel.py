@@ -1,0 +1,63 @@
+"""The Session protocol that engines install in a trial's process, and where `report` finds it.
+
+Engines call `install`; `muster.session.report` calls `current`. Nothing here knows an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from muster.session.checkpoint import Checkpoint
+    from muster.session.context import TuneContext
+    from muster.session.progress import Progress
+
+
+class Session(Protocol):
+    """What one running trial offers to the code that runs in it."""
+
+    @property
+    def context(self) -> TuneContext:
+        """Names, directory and resources of the trial."""
+        ...
+
+    @property
+    def progress(self) -> Progress:
+        """Iterations and times so far; `Trainable.iteration` reads it."""
+        ...
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
+        """Hand over one result; returns when the trial may go on, raises SystemExit when it must stop."""
+        ...
+
+    def get_checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint of this trial: made by it, or the one it continues from."""
+        ...
+
+
+class TrialStopped(SystemExit):
+    """Raised out of `report` when the trial is to end; `except Exception` lets it pass."""
+
+
+_current: ContextVar[Session | None] = ContextVar("muster_session", default=None)
+# Threads of user code start with an empty context, yet may report: so a trial's process has a default.
+_default: list[Session | None] = [None]
+
+
+def current() -> Session | None:
+    """The session of this context, else the one of this process, else None."""
+    return _current.get() or _default[0]
+
+
+def install(session: Session, *, whole_process: bool = False) -> Token[Session | None]:
+    """Make `session` the current one; give the token to `uninstall`."""
+    if whole_process:
+        _default[0] = session
+    return _current.set(session)
+
+
+def uninstall(token: Token[Session | None]) -> None:
+    _default[0] = None
+    _current.reset(token)

@@ -1,0 +1,223 @@
+"""Checkpoint: a handle on a directory, local or on any fsspec filesystem. Knows no engine.
+
+Files are locked with `fcntl.flock` where several processes share one download; on a platform without it
+(Windows) each of them downloads for itself into a private directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+METADATA_FILE = ".metadata.json"
+_ASK_DIRECTORY = "a Checkpoint is a directory: write files and use Checkpoint.from_directory(path)"
+_READ_DIRECTORY = "a Checkpoint is a directory: read its files with `with checkpoint.as_directory() as path:`"
+_URI = "use Checkpoint(uri) and checkpoint.path"
+_REMOVED = {
+    "from_dict": _ASK_DIRECTORY,
+    "from_bytes": _ASK_DIRECTORY,
+    "from_uri": _URI,
+    "from_object_ref": _ASK_DIRECTORY,
+    "to_dict": _READ_DIRECTORY,
+    "to_bytes": _READ_DIRECTORY,
+    "to_uri": _URI,
+    "to_object_ref": _READ_DIRECTORY,
+    "uri": _URI,
+    "get_internal_representation": _READ_DIRECTORY,
+    "get_preprocessor": "keep the preprocessor as a file in the checkpoint, or in its metadata",
+    "set_preprocessor": "keep the preprocessor as a file in the checkpoint, or in its metadata",
+}
+
+
+def _removed(name: str) -> str:
+    return f"Checkpoint.{name} does not exist any more; {_REMOVED[name]}"
+
+
+class _ExplainRemoved(type):
+    def __getattr__(cls, name: str) -> Any:  # noqa: ANN401
+        if name in _REMOVED:
+            raise AttributeError(_removed(name))
+        raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+
+
+class Checkpoint(metaclass=_ExplainRemoved):
+    """A directory that holds the state of a trial.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> checkpoint = Checkpoint.from_directory(folder)
+        >>> with checkpoint.as_directory() as path:
+        ...     path == folder
+        True
+    """
+
+    def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:  # noqa: ANN401
+        """A path, or a URL that fsspec knows; with `filesystem`, a path on that filesystem."""
+        self.path = os.fspath(path)
+        self._filesystem = filesystem
+        self._token = os.urandom(16).hex()  # travels with pickles: copies of a handle share one download
+        if filesystem is None and "://" in self.path:
+            self._open_url(self.path)
+
+    def _open_url(self, url: str) -> None:
+        if url.startswith("file://"):
+            self.path = url[len("file://") :]
+            return
+        from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+
+        self._filesystem, self.path = url_to_fs(url)
+
+    @classmethod
+    def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
+        """A handle on a local directory; nothing is copied."""
+        return cls(path)
+
+    @property
+    def filesystem(self) -> Any:  # noqa: ANN401 - fsspec has no types
+        """The fsspec filesystem on which `path` is."""
+        if self._filesystem is None:
+            from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
+
+            self._filesystem = LocalFileSystem()
+        return self._filesystem
+
+    @property
+    def _is_local(self) -> bool:
+        return self._filesystem is None or "file" in _protocols(self._filesystem)
+
+    def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Copy to `path` (default: a temporary directory, shared by concurrent callers) and return it."""
+        target = self._temporary_directory() if path is None else os.path.normpath(os.fspath(path))
+        with _only_one(f"{target}.lock"):
+            if path is not None or not os.path.isdir(target):
+                self._fetch(target)
+        return target
+
+    def _fetch(self, target: str) -> None:
+        import shutil
+
+        existed = os.path.isdir(target)
+        partial = target if existed else f"{target}.{os.getpid()}.partial"
+        try:
+            if self._is_local:
+                shutil.copytree(self.path, partial, dirs_exist_ok=True)
+            else:
+                self.filesystem.get(self.path.rstrip("/") + "/", partial, recursive=True)
+            if not existed:
+                os.rename(partial, target)
+        except BaseException:
+            if not existed:
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+    @contextlib.contextmanager
+    def as_directory(self) -> Iterator[str]:
+        """A local directory with the files: the directory itself when it is local, else a shared download."""
+        if self._is_local:
+            yield self.path
+            return
+        target = self._temporary_directory()
+        reading = f"{target}.del_lock_{os.getpid()}"
+        with open(reading, "w", encoding="utf-8"):
+            pass
+        try:
+            yield self.to_directory()
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(reading)
+            _remove_unread(target)
+
+    def _temporary_directory(self) -> str:
+        import tempfile
+
+        return os.path.join(tempfile.gettempdir(), f"checkpoint_tmp_{self._token}")
+
+    def get_metadata(self) -> dict[str, Any]:
+        """What `set_metadata` wrote; empty when nothing was."""
+        import json
+
+        file = self._metadata_path()
+        if self._is_local:
+            if not os.path.exists(file):
+                return {}
+            with open(file, encoding="utf-8") as stream:
+                found: dict[str, Any] = json.load(stream)
+                return found
+        if not self.filesystem.exists(file):
+            return {}
+        return dict(json.loads(self.filesystem.cat_file(file)))
+
+    def set_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Replace the metadata, kept as JSON inside the checkpoint."""
+        import json
+
+        text = json.dumps(dict(metadata))
+        if self._is_local:
+            partial = f"{self._metadata_path()}.{os.getpid()}"
+            with open(partial, "w", encoding="utf-8") as stream:
+                stream.write(text)
+            os.replace(partial, self._metadata_path())
+        else:
+            self.filesystem.pipe_file(self._metadata_path(), text.encode())
+
+    def update_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Add to the metadata."""
+        self.set_metadata({**self.get_metadata(), **metadata})
+
+    def _metadata_path(self) -> str:
+        return f"{self.path.rstrip('/')}/{METADATA_FILE}"
+
+    def __fspath__(self) -> str:
+        raise TypeError(f"a Checkpoint is no path; {_READ_DIRECTORY}")
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        if name in _REMOVED:
+            raise AttributeError(_removed(name))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Checkpoint):
+            return NotImplemented
+        same_place = (self._is_local and other._is_local) or self._filesystem == other._filesystem
+        return self.path == other.path and bool(same_place)
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def __repr__(self) -> str:
+        kind = "local" if self._is_local else _protocols(self._filesystem)[0]
+        return f"Checkpoint(filesystem={kind}, path={self.path})"
+
+
+def _protocols(filesystem: Any) -> tuple[str, ...]:  # noqa: ANN401
+    names = getattr(filesystem, "protocol", type(filesystem).__name__)
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+@contextlib.contextmanager
+def _only_one(lock_file: str) -> Iterator[None]:
+    """One process at a time, where the platform has file locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(lock_file, "w", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(lock_file)
+
+
+def _remove_unread(target: str) -> None:
+    """Remove a shared download when nobody reads it any more."""
+    import glob
+    import shutil
+
+    if not glob.glob(f"{glob.escape(target)}.del_lock_*"):
+        shutil.rmtree(target, ignore_errors=True)

@@ -1,0 +1,53 @@
+"""report(), get_checkpoint() and get_context(): what training code calls. Engines do the work behind them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from muster.session.channel import current
+from muster.session.context import TuneContext
+
+if TYPE_CHECKING:
+    from muster.session.checkpoint import Checkpoint
+
+_warned: set[str] = set()
+
+
+def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) -> None:
+    """Report one result, with a checkpoint if there is one; waits until the experiment says go on.
+
+    Outside of a trial nothing happens, except one warning.
+
+    Example:
+        >>> def train(config):
+        ...     for step in range(10):
+        ...         report({"loss": config["lr"] * step})
+    """
+    session = current()
+    if session is None:
+        _warn_once("report")
+        return
+    session.report(metrics, checkpoint)
+
+
+def get_checkpoint() -> Checkpoint | None:
+    """The newest checkpoint of this trial, to go on from; None when there is none."""
+    session = current()
+    if session is None:
+        _warn_once("get_checkpoint")
+        return None
+    return session.get_checkpoint()
+
+
+def get_context() -> TuneContext:
+    """Names, directory and resources of this trial; outside of one every getter answers None."""
+    session = current()
+    return session.context if session is not None else TuneContext()
+
+
+def _warn_once(function: str) -> None:
+    if function not in _warned:
+        _warned.add(function)
+        warnings.warn(f"{function}() was called outside of a trial, where it does nothing", stacklevel=3)
