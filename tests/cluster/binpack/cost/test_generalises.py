@@ -61,7 +61,7 @@ def first_fit_price(problem: PackProblem) -> float:
 
 @pytest.mark.parametrize(("sizes", "extra"), CASES)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_never_dearer_than_first_fit_and_near_the_bound(
+def test_never_dearer_than_first_fit_and_never_below_the_bound(
     seed: int, sizes: tuple[int, int, int, int], extra: tuple[str, ...]
 ) -> None:
     problem = random_fleet(seed, sizes, extra)
