@@ -6,11 +6,11 @@ reaches an engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
 from muster.trials.model import Trial
+from muster.trials.roster import Roster
 from muster.trials.states import TrialState
 
 
@@ -31,21 +31,27 @@ class Recorded(NamedTuple):
 class ControllerView:
     """One per experiment. `get_live_trials` are the trials that are not finished."""
 
-    def __init__(self, trials: Mapping[str, Trial], live: Mapping[str, Trial], search_alg: object) -> None:
-        self._trials = trials
-        self._live = live
+    def __init__(self, roster: Roster, search_alg: object) -> None:
+        self._roster = roster
         self.search_alg = search_alg
         self._recorded: list[Recorded] = []
         self.trial_executor = self  # old schedulers go through this name
 
     def get_trials(self) -> list[Trial]:
-        return list(self._trials.values())
+        return list(self._roster.order)
 
     def get_live_trials(self) -> set[Trial]:
-        return {trial for trial in self._live.values() if not trial.is_finished()}
+        return {trial for trial in self._roster.live.values() if not trial.is_finished()}
 
     def get_trial(self, trial_id: str) -> Trial | None:
-        return self._trials.get(trial_id)
+        return self._roster.trials.get(trial_id)
+
+    def first_waiting(self) -> Trial | None:
+        """The longest waiting PENDING trial, else the first PAUSED one; free, however many there are."""
+        for index in (self._roster.pending, self._roster.paused):
+            if index:
+                return next(iter(index.values()))
+        return None
 
     def has_resources_for_trial(self, trial: Trial) -> bool:
         return True
@@ -62,7 +68,7 @@ class ControllerView:
     def _set_trial_status(self, trial: Trial, status: str) -> None:
         """Ray lets schedulers do this; only putting a paused trial back in the queue means anything here."""
         if status == "PENDING" and trial.state is TrialState.PAUSED:
-            trial.move(TrialState.PENDING)
+            self._roster.move(trial, TrialState.PENDING)
 
     def take(self) -> list[Recorded]:
         """What was asked for since the last call."""

@@ -1,0 +1,74 @@
+"""TrialController.step(): poll, handle, note, submit. The whole loop; it decides nothing.
+
+A trial that may simply go on is told so before its result is on disk: its process dies with ours, so after a
+crash it repeats the step. Everything else is done only after the facts that led to it are durable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from muster.base.clock import Clock
+from muster.trials.checkpoints import deletable
+from muster.trials.commands import ContinueTrial, EngineCommand
+from muster.trials.experiment import ExperimentState
+from muster.trials.model import CheckpointRef
+from muster.trials.ports import Engine, TrialStore
+
+logger = logging.getLogger(__name__)
+
+
+class TrialController:
+    """Drives one experiment to its end, one step at a time."""
+
+    def __init__(self, state: ExperimentState, *, engine: Engine, store: TrialStore, clock: Clock) -> None:
+        self._state = state
+        self._engine = engine
+        self._store = store
+        self._clock = clock
+        self._durable = 0
+
+    @property
+    def state(self) -> ExperimentState:
+        return self._state
+
+    def step(self, timeout_s: float = 0.1) -> bool:
+        """One round over everything that is ready; False once the experiment is over."""
+        state = self._state
+        later: list[EngineCommand] = []
+        for event in self._engine.poll(timeout_s):
+            for command in state.handle(event):
+                if isinstance(command, ContinueTrial):
+                    self._engine.submit(command)
+                else:
+                    later.append(command)
+        later.extend(state.advance(self._clock.now()))
+        self._write_down()
+        for command in later:
+            self._engine.submit(command)
+        state.iteration += 1
+        self._log_warnings()
+        return not state.is_finished
+
+    def save(self, trials: bytes, plugins: Mapping[str, bytes]) -> None:
+        """A new starting point for restore; stands for everything handled so far."""
+        self._write_down()
+        self._store.snapshot(trials, plugins)
+
+    def take_deletable(self) -> tuple[CheckpointRef, ...]:
+        """Checkpoints nothing can need again, for whoever deletes directories."""
+        in_use = {c.path for trial in self._state.roster.live.values() for c in trial.checkpoints}
+        now, self._state.doomed[:] = deletable(self._state.doomed, self._durable, in_use)
+        return now
+
+    def _write_down(self) -> None:
+        facts = self._state.take_facts()
+        if facts:
+            self._store.append(facts)
+        self._durable = self._state.facts_noted
+
+    def _log_warnings(self) -> None:
+        for text in self._state.warnings:
+            logger.warning("%s", text)
+        self._state.warnings.clear()

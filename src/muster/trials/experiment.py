@@ -1,0 +1,167 @@
+"""ExperimentState: events in, commands out. The only place where trials change; does no I/O.
+
+Deterministic given its plug-ins: searcher, scheduler, stopper and callbacks are user objects with hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from typing_extensions import assert_never
+
+from muster.errors import TuneError
+from muster.trials.checkpoints import Doomed
+from muster.trials.commands import EngineCommand
+from muster.trials.events import (
+    CapacityChanged,
+    CheckpointSaved,
+    Event,
+    TrialExited,
+    TrialReported,
+    TrialStarted,
+    Woke,
+)
+from muster.trials.facts import Fact, SearchExhausted
+from muster.trials.judge import judge
+from muster.trials.lifecycle import Lifecycle
+from muster.trials.model import CheckpointRef, Trial
+from muster.trials.plugins import Hooks, SearchAlgorithm, Stopper, TrialScheduler
+from muster.trials.roster import Roster
+from muster.trials.settings import Settings
+from muster.trials.states import FINISHED, TrialState
+from muster.trials.view import ControllerView
+
+
+class ExperimentState:
+    """One experiment between two events."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        search: SearchAlgorithm,
+        scheduler: TrialScheduler,
+        stopper: Stopper | None,
+        hooks: Hooks,
+        capacity: Mapping[str, float],
+    ) -> None:
+        self.settings = settings
+        self.search = search
+        self.scheduler = scheduler
+        self.stopper = stopper
+        self.hooks = hooks
+        self.roster = Roster(capacity)
+        self.view = ControllerView(self.roster, search)
+        self.iteration = 0
+        self.is_stopping = False  # no new trials; the running ones are being ended
+        self.first_failure: Trial | None = None
+        self._lifecycle = Lifecycle(self)
+        self.warnings: list[str] = []  # for the controller to log, then clear
+        self.doomed: list[Doomed] = []  # checkpoints that may go once the facts so far are durable
+        self.facts_noted = 0
+        self._facts: list[Fact] = []
+        self._exhausted = False
+
+    @property
+    def trials(self) -> Mapping[str, Trial]:
+        return self.roster.trials
+
+    @property
+    def is_finished(self) -> bool:
+        return not self.roster.live and (self.is_stopping or self.search.is_finished())
+
+    def handle(self, event: Event) -> list[EngineCommand]:
+        """What follows from one event, for the trial it is about. Events of unknown trials are ignored."""
+        match event:
+            case Woke() | CapacityChanged():
+                return []
+            case TrialStarted() | TrialReported() | CheckpointSaved() | TrialExited():
+                trial = self.roster.trials.get(event.trial_id)
+                if trial is None or trial.state in FINISHED:
+                    return []
+                self.note(event)
+                self._dispatch(trial, event)
+                return self._lifecycle.take()
+            case _:
+                assert_never(event)
+
+    def advance(self, at: float) -> list[EngineCommand]:
+        """Once per step, after its events: the end of everything, new trials, and who starts next."""
+        if not self.is_stopping and self._should_end():
+            self.end(at)
+        if not self.is_stopping:
+            self._take_in(at)
+            self._admit(at)
+        return self._lifecycle.take()
+
+    def end(self, at: float) -> None:
+        """Stop everything in the ordinary way, so that searcher, scheduler and loggers are told."""
+        self.is_stopping = True
+        self.search.set_finished()
+        for trial in tuple(self.roster.live.values()):
+            self._lifecycle.stop(trial, at)
+
+    def take_facts(self) -> Sequence[Fact]:
+        """What was handled since the last call, in order; to be made durable."""
+        facts, self._facts = self._facts, []
+        return facts
+
+    def note(self, fact: Fact) -> None:
+        self._facts.append(fact)
+        self.facts_noted += 1
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def give_up(self, checkpoints: Sequence[CheckpointRef]) -> None:
+        """These are no longer kept; their directories wait until a crash cannot bring them back."""
+        self.doomed.extend(Doomed(ref=ref, after=self.facts_noted) for ref in checkpoints)
+
+    def _dispatch(
+        self, trial: Trial, event: TrialStarted | TrialReported | CheckpointSaved | TrialExited
+    ) -> None:
+        match event:
+            case TrialStarted():
+                self._lifecycle.started(trial, event)
+            case TrialReported():
+                self._lifecycle.obey(trial, judge(self, trial, event), event.at)
+            case CheckpointSaved():
+                self._lifecycle.saved(trial, event)
+            case TrialExited():
+                self._lifecycle.exited(trial, event)
+
+    def _should_end(self) -> bool:
+        failed = self.settings.failure.fail_fast and self.first_failure is not None
+        return failed or (self.stopper is not None and bool(self.stopper.stop_all()))
+
+    def _take_in(self, at: float) -> None:
+        """Ask the searcher while there is room in the queue."""
+        while not self._exhausted and len(self.roster.pending) < self.settings.max_pending:
+            if self.search.is_finished():
+                self._exhausted = True
+                self.note(SearchExhausted(at=at))
+                return
+            trial = self.search.next_trial()
+            if trial is None:
+                return
+            self.add(trial, at)
+
+    def add(self, trial: Trial, at: float) -> None:
+        """A trial that was just suggested."""
+        if trial.trial_id in self.roster.trials:
+            raise TuneError(f"the searcher gave trial id {trial.trial_id!r} twice: ids must be unique")
+        self._lifecycle.added(trial, at)
+
+    def _admit(self, at: float) -> None:
+        """The scheduler's choice starts as long as it fits; a choice that does not fit waits for its turn."""
+        while self.roster.pending or self.roster.paused:
+            trial = self.scheduler.choose_trial_to_run(self.view)
+            self._lifecycle.obey_wishes(at)
+            if trial is None or trial.state not in (TrialState.PENDING, TrialState.PAUSED):
+                return
+            if not self.roster.can_ever_fit(trial):
+                self._lifecycle.refuse(trial, at)
+            elif self.roster.fits(trial):
+                self._lifecycle.start(trial)
+            else:
+                return

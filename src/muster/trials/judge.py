@@ -1,0 +1,80 @@
+"""One result, judged: stop criteria, scheduler, searcher, callbacks, and whether a checkpoint is due."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from muster.errors import TuneError
+from muster.trials.events import TrialReported
+from muster.trials.model import CheckpointRef, Trial
+from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP
+from muster.trials.results import flatten, missing_metric, note_result
+from muster.trials.stopping import should_stop
+
+if TYPE_CHECKING:
+    from muster.trials.experiment import ExperimentState
+
+_DECISIONS = frozenset({CONTINUE, PAUSE, STOP, NOOP})
+
+
+class Judgement(NamedTuple):
+    """What is to happen with the trial that reported."""
+
+    decision: str
+    save: bool  # before the decision is carried out
+    checkpoint: CheckpointRef | None  # made by the report itself
+
+
+def judge(state: ExperimentState, trial: Trial, event: TrialReported) -> Judgement:
+    """The order of the steps is Ray's: the searcher never sees the last result here, only at completion."""
+    result = event.result
+    result["trial_id"] = trial.trial_id
+    flat = flatten(result)
+    _check_metrics(state, trial, flat)
+    decision = _decide(state, trial, result, flat)
+    if decision == STOP:
+        result["done"] = True
+    else:
+        state.search.on_trial_result(trial.trial_id, flat)
+    state.hooks.fire(
+        "on_trial_result", iteration=state.iteration, trials=state.roster.order, trial=trial, result=result
+    )
+    note_result(trial, result, flat, event.at)
+    due = decision != PAUSE and _save_is_due(trial, result)
+    return Judgement(decision, due and event.checkpoint is None, event.checkpoint)
+
+
+def _decide(state: ExperimentState, trial: Trial, result: dict[str, Any], flat: dict[str, Any]) -> str:
+    if should_stop(trial, result, flat, state.stopper):
+        return STOP
+    decision = state.scheduler.on_trial_result(state.view, trial, flat)
+    if decision not in _DECISIONS:
+        name = type(state.scheduler).__name__
+        raise TuneError(
+            f"{name}.on_trial_result answered {decision!r} for trial {trial.trial_id}; "
+            f"it must be one of {', '.join(sorted(_DECISIONS))}"
+        )
+    return decision
+
+
+def _check_metrics(state: ExperimentState, trial: Trial, flat: dict[str, Any]) -> None:
+    if not state.settings.strict_metrics:
+        return
+    wanted = (
+        ("experiment (TuneConfig.metric)", state.settings.metric),
+        (f"scheduler {type(state.scheduler).__name__}", state.scheduler.metric),
+        (f"searcher {type(state.search).__name__}", state.search.metric),
+    )
+    fault = missing_metric(flat, wanted)
+    if fault:
+        raise TuneError(f"trial {trial.trial_id}: {fault}")
+
+
+def _save_is_due(trial: Trial, result: dict[str, Any]) -> bool:
+    policy = trial.checkpoint_policy
+    if result.get("done") and policy.at_end:
+        return True
+    iteration = result.get("training_iteration", 0)
+    if policy.frequency > 0 and iteration % policy.frequency == 0:
+        return True
+    return bool(result.get("should_checkpoint"))

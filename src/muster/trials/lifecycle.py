@@ -1,0 +1,241 @@
+"""The hops of a trial's life: who is told, which command leaves, what the trial becomes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from muster.trials.checkpoints import register
+from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
+from muster.trials.events import CheckpointSaved, FailureKind, TrialExited, TrialFailure, TrialStarted
+from muster.trials.facts import TrialCreated
+from muster.trials.judge import Judgement
+from muster.trials.model import CheckpointRef, Trial
+from muster.trials.plugins import CONTINUE, PAUSE, STOP
+from muster.trials.results import flatten
+from muster.trials.retries import counts, may_retry
+from muster.trials.states import TrialState
+from muster.trials.view import Wish
+
+if TYPE_CHECKING:
+    from muster.trials.experiment import ExperimentState
+
+_S = TrialState
+
+
+class Lifecycle:
+    """Carries decisions out on the roster; commands collect until `take`."""
+
+    def __init__(self, state: ExperimentState) -> None:
+        self._state = state
+        self._commands: list[EngineCommand] = []
+        self._after_save: dict[str, str] = {}  # what happens to a trial once its checkpoint is there
+        self._restoring: set[str] = set()  # started from a checkpoint, not heard from since
+
+    def take(self) -> list[EngineCommand]:
+        commands, self._commands = self._commands, []
+        return commands
+
+    def added(self, trial: Trial, at: float) -> None:
+        self._state.roster.add(trial)
+        self._state.note(
+            TrialCreated(
+                trial_id=trial.trial_id,
+                at=at,
+                config=trial.config,
+                evaluated_params=trial.evaluated_params,
+                experiment_tag=trial.experiment_tag,
+                trial_name=str(trial),
+                relative_logdir=trial.relative_logdir or "",
+            )
+        )
+        self._state.scheduler.on_trial_add(self._state.view, trial)
+        self.obey_wishes(at)
+
+    def start(self, trial: Trial) -> None:
+        """Hand it to the engine, from its newest checkpoint when it has one."""
+        settings, roster = self._state.settings, self._state.roster
+        if trial.state is _S.PAUSED:
+            roster.move(trial, _S.PENDING)
+        roster.move(trial, _S.STARTING)
+        if trial.checkpoint is not None:
+            self._restoring.add(trial.trial_id)
+        self._commands.append(
+            StartTrial(
+                trial_id=trial.trial_id,
+                trial_name=str(trial),
+                trainable_name=trial.trainable_name,
+                config=trial.config,
+                resources=trial.placement_group_factory,
+                trial_dir=f"{settings.experiment_dir}/{trial.relative_logdir}",
+                experiment_name=settings.name,
+                experiment_tag=trial.experiment_tag,
+                checkpoint=trial.checkpoint,
+                checkpoint_index=trial.checkpoint_index,
+                log_to_file=trial.log_to_file,
+                may_reuse=settings.reuse_actors,
+                time_limit_s=settings.trial_time_limit_s,
+            )
+        )
+
+    def refuse(self, trial: Trial, at: float) -> None:
+        """It can never start here: say so now instead of waiting for ever."""
+        needs, has = self._state.roster.size(trial), self._state.roster.capacity
+        message = f"trial {trial.trial_id} needs ({needs}), but there is only ({has}) in all"
+        self._fail(trial, TrialFailure(kind=FailureKind.START, message=message), at)
+
+    def started(self, trial: Trial, event: TrialStarted) -> None:
+        if trial.state is not _S.STARTING:
+            return
+        trial.location = event.location
+        if trial.start_time is None:
+            trial.start_time = event.at
+        self._state.roster.move(trial, _S.RUNNING)
+        self._restoring.discard(trial.trial_id)
+        self._tell("on_trial_start", trial)
+
+    def obey(self, trial: Trial, judgement: Judgement, at: float) -> None:
+        """Carry out what was decided on a report, after the checkpoint that is due."""
+        if judgement.checkpoint is not None:
+            self._keep(trial, judgement.checkpoint)
+        if trial.state is not _S.RUNNING:
+            return  # it was told to stop while its report was on the way
+        if judgement.save or (judgement.decision == PAUSE and judgement.checkpoint is None):
+            self._save_then(trial, judgement.decision)
+        else:
+            self._carry_out(trial, judgement.decision, at)
+        self.obey_wishes(at)
+
+    def saved(self, trial: Trial, event: CheckpointSaved) -> None:
+        if event.checkpoint is not None:
+            self._keep(trial, event.checkpoint)
+            self._tell("on_trial_save", trial)
+        decision = self._after_save.pop(trial.trial_id, CONTINUE)
+        if trial.state is _S.SAVING:
+            self._state.roster.move(trial, _S.RUNNING)
+            self._carry_out(trial, decision, event.at)
+            self.obey_wishes(event.at)
+
+    def stop(self, trial: Trial, at: float) -> None:
+        """End a trial in any state; scheduler, searcher and callbacks hear of it here, once."""
+        if trial.is_finished():
+            return
+        state = self._state
+        if trial.state in (_S.RUNNING, _S.SAVING):
+            trial.last_result["done"] = True
+            flat = flatten(trial.last_result)
+            state.scheduler.on_trial_complete(state.view, trial, flat)
+            state.search.on_trial_complete(trial.trial_id, result=flat)
+        else:
+            state.scheduler.on_trial_remove(state.view, trial)
+            state.search.on_trial_complete(trial.trial_id)
+        self._tell("on_trial_complete", trial)
+        self._leave(trial, _S.TERMINATED)
+        self.obey_wishes(at)
+
+    def exited(self, trial: Trial, event: TrialExited) -> None:
+        """Its process is gone, or free: what it leaves behind depends on why."""
+        self._after_save.pop(trial.trial_id, None)
+        if trial.state is _S.STOPPING:
+            self._state.roster.move(trial, trial.intent)
+        elif event.failure is not None:
+            self._fail(trial, event.failure, event.at)
+        else:
+            self.stop_by_itself(trial, event.at)
+        self._restoring.discard(trial.trial_id)
+        self.obey_wishes(event.at)
+
+    def stop_by_itself(self, trial: Trial, at: float) -> None:
+        """Its code returned: a completion like any other, only that nothing needs to be stopped."""
+        state = self._state
+        trial.last_result["done"] = True
+        flat = flatten(trial.last_result)
+        state.scheduler.on_trial_complete(state.view, trial, flat)
+        state.search.on_trial_complete(trial.trial_id, result=flat)
+        self._tell("on_trial_complete", trial)
+        state.roster.move(trial, _S.TERMINATED)
+
+    def obey_wishes(self, at: float) -> None:
+        """What plug-ins asked of the view during their hooks."""
+        for wish, trial in self._state.view.take():
+            if trial.is_finished():
+                continue
+            if wish is Wish.STOP:
+                self.stop(trial, at)
+            elif wish is Wish.PAUSE:
+                self._pause(trial)
+            elif wish is Wish.PAUSE_WITHOUT_SAVE:
+                self._leave(trial, _S.PAUSED)
+            elif trial.state is _S.RUNNING:
+                self._save_then(trial, CONTINUE)
+
+    def _pause(self, trial: Trial) -> None:
+        if trial.state is _S.SAVING:
+            self._after_save[trial.trial_id] = PAUSE
+        elif trial.state is _S.RUNNING:
+            self._save_then(trial, PAUSE)
+
+    def _save_then(self, trial: Trial, decision: str) -> None:
+        self._state.roster.move(trial, _S.SAVING)
+        self._after_save[trial.trial_id] = decision
+        self._commands.append(SaveTrial(trial_id=trial.trial_id))
+
+    def _carry_out(self, trial: Trial, decision: str, at: float) -> None:
+        if decision == CONTINUE:
+            self._commands.append(ContinueTrial(trial_id=trial.trial_id))
+        elif decision == STOP:
+            self.stop(trial, at)
+        elif decision == PAUSE:
+            self._leave(trial, _S.PAUSED)
+
+    def _leave(self, trial: Trial, intent: TrialState) -> None:
+        """Take its process away; without one the trial is there at once."""
+        if trial.state in (_S.PENDING, _S.PAUSED):
+            if trial.state is not intent and intent is _S.TERMINATED:
+                self._state.roster.move(trial, intent)
+            return
+        self._after_save.pop(trial.trial_id, None)
+        trial.intent = intent
+        if trial.state is not _S.STOPPING:
+            self._state.roster.move(trial, _S.STOPPING)
+            settings = self._state.settings
+            keep = settings.reuse_actors
+            self._commands.append(
+                StopTrial(trial_id=trial.trial_id, keep_process=keep, grace_s=settings.stop_grace_s)
+            )
+
+    def _keep(self, trial: Trial, checkpoint: CheckpointRef) -> None:
+        """A score that cannot be compared is the user's slip: the checkpoint is kept as the newest one."""
+        try:
+            dropped = register(trial, checkpoint)
+        except TypeError as error:
+            self._state.warn(f"trial {trial.trial_id}: {error}; its checkpoints are kept by age")
+            trial.checkpoint_policy = replace(trial.checkpoint_policy, score_attribute=None)
+            dropped = register(trial, checkpoint)
+        self._state.give_up(dropped)
+        self._tell("on_checkpoint", trial, checkpoint=checkpoint)
+
+    def _fail(self, trial: Trial, failure: TrialFailure, at: float) -> None:
+        state, roster = self._state, self._state.roster
+        restoring = trial.trial_id in self._restoring
+        if counts(trial, failure, state.settings.failure, restoring):
+            trial.num_failures += 1
+        elif restoring:
+            trial.num_restore_failures += 1
+        self._tell("on_trial_failure", trial, failure=failure)
+        state.scheduler.on_trial_error(state.view, trial)
+        if may_retry(trial, failure) and not state.is_stopping:
+            if trial.state is not _S.PENDING:
+                roster.move(trial, _S.PENDING)
+            state.scheduler.on_trial_add(state.view, trial)
+            self._tell("on_trial_recover", trial)
+            return
+        state.search.on_trial_complete(trial.trial_id, error=True)
+        roster.move(trial, _S.ERROR)
+        state.first_failure = state.first_failure or trial
+        self._tell("on_trial_error", trial)
+
+    def _tell(self, hook: str, trial: Trial, **info: object) -> None:
+        state = self._state
+        state.hooks.fire(hook, iteration=state.iteration, trials=state.roster.order, trial=trial, **info)

@@ -1,0 +1,75 @@
+"""Roster: every trial of an experiment, with ordered indexes of those that wait: nothing scans them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from muster.base.resources import EMPTY, Resources
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.model import Trial
+from muster.trials.states import FINISHED, HAS_PROCESS, TrialState
+
+
+class Roster:
+    """Keeps the indexes true: all state changes go through `move`."""
+
+    def __init__(self, capacity: Mapping[str, float]) -> None:
+        self.trials: dict[str, Trial] = {}
+        self.order: list[Trial] = []  # the same, as the list that callbacks are given
+        self.live: dict[str, Trial] = {}  # not finished
+        self.pending: dict[str, Trial] = {}  # in the order in which they began to wait
+        self.paused: dict[str, Trial] = {}
+        self.capacity = Resources.of(capacity)
+        self._used = EMPTY
+        self._sizes: dict[PlacementGroupFactory, Resources] = {}
+        self._held: dict[str, Resources] = {}  # what each trial with a process holds
+
+    def add(self, trial: Trial) -> None:
+        self.trials[trial.trial_id] = trial
+        self.order.append(trial)
+        self._index(trial)
+
+    def move(self, trial: Trial, target: TrialState) -> None:
+        """One hop of the table, and every index that follows from it."""
+        trial.move(target)
+        self._index(trial)
+
+    def _index(self, trial: Trial) -> None:
+        key, state = trial.trial_id, trial.state
+        _keep(self.live, key, trial, state not in FINISHED)
+        _keep(self.pending, key, trial, state is TrialState.PENDING)
+        _keep(self.paused, key, trial, state is TrialState.PAUSED)
+        if state in HAS_PROCESS:
+            if key not in self._held:
+                self._held[key] = size = self.size(trial)
+                self._used = self._used.plus(size)
+        elif key in self._held:
+            self._used = self._used.minus(self._held.pop(key))
+
+    def size(self, trial: Trial) -> Resources:
+        """What the trial needs in all; equal requests are added up once."""
+        factory = trial.placement_group_factory
+        if factory not in self._sizes:
+            self._sizes[factory] = Resources.of(factory.required_resources)
+        return self._sizes[factory]
+
+    def fits(self, trial: Trial) -> bool:
+        return self.capacity.holds(self._used.plus(self.size(trial)))
+
+    def can_ever_fit(self, trial: Trial) -> bool:
+        return self.capacity.holds(self.size(trial))
+
+    @property
+    def used(self) -> Resources:
+        return self._used
+
+    @property
+    def with_process(self) -> int:
+        return len(self._held)
+
+
+def _keep(index: dict[str, Trial], key: str, trial: Trial, belongs: bool) -> None:
+    if belongs:
+        index.setdefault(key, trial)
+    else:
+        index.pop(key, None)

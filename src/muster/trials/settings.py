@@ -1,0 +1,22 @@
+"""What one experiment was asked to do, as plain data the core can be restored with."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from muster.trials.model import FailurePolicy
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Resolved from TuneConfig and RunConfig; everything here survives a restart as it is."""
+
+    name: str
+    experiment_dir: str = ""
+    metric: str | None = None
+    mode: str | None = None
+    failure: FailurePolicy = FailurePolicy()
+    reuse_actors: bool = False
+    max_pending: int = 200  # trials asked from the searcher ahead of the resources to run them
+    strict_metrics: bool = True
+    trial_time_limit_s: float | None = None
+    stop_grace_s: float = 10.0

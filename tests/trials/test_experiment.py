@@ -1,0 +1,146 @@
+"""Whole experiments through the pure core."""
+
+from __future__ import annotations
+
+import pytest
+from tests.trials.puppets import First, Stage, steps, trials
+
+from muster.errors import TuneError
+from muster.trials.commands import SaveTrial, StartTrial
+from muster.trials.model import CheckpointPolicy, FailurePolicy
+from muster.trials.plugins import CONTINUE, PAUSE, STOP
+
+
+def test_trials_run_to_their_end_and_everybody_is_told_once():
+    stage = Stage(steps(3), trials(2)).run()
+    assert stage.statuses == {"t0": "TERMINATED", "t1": "TERMINATED"}
+    assert [stage.trial(t).last_result["training_iteration"] for t in ("t0", "t1")] == [3, 3]
+    assert sorted(stage.search.completed) == [("t0", 3, False), ("t1", 3, False)]
+    assert sorted(stage.search.results) == [(t, i) for t in ("t0", "t1") for i in (1, 2, 3)]
+    assert sorted(stage.scheduler.told) == sorted((w, t) for w in ("add", "complete") for t in ("t0", "t1"))
+    assert stage.trial("t0").last_result["done"] is True
+
+
+def test_never_more_at_once_than_there_is_room_for():
+    stage = Stage(steps(2), trials(7), capacity={"CPU": 3}).run()
+    assert (set(stage.statuses.values()), stage.engine.most_at_once) == ({"TERMINATED"}, 3)
+
+
+def test_a_criterion_ends_a_trial_and_the_searcher_sees_its_last_result_only_at_completion():
+    """C-024."""
+    stage = Stage(steps(9), trials(1, stopping_criterion={"training_iteration": 2})).run()
+    assert (stage.search.results, stage.search.completed) == ([("t0", 1)], [("t0", 2, False)])
+
+
+def test_a_scheduler_that_always_stops():
+    """C-025."""
+    stage = Stage(steps(9), trials(1), scheduler=First(lambda trial, result: STOP)).run()
+    assert (stage.search.results, stage.search.completed) == ([], [("t0", 1, False)])
+    assert stage.trial("t0").last_result["training_iteration"] == 1
+
+
+@pytest.mark.parametrize(("max_failures", "failures"), [(0, 1), (1, 2), (2, 3)])
+def test_a_permanent_error_is_retried_as_often_as_allowed(max_failures, failures):
+    """C-017: the scheduler is told each time, the searcher only at the end."""
+    stage = Stage(lambda c, s: [ValueError("no")], trials(1, max_failures=max_failures)).run()
+    assert (stage.statuses, stage.trial("t0").num_failures) == ({"t0": "ERROR"}, failures)
+    assert stage.scheduler.told.count(("error", "t0")) == failures
+    assert stage.search.completed == [("t0", None, True)]
+
+
+def test_a_retry_goes_on_from_the_newest_checkpoint():
+    stage = Stage(
+        lambda config, start: [{"loss": 1.0}] * 3 + [ValueError("once")] if start == 0 else [{"loss": 1.0}],
+        trials(1, max_failures=1, checkpoint_policy=CheckpointPolicy(frequency=2)),
+    ).run()
+    starts = [c for c in stage.engine.commands if isinstance(c, StartTrial)]
+    assert [(c.checkpoint.index if c.checkpoint else None, c.checkpoint_index) for c in starts] == [
+        (None, -1),
+        (0, 0),
+    ]
+    assert stage.trial("t0").last_result["training_iteration"] == 3
+
+
+def test_fail_fast_stops_the_others():
+    """C-018."""
+
+    def script(config, start):
+        return [ValueError("no")] if config["i"] == 0 else [{"loss": 1.0}] * 50
+
+    stage = Stage(script, trials(2), failure=FailurePolicy(fail_fast=True)).run()
+    assert stage.statuses == {"t0": "ERROR", "t1": "TERMINATED"}
+
+
+def test_checkpoints_are_made_by_frequency_and_the_worst_are_given_up():
+    stage = Stage(steps(6), trials(1, checkpoint_policy=CheckpointPolicy(frequency=1, num_to_keep=2))).run()
+    assert [c.index for c in stage.trial("t0").checkpoints] == [4, 5]
+    assert [d.ref.index for d in stage.state.doomed] == [0, 1, 2, 3]
+
+
+def test_at_end_saves_before_the_trial_stops():
+    """C-003."""
+    policy = CheckpointPolicy(at_end=True)
+    stage = Stage(steps(9), trials(1, checkpoint_policy=policy, stopping_criterion={"training_iteration": 2}))
+    stage.run()
+    assert [c.metrics["training_iteration"] for c in stage.trial("t0").checkpoints] == [2]
+    assert stage.trial("t0").last_result["done"] is True
+
+
+def test_a_paused_trial_saves_and_goes_on_later_from_there():
+    """C-004."""
+    paused = []
+
+    def once(trial, result):
+        if result["training_iteration"] == 1 and not paused:
+            paused.append(trial.trial_id)
+            return PAUSE
+        return CONTINUE
+
+    stage = Stage(steps(2), trials(1), scheduler=First(once)).run()
+    starts = [
+        c.checkpoint.metrics if c.checkpoint else None
+        for c in stage.engine.commands
+        if isinstance(c, StartTrial)
+    ]
+    assert starts == [None, {"training_iteration": 1}]
+    assert (stage.statuses, stage.trial("t0").last_result["training_iteration"]) == ({"t0": "TERMINATED"}, 2)
+
+
+def test_what_can_never_fit_fails_with_both_numbers():
+    from muster.trials.bundles import PlacementGroupFactory
+
+    big = trials(1, placement_group_factory=PlacementGroupFactory([{"CPU": 8, "GPU": 1}]))
+    stage = Stage(steps(1), [*big], capacity={"CPU": 2}).run()
+    assert stage.statuses == {"t0": "ERROR"}
+    assert ("on_trial_failure", "t0") in stage.hooks.fired
+
+
+def test_a_decision_nobody_knows_names_the_scheduler():
+    stage = Stage(steps(1), trials(1), scheduler=First(lambda trial, result: "JUMP"))
+    with pytest.raises(TuneError, match=r"First\.on_trial_result answered 'JUMP' for trial t0"):
+        stage.run()
+
+
+def test_should_checkpoint_in_a_result_saves():
+    stage = Stage(
+        lambda c, s: [{"loss": 1.0, "should_checkpoint": i % 2 == 1} for i in range(6)], trials(1)
+    ).run()
+    assert sum(isinstance(c, SaveTrial) for c in stage.engine.commands) == 3
+
+
+def test_a_stopper_ends_everything_in_the_ordinary_way():
+    class AfterFour:
+        def __init__(self):
+            self.seen = 0
+
+        def __call__(self, trial_id, result):
+            self.seen += 1
+            return False
+
+        def stop_all(self):
+            return self.seen >= 4
+
+    stage = Stage(steps(50), trials(5), stopper=AfterFour()).run()
+    assert set(stage.statuses.values()) == {"TERMINATED"}
+    told = [t for w, t in stage.scheduler.told if w in ("complete", "remove")]
+    assert sorted(told) == ["t0", "t1", "t2", "t3", "t4"]
