@@ -6,7 +6,7 @@ from muster.cluster.execute import narrowed
 from muster.cluster.model import NodeKind, NodeStatus, RuntimeReport, Timeouts
 from muster.cluster.plan import Terminate
 from muster.cluster.reconcile import reconcile
-from muster.cluster.snapshot import ProviderTraits
+from muster.cluster.snapshot import Memory, ProviderTraits
 from muster.cluster.states import InstanceState as S
 from muster.testing.builders import (
     NOW,
@@ -88,3 +88,9 @@ def test_a_repeated_terminate_leaves_machines_alone_that_are_no_longer_to_go():
     action = Terminate(request_id="t-1", cloud_ids=("c-1", "c-2"), instance_ids=("i-1", "i-2"))
     records = {"i-2": instance("i-2", S.TERMINATING, cloud_id="c-2")}
     assert narrowed(action, records) == Terminate(request_id="t-1", cloud_ids=("c-2",), instance_ids=("i-2",))
+
+
+def test_an_ended_node_stays_remembered_while_it_is_listed_at_all():
+    odd = node_report("n-1", cloud_id="c-1", status=NodeStatus.UNSPECIFIED)
+    plan = reconcile(world(nodes=[odd], memory=Memory(ended_nodes={"n-1": NOW - 5.0, "n-0": NOW - 9.0})))
+    assert plan.memory.ended_nodes == {"n-1": NOW - 5.0}
