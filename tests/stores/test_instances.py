@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import sqlite3
-import time
 from contextlib import closing
 
 import pytest
@@ -228,10 +226,19 @@ def ended_rows(path, count):
         connection.commit()
 
 
-def cpu_seconds(operation):
-    started = time.process_time()
-    operation()
-    return time.process_time() - started
+def database_steps(store) -> int:
+    """How many instructions SQLite's machine executes to read the ledger anew, by the hundred."""
+    count = 0
+
+    def step() -> int:
+        nonlocal count
+        count += 1
+        return 0
+
+    store._database._connection.set_progress_handler(step, 100)
+    store._read_file()
+    store._database._connection.set_progress_handler(None, 0)
+    return count
 
 
 def test_w37_a_hundred_thousand_ended_records_do_not_slow_a_load(tmp_path):
@@ -244,10 +251,5 @@ def test_w37_a_hundred_thousand_ended_records_do_not_slow_a_load(tmp_path):
     with opened(paths[0], retention=keep) as none, opened(paths[1], retention=keep) as many:
         assert len(many.load().instances) == len(none.load().instances) == 2_000
         assert len(many.history.find(["e-000000", "e-099999"])) == 2
-        best_none = best_many = math.inf
-        for turn in range(12):  # in turns, the best of each: the machine has other work
-            best_none = min(best_none, cpu_seconds(none._read_file))
-            best_many = min(best_many, cpu_seconds(many._read_file))
-            if turn >= 2 and best_many <= 1.1 * best_none:
-                break
-        assert best_many <= 1.1 * best_none
+        # SQLite's own count of work: the same on a busy machine. The seconds are measured in bench.reconcile.
+        assert database_steps(many) <= 1.1 * database_steps(none)
