@@ -57,6 +57,21 @@ class FileLock:
             self._descriptor = None
 
 
+def holder_of(guarded: Path) -> int | None:
+    """The process that holds the lock now; None when nobody does, 0 when that cannot be told."""
+    try:
+        descriptor = os.open(f"{guarded}.lock", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        if not _HAS_LOCKS or _try(descriptor, shared=True):
+            return None
+        found = _holder(descriptor)
+        return int(found) if found.isdigit() else 0
+    finally:
+        os.close(descriptor)
+
+
 def _wait(descriptor: int, guarded: Path, clock: Clock, wait_s: float) -> None:
     deadline = clock.monotonic() + wait_s
     while not _try(descriptor):
@@ -68,11 +83,11 @@ def _wait(descriptor: int, guarded: Path, clock: Clock, wait_s: float) -> None:
         clock.sleep(RETRY_S)
 
 
-def _try(descriptor: int) -> bool:
+def _try(descriptor: int, *, shared: bool = False) -> bool:
     if not _HAS_LOCKS:
         return True
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -37,6 +37,7 @@ class Schema:
     application_id: int
     steps: tuple[Callable[[Database], None], ...]
     synchronous: str = "FULL"  # FULL: every commit is on the disk; NORMAL: survives kill -9, not the power
+    log_pages: int = 1000  # the log is copied into the file, with a disk flush, after so many pages
     shrinks: bool = False  # its deleted rows are given back to the disk by `shrink`
     unfound: str = "is the cluster's name right, and was it ever started?"
     repair: str = LEDGER_REPAIR
@@ -75,7 +76,7 @@ class Database:
             )  # before anything is written to a file that may not be ours
             if version == 0 and schema.shrinks:
                 database.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only an empty file can learn it
-            database._harden(schema.synchronous)
+            database._harden(schema)
             database._migrate(schema, version)
         return database
 
@@ -141,9 +142,19 @@ class Database:
         finally:
             self.execute("PRAGMA synchronous = FULL")
 
-    def shrink(self) -> None:
-        """Give free pages back to the disk, when the schema shrinks; never inside a transaction."""
-        self.execute("PRAGMA incremental_vacuum")
+    def shrink(self, *, beyond: float = 0.0) -> None:
+        """Give free pages back to the disk, when the schema shrinks; never inside a transaction.
+
+        Only when they are more than this share of the file: new rows would take them again.
+        """
+        free = int(self.execute("PRAGMA freelist_count")[0][0])
+        if free <= beyond * int(self.execute("PRAGMA page_count")[0][0]):
+            return
+        try:
+            # A script is stepped to its end; `execute` would stop after the first page.
+            self._connection.executescript("PRAGMA incremental_vacuum")
+        except sqlite3.Error as error:
+            raise explained(error, self.path, self._repair) from error
 
     def copy_to(self, target: str | Path) -> None:
         """One committed state as a file of its own, without a -wal beside it; the writer is not disturbed."""
@@ -214,12 +225,13 @@ class Database:
             )
         return int(rows[0][0])
 
-    def _harden(self, synchronous: str) -> None:
+    def _harden(self, schema: Schema) -> None:
         mode = str(self.execute("PRAGMA journal_mode = WAL")[0][0])
         if mode != "wal":
             raise StoreError(f"{self.path}: its file system cannot do WAL ({mode}); put it on a local disk")
-        self.execute(f"PRAGMA synchronous = {synchronous}")  # FULL: on the disk before we act on it
+        self.execute(f"PRAGMA synchronous = {schema.synchronous}")  # FULL: on the disk before we act on it
         self.execute("PRAGMA fullfsync = ON")  # macOS: a plain fsync stops at the drive's cache
+        self.execute(f"PRAGMA wal_autocheckpoint = {schema.log_pages}")
         self.execute("PRAGMA journal_size_limit = 67108864")
 
     def _migrate(self, schema: Schema, version: int) -> None:

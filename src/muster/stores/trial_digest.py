@@ -1,0 +1,159 @@
+"""What became of each trial, from its facts: for `muster tune ls|show|best`, and small enough to keep.
+
+The store folds facts into digests when a snapshot lets them go; readers fold the rest. Nothing here decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from muster.stores import trial_values
+from muster.stores.trial_facts import (
+    CREATED,
+    EXITED,
+    FAILED,
+    REPORTED,
+    REPORTED_SAVED,
+    SAVED,
+    STARTED,
+    Place,
+    StoredFact,
+    checkpoint_of,
+    failure_of,
+)
+from muster.trials.events import TrialFailure
+from muster.trials.model import CheckpointRef
+
+# Which fact replaces which: the last of each group is kept.
+_GROUPS = {
+    CREATED: (CREATED,),
+    STARTED: (STARTED,),
+    REPORTED: (REPORTED,),
+    REPORTED_SAVED: (REPORTED, SAVED),
+    SAVED: (SAVED,),
+    EXITED: (EXITED,),
+    FAILED: (EXITED,),
+}
+Kept = tuple[bytes, bytes | None]  # the body of a fact, and its pickles
+_ENCODER = msgspec.msgpack.Encoder()
+_RECORD = msgspec.msgpack.Decoder(dict[int, Kept])
+
+
+class TrialSummary(Struct, frozen=True, kw_only=True):
+    """One trial as a reader sees it. Values that are no data show as `Pickled`."""
+
+    trial_id: str
+    status: str  # Ray's names
+    trial_name: str = ""
+    relative_logdir: str = ""
+    experiment_tag: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    evaluated_params: Mapping[str, Any] = field(default_factory=dict)
+    result: Mapping[str, Any] = field(default_factory=dict)  # the last one
+    starts: int = 0
+    reports: int = 0
+    failures: int = 0
+    checkpoint: CheckpointRef | None = None  # the newest that a fact tells of
+    failure: TrialFailure | None = None  # of its last exit
+    created_at: float | None = None
+    started_at: float | None = None  # the last time
+    reported_at: float | None = None
+    ended_at: float | None = None  # None while it runs
+
+
+class Digest:
+    """The last fact of each kind, and counts."""
+
+    __slots__ = ("failures", "kept", "reports", "starts", "status", "trial_id")
+
+    def __init__(self, trial_id: str) -> None:
+        self.trial_id = trial_id
+        self.status = "PENDING"
+        self.starts = self.reports = self.failures = 0
+        self.kept: dict[int, Kept] = {}
+
+    def note(self, fact: StoredFact) -> None:
+        """Fold one more fact in."""
+        kind, _, body, pickles = fact
+        if kind in (REPORTED, REPORTED_SAVED):
+            self.reports += 1
+        elif kind == STARTED:
+            self.starts += 1
+            self.status = "RUNNING"
+            self.kept.pop(EXITED, None)
+        elif kind in (EXITED, FAILED):
+            # Facts hold no decisions: a paused trial, and one that will be tried again, look ended until they
+            # start again, unless the core says more when it saves.
+            self.status = "ERROR" if kind == FAILED else "TERMINATED"
+            self.failures += kind == FAILED
+        for group in _GROUPS.get(kind, ()):
+            self.kept[group] = (body, pickles)
+
+    def after(self, earlier: Digest) -> Digest:
+        """This one, with what an earlier part of the story adds."""
+        merged = Digest(self.trial_id)
+        merged.kept = {**earlier.kept, **self.kept}
+        if STARTED in self.kept and EXITED not in self.kept:
+            merged.kept.pop(EXITED, None)
+        merged.starts = earlier.starts + self.starts
+        merged.reports = earlier.reports + self.reports
+        merged.failures = earlier.failures + self.failures
+        is_newer = STARTED in self.kept or EXITED in self.kept or CREATED in self.kept
+        merged.status = self.status if is_newer else earlier.status
+        return merged
+
+    def record(self) -> bytes:
+        """What a row holds besides the counts."""
+        return _ENCODER.encode(dict(sorted(self.kept.items())))
+
+    @classmethod
+    def from_row(cls, trial_id: str, status: str, counts: tuple[int, int, int], record: bytes) -> Digest:
+        """ValueError when the record is damaged."""
+        digest = cls(trial_id)
+        digest.status = status
+        digest.starts, digest.reports, digest.failures = counts
+        digest.kept = _RECORD.decode(record)
+        return digest
+
+    def summary(self, place: Place) -> TrialSummary:
+        """For people; ValueError when it is damaged."""
+        made = self._body(CREATED, 6)
+        reported = self._body(REPORTED, 3)
+        exited = self._body(EXITED, 4)
+        return TrialSummary(
+            trial_id=self.trial_id,
+            status=self.status,
+            trial_name=made[4] or "",
+            relative_logdir=made[5] or "",
+            experiment_tag=made[3] or "",
+            config=made[1] or {},
+            evaluated_params=made[2] or {},
+            result=reported[1] or {},
+            starts=self.starts,
+            reports=self.reports,
+            failures=self.failures,
+            checkpoint=self._checkpoint(place),
+            failure=failure_of(exited[1]),
+            created_at=made[0],
+            started_at=self._body(STARTED, 3)[0],
+            reported_at=reported[0],
+            ended_at=exited[0],
+        )
+
+    def _checkpoint(self, place: Place) -> CheckpointRef | None:
+        body = self._body(SAVED, 3)
+        # A report holds it last, the answer to a save second.
+        return checkpoint_of(body[2] if isinstance(body[1], Mapping) else body[1], place)
+
+    def _body(self, kind: int, length: int) -> list[Any]:
+        if kind not in self.kept:
+            return [None] * length
+        body, pickles = self.kept[kind]
+        value = trial_values.decode(body, pickles)
+        if not isinstance(value, list) or len(value) != length:
+            raise ValueError(f"trial {self.trial_id}: a fact of kind {kind} is damaged")
+        return value

@@ -1,0 +1,209 @@
+"""Facts as bytes and back; both experiment stores and their readers call this. Paths are stored relative.
+
+A batch is one msgpack array of [kind, trial id, body]; a body is an array, its first item the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from muster.stores import trial_values
+from muster.trials.events import (
+    CheckpointSaved,
+    FailureKind,
+    TrialExited,
+    TrialFailure,
+    TrialReported,
+    TrialStarted,
+)
+from muster.trials.facts import Fact, SearchExhausted, TrialCreated
+from muster.trials.model import CheckpointRef
+
+# In files: never renumber. A digest must tell these apart without a look inside.
+CREATED, STARTED, REPORTED, SAVED, EXITED, EXHAUSTED = range(1, 7)
+REPORTED_SAVED = 7  # a report with a checkpoint
+UNSAVED = 8  # an answer to a save, without a checkpoint
+FAILED = 9  # an exit with a failure
+_ENCODER = msgspec.msgpack.Encoder()
+_BATCH = msgspec.msgpack.Decoder(list[tuple[int, str, Raw]])
+
+
+class StoredFact(NamedTuple):
+    """One fact as it is written."""
+
+    kind: int
+    trial_id: str
+    body: bytes
+    pickles: bytes | None
+
+
+class Place:
+    """Where the experiment is now; so a moved or copied directory finds its checkpoints again."""
+
+    def __init__(self, *roots: str) -> None:
+        """The first is what paths are given back with; the others are different spellings of it."""
+        self._root = roots[0].rstrip("/")
+        self._prefixes = tuple(f"{root.rstrip('/')}/" for root in dict.fromkeys(roots))
+
+    def inside(self, path: str) -> str:
+        """As stored: `./trial/checkpoint_000001`, or as it is when it lies elsewhere."""
+        for prefix in self._prefixes:
+            if path.startswith(prefix):
+                return f"./{path[len(prefix) :]}"
+        return path
+
+    def outside(self, stored: str) -> str:
+        """As an engine can use it."""
+        return f"{self._root}/{stored[2:]}" if stored.startswith("./") else stored
+
+
+def pack(fact: Fact, place: Place) -> StoredFact:
+    """Never refuses a user's value: see `trial_values`."""
+    kind, body = _PACKERS[type(fact)](fact, place)
+    data, pickles = trial_values.encode(body)
+    return StoredFact(kind, getattr(fact, "trial_id", ""), data, pickles)
+
+
+def unpack(stored: StoredFact, place: Place, *, trust: bool = False) -> Fact:
+    """ValueError when the bytes are not a fact."""
+    try:
+        body = trial_values.decode(stored.body, stored.pickles, trust=trust)
+        return _UNPACKERS[stored.kind](stored.trial_id, body, place)
+    except (TypeError, KeyError, IndexError, AttributeError, msgspec.MsgspecError) as error:
+        raise ValueError(f"not a fact: {error!r}") from error
+
+
+def pack_batch(facts: Sequence[StoredFact]) -> tuple[bytes, bytes | None]:
+    """Everything that one append writes: the data, and the pickles by position in the batch."""
+    data = _ENCODER.encode([(kind, trial_id, Raw(body)) for kind, trial_id, body, _ in facts])
+    pickles = {position: each.pickles for position, each in enumerate(facts) if each.pickles is not None}
+    return data, _ENCODER.encode(pickles) if pickles else None
+
+
+def unpack_batch(data: bytes, pickles: bytes | None) -> Iterable[StoredFact]:
+    """ValueError when the bytes are not a batch."""
+    beside: dict[int, bytes] = msgspec.msgpack.decode(pickles) if pickles is not None else {}
+    for position, (kind, trial_id, body) in enumerate(_BATCH.decode(data)):
+        yield StoredFact(kind, trial_id, bytes(body), beside.get(position))
+
+
+def checkpoint_of(value: Sequence[Any] | None, place: Place) -> CheckpointRef | None:
+    """A checkpoint from the body of a fact."""
+    if value is None:
+        return None
+    path, index, metrics = value
+    return CheckpointRef(path=place.outside(path), index=index, metrics=metrics)
+
+
+def failure_of(value: Sequence[Any] | None) -> TrialFailure | None:
+    """A failure from the body of an exit."""
+    if value is None:
+        return None
+    kind, message, traceback, exception = value
+    return TrialFailure(kind=FailureKind(kind), message=message, traceback=traceback, exception=exception)
+
+
+def _checkpoint(ref: CheckpointRef | None, place: Place) -> list[Any] | None:
+    return None if ref is None else [place.inside(ref.path), ref.index, ref.metrics]
+
+
+def _failure(failure: TrialFailure | None) -> list[Any] | None:
+    if failure is None:
+        return None
+    return [failure.kind.value, failure.message, failure.traceback, failure.exception]
+
+
+def _created(fact: TrialCreated, _: Place) -> tuple[int, list[Any]]:
+    texts = (fact.experiment_tag, fact.trial_name, fact.relative_logdir)
+    return CREATED, [fact.at, fact.config, fact.evaluated_params, *texts]
+
+
+def _started(fact: TrialStarted, _: Place) -> tuple[int, list[Any]]:
+    return STARTED, [fact.at, fact.location, fact.reused]
+
+
+def _reported(fact: TrialReported, place: Place) -> tuple[int, list[Any]]:
+    kind = REPORTED if fact.checkpoint is None else REPORTED_SAVED
+    return kind, [fact.at, fact.result, _checkpoint(fact.checkpoint, place)]
+
+
+def _saved(fact: CheckpointSaved, place: Place) -> tuple[int, list[Any]]:
+    kind = UNSAVED if fact.checkpoint is None else SAVED
+    return kind, [fact.at, _checkpoint(fact.checkpoint, place), fact.message]
+
+
+def _exited(fact: TrialExited, _: Place) -> tuple[int, list[Any]]:
+    kind = EXITED if fact.failure is None else FAILED
+    return kind, [fact.at, _failure(fact.failure), fact.is_done, fact.reusable]
+
+
+def _exhausted(fact: SearchExhausted, _: Place) -> tuple[int, list[Any]]:
+    return EXHAUSTED, [fact.at]
+
+
+_PACKERS: Mapping[type, Callable[[Any, Place], tuple[int, list[Any]]]] = {
+    TrialCreated: _created,
+    TrialStarted: _started,
+    TrialReported: _reported,
+    CheckpointSaved: _saved,
+    TrialExited: _exited,
+    SearchExhausted: _exhausted,
+}
+
+
+def _read_created(trial_id: str, body: list[Any], _: Place) -> TrialCreated:
+    at, config, params, tag, name, logdir = body
+    return TrialCreated(
+        trial_id=trial_id,
+        at=at,
+        config=config,
+        evaluated_params=params,
+        experiment_tag=tag,
+        trial_name=name,
+        relative_logdir=logdir,
+    )
+
+
+def _read_started(trial_id: str, body: list[Any], _: Place) -> TrialStarted:
+    at, location, reused = body
+    return TrialStarted(trial_id=trial_id, at=at, location=location, reused=reused)
+
+
+def _read_reported(trial_id: str, body: list[Any], place: Place) -> TrialReported:
+    at, result, checkpoint = body
+    return TrialReported(trial_id=trial_id, at=at, result=result, checkpoint=checkpoint_of(checkpoint, place))
+
+
+def _read_saved(trial_id: str, body: list[Any], place: Place) -> CheckpointSaved:
+    at, checkpoint, message = body
+    return CheckpointSaved(
+        trial_id=trial_id, at=at, checkpoint=checkpoint_of(checkpoint, place), message=message
+    )
+
+
+def _read_exited(trial_id: str, body: list[Any], _: Place) -> TrialExited:
+    at, failure, is_done, reusable = body
+    return TrialExited(
+        trial_id=trial_id, at=at, failure=failure_of(failure), is_done=is_done, reusable=reusable
+    )
+
+
+def _read_exhausted(_: str, body: list[Any], __: Place) -> SearchExhausted:
+    return SearchExhausted(at=body[0])
+
+
+_UNPACKERS: Mapping[int, Callable[[str, list[Any], Place], Fact]] = {
+    CREATED: _read_created,
+    STARTED: _read_started,
+    REPORTED: _read_reported,
+    REPORTED_SAVED: _read_reported,
+    SAVED: _read_saved,
+    UNSAVED: _read_saved,
+    EXITED: _read_exited,
+    FAILED: _read_exited,
+    EXHAUSTED: _read_exhausted,
+}

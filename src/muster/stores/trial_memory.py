@@ -1,0 +1,61 @@
+"""MemoryTrialStore: an experiment's facts without a file, for the simulator and for crash tests.
+
+It keeps bytes, not objects, so that what it gives back is exactly what the SQLite store would give back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from muster.stores import trial_values
+from muster.stores.trial_facts import Place, StoredFact, pack, unpack
+from muster.trials.facts import Fact
+from muster.trials.ports import SavedExperiment
+
+
+class MemoryTrialStore:
+    """Its state lives as long as the object; `copy` is what a crash right now would leave behind."""
+
+    def __init__(self, *, root: str = "/experiment", trust_pickles: bool = True) -> None:
+        self._place = Place(root)
+        self._trust = trust_pickles
+        self._settings = trial_values.encode({})
+        self._snapshot: bytes | None = None
+        self._plugins: Mapping[str, bytes] = {}
+        self._facts: list[StoredFact] = []
+        self.appended = 0
+
+    def append(self, facts: Sequence[Fact]) -> None:
+        stored = [pack(fact, self._place) for fact in facts]
+        self._facts.extend(stored)
+        self.appended += len(stored)
+
+    def snapshot(
+        self, trials: bytes, plugins: Mapping[str, bytes], statuses: Mapping[str, str] | None = None
+    ) -> None:
+        self._snapshot, self._plugins, self._facts = bytes(trials), dict(plugins), []
+
+    def save_settings(self, settings: Mapping[str, Any]) -> None:
+        self._settings = trial_values.encode(dict(settings))
+
+    def load(self) -> SavedExperiment:
+        return SavedExperiment(
+            settings=trial_values.decode(*self._settings, trust=self._trust),
+            snapshot=self._snapshot,
+            plugins=dict(self._plugins),
+            facts=tuple(unpack(fact, self._place, trust=self._trust) for fact in self._facts),
+        )
+
+    def copy(self) -> MemoryTrialStore:
+        """An independent store in the same state."""
+        other = MemoryTrialStore.__new__(MemoryTrialStore)
+        other.__dict__.update(self.__dict__)
+        other._facts = list(self._facts)
+        return other
+
+    def sync(self) -> None:
+        """Memory has no disk."""
+
+    def close(self) -> None:
+        """Nothing to give back; `load` still works, as after a restart."""

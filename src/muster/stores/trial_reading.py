@@ -1,0 +1,149 @@
+"""Reading an experiment's file, while it runs or after: never writes, never unpickles unless told to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from muster.errors import LedgerCorrupt
+from muster.stores import trial_values
+from muster.stores.lock import holder_of
+from muster.stores.sqlite import Database
+from muster.stores.squeeze import unsqueezed
+from muster.stores.trial_digest import TrialSummary
+from muster.stores.trial_facts import Place, StoredFact, unpack, unpack_batch
+from muster.stores.trial_rows import Fold, read_digests
+from muster.stores.trial_schema import TRIALS_SCHEMA
+from muster.trials.facts import Fact
+from muster.trials.ports import SavedExperiment
+
+STORE_NAME = "experiment.sqlite"
+
+
+def store_path(path: str | Path) -> Path:
+    """The file of an experiment, given it or its directory."""
+    place = Path(path)
+    return place / STORE_NAME if place.is_dir() else place
+
+
+def open_trials(path: str | Path, *, root: str | None = None) -> TrialReader:
+    """Look at an experiment that another process may be running; close it when done.
+
+    Example:
+        with open_trials("results/my_experiment") as experiment:
+            for trial in experiment.trials():
+                print(trial.trial_id, trial.status, trial.result.get("loss"))
+    """
+    place = store_path(path)
+    database = Database.open_read_only(place, TRIALS_SCHEMA)
+    return TrialReader(database, Place(root or os.path.abspath(place.parent)))
+
+
+class TrialReader:
+    """Questions about an experiment's file; each answer is one committed state."""
+
+    def __init__(self, database: Database, place: Place) -> None:
+        self._database = database
+        self._place = place
+
+    def trials(self) -> tuple[TrialSummary, ...]:
+        """In the order of their creation."""
+        with self._database.one_look(), self._explained():
+            digests = read_digests(self._database)
+            later = Fold()
+            later.note(self.tail())
+            for trial_id, digest in later.digests.items():
+                known = digests.get(trial_id)
+                digests[trial_id] = digest if known is None else digest.after(known)
+            return tuple(digest.summary(self._place) for digest in digests.values())
+
+    def settings(self, *, trust_pickles: bool = False) -> Mapping[str, Any]:
+        """What the experiment was started with."""
+        rows = self._database.execute("SELECT settings, settings_pickles FROM experiment")
+        with self._explained():
+            found: dict[str, Any] = trial_values.decode(*rows[0], trust=trust_pickles)
+            return found
+
+    def saved(self, *, trust_pickles: bool = False) -> SavedExperiment:
+        """Everything a restore needs."""
+        with self._database.one_look(), self._explained():
+            snapshot = self._database.execute("SELECT snapshot FROM experiment")[0][0]
+            return SavedExperiment(
+                settings=self.settings(trust_pickles=trust_pickles),
+                snapshot=None if snapshot is None else unsqueezed(snapshot),
+                plugins=self.plugins(),
+                facts=tuple(self._facts(self.tail(), trust_pickles)),
+            )
+
+    def plugins(self) -> dict[str, bytes]:
+        """Saved plug-in state, by name."""
+        rows = self._database.execute("SELECT name, state FROM plugins")
+        with self._explained():
+            return {name: unsqueezed(state) for name, state in rows}
+
+    def appended(self) -> int:
+        """Facts ever appended."""
+        sql = "SELECT max(saved, coalesce((SELECT max(last) FROM batches), 0)) FROM experiment"
+        return int(self._database.execute(sql)[0][0])
+
+    def tail(self) -> Iterator[StoredFact]:
+        """Facts after the snapshot, as they are stored."""
+        for last, data, pickles in self._database.execute("SELECT * FROM batches ORDER BY last"):
+            try:
+                yield from unpack_batch(data, pickles)
+            except ValueError as error:
+                raise self._damaged(f"the batch that ends with fact {last}: {error}") from error
+
+    def writer(self) -> int | None:
+        """The process that runs the experiment now; None when nobody does, 0 when it cannot be told."""
+        return holder_of(self._database.path)
+
+    def copy_to(self, target: str | Path) -> None:
+        """This state as a file of its own, for an upload or a bug report."""
+        self._database.copy_to(target)
+
+    def integrity(self) -> str:
+        """SQLite's full check; "ok" when nothing is wrong."""
+        return self._database.integrity()
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> TrialReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _facts(self, stored: Iterable[StoredFact], trust: bool) -> Iterator[Fact]:
+        for fact in stored:
+            yield unpack(fact, self._place, trust=trust)
+
+    def _damaged(self, what: str) -> LedgerCorrupt:
+        return LedgerCorrupt(
+            f"{self._database.path}: damaged ({what}). Nothing was changed. {TRIALS_SCHEMA.repair}"
+        )
+
+    def _explained(self) -> _Explained:
+        return _Explained(self)
+
+
+class _Explained:
+    """What cannot be decoded becomes an error that names the file."""
+
+    def __init__(self, reader: TrialReader) -> None:
+        self._reader = reader
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, ValueError):
+            raise self._reader._damaged(str(error)) from error

@@ -1,0 +1,85 @@
+"""Fold: facts since the last snapshot, kept as one digest per trial until a snapshot writes them as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from muster.stores.sqlite import Database, Row
+from muster.stores.squeeze import DICTIONARY_BYTES, squeezed, unsqueezed
+from muster.stores.trial_digest import Digest
+from muster.stores.trial_facts import CREATED, REPORTED, StoredFact
+
+_ROW = "SELECT number, status, starts, reports, failures, record FROM trials WHERE trial_id = ?"
+_ALL = "SELECT trial_id, status, starts, reports, failures, record FROM trials ORDER BY number"
+
+
+class Fold:
+    """Its memory follows the trials that had facts since the last snapshot, not their results."""
+
+    def __init__(self) -> None:
+        self.digests: dict[str, Digest] = {}
+
+    def note(self, facts: Iterable[StoredFact]) -> None:
+        for fact in facts:
+            trial_id = fact.trial_id
+            if trial_id:
+                digest = self.digests.get(trial_id)
+                if digest is None:
+                    digest = self.digests[trial_id] = Digest(trial_id)
+                digest.note(fact)
+
+    def write(self, database: Database, statuses: Mapping[str, str]) -> None:
+        """One row per trial, inside the caller's transaction."""
+        number = int(database.execute("SELECT coalesce(max(number), 0) FROM trials")[0][0])
+        dictionary = self._dictionary(database)
+        rows: list[Row] = []
+        for digest in self.digests.values():
+            known = None if CREATED in digest.kept else _earlier(database, digest.trial_id, dictionary)
+            if known is None:
+                number += 1
+                rows.append(_row(number, digest, statuses, dictionary))
+            else:
+                rows.append(_row(known[0], digest.after(known[1]), statuses, dictionary))
+        database.execute_many("REPLACE INTO trials VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        database.execute_many(
+            "UPDATE trials SET status = ? WHERE trial_id = ?",
+            [(status, trial_id) for trial_id, status in statuses.items() if trial_id not in self.digests],
+        )
+
+    def _dictionary(self, database: Database) -> bytes | None:
+        """What the file's records are compressed with: the first few of them that hold a result."""
+        found: bytes | None = database.execute("SELECT dictionary FROM experiment")[0][0]
+        if found is None:
+            telling = [digest.record() for digest in self.digests.values() if REPORTED in digest.kept][:4]
+            found = b"".join(telling)[:DICTIONARY_BYTES] or None
+            database.execute("UPDATE experiment SET dictionary = ?", (found,))
+        return found
+
+
+def read_digests(database: Database) -> dict[str, Digest]:
+    """Every row; ValueError for one that is damaged."""
+    dictionary: bytes | None = database.execute("SELECT dictionary FROM experiment")[0][0]
+    found: dict[str, Digest] = {}
+    for trial_id, status, starts, reports, failures, record in database.execute(_ALL):
+        content = unsqueezed(record, dictionary)
+        found[trial_id] = Digest.from_row(trial_id, status, (starts, reports, failures), content)
+    return found
+
+
+def _earlier(database: Database, trial_id: str, dictionary: bytes | None) -> tuple[int, Digest] | None:
+    for number, status, starts, reports, failures, record in database.execute(_ROW, (trial_id,)):
+        content = unsqueezed(record, dictionary)
+        return number, Digest.from_row(trial_id, status, (starts, reports, failures), content)
+    return None
+
+
+def _row(number: int, digest: Digest, statuses: Mapping[str, str], dictionary: bytes | None) -> Row:
+    return (
+        number,
+        digest.trial_id,
+        statuses.get(digest.trial_id, digest.status),
+        digest.starts,
+        digest.reports,
+        digest.failures,
+        squeezed(digest.record(), dictionary),
+    )

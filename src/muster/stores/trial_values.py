@@ -1,0 +1,185 @@
+"""Users' values as msgpack: data stays data, and what is none becomes a pickle beside it, never inside it.
+
+NaN, infinities, tuples, large integers and odd keys come back as they were; numpy's scalars and arrays come
+back as Python's numbers and lists. Reading never unpickles by itself: see `Pickled` and `unpickled`.
+"""
+
+from __future__ import annotations
+
+import enum
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.msgpack import Ext
+
+_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+_STR = frozenset({str})
+_TUPLE, _PICKLE, _BIG, _TEXT, _PAIRS = 1, 2, 3, 4, 5  # codes of extension types; never renumber
+_ENCODER = msgspec.msgpack.Encoder()
+_TOO_ODD = (OverflowError, UnicodeEncodeError, RecursionError, TypeError, ValueError)
+
+
+class Pickled(Struct, frozen=True):
+    """A value that is no data. `load` runs whatever code the pickle holds: only for files one trusts."""
+
+    content: bytes
+    shown: str  # what it looked like, for people
+
+    def load(self) -> Any:  # noqa: ANN401 - anything
+        return pickle.loads(self.content)
+
+    def __repr__(self) -> str:
+        return f"<pickled {self.shown}>"
+
+
+def encode(value: object) -> tuple[bytes, bytes | None]:
+    """The data, and the pickles it refers to, if any. Never refuses: what cannot be pickled is described."""
+    try:
+        if is_plain(value):
+            return _ENCODER.encode(value), None
+    except _TOO_ODD:
+        pass  # beyond 64 bits, half of a surrogate pair, a list inside itself: rare, worth the slow way
+    packer = _Packer()
+    data = _ENCODER.encode(packer.packed(value))
+    return data, _ENCODER.encode(packer.pickles) if packer.pickles else None
+
+
+def decode(data: bytes, pickles: bytes | None = None, *, trust: bool = False) -> Any:  # noqa: ANN401
+    """What `encode` was given; pickled values as `Pickled`, or loaded when the file is trusted."""
+    if pickles is None:
+        return _PLAIN_DECODER.decode(data)
+    known = [Pickled(content, shown) for content, shown in msgspec.msgpack.decode(pickles)]
+    values = [_loaded(each) if trust else each for each in known]
+    return msgspec.msgpack.Decoder(ext_hook=_reader(values)).decode(data)
+
+
+def is_plain(value: object) -> bool:
+    """Whether msgpack keeps it as it is."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return True
+    if kind is dict:
+        return _is_plain_dict(value)  # type: ignore[arg-type]  # mypy does not follow `kind`
+    return kind is list and all(map(is_plain, value))  # type: ignore[call-overload]  # as above
+
+
+def _is_plain_dict(value: dict[Any, Any]) -> bool:
+    if not _STR.issuperset(map(type, value)):
+        return False
+    for item in value.values():  # noqa: SIM110 - runs for every result, and this is three times as fast
+        if type(item) not in _SCALARS and not is_plain(item):
+            return False
+    return True
+
+
+class _Packer:
+    """One walk over a value that is not plain; collects the pickles."""
+
+    def __init__(self) -> None:
+        self.pickles: list[tuple[bytes, str]] = []
+        self._inside: list[int] = []  # the containers around the value in hand
+
+    def packed(self, value: Any) -> Any:  # noqa: ANN401 - a user's value
+        kind = type(value)
+        if kind is int:
+            return value if -(2**63) <= value < 2**64 else Ext(_BIG, str(value).encode())
+        if kind is str:
+            return _text(value)
+        if kind in _SCALARS:
+            return value
+        if isinstance(value, Mapping | list | tuple) and not _is_special(value):
+            return self._container(value)
+        plain = _from_numpy(value)
+        return self._pickled(value) if plain is value else self.packed(plain)
+
+    def _container(self, value: Any) -> Any:  # noqa: ANN401
+        if id(value) in self._inside or len(self._inside) > 100:
+            return self._pickled(value)  # inside itself, or nested without end
+        self._inside.append(id(value))
+        try:
+            if isinstance(value, Mapping):
+                return self._mapping(value)
+            items = [self.packed(item) for item in value]
+            return Ext(_TUPLE, _ENCODER.encode(items)) if isinstance(value, tuple) else items
+        finally:
+            self._inside.pop()
+
+    def _mapping(self, value: Mapping[Any, Any]) -> Any:  # noqa: ANN401
+        if all(type(key) is str and _text(key) is key for key in value):
+            return {key: self.packed(item) for key, item in value.items()}
+        pairs = [(self.packed(key), self.packed(item)) for key, item in value.items()]
+        return Ext(_PAIRS, _ENCODER.encode(pairs))
+
+    def _pickled(self, value: object) -> Ext:
+        import cloudpickle  # type: ignore[import-untyped]  # it has no types
+
+        try:
+            content = cloudpickle.dumps(value)
+        except Exception as error:  # noqa: BLE001 - a user's `__reduce__` may raise anything
+            content = pickle.dumps(f"<{_shown(value)} could not be pickled: {_shown(error)}>")
+        self.pickles.append((content, _shown(value)))
+        return Ext(_PICKLE, _ENCODER.encode(len(self.pickles) - 1))
+
+
+def _is_special(value: object) -> bool:
+    """A named tuple or a member of an enumeration: more than the items it holds."""
+    return isinstance(value, enum.Enum) or hasattr(value, "_fields")
+
+
+def _from_numpy(value: Any) -> Any:  # noqa: ANN401
+    """Plain numbers and lists for numpy's, and for what behaves like them; others as they are."""
+    convert = getattr(value, "tolist", None)
+    if type(value).__module__.partition(".")[0] == "numpy" and callable(convert):
+        plain = convert()
+        return value if type(plain) is type(value) else plain
+    return value
+
+
+def _text(value: str) -> str | Ext:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return Ext(_TEXT, value.encode("utf-8", "surrogatepass"))
+    return value
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a user's `__repr__`
+        text = f"a {type(value).__name__}"
+    return text[:200].encode(errors="replace").decode()
+
+
+def _loaded(pickled: Pickled) -> Any:  # noqa: ANN401
+    try:
+        return pickled.load()
+    except Exception:  # noqa: BLE001 - its class may be gone or renamed: the rest must stay readable
+        return pickled
+
+
+def _reader(pickles: Sequence[Any]) -> Callable[[int, memoryview], Any]:
+    """How extension types are read, given the pickles that belong to them."""
+
+    def read(code: int, data: memoryview) -> Any:  # noqa: ANN401
+        if code == _BIG:
+            return int(bytes(data))
+        if code == _TEXT:
+            return bytes(data).decode("utf-8", "surrogatepass")
+        inner = decoder.decode(data)
+        if code == _TUPLE:
+            return tuple(inner)
+        if code == _PAIRS:
+            return dict(inner)
+        if code == _PICKLE and isinstance(inner, int) and inner < len(pickles):
+            return pickles[inner]
+        raise ValueError(f"unknown value, code {code}")
+
+    decoder = msgspec.msgpack.Decoder(ext_hook=read)
+    return read
+
+
+_PLAIN_DECODER = msgspec.msgpack.Decoder(ext_hook=_reader(()))

@@ -1,0 +1,167 @@
+"""SqliteTrialStore: one experiment's facts in one file; the controller calls it as `trials.ports.TrialStore`.
+
+One INSERT per append. A snapshot stands for all facts before it: they go, and what readers want to know of
+them is folded into one small row per trial; so the file follows the number of trials, not of results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from muster.base.clock import Clock, SystemClock
+from muster.errors import StoreError
+from muster.stores import trial_values
+from muster.stores.sqlite import Database
+from muster.stores.squeeze import squeezed
+from muster.stores.trial_facts import Place, StoredFact, pack, pack_batch
+from muster.stores.trial_reading import STORE_NAME, TrialReader, store_path
+from muster.stores.trial_rows import Fold
+from muster.stores.trial_schema import TRIALS_SCHEMA
+from muster.trials.facts import Fact
+from muster.trials.ports import SavedExperiment
+
+__all__ = ["STORE_NAME", "SqliteTrialStore"]
+
+_APPEND = "INSERT INTO batches VALUES (?, ?, ?)"
+
+
+class SqliteTrialStore:
+    """The one writer of an experiment's file; LedgerLocked while another one is alive.
+
+    Args:
+        path: The file, or the experiment's directory, which gets `experiment.sqlite`.
+        root: What checkpoint paths are relative to; the file's directory unless storage is remote.
+        trust_pickles: Whether `load` unpickles values that are no data, which runs code from the file.
+            Without it they come back as `Pickled`. Say yes only when the user asks to resume this experiment.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        clock: Clock | None = None,
+        root: str | None = None,
+        trust_pickles: bool = False,
+        wait_s: float = 1.0,
+    ) -> None:
+        place = store_path(path)
+        self._database = Database.open(place, TRIALS_SCHEMA, clock=clock or SystemClock(), wait_s=wait_s)
+        self._place = place_of(place, root)
+        self._reader = TrialReader(self._database, self._place)
+        self._trust = trust_pickles
+        self._is_open = True
+        self._appended = 0
+        self._fold = Fold()
+        self._plugins: Mapping[str, bytes] = {}
+        try:
+            self._recover()
+        except BaseException:
+            self._database.close()
+            raise
+
+    @property
+    def path(self) -> Path:
+        return self._database.path
+
+    @property
+    def appended(self) -> int:
+        """Facts ever appended, in this process and before: all of them survive kill -9."""
+        return self._appended
+
+    def append(self, facts: Sequence[Fact]) -> None:
+        """Durable against kill -9 when it returns; all or none. StoreError: nothing was written."""
+        if not facts:
+            return
+        place = self._place
+        stored = [pack(fact, place) for fact in facts]
+        last = self._appended + len(stored)
+        self._database.execute(_APPEND, (last, *pack_batch(stored)))
+        self._appended = last
+        self._fold.note(stored)
+
+    def snapshot(
+        self, trials: bytes, plugins: Mapping[str, bytes], statuses: Mapping[str, str] | None = None
+    ) -> None:
+        """Replace the saved state, in one transaction; the facts it stands for go.
+
+        `statuses` may name Ray's status of trials where the facts alone cannot tell: paused, to be retried.
+        """
+        changed = {name: state for name, state in plugins.items() if self._plugins.get(name) != state}
+        gone = [name for name in self._plugins if name not in plugins]
+        rows = [(name, squeezed(state)) for name, state in changed.items()]
+        with self._database.transaction():
+            self._database.execute(
+                "UPDATE experiment SET saved = ?, snapshot = ?", (self._appended, squeezed(trials))
+            )
+            self._database.execute_many("REPLACE INTO plugins VALUES (?, ?)", rows)
+            self._database.execute_many("DELETE FROM plugins WHERE name = ?", [(name,) for name in gone])
+            self._fold.write(self._database, statuses or {})
+            self._database.execute("DELETE FROM batches")
+        self._fold = Fold()
+        self._plugins = dict(plugins)
+        self._database.shrink(beyond=0.7)
+
+    def save_settings(self, settings: Mapping[str, Any]) -> None:
+        """What the experiment is started with; `load` gives it back."""
+        data, pickles = trial_values.encode(dict(settings))
+        self._database.execute("UPDATE experiment SET settings = ?, settings_pickles = ?", (data, pickles))
+
+    def load(self) -> SavedExperiment:
+        return self._reader.saved(trust_pickles=self._trust)
+
+    @property
+    def reader(self) -> TrialReader:
+        """The same questions that `open_trials` answers; closes with the store."""
+        return self._reader
+
+    def sync(self) -> None:
+        """Make every append safe from a power cut too. Blocks; any thread may call it.
+
+        Whatever was written to the log is flushed by flushing the file: no statement, no lock.
+        """
+        for name in (f"{self.path}-wal", str(self.path)):
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(name, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        if self._is_open:
+            self._is_open = False
+            try:
+                with contextlib.suppress(StoreError):  # a full disk: the file just stays as large as it is
+                    self._database.shrink()
+            finally:
+                self._database.close()
+
+    def __enter__(self) -> SqliteTrialStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _recover(self) -> None:
+        """What an earlier process left: the count of facts, and those that are not folded yet."""
+        with self._database.one_look():
+            self._plugins = self._reader.plugins()
+            self._appended = self._reader.appended()
+            tail: list[StoredFact] = list(self._reader.tail())
+        self._fold.note(tail)
+
+
+def place_of(path: Path, root: str | None) -> Place:
+    """How checkpoint paths of this store are stored; a link to the directory counts as the directory."""
+    if root is not None:
+        return Place(root)
+    directory = path.parent
+    return Place(os.path.abspath(directory), os.path.realpath(directory))
