@@ -1,0 +1,72 @@
+"""TrialTemplate: everything the trials of one experiment share. Search algorithms make trials from it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.model import CheckpointPolicy, Trial
+
+TrialNamer = Callable[[Trial], str]
+ResourceChooser = Callable[[Mapping[str, Any]], PlacementGroupFactory]
+
+
+class TrialTemplate(Struct, frozen=True, kw_only=True):
+    """One experiment, resolved: what to run, over which space, and the policies of each of its trials."""
+
+    trainable_name: str
+    param_space: Mapping[str, Any] = field(default_factory=dict)
+    num_samples: int = 1  # -1: no end
+    resources: PlacementGroupFactory | ResourceChooser | None = None  # a function is given the trial's config
+    stopping_criterion: Mapping[str, Any] = field(default_factory=dict)
+    max_failures: int = 0
+    checkpoint_policy: CheckpointPolicy = CheckpointPolicy()
+    export_formats: tuple[str, ...] = ()
+    restore_path: str | None = None
+    log_to_file: tuple[str | None, str | None] = (None, None)
+    trial_name_creator: TrialNamer | None = None
+    trial_dirname_creator: TrialNamer | None = None
+
+    @property
+    def samples(self) -> int:
+        """`num_samples` as a count: -1 stands for a number nobody reaches."""
+        return sys.maxsize if self.num_samples == -1 else self.num_samples
+
+    def make(
+        self, trial_id: str, config: dict[str, Any], evaluated_params: Mapping[str, Any], tag: str
+    ) -> Trial:
+        """A PENDING trial that owns `config`; user functions name it and choose its resources."""
+        resources = self.resources(config) if callable(self.resources) else self.resources
+        trial = Trial(
+            self.trainable_name,
+            trial_id=trial_id,
+            config=config,
+            evaluated_params=evaluated_params,
+            experiment_tag=tag,
+            placement_group_factory=resources,
+            stopping_criterion=dict(self.stopping_criterion),
+            max_failures=self.max_failures,
+            checkpoint_policy=self.checkpoint_policy,
+            export_formats=list(self.export_formats),
+            restore_path=self.restore_path,
+            log_to_file=self.log_to_file,
+        )
+        if self.trial_name_creator is not None:
+            trial.custom_trial_name = self.trial_name_creator(trial)
+        if self.trial_dirname_creator is not None:
+            trial.custom_dirname = _checked_dirname(self.trial_dirname_creator(trial))
+        return trial
+
+
+def _checked_dirname(name: str) -> str:
+    if os.sep in name:
+        raise ValueError(
+            f"trial_dirname_creator gave {name!r}: a trial's directory name must not contain {os.sep!r}; "
+            "replace it in the function"
+        )
+    return name

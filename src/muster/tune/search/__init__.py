@@ -1,0 +1,49 @@
+"""Search spaces and search algorithms, with Ray's names; each is imported when it is first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from muster.tune.search.basic_variant import BasicVariantGenerator
+    from muster.tune.search.concurrency_limiter import ConcurrencyLimiter
+    from muster.tune.search.create import create_searcher
+    from muster.tune.search.repeater import Repeater
+    from muster.tune.search.search_algorithm import SearchAlgorithm
+    from muster.tune.search.search_generator import SearchGenerator
+    from muster.tune.search.searcher import (
+        UNDEFINED_METRIC_MODE,
+        UNDEFINED_SEARCH_SPACE,
+        UNRESOLVED_SEARCH_SPACE,
+        Searcher,
+    )
+
+__all__ = [
+    "UNDEFINED_METRIC_MODE",
+    "UNDEFINED_SEARCH_SPACE",
+    "UNRESOLVED_SEARCH_SPACE",
+    "BasicVariantGenerator",
+    "ConcurrencyLimiter",
+    "Repeater",
+    "SearchAlgorithm",
+    "SearchGenerator",
+    "Searcher",
+    "create_searcher",
+]
+
+_HOMES = {
+    "BasicVariantGenerator": "basic_variant",
+    "ConcurrencyLimiter": "concurrency_limiter",
+    "Repeater": "repeater",
+    "SearchAlgorithm": "search_algorithm",
+    "SearchGenerator": "search_generator",
+    "create_searcher": "create",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any of the names above
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'searcher')}")
+    return getattr(home, name)

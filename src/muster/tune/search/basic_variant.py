@@ -1,0 +1,244 @@
+"""BasicVariantGenerator: grid and random search, one trial at a time, resumable at any of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from muster.base.ids import IdSource, RandomIds
+from muster.errors import RestoreError
+from muster.trials.model import Trial
+from muster.trials.template import TrialTemplate
+from muster.tune.search.names import format_vars
+from muster.tune.search.paths import flat_name
+from muster.tune.search.placeholders import SetAside, inject_placeholders
+from muster.tune.search.points import preset
+from muster.tune.search.random_stream import RandomStream, as_plain
+from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits
+from muster.tune.search.unresolved import Unresolved, find_unresolved
+from muster.tune.search.variant_cursor import VariantCursor
+
+if TYPE_CHECKING:
+    from muster.tune.search.samplers import RandomState
+
+
+class BasicVariantGenerator(SearchAlgorithm):
+    """Every grid point for each sample; random values drawn for each trial.
+
+    Grids are never listed, whatever their size. A saved state holds indices and the random stream; a
+    generator that was given the same space goes on from it with the trials that the saved one would have made.
+
+    Args:
+        points_to_evaluate: Configurations to begin with, as nested dicts; each replaces one sample, and what
+            it leaves open is drawn or gone through as usual.
+        max_concurrent: How many trials may be unfinished at once; 0 is no limit.
+        constant_grid_search: Draw random values once per sample, and share them between its grid points.
+        random_state: A seed, or a numpy Generator or RandomState; None is seeded from numpy's global state.
+        id_prefix: The first part of trial ids; by default five hex digits.
+        ids: Where that default comes from.
+    """
+
+    state_file_prefix = "basic-variant-state"
+
+    def __init__(
+        self,
+        points_to_evaluate: Sequence[Mapping[str, Any]] | None = None,
+        max_concurrent: int = 0,
+        constant_grid_search: bool = False,
+        random_state: RandomState = None,
+        *,
+        id_prefix: str | None = None,
+        ids: IdSource | None = None,
+    ) -> None:
+        self._points = [dict(point) for point in points_to_evaluate or ()]
+        self.max_concurrent = max_concurrent
+        self._is_constant = constant_grid_search
+        self._stream = RandomStream(random_state)
+        self._prefix = id_prefix
+        self._ids: IdSource = ids or RandomIds()
+        self._experiments: list[_Experiment] = []
+        self._position = 0  # of the experiment in turn
+        self._sample = 0  # of that experiment, points first
+        self._cursor: VariantCursor | None = None
+        self._counter = 0  # trials made so far
+        self._made = [0]  # the same, per experiment
+        self._live: dict[str, None] = {}
+        self._is_finished = False
+        self._waiting_state: bytes | None = None  # restored before the experiments were known
+
+    @property
+    def total_samples(self) -> int:
+        """Planned trials; grids nested in choices are counted when they have been made."""
+        return sum(self._expected(i) for i in range(len(self._experiments)))
+
+    def _expected(self, position: int) -> int:
+        made = self._made[position] if position < len(self._made) else 0
+        planned = self._experiments[position].planned
+        return made if position < self._position or self._is_finished else max(made, planned)
+
+    def add_configurations(self, experiments: Experiments) -> None:
+        for template in as_templates(experiments):
+            self._experiments.append(_Experiment(template, self._points))
+        self._is_finished = False
+        if self._waiting_state is not None and self._experiments:
+            waiting, self._waiting_state = self._waiting_state, None
+            self.restore_state(waiting)
+
+    def next_trial(self) -> Trial | None:
+        if self._is_finished or 0 < self.max_concurrent <= len(self._live):
+            return None
+        while self._position < len(self._experiments):
+            experiment = self._experiments[self._position]
+            if self._sample >= experiment.samples:
+                self._position, self._sample = self._position + 1, 0
+                self._made.append(0)
+                continue
+            trial = self._next_of_sample(experiment)
+            if trial is not None:
+                return trial
+            self._cursor, self._sample = None, self._sample + 1
+        self._is_finished = True
+        return None
+
+    def _next_of_sample(self, experiment: _Experiment) -> Trial | None:
+        space = experiment.space_of(self._sample)
+        if self._cursor is None:
+            self._cursor = space.cursor(self._stream, self._is_constant)
+        variant = next(self._cursor, None)
+        if variant is None:
+            return None
+        variables = {path[1:]: value for path, value in variant[0].items()}
+        number, self._counter = self._counter, self._counter + 1
+        self._made[self._position] += 1
+        tag = f"{number}_{format_vars(variables)}" if variables else str(number)
+        evaluated = {flat_name(path): value for path, value in variables.items()}
+        trial_id = f"{self._own_prefix()}_{number:05d}"
+        trial = experiment.template.make(trial_id, space.aside.resolve(variant[1]["config"]), evaluated, tag)
+        self._live[trial.trial_id] = None
+        return trial
+
+    def _own_prefix(self) -> str:
+        if self._prefix is None:
+            self._prefix = hex_digits(self._ids, 5)
+        return self._prefix
+
+    def on_trial_complete(
+        self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
+    ) -> None:
+        self._live.pop(trial_id, None)
+
+    def is_finished(self) -> bool:
+        """True once a call of `next_trial` found nothing left."""
+        return self._is_finished
+
+    def set_finished(self) -> None:
+        self._is_finished = True
+
+    def save_state(self) -> bytes:
+        """Indices and the random stream: about 500 bytes, whatever the size of the space.
+
+        JSON because it must outlive versions; the standard library's, because the stream has 128-bit numbers.
+        """
+        if self._waiting_state is not None:
+            return self._waiting_state
+        state = {
+            "version": 1,
+            "shapes": [experiment.shape for experiment in self._experiments],
+            "num_samples": [experiment.num_samples for experiment in self._experiments],
+            "prefix": self._prefix,
+            "counter": self._counter,
+            "made": self._made,
+            "position": self._position,
+            "sample": self._sample,
+            "frames": None if self._cursor is None else self._cursor.frames(),
+            "stream": as_plain(self._stream.state_if_used()),
+            "live": list(self._live),
+            "finished": self._is_finished,
+        }
+        return json.dumps(state).encode()
+
+    def restore_state(self, state: bytes) -> None:
+        """Go on from a saved state; the experiments may be added before or after."""
+        if not self._experiments:
+            self._waiting_state = state
+            return
+        saved = _decoded(state)
+        if saved["shapes"] != [experiment.shape for experiment in self._experiments]:
+            raise RestoreError(
+                "BasicVariantGenerator: the search space differs from the one that was saved (other keys, "
+                "grids, points or number of experiments): restore with the same param_space"
+            )
+        for experiment, num_samples in zip(self._experiments, saved["num_samples"], strict=True):
+            experiment.num_samples = num_samples  # the restored experiment need not say it again
+        self._prefix, self._counter, self._made = saved["prefix"], saved["counter"], saved["made"]
+        self._position, self._sample = saved["position"], saved["sample"]
+        self._live = dict.fromkeys(saved["live"])
+        self._is_finished = saved["finished"]
+        self._cursor = None
+        self._stream.restore(saved["stream"])
+        if saved["frames"] is not None:
+            space = self._experiments[self._position].space_of(self._sample)
+            self._cursor = space.cursor(self._stream, self._is_constant)
+            self._cursor.restore(saved["frames"], saved["stream"])
+
+
+class _Space:
+    """One space to go through: the user's, or with a point in it."""
+
+    def __init__(self, space: Any) -> None:  # noqa: ANN401
+        self.aside = SetAside()
+        self._spec = {"config": inject_placeholders(space, self.aside)}  # expressions read `spec.config.x`
+        self.open: Unresolved = find_unresolved(iter([((), self._spec)]))
+
+    def cursor(self, stream: RandomStream, is_constant: bool) -> VariantCursor:
+        return VariantCursor(self._spec, stream, is_constant=is_constant, open_places=self.open)
+
+
+class _Experiment:
+    """One template, its space, and its space with each point preset."""
+
+    def __init__(self, template: TrialTemplate, points: Sequence[Mapping[str, Any]]) -> None:
+        self.template = template
+        self._plain = _Space(template.param_space)
+        self._with_point = [_Space(preset(dict(template.param_space), point)) for point in points]
+        self.num_samples = template.samples
+
+    @property
+    def _drawn_samples(self) -> int:
+        return max(0, self.num_samples - len(self._with_point))
+
+    @property
+    def samples(self) -> int:
+        """How many times a space is gone through; an empty grid yields no trials, so it is not."""
+        return len(self._with_point) + (self._drawn_samples if self._plain.open.size else 0)
+
+    @property
+    def planned(self) -> int:
+        """Trials, without the grids that choices may hold."""
+        with_point = sum(space.open.size for space in self._with_point)
+        return with_point + self._drawn_samples * self._plain.open.size
+
+    def space_of(self, sample: int) -> _Space:
+        return self._with_point[sample] if sample < len(self._with_point) else self._plain
+
+    @property
+    def shape(self) -> str:
+        """Changes when other trials would be made; objects may be exchanged."""
+        spaces = [self._plain, *self._with_point]
+        parts = [(space.open.paths, [len(options) for _, options in space.open.grids]) for space in spaces]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _decoded(state: bytes) -> dict[str, Any]:
+    try:
+        saved = json.loads(state)
+        version = saved["version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RestoreError(f"BasicVariantGenerator: this is not a saved state of it ({error})") from error
+    if version != 1:
+        raise RestoreError(
+            f"BasicVariantGenerator: its state has version {version}; this muster reads version 1"
+        )
+    return dict(saved)

@@ -1,0 +1,81 @@
+"""ConcurrencyLimiter: a searcher that has at most so many of its trials unfinished."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster.tune.search.searcher import Searcher
+from muster.tune.search.wrapper import Wrapper
+
+
+class ConcurrencyLimiter(Wrapper):
+    """Answers None while `max_concurrent` trials are unfinished.
+
+    Args:
+        searcher: Whose suggestions to limit.
+        max_concurrent: How many trials may be unfinished.
+        batch: Withhold completions until every unfinished trial has completed, then pass them on together.
+    """
+
+    def __init__(self, searcher: Searcher, max_concurrent: int, batch: bool = False) -> None:
+        if isinstance(max_concurrent, bool) or not isinstance(max_concurrent, int) or max_concurrent <= 0:
+            raise AssertionError(f"max_concurrent must be an integer above 0, not {max_concurrent!r}")
+        super().__init__(searcher)
+        self.max_concurrent = max_concurrent
+        self.batch = batch
+        self.live_trials: dict[str, None] = {}  # withheld ones included
+        self.cached_results: dict[str, tuple[dict[str, Any] | None, bool]] = {}
+        # A searcher that limits itself knows better than we when a slot is free.
+        self._limit_concurrency = not searcher.set_max_concurrency(max_concurrent)
+
+    def set_max_concurrency(self, max_concurrent: int) -> bool:
+        """Inside another limiter: take its limit."""
+        self.max_concurrent = max_concurrent
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if not self._limit_concurrency:
+            return self.searcher.suggest(trial_id)
+        if trial_id in self.live_trials:
+            raise AssertionError(f"trial {trial_id} has its suggestion already")
+        if len(self.live_trials) >= self.max_concurrent:
+            return None
+        suggestion = self.searcher.suggest(trial_id)
+        if suggestion is not None and suggestion != Searcher.FINISHED:
+            self.live_trials[trial_id] = None
+        return suggestion
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        if not self._limit_concurrency:
+            self.searcher.on_trial_complete(trial_id, result=result, error=error)
+        elif trial_id not in self.live_trials:
+            return
+        elif self.batch:
+            self.cached_results[trial_id] = (result, error)
+            if len(self.cached_results) == len(self.live_trials):
+                self._flush()
+        else:
+            del self.live_trials[trial_id]
+            self.searcher.on_trial_complete(trial_id, result=result, error=error)
+
+    def _flush(self) -> None:
+        withheld, self.cached_results, self.live_trials = self.cached_results, {}, {}
+        for trial_id, (result, error) in withheld.items():
+            self.searcher.on_trial_complete(trial_id, result=result, error=error)
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "max_concurrent": self.max_concurrent,
+            "batch": self.batch,
+            "live_trials": list(self.live_trials),
+            "cached_results": self.cached_results,
+            "limit_concurrency": self._limit_concurrency,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.max_concurrent, self.batch = state["max_concurrent"], state["batch"]
+        self.live_trials = dict.fromkeys(state["live_trials"])
+        self.cached_results = dict(state["cached_results"])
+        self._limit_concurrency = state["limit_concurrency"]

@@ -1,0 +1,1 @@
+"""OptunaSearch; optuna itself is imported when the first one is made."""

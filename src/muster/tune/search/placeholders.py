@@ -1,0 +1,104 @@
+"""Objects and functions of a search space set aside while variants are made, and put back into a config.
+
+Why: tags and evaluated_params must stay short, equal between runs and free of addresses, and a function
+(`sample_from`) must see the whole configuration. Called by the search algorithms.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from muster.tune.search.domains import Categorical, Domain, Function
+from muster.tune.search.paths import Path, children, is_container, rebuilt
+from muster.tune.search.sample_functions import resolve_functions
+
+REFERENCE, FUNCTION = "__ref_ph", "__fn_ph"
+Placeholder = tuple[str, str]
+_PRIMITIVES = (int, float, str, bool, type(None))
+
+
+class SetAside:
+    """What the placeholders of one search space stand for."""
+
+    def __init__(self) -> None:
+        self._objects: dict[Placeholder, Any] = {}
+        self._paths: dict[Placeholder, Path] = {}
+
+    def put(self, kind: str, path: Path, value: Any) -> Placeholder:  # noqa: ANN401
+        digest = hashlib.sha256(str(path).encode()).hexdigest()
+        length = 8
+        while self._paths.setdefault((kind, digest[:length]), path) != path:
+            length += 4  # two paths with one hash: Ray would mix up their objects
+        self._objects[(kind, digest[:length])] = value
+        return (kind, digest[:length])
+
+    def resolve(self, config: dict[str, Any]) -> dict[str, Any]:
+        """A config with objects in place; then functions, which see each other's values."""
+        if not self._objects:
+            return config
+        functions: dict[Path, Function] = {}
+        with_objects = self._put_back(config, (), functions)
+        resolved = resolve_functions(with_objects, functions) if functions else with_objects
+        return dict(resolved)
+
+    def _put_back(self, node: Any, path: Path, functions: dict[Path, Function]) -> Any:  # noqa: ANN401
+        if is_placeholder(node):
+            if node not in self._objects:
+                return node  # a user's own tuple that looks like one
+            if node[0] == FUNCTION:
+                functions[path] = self._objects[node]
+                return None
+            return self._objects[node]
+        if not is_container(node):
+            return node
+        return rebuilt(node, {k: self._put_back(v, (*path, k), functions) for k, v in children(node)})
+
+
+def is_placeholder(node: Any) -> bool:  # noqa: ANN401
+    return type(node) is tuple and len(node) == 2 and (node[0] == REFERENCE or node[0] == FUNCTION)
+
+
+def inject_placeholders(space: Any, aside: SetAside, path: Path = ()) -> Any:  # noqa: ANN401
+    """`space` without objects and functions; they are in `aside`. Domains of numbers stay as they are."""
+    if isinstance(space, _PRIMITIVES):
+        return space
+    if isinstance(space, dict) and is_sole_key(space, "grid_search"):
+        return {"grid_search": _Options(space["grid_search"], aside, path)}
+    if is_container(space):
+        return rebuilt(space, {k: inject_placeholders(v, aside, (*path, k)) for k, v in children(space)})
+    if isinstance(space, Function):
+        return aside.put(FUNCTION, path, space)
+    if isinstance(space, Categorical):
+        return _with_options(space, aside, path)
+    return space if isinstance(space, Domain) else aside.put(REFERENCE, path, space)
+
+
+def is_sole_key(node: dict[Any, Any], key: str) -> bool:
+    return len(node) == 1 and key in node
+
+
+def _with_options(domain: Categorical, aside: SetAside, path: Path) -> Categorical:
+    new = copy.copy(domain)
+    new.categories = [inject_placeholders(v, aside, (*path, i)) for i, v in enumerate(domain.categories)]
+    return new
+
+
+class _Options(Sequence[Any]):
+    """The options of a grid, replaced one by one when they are asked for: a grid may be huge."""
+
+    def __init__(self, options: Sequence[Any], aside: SetAside, path: Path) -> None:
+        is_sequence = hasattr(options, "__len__") and hasattr(options, "__getitem__")
+        self._options = options if is_sequence else list(options)
+        self._aside, self._path = aside, path
+
+    def __len__(self) -> int:
+        return len(self._options)
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401
+        return inject_placeholders(self._options[index], self._aside, (*self._path, index))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))

@@ -1,0 +1,95 @@
+"""A numpy generator made when it is first needed, whose place in the stream can be saved as plain data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from muster.tune.search.samplers import RandomState, Rng
+
+State = dict[str, Any]
+
+
+class RandomStream:
+    """The one source of chance of a variant generator."""
+
+    def __init__(self, random_state: RandomState = None) -> None:
+        self._given = random_state
+        self._rng: Rng | None = None
+
+    @property
+    def rng(self) -> Rng:
+        if self._rng is None:
+            self._rng = self._make()
+        return self._rng
+
+    def _make(self) -> Rng:
+        import numpy as np
+
+        from muster.tune.search.samplers import as_rng
+
+        if self._given is not None:
+            return as_rng(self._given)
+        # An own stream, because one that others draw from cannot be resumed; seeded from numpy's global
+        # state, because scripts that call np.random.seed() expect to get the same trials again.
+        words = np.random.randint(0, 2**32, size=4, dtype=np.uint32)
+        return np.random.default_rng([int(word) for word in words])
+
+    def state(self) -> State:
+        """Where the stream stands, as numpy has it; `as_plain` makes it fit for JSON."""
+        return _raw_state(self.rng)
+
+    def state_if_used(self) -> State | None:
+        return None if self._rng is None else self.state()
+
+    def restore(self, state: State | None) -> None:
+        """Go to a saved place. None: nothing had been drawn, and nothing has to be done."""
+        if state is not None:
+            self._rng = _rng_at(state)
+
+
+def _raw_state(rng: Rng) -> State:
+    import numpy as np
+
+    if isinstance(rng, np.random.RandomState):
+        return {"legacy": True, **dict(rng.get_state(legacy=False))}
+    return {"legacy": False, **dict(rng.bit_generator.state)}
+
+
+def as_plain(value: Any) -> Any:  # noqa: ANN401 - numpy's own nested state
+    if isinstance(value, dict):
+        return {key: as_plain(inner) for key, inner in value.items()}
+    if hasattr(value, "tolist"):  # arrays and numpy scalars
+        inner = value.tolist()
+        return {"array": inner, "dtype": str(value.dtype)} if isinstance(inner, list) else inner
+    return value
+
+
+def _unplain(value: Any) -> Any:  # noqa: ANN401
+    import numpy as np
+
+    if isinstance(value, dict):
+        if set(value) == {"array", "dtype"}:
+            return np.array(value["array"], dtype=value["dtype"])
+        return {key: _unplain(inner) for key, inner in value.items()}
+    return value
+
+
+def _rng_at(state: State) -> Rng:
+    import numpy as np
+
+    rest = dict(_unplain(state))
+    is_legacy = rest.pop("legacy")
+    kind = getattr(np.random, rest["bit_generator"], None)
+    if kind is None:
+        raise ValueError(
+            f"the saved random stream is a {rest['bit_generator']}, which this numpy does not have: "
+            "pass a random_state of one of numpy's own kinds, e.g. numpy.random.default_rng(0)"
+        )
+    if is_legacy:
+        legacy = np.random.RandomState(kind())
+        legacy.set_state(rest)
+        return legacy
+    generator = kind()
+    generator.state = rest
+    return np.random.Generator(generator)

@@ -1,0 +1,109 @@
+"""Repeater: every suggestion is tried several times, and the searcher hears the mean."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+from muster.tune.search.searcher import Searcher
+from muster.tune.search.wrapper import Wrapper
+
+logger = logging.getLogger(__name__)
+
+TRIAL_INDEX = "__trial_index__"
+"""The key of a config that says which of its repetitions a trial is, from 0."""
+
+
+class _Group:
+    """The trials of one suggestion. The searcher knows them by the id of the first."""
+
+    def __init__(self, first: str, config: dict[str, Any], size: int) -> None:
+        self.first, self.config, self.size = first, config, size
+        self.results: dict[str, dict[str, Any] | None] = {}  # by trial; None while it runs
+        self.completed = 0
+
+    def is_full(self) -> bool:
+        return len(self.results) == self.size
+
+
+class Repeater(Wrapper):
+    """Repeats suggestions to average out noise. `num_samples` counts every repetition.
+
+    Args:
+        searcher: Whose suggestions to repeat.
+        repeat: How often.
+        set_index: Put the number of the repetition into the config, under TRIAL_INDEX.
+    """
+
+    def __init__(self, searcher: Searcher, repeat: int = 1, set_index: bool = True) -> None:
+        super().__init__(searcher)
+        self.repeat = repeat
+        self._set_index = set_index
+        self._filling: _Group | None = None
+        self._group_of: dict[str, _Group] = {}
+
+    def set_search_properties(
+        self,
+        metric: str | list[str] | None,
+        mode: str | list[str] | None,
+        config: dict[str, Any],
+        **spec: Any,  # noqa: ANN401
+    ) -> bool:
+        num_samples = spec.get("num_samples")
+        if num_samples is not None and num_samples % self.repeat:
+            logger.warning(
+                "Repeater: num_samples=%s is not a multiple of repeat=%s; it counts every repetition, "
+                "so the last %s trials will not be heard by the searcher",
+                num_samples,
+                self.repeat,
+                num_samples % self.repeat,
+            )
+        return super().set_search_properties(metric, mode, config, **spec)
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if self._filling is None:
+            config = self.searcher.suggest(trial_id)
+            if config is None or config == Searcher.FINISHED:
+                return config
+            if not isinstance(config, dict):
+                return config  # SearchGenerator says what is wrong with it
+            self._filling = _Group(trial_id, config, self.repeat)
+        group = self._filling
+        index = len(group.results)
+        group.results[trial_id] = None
+        self._group_of[trial_id] = group
+        if group.is_full():
+            self._filling = None
+        return {**group.config, TRIAL_INDEX: index} if self._set_index else dict(group.config)
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Intermediate results of repetitions have no common meaning, so they are not passed on."""
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        group = self._group_of.pop(trial_id, None)
+        if group is None:
+            logger.error("Repeater: trial %s is not one of its unfinished ones", trial_id)
+            return
+        group.results[trial_id] = result or {}
+        group.completed += 1
+        if group.completed == group.size:
+            scores = [scores for scores in group.results.values() if scores is not None]
+            self.searcher.on_trial_complete(group.first, result=self._mean(scores), error=error)
+
+    def _mean(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        metrics = self.metric if isinstance(self.metric, (list, tuple)) else [self.metric]
+        return {metric: _nan_mean([r.get(metric, math.nan) for r in results]) for metric in metrics}
+
+    def get_state(self) -> dict[str, Any]:
+        return {"filling": self._filling, "group_of": self._group_of}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._filling, self._group_of = state["filling"], state["group_of"]
+
+
+def _nan_mean(values: list[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan

@@ -1,0 +1,101 @@
+"""SearchAlgorithm: what the controller asks for trials. Base class with Ray's method names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from muster.base.ids import IdSource
+from muster.errors import RestoreError
+from muster.trials.model import Trial
+from muster.trials.template import TrialTemplate
+from muster.tune.search.state_files import newest_state_file, write_atomically
+
+Experiments = TrialTemplate | Sequence[TrialTemplate] | Mapping[str, TrialTemplate]
+
+
+class SearchAlgorithm:
+    """Hands out trials one by one and hears of their results.
+
+    `save_state` and `restore_state` are what the controller uses; the `*_dir` methods are Ray's spelling.
+    """
+
+    state_file_prefix = "search-alg-state"
+    _metric: Any = None
+
+    @property
+    def metric(self) -> Any:  # noqa: ANN401 - a name, or several
+        return self._metric
+
+    def set_search_properties(
+        self,
+        metric: str | list[str] | None,
+        mode: str | list[str] | None,
+        config: dict[str, Any],
+        **spec: Any,  # noqa: ANN401
+    ) -> bool:
+        """Take metric, mode and space from the experiment; False when some of them were set already."""
+        del mode, config, spec
+        if self._metric and metric:
+            return False
+        if metric:
+            self._metric = metric
+        return True
+
+    @property
+    def total_samples(self) -> int:
+        """How many trials there will be, as far as is known."""
+        return 0
+
+    def add_configurations(self, experiments: Experiments) -> None:
+        raise NotImplementedError
+
+    def next_trial(self) -> Trial | None:
+        raise NotImplementedError
+
+    def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
+        """Hear an intermediate result."""
+
+    def on_trial_complete(
+        self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Hear the end of a trial."""
+
+    def is_finished(self) -> bool:
+        raise NotImplementedError
+
+    def set_finished(self) -> None:
+        raise NotImplementedError
+
+    def save_state(self) -> bytes:
+        raise NotImplementedError
+
+    def restore_state(self, state: bytes) -> None:
+        raise NotImplementedError
+
+    def has_checkpoint(self, dirpath: str) -> bool:
+        return newest_state_file(dirpath, self.state_file_prefix) is not None
+
+    def save_to_dir(self, dirpath: str, session_str: str = "default") -> None:
+        write_atomically(Path(dirpath) / f"{self.state_file_prefix}-{session_str}.json", self.save_state())
+
+    def restore_from_dir(self, dirpath: str) -> None:
+        found = newest_state_file(dirpath, self.state_file_prefix)
+        if found is None:
+            raise RestoreError(
+                f"{dirpath} has no {self.state_file_prefix}-*: nothing to restore the search from"
+            )
+        self.restore_state(found.read_bytes())
+
+
+def as_templates(experiments: Experiments) -> list[TrialTemplate]:
+    if isinstance(experiments, TrialTemplate):
+        return [experiments]
+    return list(experiments.values() if isinstance(experiments, Mapping) else experiments)
+
+
+def hex_digits(ids: IdSource, count: int) -> str:
+    """Digits that differ between runs with real ids and repeat with counting ones."""
+    return hashlib.sha256(ids.fresh("trial").encode()).hexdigest()[:count]

@@ -1,0 +1,194 @@
+"""SearchGenerator: trials from a Searcher's suggestions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from msgspec import Struct, ValidationError, msgpack
+
+from muster.base.ids import IdSource, RandomIds
+from muster.errors import MusterError, RestoreError, TuneError
+from muster.trials.model import Trial
+from muster.trials.template import TrialTemplate
+from muster.tune.search.names import format_vars
+from muster.tune.search.paths import copied, flat_name, flattened
+from muster.tune.search.placeholders import SetAside, inject_placeholders, is_sole_key
+from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits
+from muster.tune.search.searcher import Searcher
+from muster.tune.search.searcher_state import restore_searcher, saved_searcher
+from muster.tune.search.wrapper import set_properties
+
+T = TypeVar("T")
+_ID_STEP = 0x9E3779B1  # odd, so that counting in these steps meets every 32-bit number once
+
+
+class _State(Struct, frozen=True, kw_only=True):
+    version: int
+    root: int | None
+    counter: int
+    num_samples: int | None
+    is_finished: bool
+    searcher: bytes
+
+
+class SearchGenerator(SearchAlgorithm):
+    """Asks a searcher for configurations until there are `num_samples` of them.
+
+    A trial's config is the experiment's, with the suggestion merged into it. Trial ids have eight hex digits
+    and never repeat; a saved generator goes on with the same ids.
+
+    Args:
+        searcher: The Searcher to ask.
+        ids: Where the first trial id comes from.
+    """
+
+    state_file_prefix = "search_gen_state"
+
+    def __init__(self, searcher: Searcher, *, ids: IdSource | None = None) -> None:
+        if not isinstance(searcher, Searcher):
+            raise AssertionError(
+                f"SearchGenerator needs a Searcher, not {searcher!r}: subclass tune.search.Searcher"
+            )
+        self.searcher = searcher
+        self._ids: IdSource = ids or RandomIds()
+        self._root: int | None = None
+        self._counter = 0  # trials made so far
+        self._is_finished = False
+        self._template: TrialTemplate | None = None
+        self._config: dict[str, Any] = {}
+        self._aside = SetAside()
+        self._num_samples: int | None = None
+
+    @property
+    def metric(self) -> Any:  # noqa: ANN401
+        return self.searcher.metric
+
+    @property
+    def total_samples(self) -> int:
+        return self._num_samples or 0
+
+    def set_search_properties(
+        self,
+        metric: str | list[str] | None,
+        mode: str | list[str] | None,
+        config: dict[str, Any],
+        **spec: Any,  # noqa: ANN401
+    ) -> bool:
+        """The searcher sees the space with placeholders for objects and functions, as in trials' tags."""
+        space = inject_placeholders(config, SetAside())
+        return bool(
+            self._ask(
+                "set_search_properties", lambda: set_properties(self.searcher, metric, mode, space, spec)
+            )
+        )
+
+    def add_configurations(self, experiments: Experiments) -> None:
+        templates = as_templates(experiments)
+        if len(templates) != 1 or self._template is not None:
+            raise AssertionError("SearchGenerator takes one experiment: run several one after the other")
+        self._template = templates[0]
+        self._config = inject_placeholders(dict(self._template.param_space), self._aside)
+        if self._num_samples is None:  # a restored state says it
+            self._num_samples = self._template.samples
+
+    def next_trial(self) -> Trial | None:
+        if self._template is None or self.is_finished():
+            return None
+        trial_id = self._next_id()
+        suggestion = self._ask("suggest", lambda: self.searcher.suggest(trial_id))
+        if suggestion is None:
+            return None
+        if suggestion == Searcher.FINISHED:
+            self._is_finished = True
+            return None
+        if not isinstance(suggestion, dict):
+            raise TuneError(
+                f"the searcher {self._name} suggested {suggestion!r}: suggest() must return a dict, "
+                "None (ask again later) or Searcher.FINISHED"
+            )
+        return self._made(self._template, trial_id, suggestion)
+
+    def _made(self, template: TrialTemplate, trial_id: str, suggestion: dict[str, Any]) -> Trial:
+        self._counter += 1
+        config = _merged(self._config, suggestion)
+        tag = f"{self._counter}_{format_vars(flattened(config))}"
+        evaluated = {flat_name(path): value for path, value in flattened(suggestion).items()}
+        return template.make(trial_id, self._aside.resolve(config), evaluated, tag)
+
+    def _next_id(self) -> str:
+        """The same until a trial is made of it, so that asking again after None or after a crash repeats it."""
+        if self._root is None:
+            self._root = int(hex_digits(self._ids, 8), 16)
+        return f"{(self._root + self._counter * _ID_STEP) % 2**32:08x}"
+
+    def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
+        self._ask("on_trial_result", lambda: self.searcher.on_trial_result(trial_id, dict(result)))
+
+    def on_trial_complete(
+        self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
+    ) -> None:
+        told = None if result is None else dict(result)
+        self._ask(
+            "on_trial_complete", lambda: self.searcher.on_trial_complete(trial_id, result=told, error=error)
+        )
+
+    @property
+    def _name(self) -> str:
+        return type(self.searcher).__name__
+
+    def _ask(self, hook: str, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except MusterError:
+            raise
+        except Exception as error:
+            raise TuneError(
+                f"the searcher {self._name} raised {type(error).__name__} in {hook}(): {error}. "
+                "Fix the searcher, or use another `search_alg`"
+            ) from error
+
+    def is_finished(self) -> bool:
+        is_full = self._num_samples is not None and self._counter >= self._num_samples
+        return self._is_finished or is_full
+
+    def set_finished(self) -> None:
+        self._is_finished = True
+
+    def save_state(self) -> bytes:
+        """The counters and the searcher's own state, whose size and cost are the searcher's."""
+        state = _State(
+            version=1,
+            root=self._root,
+            counter=self._counter,
+            num_samples=self._num_samples,
+            is_finished=self._is_finished,
+            searcher=saved_searcher(self.searcher),
+        )
+        return msgpack.encode(state)
+
+    def restore_state(self, state: bytes) -> None:
+        """Go on from a saved state; the experiment may be added before or after."""
+        try:
+            saved = msgpack.decode(state, type=_State)
+        except (ValidationError, ValueError) as error:
+            raise RestoreError(f"SearchGenerator: this is not a saved state of it ({error})") from error
+        if saved.version != 1:
+            raise RestoreError(
+                f"SearchGenerator: its state has version {saved.version}; this muster reads version 1"
+            )
+        self._root, self._counter = saved.root, saved.counter
+        self._num_samples, self._is_finished = saved.num_samples, saved.is_finished
+        restore_searcher(self.searcher, saved.searcher)
+
+
+def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Containers of both copied, dicts merged deeply; a grid or expression is a value, not a dict."""
+    merged = copied(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        is_mergeable = (
+            isinstance(old, dict) and not is_sole_key(old, "grid_search") and not is_sole_key(old, "eval")
+        )
+        merged[key] = _merged(old, value) if is_mergeable and isinstance(value, dict) else copied(value)
+    return merged  # type: ignore[no-any-return]

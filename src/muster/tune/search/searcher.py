@@ -1,0 +1,192 @@
+"""Searcher: the base class of user-written search algorithms, with Ray's hook names."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from muster.errors import TuneError
+from muster.trials.model import Trial
+from muster.tune.search.state_files import newest_state_file, pickled, write_atomically
+
+logger = logging.getLogger(__name__)
+
+UNRESOLVED_SEARCH_SPACE = (
+    "{cls} was given `{par}` with domains of muster's search space; they are converted. "
+    "Or pass the space to the Tuner as `param_space`, or {cls}'s own kind of space."
+)
+UNDEFINED_SEARCH_SPACE = (
+    "{cls} has no search space: pass one when you make it (`{space}`), or to the Tuner as `param_space`."
+)
+UNDEFINED_METRIC_MODE = (
+    "{cls} does not know what to optimise: pass `metric` and `mode` when you make it, or to TuneConfig "
+    "(metric={metric!r}, mode={mode!r})."
+)
+
+
+class SearcherNotReady(TuneError, RuntimeError):
+    """A searcher was asked before it had a space, a metric and a mode."""
+
+
+class Searcher:
+    """Suggests configurations and learns from results.
+
+    Subclasses implement `suggest` and `on_trial_complete`. Everything else has a default; in particular, the
+    whole object is saved by pickling its attributes unless `save` and `restore` are overridden.
+
+    Args:
+        metric: The result key to optimise, or a list of keys.
+        mode: "min" or "max"; for a list of metrics a list of "min", "max" or "obs" (observed only).
+    """
+
+    FINISHED: ClassVar[str] = "FINISHED"
+    CKPT_FILE_TMPL: ClassVar[str] = "searcher-state-{}.pkl"
+
+    def __init__(self, metric: str | list[str] | None = None, mode: str | list[str] | None = None) -> None:
+        check_metric_and_mode(metric, mode)
+        self._metric, self._mode = metric, mode
+
+    @property
+    def metric(self) -> Any:  # noqa: ANN401 - a name or several
+        return getattr(self, "_metric", None)
+
+    @property
+    def mode(self) -> Any:  # noqa: ANN401
+        return getattr(self, "_mode", None)
+
+    def set_search_properties(
+        self,
+        metric: str | list[str] | None,
+        mode: str | list[str] | None,
+        config: dict[str, Any],
+        **spec: Any,  # noqa: ANN401
+    ) -> bool:
+        """Take what the experiment says; False when this searcher cannot, or has its own already."""
+        del metric, mode, config, spec
+        return False
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """A configuration; None: not now, ask again; FINISHED: no more."""
+        raise NotImplementedError
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Hear an intermediate result."""
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Hear the end of a trial; without a result it failed or reported nothing."""
+        raise NotImplementedError
+
+    def add_evaluated_point(
+        self,
+        parameters: dict[str, Any],
+        value: float,
+        error: bool = False,
+        pruned: bool = False,
+        intermediate_values: list[float] | None = None,
+    ) -> None:
+        """Learn from a point that was evaluated elsewhere."""
+        raise NotImplementedError
+
+    def add_evaluated_trials(self, trials_or_analysis: Any, metric: str) -> None:  # noqa: ANN401
+        """Learn from finished trials: a trial, several, or an object with `trials` (an analysis)."""
+        if type(self).add_evaluated_point is Searcher.add_evaluated_point:
+            raise NotImplementedError(f"{type(self).__name__} cannot learn from points evaluated elsewhere")
+        found = False
+        for trial in _trials_of(trials_or_analysis):
+            value = trial.last_result.get(metric)
+            is_error = trial.status == "ERROR"
+            found = found or value is not None
+            if value is None and not is_error:
+                continue
+            pruned = trial.status == "TERMINATED" and not trial.last_result.get("done", False)
+            self.add_evaluated_point(trial.config, value, error=is_error, pruned=pruned)
+        if not found:
+            warnings.warn(f"no trial reported '{metric}': is the name right?", stacklevel=2)
+
+    def set_max_concurrency(self, max_concurrent: int) -> bool:
+        """True when the searcher limits the number of unfinished trials itself from now on."""
+        del max_concurrent
+        return False
+
+    def get_state(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def save_state(self) -> bytes:
+        """Everything that decides the next suggestion; by default all attributes, pickled."""
+        return pickled(self.get_state())
+
+    def restore_state(self, state: bytes) -> None:
+        self.set_state(pickle.loads(state))
+
+    def save(self, checkpoint_path: str) -> None:
+        write_atomically(Path(checkpoint_path), self.save_state())
+
+    def restore(self, checkpoint_path: str) -> None:
+        self.restore_state(Path(checkpoint_path).read_bytes())
+
+    def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None:
+        """Write a new state file, atomically. A searcher that cannot be saved says so once and is skipped."""
+        from muster.tune.search.searcher_state import saved_searcher
+
+        try:
+            content = saved_searcher(self)
+        except NotImplementedError:
+            if not getattr(self, "_said_unsavable", False):
+                self._said_unsavable = True
+                logger.warning(
+                    "%s is not saved: its `save` is not implemented, so a resumed experiment starts it anew",
+                    type(self).__name__,
+                )
+            return
+        write_atomically(Path(checkpoint_dir) / self.CKPT_FILE_TMPL.format(session_str), content)
+
+    def restore_from_dir(self, checkpoint_dir: str) -> None:
+        """Read the newest state file of a directory."""
+        from muster.tune.search.searcher_state import restore_searcher
+
+        found = newest_state_file(checkpoint_dir, self.CKPT_FILE_TMPL.split("-{}", maxsplit=1)[0])
+        if found is None:
+            raise RuntimeError(
+                f"{checkpoint_dir} has no {self.CKPT_FILE_TMPL.format('*')}: nothing to restore"
+            )
+        restore_searcher(self, found.read_bytes())
+
+
+def check_metric_and_mode(metric: Any, mode: Any) -> None:  # noqa: ANN401 - users may pass anything
+    """AssertionError or ValueError, as Ray, when the two do not go together."""
+    if not metric or not mode:
+        return
+    if isinstance(metric, str) != isinstance(mode, str):
+        raise AssertionError(
+            f"metric and mode must both be strings or both lists, not {metric!r} and {mode!r}"
+        )
+    if isinstance(mode, str):
+        if mode not in ("min", "max"):
+            raise AssertionError(f"mode must be 'min' or 'max', not {mode!r}")
+    elif isinstance(mode, (list, tuple)):
+        if len(mode) != len(metric):
+            raise AssertionError(f"{len(metric)} metrics need as many modes, not {len(mode)}")
+        if any(one not in ("min", "max", "obs") for one in mode):
+            raise AssertionError(f"every mode must be 'min', 'max' or 'obs', not {mode!r}")
+    else:
+        raise ValueError(f"mode must be a string or a list, not {mode!r}")
+
+
+def _trials_of(source: Any) -> Iterable[Any]:  # noqa: ANN401
+    if isinstance(source, Trial):
+        return [source]
+    if isinstance(source, (list, tuple)):
+        return source
+    trials = getattr(source, "trials", None)
+    if trials is None:
+        raise NotImplementedError(f"cannot take trials from {source!r}: pass trials or an ExperimentAnalysis")
+    return trials  # type: ignore[no-any-return]

@@ -1,0 +1,124 @@
+"""VariantCursor: the variants of one specification, one at a time, resumable at any of them.
+
+A variant is found by index: per nesting level the index of the grid point and the place of the random stream
+before it was drawn. Nothing is listed, so a grid may have any size, and saving costs the depth of nesting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from muster.tune.search.domains import Function
+from muster.tune.search.paths import Path, at, filled, flat_name
+from muster.tune.search.random_stream import RandomStream, State, as_plain
+from muster.tune.search.sample_functions import RecursiveDependencyError, resolve_functions
+from muster.tune.search.unresolved import Unresolved, find_unresolved
+
+Variant = tuple[dict[Path, Any], Any]  # resolved variables by path, and the specification without open places
+Frame = list[Any]  # [index of a grid point, random state to draw it again]
+
+
+class _Level:
+    """One specification with open places, and the grid point to be taken next."""
+
+    __slots__ = ("before", "constants", "index", "open", "size", "spec")
+
+    def __init__(self, spec: Any, open_places: Unresolved) -> None:  # noqa: ANN401
+        self.spec = spec
+        self.open = open_places
+        self.size = open_places.size
+        self.index = 0
+        self.before: State | None = None
+        self.constants: dict[Path, Any] | None = None  # constant_grid_search: drawn once for the level
+
+
+class VariantCursor(Iterator[Variant]):
+    """Iterates over the variants of `spec`; `is_constant` shares random values between grid points."""
+
+    def __init__(
+        self,
+        spec: Any,  # noqa: ANN401
+        stream: RandomStream,
+        *,
+        is_constant: bool = False,
+        open_places: Unresolved | None = None,  # of `spec`, when the caller has looked already
+    ) -> None:
+        self._stream, self._is_constant = stream, is_constant
+        if open_places is None:
+            open_places = find_unresolved(iter([((), spec)]))
+        self._levels = [_Level(spec, open_places)]
+
+    def __next__(self) -> Variant:
+        while self._levels:
+            level = self._levels[-1]
+            if level.index >= level.size:
+                self._levels.pop()
+                continue
+            spec, deeper = self._take(level)
+            if not deeper:
+                return self._resolved_vars(spec), spec
+            self._levels.append(_Level(spec, deeper))
+        raise StopIteration
+
+    def frames(self) -> list[Frame]:
+        """Where it stands: one frame per level; every one but the last is inside a point it has taken."""
+        last = len(self._levels) - 1
+        return [
+            [level.index if i == last else level.index - 1, as_plain(level.before)]
+            for i, level in enumerate(self._levels)
+        ]
+
+    def restore(self, frames: list[Frame], now: State | None) -> None:
+        """Go to saved frames and to the place where the random stream stood then."""
+        if not frames:
+            self._levels = []
+        for i, (index, before) in enumerate(frames):
+            level = self._levels[-1]
+            level.index = index
+            self._stream.restore(before)
+            if i < len(frames) - 1:
+                spec, deeper = self._take(level)
+                self._levels.append(_Level(spec, deeper))
+            elif self._is_constant and before is not None:
+                self._drawn(level)
+        self._stream.restore(now)
+
+    def _take(self, level: _Level) -> tuple[Any, Unresolved]:
+        values = {**self._drawn(level), **level.open.grid_point(level.index)}
+        level.index += 1
+        spec = filled(level.spec, values)
+        functions = level.open.functions
+        if functions:
+            spec = resolve_functions(spec, functions, _call_with_spec)
+        return spec, find_unresolved((path, at(spec, path)) for path in level.open.paths)
+
+    def _drawn(self, level: _Level) -> dict[Path, Any]:
+        if level.constants is not None:
+            return level.constants
+        domains = level.open.domains
+        if not domains:
+            return {}
+        level.before = self._stream.state()
+        rng = self._stream.rng
+        drawn = {path: domain.sample(random_state=rng) for path, domain in domains.items()}
+        if self._is_constant:
+            level.constants = drawn
+        return drawn
+
+    def _resolved_vars(self, spec: Any) -> dict[Path, Any]:  # noqa: ANN401
+        # Always the final value. Ray shows a choice's container before its inner values are drawn, so that
+        # tags held addresses of objects, and compares values that can disagree; looked up, they cannot.
+        paths = dict.fromkeys(path for level in self._levels for path in level.open.paths)
+        return {path: at(spec, path) for path in paths}
+
+
+def _call_with_spec(path: Path, function: Function, spec: Any) -> Any:  # noqa: ANN401
+    try:
+        return function.call(spec)
+    except RecursiveDependencyError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"Failed to evaluate expression: {function!r} at {flat_name(path)}: {error}"
+        ) from error
