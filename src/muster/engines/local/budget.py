@@ -62,12 +62,10 @@ class Budget:
         for name, amount in units.items():
             if amount > free.get(name, 0):
                 return None
-        given: dict[str, int] | None = {}
-        if gpus:
-            first = {gpu: self._gpu_free[gpu] for gpu in prefer if gpu in self._gpu_free}
-            given = _place(gpus, {**first, **self._gpu_free})
-            if given is None:
-                return None
+        first = {gpu: self._gpu_free[gpu] for gpu in prefer if gpu in self._gpu_free}
+        given = _place(gpus, {**first, **self._gpu_free}) if gpus else {}
+        if given is None:
+            return None
         for name, amount in units.items():
             free[name] -= amount
         for gpu, amount in given.items():

@@ -26,7 +26,7 @@ Frame = tuple[int, bytes]
 
 
 class Kind(IntEnum):
-    """What a frame means; plain and pickled payloads of one meaning have two numbers."""
+    """What a frame means."""
 
     INIT = 1  # to zygote: how to be like the driver
     TRAINABLE = 2  # to zygote and workers: name and pickled code
@@ -35,16 +35,15 @@ class Kind(IntEnum):
     CHILD = 5  # from zygote: the child's pid
     GONE = 6  # from zygote: a child's exit status
     START = 10  # to workers: run a trial
-    START_PICKLED = 11
-    CONTINUE = 12
-    SAVE = 13
-    STOP = 14
-    STARTED = 20  # from workers
+    CONTINUE = 11
+    SAVE = 12
+    STOP = 13  # end this trial; payload says whether the process stays
+    QUIT = 14  # to idle workers: clean up and leave
+    STARTED = 20  # from workers: up, restored, about to train
     REPORT = 21
-    REPORT_PICKLED = 22
-    SAVED = 23
-    EXITED = 24
-    BEAT = 25
+    SAVED = 22
+    EXITED = 23
+    BEAT = 24
 
 
 def frame(kind: int, payload: bytes = b"") -> bytes:
@@ -54,7 +53,7 @@ def frame(kind: int, payload: bytes = b"") -> bytes:
     return HEADER.pack(len(payload), kind) + payload
 
 
-def pack(value: object) -> bytes:
+def pack(value: Any) -> bytes:  # noqa: ANN401 - anything plain
     """Plain data to bytes; ValueError when it is not plain."""
     return marshal.dumps(value, _MARSHAL)
 
@@ -88,16 +87,19 @@ def pickled(value: object) -> bytes:
     try:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception:  # noqa: BLE001 - any object may refuse in any way; the second pickler has the last word
-        import cloudpickle
+        import cloudpickle  # type: ignore[import-untyped]
 
         return bytes(cloudpickle.dumps(value))
 
 
-def packed(value: object, plain: Kind, by_pickle: Kind) -> bytes:
-    """A whole frame, the fast way when the value is plain."""
-    if is_plain(value):
-        return frame(plain, pack(value))
-    return frame(by_pickle, pickled(value))
+def portable(value: object) -> Any:  # noqa: ANN401 - the value itself, or bytes
+    """The value when it is plain, else its pickle as bytes: what `pack` can take. Undone by `opened`."""
+    return value if is_plain(value) else pickled(value)
+
+
+def opened(value: Any) -> Any:  # noqa: ANN401
+    """Undo `portable`; raises what unpickling raises."""
+    return pickle.loads(value) if type(value) is bytes else value
 
 
 class FrameReader:

@@ -1,0 +1,127 @@
+"""What the engine knows about one process and about one trial, and the pipes to it."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from typing import Any
+
+from muster.engines.local.budget import Grant
+from muster.engines.local.pipe import Frame, FrameReader
+from muster.engines.local.verdict import Verdict
+from muster.session.progress import Signature
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.commands import StartTrial
+from muster.trials.events import TrialFailure
+
+_CHUNK = 1 << 18
+ProcessKey = tuple[str, PlacementGroupFactory, tuple[str, ...]]
+
+
+class Role(Enum):
+    """What a process is doing."""
+
+    SPARE = "spare"  # warm, never used
+    BUSY = "busy"
+    IDLE = "idle"  # kept for another trial
+    LEAVING = "leaving"  # said good-bye; its end has not been seen yet
+
+
+class Desk:
+    """One worker process as the driver sees it."""
+
+    __slots__ = (
+        "frames",
+        "heard_at",
+        "key",
+        "outbox",
+        "pid",
+        "read_fd",
+        "role",
+        "run",
+        "ticks",
+        "token",
+        "version",
+        "write_fd",
+    )
+
+    def __init__(self, token: int, read_fd: int, write_fd: int, *, version: int, now: float) -> None:
+        self.token = token
+        self.read_fd = read_fd
+        self.write_fd = write_fd
+        self.frames = FrameReader()
+        self.outbox = b""
+        self.pid = 0
+        self.role = Role.SPARE
+        self.run: Run | None = None
+        self.key: ProcessKey | None = None
+        self.version = version  # of the set of trainables it knows
+        self.heard_at = now
+        self.ticks: int | None = None
+
+    def read(self) -> list[Frame] | tuple[Frame, ...] | None:
+        """Frames that have arrived; None at the end of the stream."""
+        try:
+            data = os.read(self.read_fd, _CHUNK)
+        except BlockingIOError:
+            return ()
+        if not data:
+            return None
+        return self.frames.feed(data)  # type: ignore[return-value]
+
+    def write(self, data: bytes) -> bool:
+        """Send without waiting; False when some of it has to wait for `flush`."""
+        if self.outbox:
+            self.outbox += data
+            return False
+        try:
+            sent = os.write(self.write_fd, data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return True  # it has ended; the zygote tells us how
+        if sent == len(data):
+            return True
+        self.outbox = data[sent:]
+        return False
+
+    def flush(self) -> bool:
+        waiting, self.outbox = self.outbox, b""
+        return not waiting or self.write(waiting)
+
+    def close(self) -> None:
+        os.close(self.read_fd)
+        os.close(self.write_fd)
+
+
+class Run:
+    """One StartTrial that has not been answered by TrialExited yet."""
+
+    __slots__ = (
+        "command",
+        "desk",
+        "due_at",
+        "failure",
+        "grant",
+        "kill_at",
+        "last_result",
+        "limit_at",
+        "reused",
+        "stopping",
+        "verdict",
+        "who",
+    )
+
+    def __init__(self, command: StartTrial) -> None:
+        self.command = command
+        self.desk: Desk | None = None  # None: waits for resources
+        self.grant: Grant | None = None
+        self.who = Signature(trial_id=command.trial_id, config=dict(command.config))
+        self.reused = False
+        self.stopping = False
+        self.verdict: Verdict | None = None
+        self.failure: TrialFailure | None = None  # why we ended it ourselves
+        self.last_result: dict[str, Any] = {}
+        self.due_at: float | None = None  # when patience with a gentle stop ends
+        self.kill_at: float | None = None
+        self.limit_at: float | None = None

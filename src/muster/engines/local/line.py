@@ -1,0 +1,76 @@
+"""The worker's end of its two pipes: blocking frames, a lock for the heartbeat, and what to do at the end."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from collections import deque
+from typing import NoReturn
+
+from muster.engines.local.pipe import Frame, FrameReader, Kind, frame
+
+_CHUNK = 1 << 16
+_BEAT = frame(Kind.BEAT)
+
+
+class Line:
+    """Frames to and from the driver."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self._read_fd = read_fd
+        self._write_fd = write_fd
+        self._reader = FrameReader()
+        self._frames: deque[Frame] = deque()
+        self._sending = threading.Lock()
+
+    def receive(self) -> Frame:
+        """The next frame; when the driver is gone this process ends, with all it started."""
+        frames = self._frames
+        while not frames:
+            data = os.read(self._read_fd, _CHUNK)
+            if not data:
+                end_group()
+            frames.extend(self._reader.feed(data))
+        return frames.popleft()
+
+    def send(self, data: bytes) -> None:
+        with self._sending:
+            sent = os.write(self._write_fd, data)
+            while sent < len(data):
+                data = data[sent:]
+                sent = os.write(self._write_fd, data)
+
+    def was_told(self, kind: Kind) -> bool:
+        """Whether a frame of this kind has arrived already; takes nothing away and does not wait."""
+        while select.select([self._read_fd], [], [], 0)[0]:
+            data = os.read(self._read_fd, _CHUNK)
+            if not data:
+                end_group()
+            self._frames.extend(self._reader.feed(data))
+        return any(known == kind for known, _ in self._frames)
+
+    def watch(self, beat_s: float, parent_pid: int) -> None:
+        """Start the thread that tells the driver we live, and ends us when the driver does not."""
+        threading.Thread(
+            target=self._beat, args=(beat_s, parent_pid), name="muster-heartbeat", daemon=True
+        ).start()
+
+    def _beat(self, beat_s: float, parent_pid: int) -> None:
+        hangup = select.poll()
+        hangup.register(self._write_fd, 0)  # 0: only errors, that is, the driver closed its end
+        while True:
+            if hangup.poll(beat_s * 1000) or os.getppid() != parent_pid:
+                end_group()
+            try:
+                self.send(_BEAT)
+            except OSError:
+                end_group()
+
+
+def end_group() -> NoReturn:
+    """End this process and everything it started, at once."""
+    if os.getpgid(0) == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

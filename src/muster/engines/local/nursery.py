@@ -1,0 +1,124 @@
+"""The driver's end of the zygote: asks for children, learns their pids and how they ended. Never blocks.
+
+LocalEngine owns it. When the zygote itself dies, `take` says so and the owner makes another nursery.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from muster.engines.local import surroundings
+from muster.engines.local.pipe import Frame, FrameReader, Kind, frame, pack
+from muster.engines.local.zygote import BOOT
+
+_CHUNK = 1 << 18
+
+
+class Nursery:
+    """One zygote process."""
+
+    def __init__(self, *, warm: bool, beat_s: float, env: Mapping[str, str], quiet: bool) -> None:
+        ours, theirs = socket.socketpair()
+        path = "\n".join(entry or os.getcwd() for entry in sys.path)
+        silence = subprocess.DEVNULL if quiet else None
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    BOOT.format(module="zygote"),
+                    path,
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                ],
+                pass_fds=[theirs.fileno()],
+                env=surroundings.child_environment(env),
+                stdin=subprocess.DEVNULL,
+                stdout=silence,
+                stderr=silence,
+                start_new_session=True,  # Ctrl-C in the terminal is the driver's to handle
+            )
+        ours.setblocking(False)
+        self._control = ours
+        self._frames = FrameReader()
+        self._outbox: deque[tuple[bytes, Sequence[int]]] = deque()
+        self._owner_pid = os.getpid()
+        self._send(frame(Kind.INIT, pack((list(sys.argv), warm, beat_s))))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def fileno(self) -> int:
+        return self._control.fileno()
+
+    @property
+    def has_more_to_send(self) -> bool:
+        return bool(self._outbox)
+
+    def register(self, name: str, blob: bytes) -> None:
+        self._send(frame(Kind.TRAINABLE, pack((name, blob))))
+
+    def hatch(self, token: int) -> tuple[int, int]:
+        """Ask for a child; our ends of its pipes (read, write). Frames may be written at once."""
+        from_child, child_writes = os.pipe()
+        child_reads, to_child = os.pipe()
+        os.set_blocking(from_child, False)
+        os.set_blocking(to_child, False)
+        self._send(frame(Kind.FORK, pack(token)), (child_reads, child_writes))
+        return from_child, to_child
+
+    def signal(self, token: int, number: int, *, whole_group: bool = False) -> None:
+        """Signal a child; nothing happens when it has ended."""
+        self._send(frame(Kind.KILL, pack((token, int(number), whole_group))))
+
+    def _send(self, data: bytes, fds: Sequence[int] = ()) -> None:
+        self._outbox.append((data, fds))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what fits."""
+        while self._outbox:
+            data, fds = self._outbox[0]
+            try:
+                sent = socket.send_fds(self._control, [data], fds) if fds else self._control.send(data)
+            except BlockingIOError:
+                return
+            except OSError:
+                sent = len(data)  # the zygote is gone; `take` tells the owner
+            for fd in fds:
+                os.close(fd)
+            if sent < len(data):
+                self._outbox[0] = (data[sent:], ())
+            else:
+                self._outbox.popleft()
+
+    def take(self) -> Sequence[Frame] | None:
+        """What the zygote told us; None when it is gone."""
+        try:
+            data = self._control.recv(_CHUNK)
+        except BlockingIOError:
+            return ()
+        except OSError:
+            return None
+        return self._frames.feed(data) if data else None
+
+    def close(self, patience_s: float = 5.0) -> None:
+        """End the zygote, which ends all its children first."""
+        self._control.close()
+        for _, fds in self._outbox:
+            for fd in fds:
+                os.close(fd)
+        self._outbox.clear()
+        if os.getpid() != self._owner_pid:
+            return  # a fork of the driver may drop its copy, but must not end anybody
+        try:
+            self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

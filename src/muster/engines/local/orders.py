@@ -1,0 +1,48 @@
+"""StartTrial as bytes for a worker, and what the worker reads from them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from muster.engines.local.pipe import Kind, frame, opened, pack, portable, unpack
+
+Bundles = tuple[list[dict[str, float]], str]
+
+
+class Order(NamedTuple):
+    """Everything a worker needs to know about one trial."""
+
+    trial_id: str
+    trial_name: str
+    trainable_name: str
+    config: Any  # plain, or a pickle until `read_order`
+    bundles: Bundles
+    trial_dir: str
+    experiment_name: str
+    checkpoint_path: str | None
+    checkpoint_metrics: Any
+    checkpoint_index: int
+    log_to_file: tuple[str | None, str | None]
+    stays_when_done: bool
+    env: Mapping[str, str]
+
+
+def write_order(order: Order) -> bytes:
+    """A START frame; raises what pickling raises."""
+    sendable = order._replace(
+        config=portable(order.config), checkpoint_metrics=portable(order.checkpoint_metrics)
+    )
+    return frame(Kind.START, pack(tuple(sendable)))
+
+
+def read_order(payload: bytes) -> Order:
+    """The worker's side; `config` may still be a pickle: opening it runs user code, see `open_config`."""
+    order = Order(*unpack(payload))
+    return order._replace(checkpoint_metrics=opened(order.checkpoint_metrics))
+
+
+def open_config(order: Order) -> dict[str, Any]:
+    """A config of the trial's own; raises what unpickling raises."""
+    config = opened(order.config)
+    return config if type(config) is dict else dict(config)

@@ -1,0 +1,143 @@
+"""Runs one trainable inside a worker: a function to its end, a class step by step until it is told to stop.
+
+Classes are known by their methods (setup, step, save_checkpoint, load_checkpoint, reset_config, cleanup);
+the constructor takes the config and calls setup, as Ray's does.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import warnings
+from collections.abc import Callable
+from numbers import Number
+from types import GeneratorType
+from typing import Any
+
+from muster.engines.local.trial_session import Saved, TrialSession, refuse_tensors
+from muster.session.publish import checkpoint_name, publish_staged, staging_path
+
+DICT_CHECKPOINT = "_dict_checkpoint.pkl"
+
+
+class ResetRefused(Exception):
+    """A class trainable cannot take another config in the same process."""
+
+
+class CheckpointMissing(Exception):
+    """The checkpoint to go on from is not there any more."""
+
+
+def run_function(function: Callable[[Any], Any], config: dict[str, Any], session: TrialSession) -> None:
+    """Call it; what it returns or yields is reported too."""
+    session.begin()
+    output = function(config)
+    if isinstance(output, GeneratorType):
+        for value in output:
+            _report_value(value, session)
+    else:
+        _report_value(output, session)
+
+
+def _report_value(value: object, session: TrialSession) -> None:
+    refuse_tensors(value)
+    if isinstance(value, dict | Number):
+        if value:
+            session.report(value if isinstance(value, dict) else {"_metric": value})
+        else:
+            warnings.warn(
+                f"a trainable returned {value!r}, which is not reported; report it instead", stacklevel=2
+            )
+    elif value is not None and (not isinstance(value, str | list | tuple) or value):
+        raise ValueError(f"a trainable may return or yield a dict or a number, not {type(value).__name__}")
+
+
+class ClassRun:
+    """An instance of a class trainable; lives as long as the process, through resets."""
+
+    def __init__(self, kind: Callable[..., Any], config: dict[str, Any]) -> None:
+        self._trainable = kind(config=config)
+        self._log_result = getattr(self._trainable, "log_result", None)
+
+    def reset(self, config: dict[str, Any]) -> None:
+        """Take another config, or raise ResetRefused."""
+        reset_config = getattr(self._trainable, "reset_config", None)
+        self._trainable.config = config
+        if reset_config is None or not reset_config(config):
+            name = type(self._trainable).__name__
+            raise ResetRefused(
+                f"{name}.reset_config did not return True; implement it or do not reuse processes"
+            )
+
+    def load(self, path: str) -> None:
+        """Hand a checkpoint to load_checkpoint: the dict that was saved, or the directory."""
+        require_checkpoint(path)
+        saved = os.path.join(path, DICT_CHECKPOINT)
+        if os.path.exists(saved):
+            with open(saved, "rb") as stream:
+                self._trainable.load_checkpoint(pickle.load(stream))
+        else:
+            self._trainable.load_checkpoint(path)
+
+    def train(self, session: TrialSession, trial_dir: str) -> None:
+        """Step after step; ends by the exception that a stop raises."""
+        session.on_save = lambda: self._save(session, trial_dir)
+        while True:
+            session.begin()
+            result = self._trainable.step()
+            if not isinstance(result, dict):
+                raise TypeError(f"step() must return a dict, not {type(result).__name__}")
+            if self._log_result is not None:
+                self._log_result(result)
+            session.report(result)
+
+    def _save(self, session: TrialSession, trial_dir: str) -> Saved:
+        index = session.checkpoint_index + 1
+        name = checkpoint_name(index)
+        partial = staging_path(trial_dir, name)
+        os.makedirs(partial, exist_ok=True)
+        try:
+            answer = self._trainable.save_checkpoint(partial)
+        except NotImplementedError:
+            os.rmdir(partial)
+            return None, f"{type(self._trainable).__name__} has no save_checkpoint"
+        try:
+            _write_answer(answer, partial)
+            session.note_checkpoint(index, publish_staged(partial, trial_dir, name))
+        except OSError as error:
+            _discard(partial)
+            return None, f"the checkpoint could not be written: {error}"
+        return index, ""
+
+    def cleanup(self) -> None:
+        cleanup = getattr(self._trainable, "cleanup", None)
+        if cleanup is not None:
+            cleanup()
+
+
+def require_checkpoint(path: str) -> None:
+    """A local directory must be there; other places are looked at when they are read."""
+    if "://" not in path and not os.path.isdir(path):
+        raise CheckpointMissing(f"the checkpoint {path} does not exist any more")
+
+
+def _write_answer(answer: object, folder: str) -> None:
+    if isinstance(answer, dict):
+        from muster.engines.local.pipe import pickled
+
+        with open(os.path.join(folder, DICT_CHECKPOINT), "wb") as stream:
+            stream.write(pickled(answer))
+    elif isinstance(answer, str) and os.path.normpath(answer) != os.path.normpath(folder):
+        raise ValueError(
+            f"save_checkpoint was given {folder} and returned {answer}; return the same, or a dict"
+        )
+    elif answer is not None and not isinstance(answer, str):
+        raise TypeError(
+            f"save_checkpoint may return a dict, its directory or None, not {type(answer).__name__}"
+        )
+
+
+def _discard(folder: str) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)

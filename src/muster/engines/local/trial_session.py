@@ -1,0 +1,153 @@
+"""The Session of a trial in a worker: numbers results, publishes checkpoints, waits for the answer."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from muster.base.clock import Clock
+from muster.engines.local.line import Line
+from muster.engines.local.orders import Order
+from muster.engines.local.pipe import Kind, frame, is_plain, pack, pickled, unpack
+from muster.session.channel import TrialStopped
+from muster.session.checkpoint import Checkpoint
+from muster.session.context import TuneContext
+from muster.session.progress import Progress
+from muster.session.publish import checkpoint_name, publish_copy, publish_staged, staging_path
+from muster.trials.bundles import PlacementGroupFactory
+
+Saved = tuple["int | None", str]  # checkpoint index, or why there is none
+
+
+class UnsendableResult(TypeError):
+    """A reported value cannot leave the trial's process."""
+
+
+class TrialSession:
+    """One trial's side of the lock-step protocol."""
+
+    def __init__(self, order: Order, line: Line, clock: Clock) -> None:
+        self._order = order
+        self._line = line
+        self._clock = clock
+        self._pid = os.getpid()
+        self._turn = threading.RLock()  # user threads may report, one at a time
+        self._context: TuneContext | None = None
+        self.progress = Progress()
+        self.checkpoint_index = order.checkpoint_index
+        self.stopped = False
+        self.stays_when_stopped = False
+        self.on_save: Callable[[], Saved] = self._save_of_function
+        self._last_report_saved: int | None = None
+        self._checkpoint = Checkpoint(order.checkpoint_path) if order.checkpoint_path else None
+        if order.checkpoint_path:
+            self.progress.resume(order.checkpoint_metrics or {})
+        self._resumed_at = clock.monotonic()
+
+    @property
+    def context(self) -> TuneContext:
+        if self._context is None:
+            order = self._order
+            bundles, strategy = order.bundles
+            self._context = TuneContext(
+                experiment_name=order.experiment_name,
+                trial_name=order.trial_name,
+                trial_id=order.trial_id,
+                trial_dir=order.trial_dir,
+                resources=PlacementGroupFactory(bundles, strategy),
+            )
+        return self._context
+
+    def get_checkpoint(self) -> Checkpoint | None:
+        return self._checkpoint
+
+    def begin(self) -> None:
+        """The first iteration's time starts now."""
+        self._resumed_at = self._clock.monotonic()
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
+        elapsed_s = self._clock.monotonic() - self._resumed_at
+        if os.getpid() != self._pid:
+            raise RuntimeError("report() was called in a process that the trial forked; call it in the trial")
+        with self._turn:
+            if self.stopped:
+                raise TrialStopped
+            body = self._sendable(metrics)
+            index = None if checkpoint is None else self._publish(checkpoint)
+            now = self._clock.now()
+            stamp = self.progress.advance(metrics, elapsed_s=elapsed_s, now=now)
+            self._last_report_saved = index
+            self._line.send(frame(Kind.REPORT, pack((body, index, now, stamp))))
+            self._wait()
+            self._resumed_at = self._clock.monotonic()
+
+    def _sendable(self, metrics: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a plain dict, or its pickle
+        if is_plain(metrics):
+            return metrics
+        refuse_tensors(metrics)
+        try:
+            return pickled(dict(metrics))
+        except Exception as error:
+            raise UnsendableResult(_name_the_culprit(metrics, error)) from error
+
+    def _wait(self) -> None:
+        while True:
+            kind, payload = self._line.receive()
+            if kind == Kind.CONTINUE:
+                return
+            if kind == Kind.STOP:
+                self.stopped = True
+                self.stays_when_stopped = unpack(payload)
+                raise TrialStopped
+            if kind == Kind.SAVE:
+                self._line.send(frame(Kind.SAVED, pack(self.on_save())))
+
+    def _publish(self, checkpoint: Checkpoint) -> int:
+        if not isinstance(checkpoint, Checkpoint):
+            raise TypeError(f"checkpoint must be a Checkpoint, not {type(checkpoint).__name__}")
+        if self._line.was_told(Kind.STOP):
+            self._wait()  # nobody would take note of it; raises
+        index = self.checkpoint_index + 1
+        trial_dir, name = self._order.trial_dir, checkpoint_name(index)
+        if checkpoint._is_local:
+            target = publish_copy(checkpoint.path, trial_dir, name)
+        else:
+            target = publish_staged(checkpoint.to_directory(staging_path(trial_dir, name)), trial_dir, name)
+        return self.note_checkpoint(index, target)
+
+    def note_checkpoint(self, index: int, path: str) -> int:
+        """A checkpoint of this number is in place."""
+        self.checkpoint_index = index
+        self._checkpoint = Checkpoint(path)
+        return index
+
+    def _save_of_function(self) -> Saved:
+        """A function saves when it reports; asked in between, its last report is the answer."""
+        return self._last_report_saved, ""
+
+
+def refuse_tensors(metrics: object) -> None:
+    """ValueError for a torch tensor anywhere inside: it would drag torch, and its device, into the driver."""
+    torch = sys.modules.get("torch")
+    if torch is not None and _holds(metrics, torch.Tensor):
+        raise ValueError("a torch tensor was reported; report numbers: call .item() or .tolist() on it first")
+
+
+def _holds(value: object, kind: type) -> bool:
+    if isinstance(value, kind):
+        return True
+    if isinstance(value, Mapping):
+        return any(_holds(item, kind) for item in value.values())
+    return isinstance(value, list | tuple | set) and any(_holds(item, kind) for item in value)
+
+
+def _name_the_culprit(metrics: Mapping[str, Any], error: Exception) -> str:
+    for key, value in metrics.items():
+        try:
+            pickled(value)
+        except Exception:  # noqa: BLE001 - as above
+            return f"the reported value {key!r} ({type(value).__name__}) cannot be pickled: {error}"
+    return f"the reported metrics cannot be pickled: {error}"

@@ -1,0 +1,76 @@
+"""How a trial ended, as the worker tells it: an exception becomes kind, message, traceback and pickle."""
+
+from __future__ import annotations
+
+import traceback
+from types import TracebackType
+
+from muster.engines.local.pipe import Kind, frame, pack, pickled
+from muster.engines.local.running import CheckpointMissing, ResetRefused
+from muster.engines.local.trial_session import UnsendableResult
+
+MESSAGE_LINES = 20
+# is_done, stays, kind, message, traceback, exception
+Verdict = tuple[bool, bool, "str | None", str, str, "bytes | None"]
+
+
+class CodeUnreadable(Exception):
+    """The trainable or its config could not be unpickled in this process."""
+
+
+def ended(*, is_done: bool, stays: bool) -> Verdict:
+    """It ended without error."""
+    return (is_done, stays, None, "", "", None)
+
+
+def failed(error: BaseException, *, whole_message: bool = False) -> Verdict:
+    """It raised."""
+    cause = error.__cause__ if isinstance(error, CodeUnreadable) and error.__cause__ else error
+    lines = traceback.format_exception(type(cause), cause, _user_part(cause.__traceback__))
+    text = "".join(lines).rstrip("\n")
+    message = text if whole_message else shortened(text)
+    return (False, False, _kind(error), message, text, _pickle_of(cause))
+
+
+def told(verdict: Verdict) -> bytes:
+    """The frame that says so."""
+    return frame(Kind.EXITED, pack(verdict))
+
+
+def shortened(text: str) -> str:
+    """At most 20 lines: the first, and as many of the last as fit, because the error stands at the end."""
+    lines = text.splitlines()
+    if len(lines) <= MESSAGE_LINES:
+        return text
+    return "\n".join([lines[0], "  ...", *lines[-(MESSAGE_LINES - 2) :]])
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "out-of-memory"
+    if isinstance(error, ResetRefused):
+        return "reset-refused"
+    if isinstance(error, CheckpointMissing):
+        return "start"
+    if isinstance(error, UnsendableResult | CodeUnreadable):
+        return "unpicklable"
+    return "user-error"
+
+
+def _user_part(trace: TracebackType | None) -> TracebackType | None:
+    """Without our own frames at the top; all of it when nothing else is there."""
+    here = trace
+    while here is not None and "muster.engines.local" in here.tb_frame.f_globals.get("__name__", ""):
+        here = here.tb_next
+    return here or trace
+
+
+def _pickle_of(error: BaseException) -> bytes | None:
+    import pickle
+
+    try:
+        data = pickled(error)
+        pickle.loads(data)  # many exceptions pickle well and then cannot be built again
+    except Exception:  # noqa: BLE001 - user exceptions may refuse in any way
+        return None
+    return data

@@ -1,0 +1,176 @@
+"""A trial's process: waits for orders, runs one trial after the other, tells how each ended.
+
+Entered from the zygote after a fork (`become_worker`), or as a fresh interpreter (`main`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import traceback
+from types import FrameType
+from typing import Any, NoReturn
+
+from muster.base.clock import Clock, SystemClock
+from muster.engines.local import surroundings
+from muster.engines.local.forking import die_with_parent
+from muster.engines.local.line import Line
+from muster.engines.local.orders import Order, open_config, read_order
+from muster.engines.local.output import Output, flush
+from muster.engines.local.pipe import FrameReader, Kind, frame, pack, unpack
+from muster.engines.local.running import ClassRun, require_checkpoint, run_function
+from muster.engines.local.shelf import Shelf
+from muster.engines.local.trial_session import TrialSession
+from muster.engines.local.verdict import CodeUnreadable, Verdict, ended, failed, told
+from muster.session.channel import TrialStopped, install, uninstall
+
+
+class Worker:
+    """Serves trials until it is told to leave, or one of them fails."""
+
+    def __init__(self, line: Line, shelf: Shelf, clock: Clock) -> None:
+        self._line = line
+        self._shelf = shelf
+        self._clock = clock
+        self._output = Output()
+        self._instance: ClassRun | None = None
+        self._home = os.getcwd()
+        self._location = (os.getpid(), surroundings.hostname(), surroundings.node_ip())
+
+    def serve(self) -> None:
+        """Take frames until there is nothing more to do here."""
+        while True:
+            kind, payload = self._line.receive()
+            if kind == Kind.TRAINABLE:
+                self._shelf.put(*unpack(payload))
+            elif kind == Kind.QUIT:
+                break
+            elif kind == Kind.START:
+                verdict = self._trial(read_order(payload))
+                if not verdict[1]:
+                    self._clean_up()
+                    self._line.send(told(verdict))
+                    return
+                self._line.send(told(verdict))
+            # Anything else was meant for a trial that has ended meanwhile.
+        self._clean_up()
+
+    def _trial(self, order: Order) -> Verdict:
+        session: TrialSession | None = None
+        try:
+            self._settle_in(order)
+            session = TrialSession(order, self._line, self._clock)
+            token = install(session, whole_process=True)
+            try:
+                self._run(order, session)
+            finally:
+                uninstall(token)
+                self._move_out()
+        except TrialStopped:
+            return ended(is_done=False, stays=session is not None and session.stays_when_stopped)
+        except SystemExit as leaving:
+            if leaving.code not in (None, 0):
+                return failed(leaving)
+        except BaseException as error:  # noqa: BLE001 - whatever user code raises is this trial's outcome
+            whole = surroundings.environment().get("RAY_AIR_FULL_TRACEBACKS") == "1"
+            return failed(error, whole_message=whole)
+        return ended(is_done=True, stays=order.stays_when_done)
+
+    def _run(self, order: Order, session: TrialSession) -> None:
+        try:
+            trainable, config = self._shelf.get(order.trainable_name), open_config(order)
+        except Exception as error:
+            raise CodeUnreadable(str(error)) from error
+        if order.checkpoint_path:
+            require_checkpoint(order.checkpoint_path)
+        if isinstance(trainable, type):
+            run = self._instance_for(trainable, config)
+            if order.checkpoint_path:
+                run.load(order.checkpoint_path)
+            self._tell_started(is_function=False)
+            run.train(session, order.trial_dir)
+        else:
+            self._tell_started(is_function=True)
+            run_function(trainable, config, session)
+
+    def _tell_started(self, *, is_function: bool) -> None:
+        self._line.send(frame(Kind.STARTED, pack((*self._location, is_function))))
+
+    def _instance_for(self, kind: type, config: dict[str, Any]) -> ClassRun:
+        if self._instance is None:
+            self._instance = ClassRun(kind, config)
+        else:
+            self._instance.reset(config)
+        return self._instance
+
+    def _settle_in(self, order: Order) -> None:
+        env = surroundings.environment()
+        env.update(order.env)
+        os.makedirs(order.trial_dir, exist_ok=True)
+        self._output.redirect(order.trial_dir, order.log_to_file)
+        env.setdefault("TUNE_ORIG_WORKING_DIR", self._home)
+        if env.get("RAY_CHDIR_TO_TRIAL_DIR", "1") != "0":
+            os.chdir(order.trial_dir)
+
+    def _move_out(self) -> None:
+        self._output.restore()
+        os.chdir(self._home)
+
+    def _clean_up(self) -> None:
+        if self._instance is not None:
+            try:
+                self._instance.cleanup()
+            except Exception:  # noqa: BLE001 - user code; the trial's outcome stands already
+                traceback.print_exc()
+
+
+def become_worker(line: Line, shelf: Shelf, *, beat_s: float, parent_pid: int) -> NoReturn:
+    """Be a worker in this process, and leave it in the end."""
+    signal.signal(signal.SIGTERM, _stop_politely)
+    line.watch(beat_s, parent_pid)
+    code = 0
+    try:
+        Worker(line, shelf, SystemClock()).serve()
+    except TrialStopped:
+        pass
+    except BaseException:  # noqa: BLE001 - the last place that can say anything
+        traceback.print_exc()
+        code = 70
+    leave(code)
+
+
+def _stop_politely(number: int, where: FrameType | None) -> None:
+    raise TrialStopped
+
+
+def leave(code: int) -> NoReturn:
+    """End the process as an interpreter would, but without waiting for threads that user code left behind."""
+    try:
+        atexit._run_exitfuncs()
+    finally:
+        flush()
+        os._exit(code)
+
+
+def main() -> NoReturn:
+    """A fresh interpreter: `sys.argv` is path, read, write, shelf, beat, parent."""
+    read_fd, write_fd, shelf_fd = (int(text) for text in sys.argv[2:5])
+    beat_s, parent_pid = float(sys.argv[5]), int(sys.argv[6])
+    die_with_parent(parent_pid)
+    shelf = Shelf()
+    for kind, payload in FrameReader().feed(_whole(shelf_fd)):
+        if kind == Kind.INIT:
+            sys.argv[:] = unpack(payload)
+        else:
+            shelf.put(*unpack(payload))
+    shelf.load_all()
+    become_worker(Line(read_fd, write_fd), shelf, beat_s=beat_s, parent_pid=parent_pid)
+
+
+def _whole(fd: int) -> bytes:
+    """All of a file from its beginning; its position is shared with other processes, so it is not moved."""
+    data = os.pread(fd, os.fstat(fd).st_size, 0)
+    os.close(fd)
+    return data

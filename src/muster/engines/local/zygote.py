@@ -1,0 +1,251 @@
+"""The helper process from which trials are born: single-threaded, with the user's imports done.
+
+Forks a child per request where that is safe, else starts fresh interpreters. It is the parent of every
+worker: it reaps them, kills their process groups, and takes all of them along when the driver is gone.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections import deque
+from types import FrameType
+from typing import IO, NoReturn
+
+from muster.engines.local.forking import (
+    be_killed_first,
+    die_with_parent,
+    fork_is_safe,
+    fresh_randomness,
+    prepare_death_signal,
+)
+from muster.engines.local.line import Line
+from muster.engines.local.output import flush
+from muster.engines.local.pipe import FrameReader, Kind, frame, pack, unpack
+from muster.engines.local.shelf import Shelf
+from muster.engines.local.worker import become_worker
+
+MAX_FDS = 200
+LOOK_MS = 1000
+BOOT = (
+    "import sys; sys.path[:] = sys.argv[1].split(chr(10)); "
+    "from muster.engines.local.{module} import main; main()"
+)
+
+
+class Zygote:
+    """Serves the driver's requests until the driver is gone."""
+
+    def __init__(self, control: socket.socket, driver_pid: int) -> None:
+        self._control = control
+        self._driver_pid = driver_pid
+        self._frames = FrameReader()
+        self._fds: deque[int] = deque()
+        self._children: dict[int, int] = {}  # pid -> token
+        self._popen: dict[int, subprocess.Popen[bytes]] = {}  # started interpreters, by pid
+        self._shelf = Shelf()
+        self._saved: IO[bytes] | None = None  # frames that a fresh interpreter needs
+        self._forks: bool | None = None  # None: find out
+        self._warm = True
+        self._beat_s = 5.0
+        self._wake = _woken_by_children()
+
+    def serve(self) -> None:
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        poller.register(self._wake, select.POLLIN)
+        while os.getppid() == self._driver_pid:
+            for fd, _ in poller.poll(LOOK_MS):
+                if fd == self._wake:
+                    os.read(fd, 4096)
+                elif not self._take():
+                    return
+            self._reap()
+
+    def _take(self) -> bool:
+        """Handle what the driver sent; False when it is gone."""
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, 1 << 20, MAX_FDS)
+        except ConnectionResetError:
+            return False
+        self._fds.extend(fds)
+        for kind, payload in self._frames.feed(data) if data else ():
+            self._handle(kind, payload)
+        return bool(data)
+
+    def _handle(self, kind: int, payload: bytes) -> None:
+        if kind == Kind.FORK:
+            self._make_child(unpack(payload), self._fds.popleft(), self._fds.popleft())
+        elif kind == Kind.KILL:
+            self._kill(*unpack(payload))
+        elif kind == Kind.TRAINABLE:
+            self._keep(frame(kind, payload))
+            self._shelf.put(*unpack(payload))
+            self._forks = None
+        elif kind == Kind.INIT:
+            argv, self._warm, self._beat_s = unpack(payload)
+            self._keep(frame(kind, pack(argv)))
+            sys.argv[:] = argv
+
+    def _keep(self, data: bytes) -> None:
+        if self._saved is None:
+            self._saved = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this process
+        self._saved.write(data)
+        self._saved.flush()
+
+    def _may_fork(self) -> bool:
+        if self._forks is None:
+            if self._warm and sys.platform.startswith("linux"):
+                self._shelf.load_all()
+                flush()
+                prepare_death_signal()
+            self._forks = self._warm and fork_is_safe()
+            gc.collect()
+            gc.freeze()  # children do not touch, hence do not copy, what is here now
+        return self._forks
+
+    def _make_child(self, token: int, read_fd: int, write_fd: int) -> None:
+        try:
+            if self._may_fork():
+                pid = self._fork(read_fd, write_fd)
+            else:
+                pid = self._start_interpreter(read_fd, write_fd)
+        except OSError as error:
+            self._tell(Kind.GONE, (token, 0, f"no process could be made: {error}"))
+            return
+        finally:
+            os.close(read_fd)
+            os.close(write_fd)
+        self._children[pid] = token
+        self._tell(Kind.CHILD, (token, pid))
+
+    def _fork(self, read_fd: int, write_fd: int) -> int:
+        parent_pid = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._be_child(read_fd, write_fd, parent_pid)
+            except BaseException:  # noqa: BLE001 - must never return into the zygote's loop
+                traceback.print_exc()
+            finally:
+                os._exit(70)
+        return pid
+
+    def _be_child(self, read_fd: int, write_fd: int, parent_pid: int) -> NoReturn:
+        os.setsid()
+        die_with_parent(parent_pid)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._control.close()
+        for fd in (self._wake, *self._fds):
+            os.close(fd)
+        if self._saved is not None:
+            self._saved.close()
+        be_killed_first()
+        fresh_randomness()
+        become_worker(Line(read_fd, write_fd), self._shelf, beat_s=self._beat_s, parent_pid=parent_pid)
+
+    def _start_interpreter(self, read_fd: int, write_fd: int) -> int:
+        saved = -1 if self._saved is None else self._saved.fileno()
+        numbers = [read_fd, write_fd, saved, self._beat_s, os.getpid()]
+        made = subprocess.Popen(
+            [sys.executable, "-c", BOOT.format(module="worker"), "\n".join(sys.path), *map(str, numbers)],
+            pass_fds=[fd for fd in (read_fd, write_fd, saved) if fd >= 0],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._popen[made.pid] = made
+        return made.pid
+
+    def _kill(self, token: int, number: int, whole_group: bool) -> None:
+        for pid, known in self._children.items():
+            if known == token:
+                _signal(pid, number, whole_group=whole_group)
+
+    def _reap(self) -> None:
+        """Tell the driver who ended, and end what they have left behind."""
+        while self._children:
+            pid, status = _next_ended()
+            if not pid:
+                return
+            token = self._children.pop(pid, None)
+            started = self._popen.pop(pid, None)
+            if started is not None:
+                started.returncode = 0  # reaped here; Popen shall not wait for it
+            if token is not None:
+                self._tell(Kind.GONE, (token, status, ""))
+
+    def _tell(self, kind: Kind, body: tuple[int, int] | tuple[int, int, str]) -> None:
+        try:
+            self._control.sendall(frame(kind, pack(body)))
+        except OSError:
+            return  # the driver is gone; the loop sees that next
+
+    def end_all(self) -> None:
+        """Kill every worker with all that it started, and wait until they are gone."""
+        for pid in self._children:
+            _signal(pid, signal.SIGKILL, whole_group=True)
+        for pid in self._children:
+            try:
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                continue
+
+
+def _next_ended() -> tuple[int, int]:
+    """One ended child and its wait status, its process group killed; (0, 0) when none has ended."""
+    try:
+        if hasattr(os, "waitid"):
+            # Look before reaping: until then the pid, hence the group's number, cannot be anybody else's.
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
+                return 0, 0
+            _signal(ended.si_pid, signal.SIGKILL, whole_group=True)
+            return os.waitpid(ended.si_pid, 0)
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid:
+            _signal(pid, signal.SIGKILL, whole_group=True)
+        return pid, status
+    except ChildProcessError:
+        return 0, 0
+
+
+def _signal(pid: int, number: int, *, whole_group: bool) -> None:
+    """A child that was just made may not lead its group yet: so it is also meant by itself."""
+    for send in (os.killpg, os.kill) if whole_group else (os.kill,):
+        try:
+            send(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def _woken_by_children() -> int:
+    """A descriptor that becomes readable when a child ends."""
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(read_fd, False)
+    os.set_blocking(write_fd, False)
+    signal.signal(signal.SIGCHLD, _ignore)
+    signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    return read_fd
+
+
+def _ignore(number: int, where: FrameType | None) -> None:
+    """Only the wake-up descriptor matters."""
+
+
+def main() -> NoReturn:
+    """Entry of the helper process: `sys.argv` is path, control descriptor, driver's pid."""
+    control = socket.socket(fileno=int(sys.argv[2]))
+    zygote = Zygote(control, int(sys.argv[3]))
+    try:
+        zygote.serve()
+    finally:
+        zygote.end_all()
+        os._exit(0)

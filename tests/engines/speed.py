@@ -1,0 +1,152 @@
+"""How fast the embedded engine is, as functions that a benchmark can call. Run this file to see the numbers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+import cloudpickle
+
+from muster.base.clock import SystemClock
+from muster.engines.local.engine import LocalEngine
+from muster.session import report
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.commands import ContinueTrial, StartTrial
+from muster.trials.events import TrialExited, TrialReported
+
+ONE_CPU = PlacementGroupFactory([{"CPU": 1}])
+
+
+def many_reports(config):
+    for step in range(config["steps"]):
+        report({"loss": 0.1 * step, "step": step})
+
+
+def one_report(config):
+    report({"loss": config["x"]})
+
+
+def start(trial_id: str, name: str, config: dict, folder: str, **changes) -> StartTrial:
+    return StartTrial(
+        trial_id=trial_id,
+        trial_name=f"{name}_{trial_id}",
+        trainable_name=name,
+        config=config,
+        resources=ONE_CPU,
+        trial_dir=os.path.join(folder, trial_id),
+        experiment_name="speed",
+        **changes,
+    )
+
+
+def engine(*functions, **changes) -> LocalEngine:
+    trainables = {f.__name__: cloudpickle.dumps(f) for f in functions}
+    return LocalEngine(clock=SystemClock(), trainables=trainables, capacity={"CPU": 2}, **changes)
+
+
+def pipe_round_trips_per_s(count: int = 20_000) -> float:
+    """Two processes, two pipes, 40 bytes there and back."""
+    to_read, to_write = os.pipe()
+    back_read, back_write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(to_write)
+        while data := os.read(to_read, 100):
+            os.write(back_write, data)
+        os._exit(0)
+    os.close(to_read)
+    os.close(back_write)
+    began = time.perf_counter()
+    for _ in range(count):
+        os.write(to_write, b"x" * 40)
+        os.read(back_read, 100)
+    took = time.perf_counter() - began
+    os.close(to_write)
+    os.close(back_read)
+    os.waitpid(pid, 0)
+    return count / took
+
+
+def results_per_s(count: int = 20_000, concurrent: int = 1) -> float:
+    """Reports of trials that do nothing else, through poll and submit."""
+    with tempfile.TemporaryDirectory() as folder, engine(many_reports) as running:
+        running._budget._free["CPU"] = 10_000 * concurrent  # all at once, whatever this machine has
+        for k in range(concurrent):
+            running.submit(start(f"t{k}", "many_reports", {"steps": count // concurrent}, folder))
+        seen, left, began = 0, concurrent, 0.0
+        while left:
+            for event in running.poll(10.0):
+                if type(event) is TrialReported:
+                    began = began or time.perf_counter()
+                    seen += 1
+                    running.submit(ContinueTrial(trial_id=event.trial_id))
+                elif type(event) is TrialExited:
+                    assert event.failure is None, event
+                    left -= 1
+        return (seen - 1) / (time.perf_counter() - began)
+
+
+def trials_per_s(count: int, *, reuse: bool) -> float:
+    """Trials with one report each, two at a time, process start and end included."""
+    with tempfile.TemporaryDirectory() as folder, engine(one_report) as running:
+        submitted = ended = 0
+        began = 0.0
+        while ended < count:
+            while submitted < count and submitted - ended < 2:
+                command = start(f"t{submitted}", "one_report", {"x": 1.0}, folder, may_reuse=reuse)
+                running.submit(command)
+                submitted += 1
+            for event in running.poll(10.0):
+                if type(event) is TrialReported:
+                    began = began or time.perf_counter()
+                    running.submit(ContinueTrial(trial_id=event.trial_id))
+                elif type(event) is TrialExited:
+                    assert event.failure is None, event
+                    ended += 1
+        return (ended - 1) / (time.perf_counter() - began)
+
+
+FIRST = """
+import time
+began = time.perf_counter()
+import sys, tempfile
+import cloudpickle
+from muster.base.clock import SystemClock
+from muster.engines.local.engine import LocalEngine
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.commands import StartTrial
+from muster.trials.events import TrialReported
+def train(config):
+    from muster.session import report
+    report({"loss": 1.0})
+engine = LocalEngine(clock=SystemClock(), trainables={"train": cloudpickle.dumps(train)})
+engine.submit(StartTrial(trial_id="t", trial_name="t", trainable_name="train", config={"x": 1},
+    resources=PlacementGroupFactory([{"CPU": 1}]), trial_dir=tempfile.mkdtemp(), experiment_name="e"))
+while not any(type(event) is TrialReported for event in engine.poll(10.0)):
+    pass
+print((time.perf_counter() - began) * 1000)
+engine.close()
+"""
+
+
+def first_result_ms() -> float:
+    """From the first line of a fresh interpreter to the first result, imports included."""
+    ran = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
+    return float(ran.stdout)
+
+
+def main() -> None:
+    pipe = pipe_round_trips_per_s()
+    one = results_per_s()
+    print(f"raw pipe {pipe:,.0f}/s, one trial {one:,.0f} results/s, ratio {one / pipe:.2f}")
+    print(f"16 trials {results_per_s(concurrent=16):,.0f} results/s")
+    print(f"reused {trials_per_s(3000, reuse=True):,.0f} trials/s")
+    print(f"fresh {trials_per_s(600, reuse=False):,.0f} trials/s")
+    print(f"first result {min(first_result_ms() for _ in range(3)):,.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
