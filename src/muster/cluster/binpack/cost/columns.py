@@ -126,7 +126,7 @@ class _Generator:
         """New patterns; those that hold nothing or are repeated are left out."""
         rows = np.unique(np.hstack([types[:, None], loads]), axis=0)
         rows = rows[rows[:, 1:].any(axis=1)]
-        types, loads = rows[:, 0].astype(np.int64), rows[:, 1:]
+        types, loads = rows[:, 0].astype(np.int64), rows[:, 1:].astype(np.float64)
         limits = (types[:, None] == self.capped).astype(float)
         if self.total_binds:
             limits = np.hstack([limits, np.ones((len(types), 1))])

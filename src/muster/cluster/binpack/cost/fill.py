@@ -82,7 +82,7 @@ class _Filling:
         self.items = items
         self.wish = wish
         self.loads = np.zeros((len(free), len(items.size)))
-        self.rows = np.arange(len(free))
+        self.rows: Ints = np.arange(len(free))
         self.free = free.copy()
         self.weights = weights
         self.weighed = items.size.shape[1] if weights[:, items.real :].any() else items.real

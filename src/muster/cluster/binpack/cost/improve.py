@@ -11,7 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from muster.cluster.binpack.cost.arrays import Bins, Floats, Ints, Items, Layout, Market, Purchase, load_size
+from muster.cluster.binpack.cost.arrays import (
+    Bins,
+    Bools,
+    Floats,
+    Ints,
+    Items,
+    Layout,
+    Market,
+    Purchase,
+    load_size,
+)
 from muster.cluster.binpack.cost.columns import Fractional
 from muster.cluster.binpack.cost.nodes import fill_nodes
 from muster.cluster.binpack.cost.purchase import Till, buy_greedily
@@ -76,7 +86,7 @@ class _Search:
     def _spare_room(self, kept: _Machines) -> Bins:
         nodes = self.bins.free[self.rows] - load_size(self.loads[self.rows], self.items)
         machines = self.market.size[kept.types] - load_size(kept.loads, self.items)
-        at_nodes = np.ones((len(self.rows), self.loads.shape[1]), dtype=bool)
+        at_nodes: Bools = np.ones((len(self.rows), self.loads.shape[1]), dtype=bool)
         if self.bins.allowed is not None:
             at_nodes = self.bins.allowed[self.rows]
         allowed = np.vstack([at_nodes, self.market.allowed[kept.types]])

@@ -97,7 +97,7 @@ class _Greedy:
         self.cost = till.market.cost + rent
         self.weights = weightings_for(till.items, len(self.cost))
         self.loads = np.zeros((len(self.cost), len(till.left)))
-        self.stale = np.ones(len(self.cost), dtype=bool)
+        self.stale: Bools = np.ones(len(self.cost), dtype=bool)
 
     def step(self) -> bool:
         till, market = self.till, self.till.market

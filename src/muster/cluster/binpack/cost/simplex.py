@@ -100,7 +100,7 @@ class Master:
     def _refactor(self) -> None:
         """Throw away the rounding errors that pivots left behind."""
         try:
-            self._inverse = np.linalg.inv(self._columns[self.basis].T)
+            self._inverse = np.asarray(np.linalg.inv(self._columns[self.basis].T), dtype=np.float64)
         except np.linalg.LinAlgError:
             return  # the basis is all but singular: the inverse at hand is the better one
         self._amounts = np.maximum(np.einsum("ij,j->i", self._inverse, self._rhs), 0.0)

@@ -81,14 +81,14 @@ class Stock:
         self.scale = scale
         self.type_size = scale.rooms(types)
         self.type_labels = labels
-        self.cost = np.zeros(len(types))
-        self.room = np.zeros(len(types))
+        self.cost: Floats = np.zeros(len(types))
+        self.room: Floats = np.zeros(len(types))
         self.total_room = np.inf
         self.free = scale.rooms([])
         self.growth = scale.rooms([])  # by how much a bin could grow in place
         self.grown: list[int] = []
         self.machines: list[int] = []  # types of the bins after the nodes
-        self.tier = np.zeros(0, dtype=np.int64)
+        self.tier: Ints = np.zeros(0, dtype=np.int64)
         self.bin_labels: list[Mapping[str, str]] = []
         self.carried: dict[tuple[str, str | None], set[int]] = {}
 
