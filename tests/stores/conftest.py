@@ -4,4 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("muster.testing.store_writes", "muster.testing.store_past")
+pytest.register_assert_rewrite(
+    "muster.testing.store_writes", "muster.testing.store_past", "muster.testing.trial_store_contract"
+)
