@@ -104,3 +104,10 @@ def test_what_is_taken_and_given_back_leaves_nothing_changed(have, need):
     node, ask = Resources(have), Resources(need)
     back = node.minus(ask).plus(ask)
     assert {name: back.units(name) for name in have} == have
+
+
+def test_people_read_memory_in_gigabytes():
+    assert str(Resources.of({"memory": 2.5e9, "CPU": 4, "GPU": 0.25})) == "CPU: 4, GPU: 0.25, memory: 2.5 GB"
+    assert str(Resources.of({"object_store_memory": 40, "memory": 64 * 2**30})) == (
+        "memory: 68.719 GB, object_store_memory: 40"
+    )

@@ -64,7 +64,7 @@ class Resources(Mapping[str, int]):
         return f"Resources({self})"
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}: {value / SCALE:g}" for name, value in self.key)
+        return ", ".join(shown(name, value / SCALE) for name, value in self.key)
 
     @property
     def key(self) -> ItemKey:
@@ -122,6 +122,15 @@ class Resources(Mapping[str, int]):
 
 
 EMPTY = Resources()
+
+_IN_BYTES = frozenset({"memory", "object_store_memory"})
+
+
+def shown(name: str, quantity: float) -> str:
+    """One quantity for people: `CPU: 4`, `memory: 2.5 GB`."""
+    if name in _IN_BYTES and quantity >= 1e6:
+        return f"{name}: {round(quantity / 1e9, 3):g} GB"
+    return f"{name}: {quantity:g}"
 
 
 def implicit_units(name: str) -> int:

@@ -16,7 +16,6 @@ from muster.cluster.plan import Reason
 MAX_ROWS = 20  # per section; programs read --json
 MAX_NAMES = 3
 
-BYTES = ("memory", "object_store_memory")
 
 GOOD, BAD, QUIET, HEADING = "green", "bold red", "dim", "bold"
 
@@ -177,15 +176,7 @@ def _names(names: Sequence[str]) -> str:
 
 def _shape(resources: Resources) -> str:
     """`{CPU: 4, memory: 2.5 GB}`."""
-    return (
-        "{" + ", ".join(_amount(name, value) for name, value in sorted(resources.to_floats().items())) + "}"
-    )
-
-
-def _amount(name: str, quantity: float) -> str:
-    if name in BYTES and quantity >= 1e6:
-        return f"{name}: {_decimal(quantity / 1e9)} GB"
-    return f"{name}: {_decimal(quantity)}"
+    return f"{{{resources}}}"
 
 
 def _decimal(number: float) -> str:

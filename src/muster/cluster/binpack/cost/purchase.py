@@ -112,5 +112,5 @@ class _Greedy:
         best = int(ratio.argmax()) if len(ratio) else -1
         if best < 0 or ratio[best] <= 0 or not till.buy(best, self.loads[best].copy()):
             return False
-        self.stale = (self.loads > till.left).any(axis=1)
+        self.stale = np.asarray((self.loads > till.left).any(axis=1))
         return True
