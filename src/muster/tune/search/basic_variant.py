@@ -28,7 +28,7 @@ class BasicVariantGenerator(SearchAlgorithm):
     """Every grid point for each sample; random values drawn for each trial.
 
     Grids are never listed, whatever their size. A saved state holds indices and the random stream; a
-    generator that was given the same space goes on from it with the trials that the saved one would have made.
+    generator that was given the same space goes on from it with the trials that the saved one would make.
 
     Args:
         points_to_evaluate: Configurations to begin with, as nested dicts; each replaces one sample, and what

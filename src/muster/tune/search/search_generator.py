@@ -77,11 +77,7 @@ class SearchGenerator(SearchAlgorithm):
     ) -> bool:
         """The searcher sees the space with placeholders for objects and functions, as in trials' tags."""
         space = inject_placeholders(config, SetAside())
-        return bool(
-            self._ask(
-                "set_search_properties", lambda: set_properties(self.searcher, metric, mode, space, spec)
-            )
-        )
+        return bool(set_properties(self.searcher, metric, mode, space, spec))
 
     def add_configurations(self, experiments: Experiments) -> None:
         templates = as_templates(experiments)
@@ -117,7 +113,7 @@ class SearchGenerator(SearchAlgorithm):
         return template.make(trial_id, self._aside.resolve(config), evaluated, tag)
 
     def _next_id(self) -> str:
-        """The same until a trial is made of it, so that asking again after None or after a crash repeats it."""
+        """The same until a trial is made of it: asking again after None, or after a crash, repeats it."""
         if self._root is None:
             self._root = int(hex_digits(self._ids, 8), 16)
         return f"{(self._root + self._counter * _ID_STEP) % 2**32:08x}"

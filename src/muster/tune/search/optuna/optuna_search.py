@@ -1,0 +1,412 @@
+"""OptunaSearch: Optuna's samplers as a Searcher, by ask and tell."""
+
+from __future__ import annotations
+
+import logging
+import math
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import msgpack
+
+from muster.base.clock import SystemClock
+from muster.errors import ConfigError
+from muster.trials.model import DEFAULT_METRIC, TRAINING_ITERATION
+from muster.tune.search.optuna.convert import ConvertedSpace
+from muster.tune.search.optuna.study_state import StudyRecord, wake_random
+from muster.tune.search.paths import unflattened
+from muster.tune.search.searcher import (
+    UNDEFINED_METRIC_MODE,
+    UNDEFINED_SEARCH_SPACE,
+    UNRESOLVED_SEARCH_SPACE,
+    Searcher,
+    SearcherNotReady,
+    check_metric_and_mode,
+)
+from muster.tune.search.state_files import pickled
+from muster.tune.search.unresolved import has_unresolved_values
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+    from optuna.storages import BaseStorage
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial, Trial, TrialState
+
+logger = logging.getLogger(__name__)
+
+DEFINE_BY_RUN_WARN_THRESHOLD_S = 1.0
+Space = Mapping[str, Any] | Callable[..., Any]
+
+
+class OptunaSearch(Searcher):
+    """Suggestions by Optuna (`pip install "muster[optuna]"`).
+
+    Several metrics make a multi-objective study. A metric with mode "obs" is not optimised, but kept as
+    a user attribute of the trial; with a sampler that has a `constraints_func`, every number of a trial's last
+    result is, so that the function can read it from `trial.user_attrs`. Results of running trials become
+    intermediate values (one objective only).
+
+    Args:
+        space: A search space, Optuna's distributions by name, or a function that asks a trial for its values
+            (define-by-run) and may return a dict of constants. Usually left to the Tuner's `param_space`.
+        metric: The result key to optimise, or several.
+        mode: "min" or "max", or as many of them as there are metrics.
+        points_to_evaluate: Configurations to begin with.
+        sampler: An Optuna sampler; by default TPE.
+        study_name: The name of the study, by default "optuna"; in a storage that has it, it is continued.
+        storage: An Optuna storage or its URL; by default in memory, saved with the experiment. With a storage
+            of its own, the study is not part of the saved state: after a crash it may be ahead of it.
+        seed: Of the default sampler.
+        evaluated_rewards: The results of `points_to_evaluate`, when they are known.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - Ray's signature
+        self,
+        space: Space | None = None,
+        metric: str | list[str] | None = None,
+        mode: str | list[str] | None = None,
+        points_to_evaluate: list[dict[str, Any]] | None = None,
+        sampler: BaseSampler | None = None,
+        study_name: str | None = None,
+        storage: BaseStorage | str | None = None,
+        seed: int | None = None,
+        evaluated_rewards: list[Any] | None = None,
+    ) -> None:
+        _require_optuna()
+        super().__init__(metric=metric, mode=mode)
+        self._points = list(points_to_evaluate or ())
+        self._rewards = list(evaluated_rewards or ())
+        if self._rewards and len(self._rewards) != len(self._points):
+            raise ValueError(
+                f"{len(self._points)} points_to_evaluate, {len(self._rewards)} evaluated_rewards: give one each"
+            )
+        self._sampler = _checked_sampler(sampler, seed)
+        self._study_name = study_name or "optuna"
+        self._storage = storage
+        self._space: Space | None = None
+        self._converted: ConvertedSpace | None = None
+        self._ot_study: Study | None = None
+        self._record = StudyRecord()
+        self._settings: bytes | None = None  # pickled metric, mode and space
+        self._live: dict[str, int] = {}  # trial id -> number in the study
+        self._completed: dict[str, None] = {}
+        self._is_exhausted = False
+        if space is not None:
+            if isinstance(space, Mapping) and has_unresolved_values(dict(space)):
+                logger.warning(UNRESOLVED_SEARCH_SPACE.format(cls="OptunaSearch", par="space"))
+            self._set_space(space)
+        self._start_if_ready()
+
+    # Set-up.
+
+    @staticmethod
+    def convert_search_space(spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Optuna's distributions by flat name."""
+        return dict(ConvertedSpace(spec).distributions)
+
+    def set_search_properties(
+        self,
+        metric: str | list[str] | None,
+        mode: str | list[str] | None,
+        config: dict[str, Any],
+        **spec: Any,  # noqa: ANN401
+    ) -> bool:
+        """False when there is a space already; a metric and a mode that are missing are taken even then."""
+        del spec
+        check_metric_and_mode(metric, mode)
+        self._settings = None
+        is_new = not self._space
+        if is_new:
+            self._set_space(config)
+        if is_new or not self._metric:
+            self._metric = metric or self._metric
+        if is_new or not self._mode:
+            self._mode = mode or self._mode
+        self._start_if_ready()
+        return is_new
+
+    def _set_space(self, space: Space) -> None:
+        self._space = space
+        if isinstance(space, Mapping):
+            self._converted = ConvertedSpace(space)
+
+    def _start_if_ready(self) -> None:
+        if self._mode and not self._metric:
+            self._metric = DEFAULT_METRIC
+        if not self._space or not self._mode or self._ot_study is not None:
+            return
+        self._ot_study = self._new_study()
+        if self._rewards:
+            for point, reward in zip(self._points, self._rewards, strict=True):
+                self.add_evaluated_point(point, reward)
+        else:
+            for point in self._points:
+                self._ot_study.enqueue_trial(self._params_of(point))
+
+    def _new_study(self) -> Study:
+        import optuna
+
+        directions: list[Literal["minimize", "maximize"]] = [
+            "minimize" if mode == "min" else "maximize" for _, mode in self._objectives()
+        ]
+        if not directions:
+            raise ValueError("OptunaSearch: every mode is 'obs', so there is nothing to optimise")
+        verbosity = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # "A new study created" tells our users nothing
+        try:
+            return optuna.create_study(
+                storage=self._storage,
+                sampler=self._sampler,
+                study_name=self._study_name,
+                directions=directions,
+                load_if_exists=True,
+            )
+        finally:
+            optuna.logging.set_verbosity(verbosity)
+
+    def _metrics(self) -> list[tuple[str, str]]:
+        if isinstance(self._metric, str):
+            return [(self._metric, str(self._mode))]
+        return list(zip(self._metric or (), self._mode or (), strict=True))
+
+    def _objectives(self) -> list[tuple[str, str]]:
+        return [(metric, mode) for metric, mode in self._metrics() if mode != "obs"]
+
+    def _params_of(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        return self._converted.params(point) if self._converted is not None else dict(point)
+
+    def _ready_study(self) -> Study:
+        if not self._space:
+            raise SearcherNotReady(UNDEFINED_SEARCH_SPACE.format(cls="OptunaSearch", space="space"))
+        if not self._metric or not self._mode or self._ot_study is None:
+            raise SearcherNotReady(
+                UNDEFINED_METRIC_MODE.format(cls="OptunaSearch", metric=self._metric, mode=self._mode)
+            )
+        return self._ot_study
+
+    @property
+    def study(self) -> Study:
+        """The Optuna study, for those who want to look into it."""
+        return self._ready_study()
+
+    # Ask.
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        study = self._ready_study()
+        if trial_id in self._live:  # asked again: the same answer
+            return self._suggestion(self._frozen(study, self._live[trial_id]))
+        if self._is_exhausted:
+            return self.FINISHED
+        trial = study.ask(self._converted.distributions if self._converted is not None else None)
+        try:
+            suggestion = self._suggestion(trial)
+        except BaseException:
+            study.tell(trial, state=_state("FAIL"))
+            raise
+        self._live[trial_id] = trial.number
+        return suggestion
+
+    def _suggestion(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
+        if self._converted is not None:
+            return self._converted.suggestion(trial.params)
+        constants = self._run_space_function(trial)
+        return unflattened({**trial.params, **constants})
+
+    def _run_space_function(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
+        clock = SystemClock()
+        started = clock.monotonic()
+        constants = self._space(trial) if callable(self._space) else None
+        took_s = clock.monotonic() - started
+        if took_s > DEFINE_BY_RUN_WARN_THRESHOLD_S:
+            logger.warning(
+                "OptunaSearch: the space function took %.1f s; it should only ask the trial for values, "
+                "and leave the training to the trainable",
+                took_s,
+            )
+        if constants is None:
+            return {}
+        if not isinstance(constants, dict) or not all(isinstance(key, str) for key in constants):
+            raise TypeError(
+                f"OptunaSearch: the space function must return None or a dict by names, not {constants!r}"
+            )
+        return constants
+
+    # Tell.
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        if trial_id in self._completed:
+            logger.warning("OptunaSearch: trial %s reported after it had completed; ignored", trial_id)
+            return
+        objectives = self._objectives()
+        number = self._live.get(trial_id)
+        if number is None or len(objectives) != 1:  # Optuna has no intermediate values of several objectives
+            return
+        value, step = _number(result.get(objectives[0][0])), result.get(TRAINING_ITERATION)
+        if value is not None and isinstance(step, int) and step >= 0:
+            study = self._ready_study()
+            study._storage.set_trial_intermediate_value(self._storage_id(study, number), step, value)
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        if trial_id in self._completed:
+            logger.warning("OptunaSearch: trial %s completed twice; the second time is ignored", trial_id)
+            return
+        number = self._live.pop(trial_id, None)
+        if number is None:
+            return
+        self._completed[trial_id] = None
+        study = self._ready_study()
+        self._keep_attributes(study, number, result or {})
+        values = [_number((result or {}).get(metric)) for metric, _ in self._objectives()]
+        known = [value for value in values if value is not None]
+        if len(known) == len(values):
+            # Optuna refuses NaN as a value; to its samplers such a trial has failed.
+            is_usable = not any(math.isnan(value) for value in known)
+            self._tell(study, number, known if is_usable else None, "COMPLETE" if is_usable else "FAIL")
+        else:
+            self._tell(study, number, None, "FAIL" if error or len(values) > 1 else "PRUNED")
+
+    def _keep_attributes(self, study: Study, number: int, result: Mapping[str, Any]) -> None:
+        names = [metric for metric, mode in self._metrics() if mode == "obs"]
+        if getattr(study.sampler, "_constraints_func", None) is not None:
+            names = list(result)
+        for name in names:
+            value = _number(result.get(name))
+            if value is not None:
+                study._storage.set_trial_user_attr(self._storage_id(study, number), name, value)
+
+    def _tell(self, study: Study, number: int, values: Sequence[float] | None, state: str) -> None:
+        # Some samplers (grid, brute force) call study.stop() when they have nothing left, which Optuna allows
+        # only inside its own loop; we are that loop here.
+        study._thread_local.in_optimize_loop = True
+        try:
+            study.tell(number, values, state=_state(state))
+        except Exception as error:  # noqa: BLE001 - a sampler's fault must not end the experiment
+            logger.warning(
+                "OptunaSearch: the study did not take the result of its trial %s: %s", number, error
+            )
+        finally:
+            study._thread_local.in_optimize_loop = False
+        self._is_exhausted = self._is_exhausted or study._stop_flag
+
+    def add_evaluated_point(
+        self,
+        parameters: dict[str, Any],
+        value: Any,  # noqa: ANN401 - a number, or one per objective
+        error: bool = False,
+        pruned: bool = False,
+        intermediate_values: list[float] | None = None,
+    ) -> None:
+        """A trial made elsewhere: COMPLETE, or FAIL, or PRUNED."""
+        import optuna
+
+        study = self._ready_study()
+        if self._converted is None:
+            raise TypeError(
+                "OptunaSearch: evaluated points need a space of distributions, not a define-by-run function"
+            )
+        params = self._converted.params(parameters)
+        state = "FAIL" if error else "PRUNED" if pruned else "COMPLETE"
+        values = None if state == "FAIL" or value is None else _as_list(value)
+        trial = optuna.trial.create_trial(
+            state=_state(state),
+            values=values,
+            params=params,
+            distributions={name: self._converted.distributions[name] for name in params},
+            intermediate_values=dict(enumerate(intermediate_values or ())),
+        )
+        study.add_trial(trial)
+
+    # State.
+
+    def save_state(self) -> bytes:
+        """Sampler, unfinished suggestions and, unless the user gave a storage, all trials of the study.
+
+        Each trial is encoded once, when it is first saved as finished; besides that, a save copies all bytes.
+        """
+        study = self._ot_study
+        return msgpack.encode(
+            {
+                "version": 1,
+                "settings": self._saved_settings(),
+                "sampler": pickled(self._sampler),
+                "study": None if study is None or self._storage is not None else self._record.encoded(study),
+                "live": self._live,
+                "completed": list(self._completed),
+                "is_exhausted": self._is_exhausted,
+            }
+        )
+
+    def _saved_settings(self) -> bytes:
+        """Made once. A space that cannot be pickled is left out; whoever restores then has to bring it."""
+        if self._settings is None:
+            try:
+                self._settings = pickled((self._metric, self._mode, self._space))
+            except Exception:  # noqa: BLE001 - whatever a user's object raises
+                self._settings = pickled((self._metric, self._mode, None))
+        return self._settings
+
+    def restore_state(self, state: bytes) -> None:
+        """Stand where the saved one stood. A space that this one was made with is kept."""
+        saved = msgpack.decode(state)
+        metric, mode, space = pickle.loads(saved["settings"])
+        self._metric, self._mode = metric or self._metric, mode or self._mode
+        self._sampler = pickle.loads(saved["sampler"])
+        if not self._space and space:
+            self._set_space(space)
+        self._live, self._completed = saved["live"], dict.fromkeys(saved["completed"])
+        self._is_exhausted = saved["is_exhausted"]
+        self._ot_study, self._record, self._settings = None, StudyRecord(), None
+        if saved["study"] is not None:
+            self._ot_study = self._new_study()
+            self._record.fill(self._ot_study, saved["study"])
+        elif self._storage is not None and self._space and self._mode:
+            self._ot_study = self._new_study()
+
+    @staticmethod
+    def _storage_id(study: Study, number: int) -> int:
+        return study._storage.get_trial_id_from_study_id_trial_number(study._study_id, number)
+
+    def _frozen(self, study: Study, number: int) -> FrozenTrial:
+        return study._storage.get_trial(self._storage_id(study, number))
+
+
+def _require_optuna() -> None:
+    try:
+        import optuna  # noqa: F401
+    except ImportError as error:
+        raise ConfigError('OptunaSearch needs optuna: pip install "muster[optuna]"') from error
+
+
+def _checked_sampler(sampler: BaseSampler | None, seed: int | None) -> BaseSampler:
+    from optuna.samplers import BaseSampler, TPESampler
+
+    if sampler is None:
+        sampler = TPESampler(seed=seed)
+    elif not isinstance(sampler, BaseSampler):
+        raise AssertionError(f"sampler must be an Optuna sampler, not {sampler!r}")
+    elif seed is not None:
+        logger.warning("OptunaSearch: `seed` is for the default sampler; give it to your sampler instead")
+    wake_random(sampler)
+    return sampler
+
+
+def _state(name: str) -> TrialState:
+    from optuna.trial import TrialState
+
+    return TrialState[name]
+
+
+def _number(value: Any) -> float | None:  # noqa: ANN401 - whatever a trial reported
+    if value is None or isinstance(value, str):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _as_list(value: Any) -> list[float]:  # noqa: ANN401
+    return [float(one) for one in value] if isinstance(value, (list, tuple)) else [float(value)]
