@@ -1,0 +1,172 @@
+"""Checkpoint directories: published whole or not at all, checked before use, deleted only when that is safe.
+
+Workers and the controller's adapters call this; which ones are kept is decided in `trials.checkpoints`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from muster.errors import MusterError, StoreError
+from muster.stores.storage import Storage, local_sizes
+from muster.trials.model import CheckpointRef
+
+MANIFEST = ".muster_manifest.json"  # the names and sizes of the files beside it
+_NAME = re.compile(r"checkpoint_(\d{6,})")
+_log = logging.getLogger(__name__)
+
+
+def checkpoint_name(index: int) -> str:
+    """Ray's name for the directory."""
+    return f"checkpoint_{index:06d}"
+
+
+def publish(source: str | Path, target: str | Path, *, flush: bool = True) -> None:
+    """Copy a directory to `target` so that at any moment, a power cut included, it is all there or not there.
+
+    One that is there already is replaced: a trial that continues from an older checkpoint makes the later
+    ones again. The source is left to its owner. StoreError says what failed; then nothing is left behind.
+    """
+    place = Path(target)
+    partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(source, partial)
+        manifest = {"files": _without_manifest(local_sizes(partial))}
+        (partial / MANIFEST).write_bytes(msgspec.json.encode(manifest))
+        if flush:
+            _flush_tree(partial)
+        aside = _set_aside(place)
+        os.rename(partial, place)
+        shutil.rmtree(aside, ignore_errors=True)
+        if flush:
+            _flush(place.parent)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise StoreError(f"cannot publish checkpoint {place}: {error}") from error
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def delete_directory(place: Path) -> None:
+    """Delete so that no half of it is ever taken for the whole; one that is gone is fine."""
+    aside = _set_aside(place)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(aside)
+
+
+def sweep(trial_dir: str | Path) -> int:
+    """Remove what a killed process left half-made or half-deleted; how many. Only while no trial runs."""
+    remains = [*Path(trial_dir).glob(".checkpoint_*.partial"), *Path(trial_dir).glob(".checkpoint_*.deleted")]
+    for each in remains:
+        shutil.rmtree(each, ignore_errors=True)
+    return len(remains)
+
+
+class CheckpointStore:
+    """The checkpoints below one storage."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def listed(self, trial_dir: str) -> tuple[tuple[int, str], ...]:
+        """Index and path of each published checkpoint of a trial, oldest first, known to the store or not."""
+        names = self._storage.listing(trial_dir)
+        found = [(int(match[1]), name) for name in names if (match := _NAME.fullmatch(name))]
+        return tuple((index, self._storage.join(trial_dir, name)) for index, name in sorted(found))
+
+    def problem(self, ref: CheckpointRef) -> str | None:
+        """Why it cannot be used; None when it can, as far as its files' names and sizes tell."""
+        place, name = self._place(ref)
+        try:
+            if not place.exists(name):
+                return "it does not exist"
+            sizes = place.sizes(name)
+            if MANIFEST not in sizes:
+                return None  # made by somebody else, or before manifests: existing is all that is known
+            manifest = msgspec.json.decode(place.read(f"{name}/{MANIFEST}" if name else MANIFEST))
+            return _difference(manifest["files"], _without_manifest(sizes))
+        except (MusterError, msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
+            return f"it cannot be read: {error}"
+
+    def newest_usable(self, refs: Sequence[CheckpointRef]) -> CheckpointRef | None:
+        """The newest that is whole; a damaged or missing one is passed over with a warning."""
+        for ref in sorted(refs, key=lambda each: each.index, reverse=True):
+            problem = self.problem(ref)
+            if problem is None:
+                return ref
+            _log.warning("checkpoint cannot be used, trying an older one path=%s why=%s", ref.path, problem)
+        return None
+
+    def fetch(self, ref: CheckpointRef, target: str | Path) -> None:
+        """Copy it to a local directory; a target that did not exist is gone again when that fails."""
+        place, name = self._place(ref)
+        place.download_dir(name, target)
+        with contextlib.suppress(FileNotFoundError):
+            Path(target, MANIFEST).unlink()
+
+    def delete(self, ref: CheckpointRef) -> None:
+        """One that is gone is fine; StoreError for anything else that keeps it from going."""
+        place, name = self._place(ref)
+        if not place.is_local:
+            place.delete_dir(name)
+            return
+        try:
+            delete_directory(Path(place.join(name)))
+        except OSError as error:
+            raise StoreError(f"cannot delete checkpoint {ref.path}: {error}") from error
+
+    def _place(self, ref: CheckpointRef) -> tuple[Storage, str]:
+        """The storage and the name in it; a checkpoint elsewhere, given by the user, is its own storage."""
+        prefix = f"{self._storage.uri}/"
+        if ref.path.startswith(prefix):
+            return self._storage, ref.path[len(prefix) :]
+        parent, _, name = ref.path.rstrip("/").rpartition("/")
+        return Storage(parent or "/"), name
+
+
+def _set_aside(place: Path) -> Path:
+    aside = place.with_name(f".{place.name}.{os.getpid()}.deleted")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(place, aside)
+    return aside
+
+
+def _difference(wanted: dict[str, int], found: dict[str, int]) -> str | None:
+    for name, size in wanted.items():
+        if name not in found:
+            return f"its file {name} is missing"
+        if found[name] != size:
+            return f"its file {name} has {found[name]} bytes instead of {size}"
+    return None
+
+
+def _without_manifest(sizes: dict[str, int]) -> dict[str, int]:
+    return {name: size for name, size in sizes.items() if name != MANIFEST}
+
+
+def _flush_tree(directory: Path) -> None:
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            _flush(Path(folder, name))
+        _flush(Path(folder))
+
+
+def _flush(place: Path) -> None:
+    if place.is_symlink() or (os.name == "nt" and place.is_dir()):
+        return  # Windows cannot open directories
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,218 @@
+"""Mirror: what of a local directory has changed since it was last copied to its storage, and the copying.
+
+One thread calls `step`; any thread may say what changed. `uploads.Uploader` is the thread. Files go first and
+the experiment's store last, as a copy taken before them: what it refers to is there when it arrives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+from msgspec import Struct
+
+from muster.base.clock import Clock
+from muster.errors import StoreError
+from muster.stores.storage import Storage, local_sizes
+from muster.stores.trial_reading import STORE_NAME, open_trials
+
+SKIPPED = (f"{STORE_NAME}*", "*.partial", "*.deleted")  # the store goes as a copy; the others are half done
+Print = tuple[int, int]  # size and time of change: enough for files that are written once or appended to
+
+
+class Pace(Struct, frozen=True, kw_only=True):
+    """How eager the copying is."""
+
+    again_s: float = 5.0  # a file that grows is copied again after so long at the earliest
+    store_s: float = 10.0  # so is the experiment's store
+    retry_s: float = 1.0  # wait after a failure; doubles with each
+    retry_max_s: float = 60.0
+
+
+class _Trouble(Struct):
+    failures: int = 0
+    due_at: float = 0.0
+
+
+class Mirror:
+    """Copies changed files below `source` to `storage`."""
+
+    def __init__(
+        self, source: str | Path, storage: Storage, *, clock: Clock, pace: Pace | None = None
+    ) -> None:
+        self.source, self.storage = Path(source), storage
+        self._clock, self._pace = clock, pace or Pace()
+        self._lock = threading.Lock()
+        self._changed: dict[str, None] = {"": None}  # ordered; everything, at first
+        self._discarded: dict[str, _Trouble] = {}
+        self._copied: dict[str, tuple[Print, float]] = {}  # file -> what was copied, and when
+        self._due: dict[str, float] = {}  # files that wait for their time
+        self._trouble: dict[str, _Trouble] = {}
+        self._problems: deque[str] = deque(maxlen=100)
+        self.copied_files = 0
+
+    def changed(self, name: str) -> None:
+        """Something below this directory, or this file, is new.
+
+        To be said before the fact that tells of it is appended: then no store is ahead of its files.
+        """
+        with self._lock:
+            self._changed[name] = None
+
+    def discard(self, name: str) -> None:
+        """This directory was deleted here: delete it there, once the store there knows."""
+        with self._lock:
+            self._discarded.setdefault(name, _Trouble())
+
+    def poll_problems(self) -> tuple[str, ...]:
+        """What failed since the last call, one line each; it will be tried again."""
+        with self._lock:
+            found = tuple(self._problems)
+            self._problems.clear()
+        return found
+
+    def next_due(self) -> float | None:
+        """When `step` has something to do, by the monotonic clock; None: nothing until something changes."""
+        with self._lock:
+            if self._changed:
+                return self._clock.monotonic()
+            troubles = [*self._trouble.values(), *self._discarded.values()]
+        return min([*self._due.values(), *(trouble.due_at for trouble in troubles)], default=None)
+
+    def step(self, *, everything: bool = False) -> bool:
+        """One pass over what changed and is due; with `everything` over all. Whether nothing is left."""
+        with self._lock:
+            discarded = list(self._discarded)  # the store's copy is taken after these were said
+        with self._store_copy(everything) as store:
+            for name in self._files(self._take(everything), everything):
+                self._copy(name, self.source / name, self._print(name))
+            if store is not None:
+                self._copy_store(*store, everything)
+        if everything or STORE_NAME not in {**self._due, **self._trouble}:
+            self._delete(discarded, everything)
+        with self._lock:
+            return not (self._due or self._trouble or self._discarded or self._changed)
+
+    def _take(self, everything: bool) -> list[str]:
+        with self._lock:
+            names = [""] if everything or "" in self._changed else list(self._changed)
+            self._changed.clear()
+        return names
+
+    def _files(self, names: list[str], everything: bool) -> list[str]:
+        """Those to copy now, sorted; the others get a time."""
+        found = set(self._due) | set(self._trouble)
+        for name in names:
+            place = self.source / name
+            inside = local_sizes(place) if place.is_dir() else {"": 0}
+            found.update("/".join(part for part in (name, file) if part) for file in inside)
+        found.discard(STORE_NAME)
+        wanted = [file for file in sorted(found) if not _is_skipped(file)]
+        return [file for file in wanted if self._is_due(file, self._pace.again_s, everything)]
+
+    def _is_due(self, name: str, again_s: float, everything: bool) -> bool:
+        now, print_ = self._clock.monotonic(), self._print(name)
+        known = self._copied.get(name)
+        if print_ is None or (known is not None and known[0] == print_):
+            self._settled(name)
+            return False
+        trouble = self._trouble.get(name)
+        due_at = trouble.due_at if trouble is not None else known[1] + again_s if known is not None else now
+        if everything or due_at <= now:
+            return True
+        self._due[name] = due_at
+        return False
+
+    def _settled(self, name: str) -> None:
+        self._due.pop(name, None)
+        self._trouble.pop(name, None)
+
+    def _print(self, name: str) -> Print | None:
+        """What a file looks like; None when there is none. The store counts with its log."""
+        logs = [f"{name}-wal"] if name == STORE_NAME else []
+        size = changed = 0
+        for index, each in enumerate([name, *logs]):
+            try:
+                found = os.stat(self.source / each)
+            except OSError:
+                if index == 0:
+                    return None
+                continue
+            size, changed = size + found.st_size, max(changed, found.st_mtime_ns)
+        return size, changed
+
+    @contextlib.contextmanager
+    def _store_copy(self, everything: bool) -> Iterator[tuple[Path, Print | None] | None]:
+        if not self._is_due(STORE_NAME, self._pace.store_s, everything):
+            yield None
+            return
+        with tempfile.TemporaryDirectory(prefix="muster-") as folder:
+            copy, print_ = Path(folder, STORE_NAME), self._print(STORE_NAME)
+            try:
+                with open_trials(self.source / STORE_NAME) as reader:
+                    reader.copy_to(copy)
+            except StoreError as error:
+                self._failed(STORE_NAME, error)
+                yield None
+                return
+            yield copy, print_
+
+    def _copy_store(self, copy: Path, print_: Print | None, everything: bool) -> None:
+        # A store that tells of checkpoints which are not there yet would be worse than an older one.
+        if not everything and any("checkpoint_" in name for name in self._trouble):
+            self._due[STORE_NAME] = self._clock.monotonic() + self._pace.again_s
+        else:
+            self._copy(STORE_NAME, copy, print_)
+
+    def _copy(self, name: str, file: Path, print_: Print | None) -> None:
+        if print_ is None:
+            return
+        try:
+            self.storage.upload_file(file, name)
+        except StoreError as error:
+            if file.exists():  # else it was deleted under our hands, which is no failure
+                self._failed(name, error)
+            else:
+                self._settled(name)
+            return
+        self._settled(name)
+        self._copied[name] = (print_, self._clock.monotonic())
+        self.copied_files += 1
+
+    def _failed(self, name: str, error: StoreError) -> None:
+        self._due.pop(name, None)
+        self._put_off(self._trouble.setdefault(name, _Trouble()), error)
+
+    def _put_off(self, trouble: _Trouble, error: StoreError) -> None:
+        wait = min(self._pace.retry_max_s, self._pace.retry_s * 2.0 ** min(trouble.failures, 30))
+        trouble.failures += 1
+        trouble.due_at = self._clock.monotonic() + wait
+        with self._lock:
+            self._problems.append(f"{error} (failure {trouble.failures}; trying again in {wait:g} s)")
+
+    def _delete(self, names: list[str], everything: bool) -> None:
+        for name in names:
+            trouble = self._discarded[name]
+            if everything or trouble.due_at <= self._clock.monotonic():
+                try:
+                    self.storage.delete_dir(name)
+                except StoreError as error:
+                    self._put_off(trouble, error)
+                else:
+                    self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            self._discarded.pop(name, None)
+        for file in [file for file in self._copied if file.startswith(f"{name}/")]:
+            del self._copied[file]
+
+
+def _is_skipped(name: str) -> bool:
+    return any(fnmatch(part, pattern) for part in name.split("/") for pattern in SKIPPED)

@@ -1,0 +1,223 @@
+"""Storage: where an experiment's files go, a local path or any fsspec URL. Blocking calls; no retries here.
+
+Local files are written in place by whoever makes them; a remote place is filled by `uploads.Uploader`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from muster.errors import ConfigError, StoreError
+
+MARKER = ".validate_storage_marker"
+
+
+class Storage:
+    """One place: compared by its address. Names below it use `/` and never leave it."""
+
+    def __init__(self, location: str | Path, filesystem: Any = None) -> None:  # noqa: ANN401 - untyped fsspec
+        """`filesystem` is an fsspec file system of the user's own; `location` is then a path in it."""
+        text = os.fspath(location)
+        parts = urlsplit(text) if "://" in text else None
+        self._given = filesystem
+        if filesystem is None and (parts is None or parts.scheme in ("file", "local")):
+            path = unquote(parts.path) if parts is not None else text
+            self.uri = os.path.abspath(os.path.expanduser(path))
+            self.is_local = True
+        else:
+            self.uri = text.rstrip("/")
+            self.is_local = False
+
+    @property
+    def path(self) -> Path:
+        """Of a local place."""
+        if not self.is_local:
+            raise StoreError(f"{self.uri}: is not on this machine")
+        return Path(self.uri)
+
+    def join(self, *parts: str) -> str:
+        """The path or URL of something below."""
+        return "/".join([self.uri, *(_inner(part) for part in parts if part)])
+
+    def below(self, *parts: str) -> Storage:
+        """A directory inside, as a place of its own."""
+        inner = Storage.__new__(Storage)
+        inner.uri, inner.is_local, inner._given = self.join(*parts), self.is_local, self._given
+        return inner
+
+    def exists(self, name: str = "") -> bool:
+        with self._explained("look at", name):
+            if self.is_local:
+                return os.path.exists(self.join(name))
+            filesystem, path = self._at(name)
+            return bool(filesystem.exists(path))
+
+    def listing(self, name: str = "") -> tuple[str, ...]:
+        """Names directly inside a directory, sorted; empty when it does not exist."""
+        with self._explained("list", name):
+            if self.is_local:
+                place = self.join(name)
+                return tuple(sorted(os.listdir(place))) if os.path.isdir(place) else ()
+            filesystem, path = self._at(name)
+            filesystem.invalidate_cache(path)
+            if not filesystem.isdir(path):
+                return ()
+            return tuple(sorted(_last(entry) for entry in filesystem.ls(path, detail=False)))
+
+    def sizes(self, name: str = "") -> dict[str, int]:
+        """Every file below a directory with its size, by its name relative to the directory."""
+        with self._explained("list", name):
+            if self.is_local:
+                return local_sizes(self.join(name))
+            filesystem, path = self._at(name)
+            filesystem.invalidate_cache(path)
+            if not filesystem.isdir(path):
+                return {}
+            found = filesystem.find(path, detail=True)
+            skip = len(path.rstrip("/")) + 1
+            return {file[skip:]: int(found[file]["size"] or 0) for file in sorted(found)}
+
+    def read(self, name: str) -> bytes:
+        """StoreError when there is no such file."""
+        with self._explained("read", name):
+            if self.is_local:
+                return Path(self.join(name)).read_bytes()
+            filesystem, path = self._at(name)
+            return bytes(filesystem.cat_file(path))
+
+    def upload_file(self, source: str | Path, name: str) -> None:
+        """Copy one local file to `name`, replacing it."""
+        with self._explained("write", name):
+            if self.is_local:
+                target = Path(self.join(name))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target)
+                return
+            filesystem, path = self._at(name)
+            filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+            filesystem.put_file(os.fspath(source), path)
+
+    def upload_dir(self, source: str | Path, name: str) -> None:
+        """Copy a local directory; what is there besides stays."""
+        for relative in local_sizes(source):
+            self.upload_file(Path(source, relative), f"{name}/{relative}" if name else relative)
+
+    def download_dir(self, name: str, target: str | Path) -> None:
+        """Copy a directory here. When that fails, a target that did not exist before is gone again."""
+        place = Path(target)
+        was_there = place.exists()
+        try:
+            with self._explained("fetch", name):
+                self._download(name, place)
+        except BaseException:
+            if not was_there:
+                shutil.rmtree(place, ignore_errors=True)
+            raise
+
+    def delete_dir(self, name: str) -> None:
+        """Delete a directory; one that is already gone is what was wanted."""
+        if not name:
+            raise StoreError(f"{self.uri}: refusing to delete all of it")
+        with self._explained("delete", name):
+            if self.is_local:
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.rmtree(self.join(name))
+                return
+            filesystem, path = self._at(name)
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.rm(path, recursive=True)
+
+    def validate(self) -> None:
+        """Leave Ray's marker, to see now and not after an hour whether this place can be written."""
+        with self._explained("write", MARKER):
+            if self.is_local:
+                self.path.mkdir(parents=True, exist_ok=True)
+                (self.path / MARKER).touch()
+                return
+            filesystem, path = self._at(MARKER)
+            filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+            filesystem.pipe_file(path, b"")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Storage) and (self.uri, self._given) == (other.uri, other._given)
+
+    def __hash__(self) -> int:
+        return hash(self.uri)
+
+    def __repr__(self) -> str:
+        return f"Storage({self.uri!r})"
+
+    def _download(self, name: str, place: Path) -> None:
+        if self.is_local:
+            shutil.copytree(self.join(name), place, dirs_exist_ok=True)
+            return
+        found = self.sizes(name)
+        if not found and not self.exists(name):
+            raise FileNotFoundError(self.join(name))
+        place.mkdir(parents=True, exist_ok=True)
+        for relative in found:
+            target = place / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            filesystem, path = self._at(f"{name}/{relative}" if name else relative)
+            filesystem.get_file(path, os.fspath(target))
+
+    def _at(self, name: str) -> tuple[Any, str]:
+        """The fsspec file system and the path in it."""
+        address = self.join(name) if name else self.uri
+        if self._given is not None:
+            return self._given, address
+        try:
+            from fsspec.core import url_to_fs  # type: ignore[import-untyped]  # it has no types
+
+            filesystem, path = url_to_fs(address)
+        except (ImportError, ValueError) as error:
+            scheme = address.partition("://")[0]
+            raise ConfigError(
+                f"{address}: {error}; install the package that brings fsspec the protocol {scheme!r}",
+                path="storage_path",
+            ) from error
+        return filesystem, str(path)
+
+    def _explained(self, verb: str, name: str) -> _Explained:
+        return _Explained(f"cannot {verb} {self.join(name) if name else self.uri}")
+
+
+class _Explained:
+    """Whatever a file system raises becomes a StoreError that names the place: its authors are not ours."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, StoreError | ConfigError):
+            raise StoreError(f"{self._what}: {type(error).__name__}: {error}") from error
+
+
+def local_sizes(directory: str | Path) -> dict[str, int]:
+    """Every file below a local directory with its size, sorted; one that vanishes meanwhile is left out."""
+    found: dict[str, int] = {}
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            file = os.path.join(folder, name)
+            with contextlib.suppress(FileNotFoundError):
+                found[os.path.relpath(file, directory).replace(os.sep, "/")] = os.stat(file).st_size
+    return dict(sorted(found.items()))
+
+
+def _inner(part: str) -> str:
+    cleaned = part.strip("/")
+    if ".." in cleaned.split("/"):
+        raise StoreError(f"{part!r}: leads outside of the storage")
+    return cleaned
+
+
+def _last(path: str) -> str:
+    return str(path).rstrip("/").rpartition("/")[2]

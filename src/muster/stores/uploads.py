@@ -1,0 +1,103 @@
+"""Uploader: the thread that keeps an experiment's remote storage up to date; never blocks its caller.
+
+The controller says what changed and polls for problems; failures are retried with back-off and never raised.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from muster.base.clock import Clock
+from muster.stores.mirror import Mirror
+
+_log = logging.getLogger(__name__)
+_IDLE_S = 60.0
+
+
+class Uploader:
+    """Start it once per experiment with remote storage; `close` when the experiment ends."""
+
+    def __init__(self, mirror: Mirror, *, clock: Clock) -> None:
+        self._mirror, self._clock = mirror, clock
+        self._wake = threading.Condition()
+        self._is_asked = False  # something changed since the last pass
+        self._flushes = 0  # flushes asked for
+        self._flushed = 0  # flushes after which nothing was left
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="muster-uploads", daemon=True)
+        self._thread.start()
+
+    def changed(self, name: str = "") -> None:
+        """Something below this directory of the experiment, or this file, is new."""
+        self._mirror.changed(name)
+        self._ask()
+
+    def discard(self, name: str) -> None:
+        """This directory was deleted here; delete it on the storage too."""
+        self._mirror.discard(name)
+        self._ask()
+
+    def poll_problems(self) -> tuple[str, ...]:
+        """What failed since the last call, for people; it is being tried again."""
+        return self._mirror.poll_problems()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything that is here now is there too; False when the time was not enough."""
+        deadline = self._clock.monotonic() + timeout_s
+        with self._wake:
+            self._flushes += 1
+            wanted = self._flushes
+            self._wake.notify_all()
+            while self._flushed < wanted:
+                left = deadline - self._clock.monotonic()
+                if left <= 0 or not self._thread.is_alive():
+                    return False
+                self._wake.wait(left)
+        return True
+
+    def close(self, timeout_s: float = 0.0) -> bool:
+        """Flush, then end; True when all got through, else `poll_problems` says what did not."""
+        is_done = self.flush(timeout_s) if timeout_s > 0 and not self._is_closing else False
+        with self._wake:
+            self._is_closing = True
+            self._wake.notify_all()
+        self._thread.join(1.0)  # a transfer that hangs must not hold the program: the thread is a daemon
+        return is_done
+
+    def _ask(self) -> None:
+        with self._wake:
+            self._is_asked = True
+            self._wake.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            wanted = self._awaited()
+            if wanted is None:
+                return
+            is_flush = wanted > self._flushed
+            try:
+                is_clean = self._mirror.step(everything=is_flush)
+            except Exception:  # noqa: BLE001 - a thread's body
+                _log.exception("upload pass failed storage=%s", self._mirror.storage.uri)
+                is_clean = False
+            with self._wake:
+                if is_flush and is_clean:
+                    self._flushed = wanted
+                    self._wake.notify_all()
+                elif is_flush and not self._is_closing:
+                    self._wake.wait(0.1)  # flushing does not wait for the back-off, but neither does it spin
+
+    def _awaited(self) -> int | None:
+        """Sleep until there is something to do; the number of the newest flush, None to end."""
+        with self._wake:
+            while not self._is_closing:
+                if self._is_asked or self._flushes > self._flushed:
+                    self._is_asked = False
+                    return self._flushes
+                due_at = self._mirror.next_due()
+                wait = _IDLE_S if due_at is None else due_at - self._clock.monotonic()
+                if wait <= 0:
+                    return self._flushes
+                self._wake.wait(min(wait, _IDLE_S))
+        return None
