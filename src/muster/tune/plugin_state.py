@@ -1,0 +1,102 @@
+"""How schedulers and stoppers become bytes and come back.
+
+Our own classes save plain JSON with a version; a user's class, whose attributes nobody knows, is pickled as a
+whole, with trials by reference. Called by the experiment store; touches no file.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+from muster.errors import RestoreError
+from muster.trials.model import Trial
+
+Plain = dict[str, Any]
+
+
+class PluginState:
+    """Base of schedulers and stoppers.
+
+    A class that can say its state in plain data sets `_state_kind` and defines `_to_plain` and `_from_plain`.
+    Its subclasses are pickled nevertheless, because they may have attributes of their own.
+    """
+
+    _state_kind = ""
+    _state_version = 1
+
+    def save_state(self) -> bytes:
+        """Everything that decides later answers; equal states give equal bytes."""
+        if "_state_kind" not in vars(type(self)):
+            return _pickled(self)
+        content = {"kind": self._state_kind, "version": self._state_version, "state": self._to_plain()}
+        return json.dumps(content, separators=(",", ":")).encode()
+
+    def restore_state(self, state: bytes, trials: Mapping[str, Trial] | None = None) -> None:
+        """Stand where the one stood that saved `state`; `trials` gives saved references their trials back."""
+        if state.startswith(b"{"):
+            self._from_plain(self._checked(state))
+        else:
+            vars(self).update(_unpickled(self, state, trials or {}))
+
+    def _to_plain(self) -> Plain:
+        raise NotImplementedError
+
+    def _from_plain(self, state: Plain) -> None:
+        raise NotImplementedError
+
+    def _checked(self, state: bytes) -> Plain:
+        name = type(self).__name__
+        try:
+            content = json.loads(state)
+        except ValueError as error:
+            raise RestoreError(
+                f"{name}: its saved state is damaged ({error}); restore an older one"
+            ) from error
+        if content.get("kind") != self._state_kind or not self._state_kind:
+            raise RestoreError(
+                f"{name}: the saved state is of kind {content.get('kind')!r}; pass what the first run had"
+            )
+        if content["version"] > self._state_version:
+            raise RestoreError(f"{name}: its state was saved by a newer muster; upgrade to restore it")
+        plain: Plain = content["state"]
+        return plain
+
+
+def _pickled(plugin: PluginState) -> bytes:
+    import cloudpickle  # type: ignore[import-untyped]
+
+    class ByReference(cloudpickle.Pickler):  # type: ignore[misc]
+        def persistent_id(self, obj: object) -> str | None:
+            return obj.trial_id if isinstance(obj, Trial) else None
+
+    buffer = io.BytesIO()
+    try:
+        ByReference(buffer).dump(vars(plugin))
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise RestoreError(
+            f"{type(plugin).__name__} cannot be saved ({error}): give it save_state() and restore_state(), "
+            "or keep what cannot be pickled out of its attributes"
+        ) from error
+    return buffer.getvalue()
+
+
+def _unpickled(plugin: PluginState, state: bytes, trials: Mapping[str, Trial]) -> Plain:
+    name = type(plugin).__name__
+
+    class ByReference(pickle.Unpickler):
+        def persistent_load(self, pid: str) -> Trial:
+            if pid not in trials:
+                raise RestoreError(
+                    f"{name}: its saved state names trial {pid}, which the experiment does not have"
+                )
+            return trials[pid]
+
+    try:
+        attributes: Plain = ByReference(io.BytesIO(state)).load()
+    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError) as error:
+        raise RestoreError(f"{name}: its saved state cannot be read ({error})") from error
+    return attributes

@@ -1,0 +1,209 @@
+"""The promotion rule of ASHA: Algorithm 2 of Li et al., for a controller that can pause trials.
+
+Called by AsyncHyperBandScheduler. Answers to results depend on earlier results alone; only `choose` looks at
+which trials rest, so a replay of the results leads to the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from muster.trials.model import Trial
+from muster.trials.plugins import CONTINUE, PAUSE, STOP
+from muster.trials.view import ControllerView
+from muster.tune.plugin_state import Plain
+from muster.tune.schedulers.asha_parameters import AshaParameters
+from muster.tune.schedulers.fifo import first_waiting
+from muster.tune.schedulers.promotion_rung import PromotionRung, Rank, is_resting
+
+Live = Mapping[str, int]  # trials that are not finished, and their brackets
+Standing = tuple[float, Rank, Trial]  # milestone of the highest rung, place there
+
+
+class PromotionRule:
+    """Brackets of rungs, lowest first; the last rung of each is `max_t`, from where nobody is promoted."""
+
+    def __init__(self, parameters: AshaParameters) -> None:
+        self._max_t = parameters.max_t
+        self._stop_last_trials = parameters.stop_last_trials
+        eta = parameters.reduction_factor
+        self._brackets = [
+            [PromotionRung(milestone, eta) for milestone in _milestones(parameters, bracket)]
+            for bracket in range(parameters.brackets)
+        ]
+        below_max = [rung for rungs in self._brackets for rung in rungs[:-1]]
+        self._high_to_low = sorted(below_max, key=lambda rung: -rung.milestone)
+        self._is_settled = False  # some front runner has had all the time it could use
+        self._waits_at: dict[str, PromotionRung] = {}  # told to pause, not heard of or started since
+        self._last_choice: str | None = None
+        self._maybe_active: dict[str, None] = {}  # a hint where to look first for trials that are not paused
+
+    @property
+    def rungs_per_bracket(self) -> list[int]:
+        return [len(rungs) for rungs in self._brackets]
+
+    def judge(self, bracket: int, trial_id: str, time: float, score: float) -> str:
+        self.forget(trial_id)  # it runs, so it does not wait
+        self._maybe_active[trial_id] = None
+        reached = self.record(bracket, trial_id, time, score)
+        if time >= self._max_t:
+            return STOP if self._stop_last_trials else CONTINUE
+        if reached is None or reached.is_promotable(trial_id):
+            return CONTINUE  # promoted at once: pausing it would only cost a restart
+        self._wait(trial_id, reached)
+        return PAUSE
+
+    def record(self, bracket: int, trial_id: str, time: float, score: float) -> PromotionRung | None:
+        """Fill every rung that is newly reached; the highest of them, if any."""
+        reached = None
+        for rung in self._brackets[bracket]:
+            if time >= rung.milestone and trial_id not in rung.scores:
+                rung.record(trial_id, score)
+                reached = rung
+        if time >= self._max_t:
+            self._is_settled = True
+        return reached
+
+    def end(self, bracket: int, trial_id: str, time: float, score: float) -> None:
+        """A last result; from a front runner it means that no other need be brought to the end."""
+        self.record(bracket, trial_id, time, score)
+        rung = self._highest(bracket, trial_id)
+        furthest = max((r.milestone for r in self._high_to_low if r.scores), default=None)
+        if rung is not None and furthest is not None and rung.milestone >= furthest:
+            self._is_settled = True
+
+    def forget(self, trial_id: str) -> None:
+        self._waits_at.pop(trial_id, None)
+        self._maybe_active.pop(trial_id, None)
+        if self._last_choice == trial_id:
+            self._last_choice = None
+
+    def _wait(self, trial_id: str, rung: PromotionRung) -> None:
+        rung.wait(trial_id)
+        self._waits_at[trial_id] = rung
+
+    def bracket_of(self, trial_id: str) -> int | None:
+        """Where the trial has been judged before."""
+        for bracket in range(len(self._brackets)):
+            if self._highest(bracket, trial_id) is not None:
+                return bracket
+        return None
+
+    def choose(self, tune_controller: ControllerView, live: Live) -> Trial | None:
+        """Algorithm 2's get_job: a promotion from the highest rung that has one, else a new trial."""
+        self._note_start(tune_controller)
+        trial = self._promotion(tune_controller) or self._new(tune_controller)
+        if trial is None:
+            trial = self._when_nothing_can_run(tune_controller, live)
+        if trial is not None:
+            self._maybe_active[trial.trial_id] = None
+        self._last_choice = trial.trial_id if trial is not None else None
+        return trial
+
+    def _note_start(self, tune_controller: ControllerView) -> None:
+        """Whether the last choice was taken. There is no hook for it, and a choice may be asked for again."""
+        if self._last_choice is not None:
+            trial = tune_controller.get_trial(self._last_choice)
+            if trial is None or not is_resting(trial):
+                self._waits_at.pop(self._last_choice, None)
+
+    def _promotion(self, tune_controller: ControllerView) -> Trial | None:
+        for rung in self._high_to_low:
+            trial = rung.best_waiting(tune_controller.get_trial, self._waits_at)
+            if trial is not None:
+                return trial
+        return None
+
+    def _new(self, tune_controller: ControllerView) -> Trial | None:
+        trial = first_waiting(tune_controller)
+        return trial if trial is not None and trial.status == "PENDING" else None
+
+    def _when_nothing_can_run(self, tune_controller: ControllerView, live: Live) -> Trial | None:
+        """Only paused trials are left, none good enough: the paper's endless stream of trials has run dry.
+
+        No trial may wait for ever. While the searcher holds back (a limit on concurrent trials), the least
+        promising one ends to make room. When there is nothing more to try, the best one is brought to `max_t`
+        if none got there, and then the others end.
+        """
+        if self._somebody_is_active(tune_controller, live):
+            return None
+        standings: list[Standing] = []
+        for trial in _resting(tune_controller, live):
+            rung = self._highest(live[trial.trial_id], trial.trial_id)
+            if rung is None:
+                return trial  # somebody else paused it before its first rung
+            standings.append((rung.milestone, rung.rank(trial.trial_id), trial))
+        if not standings:
+            return None
+        if not tune_controller.search_alg.is_finished():  # type: ignore[attr-defined]
+            tune_controller.stop_trial(_worst(standings))
+            return None
+        best = None if self._is_settled else _best(standings)
+        if best is None:
+            for _, _, trial in standings:
+                tune_controller.stop_trial(trial)
+        return best
+
+    def _somebody_is_active(self, tune_controller: ControllerView, live: Live) -> bool:
+        """Whether a later event can change anything; looks at all trials only when the hints are used up."""
+        while self._maybe_active:
+            trial_id, _ = self._maybe_active.popitem()
+            if _is_active(tune_controller, live, trial_id):
+                self._maybe_active[trial_id] = None
+                return True
+        self._maybe_active = {one: None for one in live if _is_active(tune_controller, live, one)}
+        return bool(self._maybe_active)
+
+    def _highest(self, bracket: int, trial_id: str) -> PromotionRung | None:
+        return next((rung for rung in reversed(self._brackets[bracket]) if trial_id in rung.scores), None)
+
+    def cutoffs(self) -> Iterable[list[tuple[float, float | None]]]:
+        for rungs in self._brackets:
+            yield [(rung.milestone, rung.cutoff) for rung in reversed(rungs)]
+
+    def to_plain(self) -> Plain:
+        brackets = [[rung.scores for rung in rungs] for rungs in self._brackets]
+        return {"brackets": brackets, "is_settled": self._is_settled}
+
+    def from_plain(self, state: Plain, live: Live) -> None:
+        """Who waits is not saved: every live trial may wait at its highest rung; `choose` sees who rests."""
+        for rungs, saved in zip(self._brackets, state["brackets"], strict=True):
+            for rung, scores in zip(rungs, saved, strict=True):
+                for trial_id, score in scores.items():
+                    rung.record(trial_id, score)
+        for trial_id, bracket in live.items():
+            highest = self._highest(bracket, trial_id)
+            if highest is not None and highest.milestone < self._max_t:
+                self._wait(trial_id, highest)
+        self._is_settled = state["is_settled"]
+
+
+def _milestones(parameters: AshaParameters, bracket: int) -> list[float]:
+    """grace_period * reduction_factor ** k as long as it is below max_t, then max_t."""
+    steps, milestone = [], parameters.grace_period * parameters.reduction_factor**bracket
+    while milestone < parameters.max_t:
+        steps.append(milestone)
+        milestone *= parameters.reduction_factor
+    return [*steps, parameters.max_t]
+
+
+def _is_active(tune_controller: ControllerView, live: Live, trial_id: str) -> bool:
+    trial = tune_controller.get_trial(trial_id) if trial_id in live else None
+    return trial is not None and not is_resting(trial)
+
+
+def _resting(tune_controller: ControllerView, live: Live) -> Iterable[Trial]:
+    for trial_id in live:
+        trial = tune_controller.get_trial(trial_id)
+        if trial is not None and is_resting(trial):
+            yield trial
+
+
+def _worst(standings: list[Standing]) -> Trial:
+    return max(standings, key=lambda one: (-one[0], one[1], one[2].trial_id))[2]
+
+
+def _best(standings: list[Standing]) -> Trial | None:
+    """The one that got furthest and did best there; None when all of them are NaN."""
+    ranked = [one for one in standings if not one[1][0]]
+    return min(ranked, key=lambda one: (-one[0], one[1], one[2].trial_id))[2] if ranked else None

@@ -1,0 +1,48 @@
+"""create_scheduler: schedulers by name, for configuration files and command lines."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from importlib import import_module
+from typing import Any
+
+from muster.tune.schedulers.trial_scheduler import TrialScheduler
+
+logger = logging.getLogger(__name__)
+
+_SCHEDULERS = {
+    "fifo": ("fifo", "FIFOScheduler"),
+    "async_hyperband": ("asha", "AsyncHyperBandScheduler"),
+    "asynchyperband": ("asha", "AsyncHyperBandScheduler"),
+}
+_COMING = (
+    "median_stopping_rule",
+    "medianstopping",
+    "hyperband",
+    "hb_bohb",
+    "pbt",
+    "pbt_replay",
+    "pb2",
+    "resource_changing",
+)
+
+
+def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:  # noqa: ANN401 - the scheduler's own
+    """A scheduler by its name in any case; as in Ray, arguments that it does not take are left out."""
+    name = scheduler.lower()
+    if name not in _SCHEDULERS:
+        known = ", ".join(_SCHEDULERS)
+        if name in _COMING:
+            raise ValueError(f"create_scheduler: {scheduler!r} is not there yet; use one of: {known}")
+        raise ValueError(
+            f"create_scheduler: there is no scheduler {scheduler!r}; use one of: {known} "
+            f"(coming: {', '.join(_COMING)})"
+        )
+    module, class_name = _SCHEDULERS[name]
+    kind: type[TrialScheduler] = getattr(import_module(f"muster.tune.schedulers.{module}"), class_name)
+    taken = inspect.signature(kind).parameters
+    dropped = [key for key in kwargs if key not in taken]
+    if dropped:
+        logger.warning("create_scheduler: %s does not take %s; left out", class_name, ", ".join(dropped))
+    return kind(**{key: value for key, value in kwargs.items() if key in taken})

@@ -1,0 +1,148 @@
+"""TrialScheduler: the base class of every scheduler, with Ray's hook names.
+
+The controller calls the hooks with a `ControllerView`; a scheduler never reaches an engine.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from muster.trials import plugins
+from muster.trials.model import DEFAULT_METRIC, Trial
+from muster.trials.view import ControllerView
+from muster.tune.plugin_state import PluginState
+
+if TYPE_CHECKING:
+    from muster.tune.schedulers.fifo import FIFOScheduler
+
+__all__ = ["FIFOScheduler", "TrialScheduler", "offer_search_properties"]
+
+logger = logging.getLogger(__name__)
+
+
+class TrialScheduler(PluginState):
+    """Decides which trial runs next and whether a trial that reported goes on.
+
+    Subclasses need not call `__init__`. State is saved by `save_state` (by default all attributes); Ray's
+    `save(path)` and `restore(path)` do the same with a file, and are honoured when only they are overridden.
+    """
+
+    CONTINUE: ClassVar[str] = plugins.CONTINUE
+    PAUSE: ClassVar[str] = plugins.PAUSE
+    STOP: ClassVar[str] = plugins.STOP
+    NOOP: ClassVar[str] = plugins.NOOP
+
+    _metric: str | None = None
+    _supports_buffered_results = True
+
+    @property
+    def metric(self) -> str | None:
+        return self._metric
+
+    @property
+    def supports_buffered_results(self) -> bool:
+        return self._supports_buffered_results
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:  # noqa: ANN401
+        """Take over the experiment's metric; False when it was set twice."""
+        del mode, spec
+        if self._metric and metric:
+            return False
+        if metric:
+            self._metric = metric
+        if self._metric is None:
+            self._metric = DEFAULT_METRIC
+        return True
+
+    def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
+        """A new trial, or one that failed and is tried again."""
+        raise NotImplementedError
+
+    def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
+        """The trial failed. If it is tried again, `on_trial_add` follows."""
+        raise NotImplementedError
+
+    def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
+        """CONTINUE, PAUSE, STOP or NOOP, for a flat result."""
+        raise NotImplementedError
+
+    def on_trial_complete(
+        self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
+    ) -> None:
+        """A running trial ended well; `result` is its last one."""
+        raise NotImplementedError
+
+    def on_trial_remove(self, tune_controller: ControllerView, trial: Trial) -> None:
+        """A pending or paused trial was ended."""
+        raise NotImplementedError
+
+    def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
+        """The PENDING or PAUSED trial to start next. Asked again until it has started: must be idempotent."""
+        raise NotImplementedError
+
+    def debug_string(self) -> str:
+        """One or more lines for people."""
+        raise NotImplementedError
+
+    def save(self, checkpoint_path: str) -> None:
+        Path(checkpoint_path).write_bytes(super().save_state() if self._saves_to_files else self.save_state())
+
+    def restore(self, checkpoint_path: str) -> None:
+        state = Path(checkpoint_path).read_bytes()
+        if self._saves_to_files:
+            super().restore_state(state)
+        else:
+            self.restore_state(state)
+
+    def save_state(self) -> bytes:
+        if not self._saves_to_files:
+            return super().save_state()
+        from tempfile import TemporaryDirectory
+
+        with TemporaryDirectory() as directory:
+            path = Path(directory) / "state"
+            self.save(str(path))
+            return path.read_bytes()
+
+    def restore_state(self, state: bytes, trials: Any = None) -> None:  # noqa: ANN401 - see PluginState
+        if not self._saves_to_files:
+            super().restore_state(state, trials)
+            return
+        from tempfile import TemporaryDirectory
+
+        with TemporaryDirectory() as directory:
+            path = Path(directory) / "state"
+            path.write_bytes(state)
+            self.restore(str(path))
+
+    @property
+    def _saves_to_files(self) -> bool:
+        """A subclass written for Ray that has its own format: `save_state` goes through it."""
+        kind = type(self)
+        return kind.save is not TrialScheduler.save and kind.restore is not TrialScheduler.restore
+
+
+def offer_search_properties(
+    scheduler: TrialScheduler,
+    metric: str | None,
+    mode: str | None,
+    **spec: Any,  # noqa: ANN401
+) -> bool:
+    """Call `set_search_properties`, without `spec` for an override that was written before it existed."""
+    offered = inspect.signature(scheduler.set_search_properties).parameters
+    if spec and not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in offered.values()):
+        name = type(scheduler).__name__
+        logger.warning("%s.set_search_properties takes no **spec; add it to get %s", name, ", ".join(spec))
+        spec = {key: value for key, value in spec.items() if key in offered}
+    return scheduler.set_search_properties(metric, mode, **spec)
+
+
+def __getattr__(name: str) -> object:  # Ray defines FIFOScheduler here, and users import it from here
+    if name == "FIFOScheduler":
+        from muster.tune.schedulers.fifo import FIFOScheduler
+
+        return FIFOScheduler
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

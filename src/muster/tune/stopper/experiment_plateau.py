@@ -1,0 +1,65 @@
+"""ExperimentPlateauStopper: ends everything when the best results no longer move."""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from typing import Any
+
+from muster.tune.plugin_state import Plain
+from muster.tune.stopper.spread import spread
+from muster.tune.stopper.stopper import Stopper, metric_of
+
+
+class ExperimentPlateauStopper(Stopper):
+    """A plateau: the `top` best values over all results spread by at most `std`.
+
+    Everything ends after `patience` results in a row that found a plateau (0 is the same as 1).
+    """
+
+    _state_kind = "experiment_plateau"
+
+    def __init__(
+        self, metric: str, std: float = 0.001, top: int = 10, mode: str = "min", patience: int = 0
+    ) -> None:
+        faults = (
+            (mode not in ("min", "max"), f"mode is {mode!r}; it must be 'min' or 'max'"),
+            (not _is_whole(top) or top <= 1, f"top is {top!r}; it must be a whole number above 1"),
+            (not _is_whole(patience) or patience < 0, f"patience is {patience!r}; it must be 0 or more"),
+            (
+                isinstance(std, bool) or not isinstance(std, (int, float)) or not std > 0,
+                f"std is {std!r}; it must be a number above 0",
+            ),
+        )
+        for is_wrong, message in faults:
+            if is_wrong:
+                raise ValueError(f"ExperimentPlateauStopper: {message}")
+        self._metric, self._std, self._top, self._mode, self._patience = metric, std, top, mode, patience
+        self._best: list[float] = []  # best first, signed so that smaller is better
+        self._plateau_results = 0
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        value = metric_of(self, self._metric, result)
+        if not math.isnan(value):  # it is not among the best
+            insort(self._best, value if self._mode == "min" else -value)
+            del self._best[self._top :]
+        self._plateau_results = self._plateau_results + 1 if self._is_plateau() else 0
+        return self.stop_all()
+
+    def stop_all(self) -> bool:
+        return self._plateau_results >= max(1, self._patience)
+
+    def _is_plateau(self) -> bool:
+        return len(self._best) == self._top and spread(self._best) <= self._std
+
+    def _to_plain(self) -> Plain:
+        about = [self._metric, self._mode]
+        return {"about": about, "best": self._best, "plateau_results": self._plateau_results}
+
+    def _from_plain(self, state: Plain) -> None:
+        if state["about"] == [self._metric, self._mode]:  # values of another metric would say nothing
+            self._best, self._plateau_results = state["best"][: self._top], state["plateau_results"]
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

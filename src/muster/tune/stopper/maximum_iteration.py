@@ -1,0 +1,31 @@
+"""MaximumIterationStopper: so many results per trial."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster.tune.plugin_state import Plain
+from muster.tune.stopper.stopper import Stopper
+
+
+class MaximumIterationStopper(Stopper):
+    """Ends a trial with its `max_iter`-th result, by its own count."""
+
+    _state_kind = "maximum_iteration"
+
+    def __init__(self, max_iter: int) -> None:
+        self._max_iter = max_iter
+        self._seen: dict[str, int] = {}
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        self._seen[trial_id] = self._seen.get(trial_id, 0) + 1
+        return self._seen[trial_id] >= self._max_iter
+
+    def stop_all(self) -> bool:
+        return False
+
+    def _to_plain(self) -> Plain:
+        return {"seen": self._seen}
+
+    def _from_plain(self, state: Plain) -> None:
+        self._seen = dict(state["seen"])

@@ -1,0 +1,56 @@
+"""TimeoutStopper: a time budget for the whole experiment."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+
+from muster.base.clock import Clock, SystemClock
+from muster.tune.plugin_state import Plain
+from muster.tune.stopper.stopper import Stopper
+
+logger = logging.getLogger(__name__)
+
+
+class TimeoutStopper(Stopper):
+    """Ends everything once `timeout` (seconds or a timedelta) has passed between calls of `stop_all`.
+
+    Time in which nobody asks is free: the experiment was down. That also holds after unpickling.
+    The clock has a default, unlike everywhere else in muster, because users build this object themselves.
+    """
+
+    _state_kind = "timeout"
+
+    def __init__(self, timeout: float | timedelta, *, clock: Clock | None = None) -> None:
+        if isinstance(timeout, timedelta):
+            timeout = timeout.total_seconds()
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+            raise ValueError(f"TimeoutStopper: timeout is {timeout!r}; pass seconds or a datetime.timedelta")
+        self._timeout_s = timeout
+        self._spent_s = 0.0
+        self._clock: Clock = clock or SystemClock()
+        self._last_check: float | None = None
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        now = self._clock.monotonic()
+        was_over = self._spent_s >= self._timeout_s
+        if self._last_check is not None:
+            self._spent_s += now - self._last_check
+        self._last_check = now
+        is_over = self._spent_s >= self._timeout_s
+        if is_over and not was_over:
+            logger.info("the time budget of %g s is used up: stopping all trials", self._timeout_s)
+        return is_over
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_last_check": None}
+
+    def _to_plain(self) -> Plain:
+        return {"spent_s": self._spent_s}
+
+    def _from_plain(self, state: Plain) -> None:
+        self._spent_s, self._last_check = state["spent_s"], None
