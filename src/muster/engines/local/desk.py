@@ -31,6 +31,7 @@ class Desk:
     """One worker process as the driver sees it."""
 
     __slots__ = (
+        "beats",
         "frames",
         "heard_at",
         "key",
@@ -58,6 +59,7 @@ class Desk:
         self.version = version  # of the set of trainables it knows
         self.heard_at = now
         self.ticks: int | None = None
+        self.beats = False  # whether it has a heartbeat: only those that last do
 
     def read(self) -> list[Frame] | tuple[Frame, ...] | None:
         """Frames that have arrived; None at the end of the stream."""

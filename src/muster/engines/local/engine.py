@@ -70,7 +70,7 @@ class LocalEngine:
         warm: bool = True,
         options: LocalOptions = _DEFAULTS,
     ) -> None:
-        """`trainables`: cloudpickled functions or classes by name; `capacity` overrides what is found here."""
+        """`trainables`: cloudpickled functions or classes by name; `capacity` overrides what is found."""
         self._clock = clock
         self._options = options
         found = {**surroundings.detected_capacity(), **(capacity or {})}
@@ -115,8 +115,11 @@ class LocalEngine:
         while True:
             if now >= self._next_look:
                 self._look_after(now)
-            wait_s = 0.0 if self._events else max(0.0, min(until, self._next_look) - now)
-            self._staff.wait(wait_s)
+            if self._events:
+                wait_s = 0.0
+            else:
+                wait_s = (until if until < self._next_look else self._next_look) - now
+            self._staff.wait(wait_s, now)
             if self._events:
                 events, self._events = self._events, []
                 return events

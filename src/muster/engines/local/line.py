@@ -13,12 +13,16 @@ from muster.engines.local.pipe import Frame, FrameReader, Kind, frame
 
 _CHUNK = 1 << 16
 _BEAT = frame(Kind.BEAT)
+_CONTINUE = frame(Kind.CONTINUE)
 
 
 class Line:
     """Frames to and from the driver."""
 
-    def __init__(self, read_fd: int, write_fd: int) -> None:
+    def __init__(self, read_fd: int, write_fd: int, *, beat_s: float, parent_pid: int) -> None:
+        self._beat_s = beat_s
+        self._parent_pid = parent_pid
+        self.is_watched = False
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._reader = FrameReader()
@@ -35,14 +39,24 @@ class Line:
             frames.extend(self._reader.feed(data))
         return frames.popleft()
 
+    def is_told_to_continue(self) -> bool:
+        """Wait; True when the answer is just CONTINUE, else `receive` has it. The short way of a report."""
+        if self._frames:
+            return False
+        data = os.read(self._read_fd, _CHUNK)
+        if data == _CONTINUE and self._reader.is_between_frames:
+            return True
+        if not data:
+            end_group()
+        self._frames.extend(self._reader.feed(data))
+        return False
+
     def send(self, data: bytes) -> None:
         with self._sending:
-            sent = os.write(self._write_fd, data)
-            while sent < len(data):
+            while (sent := os.write(self._write_fd, data)) < len(data):
                 data = data[sent:]
-                sent = os.write(self._write_fd, data)
 
-    def was_told(self, kind: Kind) -> bool:
+    def was_told(self, kind: int) -> bool:
         """Whether a frame of this kind has arrived already; takes nothing away and does not wait."""
         while select.select([self._read_fd], [], [], 0)[0]:
             data = os.read(self._read_fd, _CHUNK)
@@ -51,17 +65,20 @@ class Line:
             self._frames.extend(self._reader.feed(data))
         return any(known == kind for known, _ in self._frames)
 
-    def watch(self, beat_s: float, parent_pid: int) -> None:
-        """Start the thread that tells the driver we live, and ends us when the driver does not."""
-        threading.Thread(
-            target=self._beat, args=(beat_s, parent_pid), name="muster-heartbeat", daemon=True
-        ).start()
+    def watch(self) -> None:
+        """Start the thread that tells the driver we live, and ends us when the driver does not.
 
-    def _beat(self, beat_s: float, parent_pid: int) -> None:
+        A thread costs a new process half as much again, so forked workers start it in trials that last.
+        """
+        self.is_watched = True
+        self.send(_BEAT)
+        threading.Thread(target=self._beat, name="muster-heartbeat", daemon=True).start()
+
+    def _beat(self) -> None:
         hangup = select.poll()
         hangup.register(self._write_fd, 0)  # 0: only errors, that is, the driver closed its end
         while True:
-            if hangup.poll(beat_s * 1000) or os.getppid() != parent_pid:
+            if hangup.poll(self._beat_s * 1000) or os.getppid() != self._parent_pid:
                 end_group()
             try:
                 self.send(_BEAT)

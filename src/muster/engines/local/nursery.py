@@ -47,8 +47,9 @@ class Nursery:
         self._control = ours
         self._frames = FrameReader()
         self._outbox: deque[tuple[bytes, Sequence[int]]] = deque()
+        address = (surroundings.hostname(), surroundings.node_ip())
         self._owner_pid = os.getpid()
-        self._send(frame(Kind.INIT, pack((list(sys.argv), warm, beat_s))))
+        self._send(frame(Kind.INIT, pack((list(sys.argv), address, warm, beat_s))))
 
     @property
     def pid(self) -> int:

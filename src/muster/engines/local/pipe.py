@@ -11,7 +11,6 @@ import marshal
 import pickle
 import struct
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import Any
 
 HEADER = struct.Struct("<IB")
@@ -25,8 +24,8 @@ _KEYS = frozenset({str, int})
 Frame = tuple[int, bytes]
 
 
-class Kind(IntEnum):
-    """What a frame means."""
+class Kind:
+    """What a frame means; plain integers, because comparing Enum members costs more than reading a frame."""
 
     INIT = 1  # to zygote: how to be like the driver
     TRAINABLE = 2  # to zygote and workers: name and pickled code
@@ -64,6 +63,8 @@ def unpack(payload: bytes) -> Any:  # noqa: ANN401 - whatever was packed
 
 def is_plain(value: object) -> bool:
     """Whether marshal gives back exactly this: dicts, lists, tuples and scalars of the very types."""
+    if type(value) is dict and _SCALARS.issuperset(map(type, value.values())):
+        return _KEYS.issuperset(map(type, value))  # the usual case, without a further call
     try:
         return _is_plain(value)
     except RecursionError:
@@ -111,6 +112,10 @@ class FrameReader:
         self._parts: list[bytes] = []
         self._size = 0
         self._wanted = _HEADER_SIZE
+
+    @property
+    def is_between_frames(self) -> bool:
+        return not self._parts
 
     def feed(self, data: bytes) -> Sequence[Frame]:
         """The frames that are complete now."""

@@ -11,7 +11,7 @@ from muster.base.clock import Clock
 from muster.engines.local.desk import Desk, Role, Run
 from muster.engines.local.nursery import Nursery
 from muster.engines.local.pipe import Frame, Kind, frame, unpack
-from muster.engines.local.surroundings import cpu_ticks
+from muster.engines.local.surroundings import process_state
 from muster.engines.local.watch import Watch
 
 if TYPE_CHECKING:
@@ -116,14 +116,16 @@ class Staff:
             self._watch_nursery()
 
     def is_silent(self, desk: Desk, now: float) -> bool:
-        """No frame and no processor time for too long. A trial deep in C code does not beat, but works."""
-        if not desk.pid or now - desk.heard_at < self._options.silent_after_s:
+        """No sign of life for too long: frames, heartbeats, processor time; without heartbeat also just being
+        able to run. (A trial deep in C code does not beat, but works.)
+        """
+        if not desk.pid or now - desk.heard_at < self._options.beat_s:
             return False
-        ticks = cpu_ticks(desk.pid)
-        if ticks is not None and ticks != desk.ticks:
+        state, ticks = process_state(desk.pid)
+        can_run = state != "" and state not in "TtDZ"  # stopped, traced, stuck in the kernel, dead
+        if (ticks != desk.ticks and state) or (can_run and not desk.beats):
             desk.ticks, desk.heard_at = ticks, now
-            return False
-        return True
+        return now - desk.heard_at >= self._options.silent_after_s
 
     # Making them
 
@@ -159,11 +161,12 @@ class Staff:
             self._by_write_fd[desk.write_fd] = desk
             self._watch.writing(desk.write_fd)
 
-    def wait(self, timeout_s: float) -> None:
+    def wait(self, timeout_s: float, now: float) -> None:
         """Handle everything that is ready, waiting up to `timeout_s` for the first."""
-        for fd, _ in self._watch.ready(timeout_s):
+        for fd, _ in self._watch.ready(timeout_s if timeout_s > 0 else 0):
             desk = self._by_read_fd.get(fd)
             if desk is not None:
+                desk.heard_at = now  # before the wait: early by at most one look, and no clock per frame
                 self._read(desk)
             elif self._nursery is not None and fd == self._nursery.fileno():
                 self._hear_nursery(self._nursery)
@@ -175,9 +178,10 @@ class Staff:
         if frames is None:
             self._stop_reading(desk)  # its end comes from the zygote, with the reason
             return
-        if frames:
-            desk.heard_at = self._clock.monotonic()
-            for kind, payload in frames:
+        for kind, payload in frames:
+            if kind == Kind.BEAT:
+                desk.beats = True
+            else:
                 self._owner.heard(desk, kind, payload)
 
     def _stop_reading(self, desk: Desk) -> None:
@@ -220,12 +224,10 @@ class Staff:
     def _drop(self, desk: Desk, status: int | None, note: str) -> None:
         """A process has ended: hear its last words, then close."""
         while desk.read_fd in self._by_read_fd:
-            before = desk.heard_at
             frames = desk.read()
             if not frames:
                 self._stop_reading(desk)
                 break
-            desk.heard_at = before
             for kind, payload in frames:
                 self._owner.heard(desk, kind, payload)
         self._forget(desk)

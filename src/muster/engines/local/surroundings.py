@@ -86,10 +86,10 @@ def _cgroup_path() -> str:
     return ""
 
 
-def cpu_ticks(pid: int) -> int | None:
-    """Processor time a process has used, in ticks; None where the system does not tell."""
+def process_state(pid: int) -> tuple[str, int]:
+    """The kernel's letter for what a process does, and its processor time in ticks; ("", 0) when unknown."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12]) if len(fields) > 12 else None
+    return (fields[0], int(fields[11]) + int(fields[12])) if len(fields) > 12 else ("", 0)
 
 
 def node_ip() -> str:

@@ -19,6 +19,19 @@ from muster.session.progress import Progress
 from muster.session.publish import checkpoint_name, publish_copy, publish_staged, staging_path
 from muster.trials.bundles import PlacementGroupFactory
 
+# How many forks led to this process: a session is of the process that made it, not of its forks. (Asking the
+# kernel for our pid at each report would cost as much as packing the result.)
+_forks = [0]
+LASTING_S = 2.0  # a trial this old gets a heartbeat
+
+
+def _count_fork() -> None:
+    _forks[0] += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
 Saved = tuple["int | None", str]  # checkpoint index, or why there is none
 
 
@@ -33,7 +46,7 @@ class TrialSession:
         self._order = order
         self._line = line
         self._clock = clock
-        self._pid = os.getpid()
+        self._forks = _forks[0]
         self._turn = threading.RLock()  # user threads may report, one at a time
         self._context: TuneContext | None = None
         self.progress = Progress()
@@ -70,7 +83,7 @@ class TrialSession:
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
         elapsed_s = self._clock.monotonic() - self._resumed_at
-        if os.getpid() != self._pid:
+        if _forks[0] != self._forks:
             raise RuntimeError("report() was called in a process that the trial forked; call it in the trial")
         with self._turn:
             if self.stopped:
@@ -79,9 +92,12 @@ class TrialSession:
             index = None if checkpoint is None else self._publish(checkpoint)
             now = self._clock.now()
             stamp = self.progress.advance(metrics, elapsed_s=elapsed_s, now=now)
+            if stamp[4] > LASTING_S and not self._line.is_watched:
+                self._line.watch()
             self._last_report_saved = index
             self._line.send(frame(Kind.REPORT, pack((body, index, now, stamp))))
-            self._wait()
+            if not self._line.is_told_to_continue():
+                self._wait()
             self._resumed_at = self._clock.monotonic()
 
     def _sendable(self, metrics: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a plain dict, or its pickle

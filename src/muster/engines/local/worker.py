@@ -26,18 +26,20 @@ from muster.engines.local.trial_session import TrialSession
 from muster.engines.local.verdict import CodeUnreadable, Verdict, ended, failed, told
 from muster.session.channel import TrialStopped, install, uninstall
 
+Address = tuple[str, str]  # hostname, node_ip
+
 
 class Worker:
     """Serves trials until it is told to leave, or one of them fails."""
 
-    def __init__(self, line: Line, shelf: Shelf, clock: Clock) -> None:
+    def __init__(self, line: Line, shelf: Shelf, clock: Clock, address: Address) -> None:
         self._line = line
         self._shelf = shelf
         self._clock = clock
         self._output = Output()
         self._instance: ClassRun | None = None
         self._home = os.getcwd()
-        self._location = (os.getpid(), surroundings.hostname(), surroundings.node_ip())
+        self._location = (os.getpid(), *address)
 
     def serve(self) -> None:
         """Take frames until there is nothing more to do here."""
@@ -126,13 +128,12 @@ class Worker:
                 traceback.print_exc()
 
 
-def become_worker(line: Line, shelf: Shelf, *, beat_s: float, parent_pid: int) -> NoReturn:
+def become_worker(line: Line, shelf: Shelf, address: Address) -> NoReturn:
     """Be a worker in this process, and leave it in the end."""
     signal.signal(signal.SIGTERM, _stop_politely)
-    line.watch(beat_s, parent_pid)
     code = 0
     try:
-        Worker(line, shelf, SystemClock()).serve()
+        Worker(line, shelf, SystemClock(), address).serve()
     except TrialStopped:
         pass
     except BaseException:  # noqa: BLE001 - the last place that can say anything
@@ -160,13 +161,16 @@ def main() -> NoReturn:
     beat_s, parent_pid = float(sys.argv[5]), int(sys.argv[6])
     die_with_parent(parent_pid)
     shelf = Shelf()
+    address = ("", "")
     for kind, payload in FrameReader().feed(_whole(shelf_fd)):
         if kind == Kind.INIT:
-            sys.argv[:] = unpack(payload)
+            sys.argv[:], address = unpack(payload)
         else:
             shelf.put(*unpack(payload))
+    line = Line(read_fd, write_fd, beat_s=beat_s, parent_pid=parent_pid)
+    line.watch()
     shelf.load_all()
-    become_worker(Line(read_fd, write_fd), shelf, beat_s=beat_s, parent_pid=parent_pid)
+    become_worker(line, shelf, address)
 
 
 def _whole(fd: int) -> bytes:

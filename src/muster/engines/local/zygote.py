@@ -11,13 +11,11 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import traceback
 from collections import deque
 from types import FrameType
-from typing import IO, NoReturn
+from typing import IO, TYPE_CHECKING, NoReturn
 
 from muster.engines.local.forking import (
     be_killed_first,
@@ -31,6 +29,9 @@ from muster.engines.local.output import flush
 from muster.engines.local.pipe import FrameReader, Kind, frame, pack, unpack
 from muster.engines.local.shelf import Shelf
 from muster.engines.local.worker import become_worker
+
+if TYPE_CHECKING:
+    import subprocess
 
 MAX_FDS = 200
 LOOK_MS = 1000
@@ -55,6 +56,7 @@ class Zygote:
         self._forks: bool | None = None  # None: find out
         self._warm = True
         self._beat_s = 5.0
+        self._address = ("", "")
         self._wake = _woken_by_children()
 
     def serve(self) -> None:
@@ -90,12 +92,14 @@ class Zygote:
             self._shelf.put(*unpack(payload))
             self._forks = None
         elif kind == Kind.INIT:
-            argv, self._warm, self._beat_s = unpack(payload)
-            self._keep(frame(kind, pack(argv)))
+            argv, self._address, self._warm, self._beat_s = unpack(payload)
+            self._keep(frame(kind, pack((argv, self._address))))
             sys.argv[:] = argv
 
     def _keep(self, data: bytes) -> None:
         if self._saved is None:
+            import tempfile
+
             self._saved = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this process
         self._saved.write(data)
         self._saved.flush()
@@ -150,9 +154,12 @@ class Zygote:
             self._saved.close()
         be_killed_first()
         fresh_randomness()
-        become_worker(Line(read_fd, write_fd), self._shelf, beat_s=self._beat_s, parent_pid=parent_pid)
+        line = Line(read_fd, write_fd, beat_s=self._beat_s, parent_pid=parent_pid)
+        become_worker(line, self._shelf, self._address)
 
     def _start_interpreter(self, read_fd: int, write_fd: int) -> int:
+        import subprocess
+
         saved = -1 if self._saved is None else self._saved.fileno()
         numbers = [read_fd, write_fd, saved, self._beat_s, os.getpid()]
         made = subprocess.Popen(
@@ -182,7 +189,7 @@ class Zygote:
             if token is not None:
                 self._tell(Kind.GONE, (token, status, ""))
 
-    def _tell(self, kind: Kind, body: tuple[int, int] | tuple[int, int, str]) -> None:
+    def _tell(self, kind: int, body: tuple[int, int] | tuple[int, int, str]) -> None:
         try:
             self._control.sendall(frame(kind, pack(body)))
         except OSError:
