@@ -47,7 +47,7 @@ class Mirror:
         self, source: str | Path, storage: Storage, *, clock: Clock, pace: Pace | None = None
     ) -> None:
         self.source, self.storage = Path(source), storage
-        self._clock, self._pace = clock, pace or Pace()
+        self.clock, self._pace = clock, pace or Pace()
         self._lock = threading.Lock()
         self._changed: dict[str, None] = {"": None}  # ordered; everything, at first
         self._discarded: dict[str, _Trouble] = {}
@@ -81,7 +81,7 @@ class Mirror:
         """When `step` has something to do, by the monotonic clock; None: nothing until something changes."""
         with self._lock:
             if self._changed:
-                return self._clock.monotonic()
+                return self.clock.monotonic()
             troubles = [*self._trouble.values(), *self._discarded.values()]
         return min([*self._due.values(), *(trouble.due_at for trouble in troubles)], default=None)
 
@@ -117,7 +117,7 @@ class Mirror:
         return [file for file in wanted if self._is_due(file, self._pace.again_s, everything)]
 
     def _is_due(self, name: str, again_s: float, everything: bool) -> bool:
-        now, print_ = self._clock.monotonic(), self._print(name)
+        now, print_ = self.clock.monotonic(), self._print(name)
         known = self._copied.get(name)
         if print_ is None or (known is not None and known[0] == print_):
             self._settled(name)
@@ -166,7 +166,7 @@ class Mirror:
     def _copy_store(self, copy: Path, print_: Print | None, everything: bool) -> None:
         # A store that tells of checkpoints which are not there yet would be worse than an older one.
         if not everything and any("checkpoint_" in name for name in self._trouble):
-            self._due[STORE_NAME] = self._clock.monotonic() + self._pace.again_s
+            self._due[STORE_NAME] = self.clock.monotonic() + self._pace.again_s
         else:
             self._copy(STORE_NAME, copy, print_)
 
@@ -182,7 +182,7 @@ class Mirror:
                 self._settled(name)
             return
         self._settled(name)
-        self._copied[name] = (print_, self._clock.monotonic())
+        self._copied[name] = (print_, self.clock.monotonic())
         self.copied_files += 1
 
     def _failed(self, name: str, error: StoreError) -> None:
@@ -192,14 +192,14 @@ class Mirror:
     def _put_off(self, trouble: _Trouble, error: StoreError) -> None:
         wait = min(self._pace.retry_max_s, self._pace.retry_s * 2.0 ** min(trouble.failures, 30))
         trouble.failures += 1
-        trouble.due_at = self._clock.monotonic() + wait
+        trouble.due_at = self.clock.monotonic() + wait
         with self._lock:
             self._problems.append(f"{error} (failure {trouble.failures}; trying again in {wait:g} s)")
 
     def _delete(self, names: list[str], everything: bool) -> None:
         for name in names:
             trouble = self._discarded[name]
-            if everything or trouble.due_at <= self._clock.monotonic():
+            if everything or trouble.due_at <= self.clock.monotonic():
                 try:
                     self.storage.delete_dir(name)
                 except StoreError as error:

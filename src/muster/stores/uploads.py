@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import threading
 
-from muster.base.clock import Clock
 from muster.stores.mirror import Mirror
 
 _log = logging.getLogger(__name__)
@@ -18,12 +17,11 @@ _IDLE_S = 60.0
 class Uploader:
     """Start it once per experiment with remote storage; `close` when the experiment ends."""
 
-    def __init__(self, mirror: Mirror, *, clock: Clock) -> None:
-        self._mirror, self._clock = mirror, clock
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror, self._clock = mirror, mirror.clock
         self._wake = threading.Condition()
         self._is_asked = False  # something changed since the last pass
-        self._flushes = 0  # flushes asked for
-        self._flushed = 0  # flushes after which nothing was left
+        self._flushes: list[object] = []  # those that are waited for
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="muster-uploads", daemon=True)
         self._thread.start()
@@ -46,12 +44,13 @@ class Uploader:
         """Wait until everything that is here now is there too; False when the time was not enough."""
         deadline = self._clock.monotonic() + timeout_s
         with self._wake:
-            self._flushes += 1
-            wanted = self._flushes
+            flush = object()
+            self._flushes.append(flush)
             self._wake.notify_all()
-            while self._flushed < wanted:
+            while flush in self._flushes:
                 left = deadline - self._clock.monotonic()
                 if left <= 0 or not self._thread.is_alive():
+                    self._flushes.remove(flush)  # back to the usual pace: nobody waits any more
                     return False
                 self._wake.wait(left)
         return True
@@ -72,32 +71,31 @@ class Uploader:
 
     def _run(self) -> None:
         while True:
-            wanted = self._awaited()
-            if wanted is None:
+            flushes = self._awaited()
+            if flushes is None:
                 return
-            is_flush = wanted > self._flushed
             try:
-                is_clean = self._mirror.step(everything=is_flush)
+                is_clean = self._mirror.step(everything=bool(flushes))
             except Exception:  # noqa: BLE001 - a thread's body
                 _log.exception("upload pass failed storage=%s", self._mirror.storage.uri)
                 is_clean = False
             with self._wake:
-                if is_flush and is_clean:
-                    self._flushed = wanted
+                if is_clean:
+                    self._flushes = [flush for flush in self._flushes if flush not in flushes]
                     self._wake.notify_all()
-                elif is_flush and not self._is_closing:
+                elif flushes and not self._is_closing:
                     self._wake.wait(0.1)  # flushing does not wait for the back-off, but neither does it spin
 
-    def _awaited(self) -> int | None:
-        """Sleep until there is something to do; the number of the newest flush, None to end."""
+    def _awaited(self) -> list[object] | None:
+        """Sleep until there is something to do; the flushes that wait for it, None to end."""
         with self._wake:
             while not self._is_closing:
-                if self._is_asked or self._flushes > self._flushed:
+                if self._is_asked or self._flushes:
                     self._is_asked = False
-                    return self._flushes
+                    return list(self._flushes)
                 due_at = self._mirror.next_due()
                 wait = _IDLE_S if due_at is None else due_at - self._clock.monotonic()
                 if wait <= 0:
-                    return self._flushes
+                    return []
                 self._wake.wait(min(wait, _IDLE_S))
         return None
