@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from muster.base.resources import Resources
-from muster.cluster.model import NodeKind, NodeType, Selector
+from muster.cluster.model import NodeKind, NodeType, Selector, Strategy
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.sim.scene import Scene
-from muster.sim.tasks import matches
+from muster.sim.tasks import GangWork, matches
 
 _S = InstanceState
 IDLE_SLACK_S = 60.0
@@ -44,10 +44,18 @@ def _unexplained_demand(scene: Scene) -> Iterator[str]:
             yield from _untrue(scene, f"{like.name} ({len(queue)} pending)", told, fitting)
     for gang in scene.runtime.pending_gangs():
         told = verdicts.get((Subject.GANG, gang.gang_id), [])
-        fitting = _holders(scene, gang.tasks[0].like.shape, ())
+        fitting = _holders(scene, _largest_need(gang), ())
         for text in _untrue(scene, f"gang {gang.gang_id}", told, fitting):
-            if not any(v.reason in (Reason.INFEASIBLE, Reason.BLOCKED_BY_GANG) for v in told):
+            # Spread bundles may be impossible together although each would fit: not judged here.
+            together = any(v.reason in (Reason.INFEASIBLE, Reason.BLOCKED_BY_GANG) for v in told)
+            if not together or gang.strategy is Strategy.STRICT_PACK:
                 yield text
+
+
+def _largest_need(gang: GangWork) -> Resources:
+    """What one node must hold: a bundle, or all of them when they have to lie together."""
+    shape = gang.tasks[0].like.shape
+    return shape.times(len(gang.tasks)) if gang.strategy is Strategy.STRICT_PACK else shape
 
 
 def _untrue(scene: Scene, name: str, told: Sequence[Verdict], fitting: Sequence[NodeType]) -> Iterator[str]:
