@@ -1,4 +1,4 @@
-"""Our overhead over `study.optimize`: 2,000 trivial TPE trials each. Not a test; run it by hand on a quiet machine:
+"""Our overhead over `study.optimize`: 2,000 trivial TPE trials each. Not a test; run it by hand:
 
 python tests/tune/search/optuna_overhead.py [trials]
 """
@@ -53,7 +53,7 @@ if __name__ == "__main__":
     trials = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     base = alone(trials)
     with_us, save_s, size = ours(trials)
-    print(
+    sys.stdout.write(
         json.dumps(
             {
                 "trials": trials,
@@ -64,4 +64,5 @@ if __name__ == "__main__":
                 "bytes_per_trial": round(size / trials),
             }
         )
+        + "\n"
     )

@@ -15,7 +15,7 @@ from muster.tune.search.names import format_vars
 from muster.tune.search.paths import flat_name
 from muster.tune.search.placeholders import SetAside, inject_placeholders
 from muster.tune.search.points import preset
-from muster.tune.search.random_stream import RandomStream, as_plain
+from muster.tune.search.random_stream import RandomStream
 from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits
 from muster.tune.search.unresolved import Unresolved, find_unresolved
 from muster.tune.search.variant_cursor import VariantCursor
@@ -147,13 +147,13 @@ class BasicVariantGenerator(SearchAlgorithm):
             "version": 1,
             "shapes": [experiment.shape for experiment in self._experiments],
             "num_samples": [experiment.num_samples for experiment in self._experiments],
-            "prefix": self._prefix,
+            "prefix": self._own_prefix(),
             "counter": self._counter,
             "made": self._made,
             "position": self._position,
             "sample": self._sample,
             "frames": None if self._cursor is None else self._cursor.frames(),
-            "stream": as_plain(self._stream.state_if_used()),
+            "stream": self._stream.saved(),
             "live": list(self._live),
             "finished": self._is_finished,
         }

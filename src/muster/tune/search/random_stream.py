@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,12 +41,22 @@ class RandomStream:
         """Where the stream stands, as numpy has it; `as_plain` makes it fit for JSON."""
         return _raw_state(self.rng)
 
-    def state_if_used(self) -> State | None:
-        return None if self._rng is None else self.state()
+    def saved(self) -> State:
+        """For a state file: as JSON, and fixed from now on even if nothing has been drawn.
 
-    def restore(self, state: State | None) -> None:
-        """Go to a saved place. None: nothing had been drawn, and nothing has to be done."""
-        if state is not None:
+        Does not load numpy: a process without it has no global state that a user could have seeded.
+        """
+        if self._rng is None and self._given is None and "numpy" not in sys.modules:
+            self._given = int.from_bytes(os.urandom(16), "big")
+        if self._rng is None and isinstance(self._given, int):
+            return {"seed": self._given}
+        return as_plain(self.state())  # type: ignore[no-any-return]
+
+    def restore(self, state: State) -> None:
+        """Go to a place, as `state` or `saved` gave it."""
+        if "seed" in state:
+            self._given, self._rng = state["seed"], None
+        else:
             self._rng = _rng_at(state)
 
 

@@ -63,20 +63,21 @@ class VariantCursor(Iterator[Variant]):
 
     def frames(self) -> list[Frame]:
         """Where it stands: one frame per level; every one but the last is inside a point it has taken."""
-        last = len(self._levels) - 1
-        return [
-            [level.index if i == last else level.index - 1, as_plain(level.before)]
-            for i, level in enumerate(self._levels)
-        ]
+        if not self._levels:
+            return []
+        *taken, last = self._levels
+        before = as_plain(last.before) if self._is_constant else None  # else the next point is drawn anew
+        return [*([level.index - 1, as_plain(level.before)] for level in taken), [last.index, before]]
 
-    def restore(self, frames: list[Frame], now: State | None) -> None:
+    def restore(self, frames: list[Frame], now: State) -> None:
         """Go to saved frames and to the place where the random stream stood then."""
         if not frames:
             self._levels = []
         for i, (index, before) in enumerate(frames):
             level = self._levels[-1]
             level.index = index
-            self._stream.restore(before)
+            if before is not None:
+                self._stream.restore(before)
             if i < len(frames) - 1:
                 spec, deeper = self._take(level)
                 self._levels.append(_Level(spec, deeper))

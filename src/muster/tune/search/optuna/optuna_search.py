@@ -43,8 +43,8 @@ class OptunaSearch(Searcher):
     """Suggestions by Optuna (`pip install "muster[optuna]"`).
 
     Several metrics make a multi-objective study. A metric with mode "obs" is not optimised, but kept as
-    a user attribute of the trial; with a sampler that has a `constraints_func`, every number of a trial's last
-    result is, so that the function can read it from `trial.user_attrs`. Results of running trials become
+    a user attribute of the trial; with a sampler that has a `constraints_func`, every number of a trial's
+    last result is, so that the function can read it from `trial.user_attrs`. Results of running trials become
     intermediate values (one objective only).
 
     Args:
@@ -78,9 +78,7 @@ class OptunaSearch(Searcher):
         self._points = list(points_to_evaluate or ())
         self._rewards = list(evaluated_rewards or ())
         if self._rewards and len(self._rewards) != len(self._points):
-            raise ValueError(
-                f"{len(self._points)} points_to_evaluate, {len(self._rewards)} evaluated_rewards: give one each"
-            )
+            raise ValueError(f"{len(self._points)} points_to_evaluate need as many evaluated_rewards")
         self._sampler = _checked_sampler(sampler, seed)
         self._study_name = study_name or "optuna"
         self._storage = storage
