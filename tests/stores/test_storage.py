@@ -308,18 +308,19 @@ def test_the_caller_is_never_blocked_by_a_transfer_that_hangs(uploader, remote, 
     assert uploader.flush(10.0) is True
 
 
-def test_a_flaky_storage_gets_everything_in_the_end_and_the_failures_are_told(uploader, remote):
-    remote.broken.add("result")
+def test_a_flaky_storage_gets_everything_in_the_end_and_the_failures_are_told(uploader, remote, here):
+    remote.broken.add("later")
+    written(here, trial__later=b"l")
     assert uploader.flush(0.3) is False
     assert any("reset by peer" in line for line in uploader.poll_problems())
     remote.broken.clear()
-    assert (uploader.flush(10.0), remote.files()) == (True, ALL)
+    assert (uploader.flush(10.0), remote.files()) == (True, [*ALL[:2], "trial/later", "trial/result"])
 
 
 def test_a_flush_that_was_given_up_does_not_keep_hammering_the_storage(here, remote):
+    remote.broken.add("result")
     pace = Pace(retry_s=60.0)
     uploader = Uploader(Mirror(here, Storage("/exp", remote), clock=SystemClock(), pace=pace))
-    remote.broken.add("result")
     assert uploader.flush(0.3) is False
     SystemClock().sleep(0.15)
     tried = len(remote.calls)

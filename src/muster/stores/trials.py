@@ -7,6 +7,7 @@ them is folded into one small row per trial; so the file follows the number of t
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from muster.errors import StoreError
 from muster.stores import trial_values
 from muster.stores.sqlite import Database
 from muster.stores.squeeze import squeezed
-from muster.stores.trial_facts import Place, StoredFact, pack, pack_batch
+from muster.stores.trial_facts import Place, pack, pack_batch
 from muster.stores.trial_reading import STORE_NAME, TrialReader, store_path
 from muster.stores.trial_rows import Fold
 from muster.stores.trial_schema import TRIALS_SCHEMA
@@ -55,11 +56,12 @@ class SqliteTrialStore:
         self._reader = TrialReader(self._database, self._place)
         self._trust = trust_pickles
         self._is_open = True
-        self._appended = 0
         self._fold = Fold()
-        self._plugins: Mapping[str, bytes] = {}
         try:
-            self._recover()
+            self._appended = self._reader.appended()
+            # Facts of an earlier process that no snapshot stands for: read only when they are folded.
+            self._has_inherited = self._appended > 0
+            self._plugins = {name: _digest(state) for name, state in self._reader.plugins().items()}
         except BaseException:
             self._database.close()
             raise
@@ -91,19 +93,21 @@ class SqliteTrialStore:
 
         `statuses` may name Ray's status of trials where the facts alone cannot tell: paused, to be retried.
         """
-        changed = {name: state for name, state in plugins.items() if self._plugins.get(name) != state}
+        digests = {name: _digest(state) for name, state in plugins.items()}
+        changed = [name for name in plugins if self._plugins.get(name) != digests[name]]
         gone = [name for name in self._plugins if name not in plugins]
-        rows = [(name, squeezed(state)) for name, state in changed.items()]
+        rows = [(name, squeezed(plugins[name])) for name in changed]
+        fold = self._whole_fold()
         with self._database.transaction():
             self._database.execute(
                 "UPDATE experiment SET saved = ?, snapshot = ?", (self._appended, squeezed(trials))
             )
             self._database.execute_many("REPLACE INTO plugins VALUES (?, ?)", rows)
             self._database.execute_many("DELETE FROM plugins WHERE name = ?", [(name,) for name in gone])
-            self._fold.write(self._database, statuses or {})
+            fold.write(self._database, statuses or {})
             self._database.execute("DELETE FROM batches")
-        self._fold = Fold()
-        self._plugins = dict(plugins)
+        self._fold, self._has_inherited = Fold(), False
+        self._plugins = digests
         self._database.shrink(beyond=0.7)
 
     def save_settings(self, settings: Mapping[str, Any]) -> None:
@@ -150,13 +154,18 @@ class SqliteTrialStore:
     ) -> None:
         self.close()
 
-    def _recover(self) -> None:
-        """What an earlier process left: the count of facts, and those that are not folded yet."""
-        with self._database.one_look():
-            self._plugins = self._reader.plugins()
-            self._appended = self._reader.appended()
-            tail: list[StoredFact] = list(self._reader.tail())
-        self._fold.note(tail)
+    def _whole_fold(self) -> Fold:
+        """Everything since the last snapshot, an earlier process's part included."""
+        if not self._has_inherited:
+            return self._fold
+        fold = Fold()
+        fold.note(self._reader.tail())
+        return fold
+
+
+def _digest(state: bytes) -> bytes:
+    """Enough to see whether a plug-in's state, which may be large, is still the stored one."""
+    return hashlib.blake2b(state, digest_size=16).digest()
 
 
 def place_of(path: Path, root: str | None) -> Place:
