@@ -120,8 +120,9 @@ class FrameReader:
     def feed(self, data: bytes) -> Sequence[Frame]:
         """The frames that are complete now."""
         if not self._parts:
-            length, kind = HEADER.unpack_from(data) if len(data) >= _HEADER_SIZE else (-1, 0)
-            if len(data) == length + _HEADER_SIZE:
+            size = len(data)
+            length, kind = HEADER.unpack_from(data) if size >= _HEADER_SIZE else (_MAX_PAYLOAD, 0)
+            if size == length + _HEADER_SIZE:
                 return ((kind, data[_HEADER_SIZE:]),)  # the usual case: one read, one frame
         self._parts.append(data)
         self._size += len(data)

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import cloudpickle
+
+from muster.base.clock import SystemClock
+from muster.engines.local.engine import LocalEngine, LocalOptions
+from muster.testing.engine_contract import EngineContract, EngineFixture
+
+OPTIONS = LocalOptions(quiet=True, kill_after_s=0.3)
+
+
+def open_local(trainables, capacity, **more):
+    blobs = {name: cloudpickle.dumps(made) for name, made in trainables.items()}
+    return LocalEngine(clock=SystemClock(), trainables=blobs, capacity=capacity, options=OPTIONS, **more)
+
+
+class TestLocalEngine(EngineContract):
+    def open_engine(self, trainables, capacity):
+        return open_local(trainables, capacity)
+
+
+class TestLocalEngineWithFreshInterpreters(EngineFixture):
+    """As on macOS: those promises that depend on how a process is made."""
+
+    def open_engine(self, trainables, capacity):
+        return open_local(trainables, capacity, warm=False)
+
+    failure = EngineContract.failure
+    wait_for = EngineContract.wait_for
+    test_a_trial_runs_to_its_end = EngineContract.test_a_trial_runs_to_its_end
+    test_a_trial_goes_on_from_a_checkpoint = EngineContract.test_a_trial_goes_on_from_a_checkpoint
+    test_functions_are_reused_in_one_process = EngineContract.test_functions_are_reused_in_one_process
+    test_what_a_trial_forked_ends_with_it = EngineContract.test_what_a_trial_forked_ends_with_it
+    test_ignoring_sigterm_helps_nothing = EngineContract.test_ignoring_sigterm_helps_nothing
+    test_close_leaves_no_process = EngineContract.test_close_with_trials_alive_leaves_no_process
+    test_os_exit_without_a_word = EngineContract.test_os_exit_without_a_word
+    test_a_class_is_reset_for_the_next_trial = EngineContract.test_a_class_is_reset_for_the_next_trial

@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import cloudpickle
+import pytest
+
+from muster.base.clock import SystemClock
+from muster.engines.local.engine import LocalEngine, LocalOptions
+from muster.session import get_context, report
+from muster.testing.engine_fixture import Driver
+from muster.testing.engine_hard import is_gone
+from muster.testing.trainables import TRAINABLES, Steps, counts, waits
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.commands import StopTrial
+from muster.trials.events import FailureKind, TrialExited, TrialReported, TrialStarted
+
+
+@pytest.fixture
+def opened(tmp_path):
+    made = []
+
+    def open_engine(*trainables, capacity=None, warm=True, **options):
+        blobs = {t.__name__: cloudpickle.dumps(t) for t in trainables or TRAINABLES.values()}
+        engine = LocalEngine(
+            clock=SystemClock(),
+            trainables=blobs,
+            capacity={"CPU": 2, **(capacity or {})},
+            warm=warm,
+            options=LocalOptions(quiet=True, kill_after_s=0.3, **options),
+        )
+        made.append(engine)
+        return Driver(engine, tmp_path)
+
+    yield open_engine
+    for engine in made:
+        engine.close()
+
+
+def where_am_i(config):
+    names = ("TUNE_ORIG_WORKING_DIR", "CUDA_VISIBLE_DEVICES", "EXTRA")
+    report({"cwd": os.getcwd(), **{name: os.environ.get(name) for name in names}})
+
+
+def test_a_trial_works_in_its_directory_and_knows_where_we_were(opened, tmp_path):
+    driver = opened(where_am_i, env={"EXTRA": "given"})
+    driver.start("a", "where_am_i")
+    result = driver.to_report("a").result
+    found = [result[key] for key in ("cwd", "TUNE_ORIG_WORKING_DIR", "CUDA_VISIBLE_DEVICES", "EXTRA")]
+    assert found == [str(tmp_path / "a"), os.getcwd(), None, "given"]
+
+
+def test_the_working_directory_stays_when_the_environment_says_so(opened, monkeypatch):
+    monkeypatch.setenv("RAY_CHDIR_TO_TRIAL_DIR", "0")
+    driver = opened(where_am_i)
+    driver.start("a", "where_am_i")
+    assert driver.to_report("a").result["cwd"] == os.getcwd()
+
+
+def test_gpus_are_given_by_environment(opened, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    driver = opened(where_am_i)
+    assert driver.engine.capacity()["GPU"] == 2
+    driver.start("a", "where_am_i", resources={"GPU": 1})
+    driver.start("b", "where_am_i", resources={"GPU": 1})
+    driver.start("none", "where_am_i", resources={"CPU": 1})
+    driver.to_exit("a", "b", "none")
+    given = [driver.results(name, "CUDA_VISIBLE_DEVICES") for name in ("a", "b", "none")]
+    assert given == [["3"], ["5"], [""]]
+
+
+def tells_context(config):
+    context = get_context()
+    report(
+        {
+            "names": [context.get_experiment_name(), context.get_trial_name(), context.get_trial_id()],
+            "dir": context.get_trial_dir(),
+            "resources": context.get_trial_resources(),
+        }
+    )
+
+
+def test_the_context_of_a_trial(opened, tmp_path):
+    driver = opened(tells_context)
+    asked = PlacementGroupFactory([{"CPU": 1}, {"CPU": 0.5}], "SPREAD")
+    driver.start("a", "tells_context", resources=asked)
+    result = driver.to_report("a").result
+    assert result["names"] == ["contract", "tells_context_a", "a"]
+    assert (result["dir"], result["resources"]) == (str(tmp_path / "a"), asked)
+
+
+def test_a_stopped_process_is_found_silent(opened):
+    driver = opened(waits, beat_s=0.1, silent_after_s=0.5)
+    driver.start("a", "waits")
+    os.kill(driver.to_report("a").result["pid"], signal.SIGSTOP)
+    assert driver.to_exit("a", answer=False).failure.kind is FailureKind.SILENT
+
+
+def sleeps(config):
+    time.sleep(config["seconds"])
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_sleeping_process_is_not(opened, warm):
+    driver = opened(sleeps, beat_s=0.05, silent_after_s=0.3, warm=warm)
+    driver.start("a", "sleeps", {"seconds": 1.0})
+    assert driver.to_exit("a").is_done
+
+
+def test_a_killed_helper_fails_its_trials_and_is_replaced(opened):
+    driver = opened(waits, counts)
+    driver.start("a", "waits")
+    pid = driver.to_report("a").result["pid"]
+    os.kill(driver.engine._staff._nursery.pid, signal.SIGKILL)
+    failure = driver.to_exit("a", answer=False).failure
+    assert (failure.kind, "helper process" in failure.message) == (FailureKind.KILLED, True)
+    driver.poll_until(lambda: is_gone(pid))
+    driver.start("b", "counts")
+    assert driver.to_exit("b").is_done
+
+
+DRIVER = """
+import sys, cloudpickle
+from muster.base.clock import SystemClock
+from muster.engines.local.engine import LocalEngine
+from muster.testing.engine_fixture import Driver
+from muster.testing.trainables import forks, ignores_sigterm, waits
+from pathlib import Path
+blobs = {t.__name__: cloudpickle.dumps(t) for t in (forks, ignores_sigterm, waits)}
+engine = LocalEngine(clock=SystemClock(), trainables=blobs, capacity={"CPU": 3}, warm=sys.argv[2] == "warm")
+driver = Driver(engine, Path(sys.argv[1]))
+pids = [engine._staff._nursery.pid]
+for name in ("ignores_sigterm", "waits", "forks"):
+    driver.start(name, name)
+    result = driver.to_report(name).result
+    pids += [result[key] for key in ("pid", "forked", "started") if key in result]
+driver.go_on("ignores_sigterm")
+print(*pids, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", ["warm", "fresh"])
+def test_no_process_outlives_a_driver_killed_with_9(tmp_path, how):
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(tmp_path), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    pids = [int(text) for text in driver.stdout.readline().split()]
+    assert len(pids) == 6
+    assert not any(map(is_gone, pids))
+    driver.kill()
+    killed_at = time.monotonic()
+    while not all(map(is_gone, pids)) and time.monotonic() < killed_at + 20:
+        time.sleep(0.01)
+    took = time.monotonic() - killed_at
+    driver.communicate()
+    assert [pid for pid in pids if not is_gone(pid)] == []
+    assert took < 2.0
+
+
+def draws(config):
+    import random
+
+    import numpy as np
+
+    report({"numpy": np.random.random(), "python": random.random()})
+
+
+def test_fresh_processes_draw_different_random_numbers(opened):
+    import numpy as np
+
+    def draws_warm(config):
+        report(
+            {"drawn": np.random.random()}
+        )  # a module travels by name: the helper imports it before it forks
+
+    driver = opened(draws, draws_warm)
+    for name in ("a", "b", "c"):
+        driver.start(name, "draws")
+        driver.start(name + "w", "draws_warm")
+    driver.to_exit("a", "b", "c", "aw", "bw", "cw")
+    for names, key in (
+        (("a", "b", "c"), "numpy"),
+        (("a", "b", "c"), "python"),
+        (("aw", "bw", "cw"), "drawn"),
+    ):
+        assert len({driver.results(name, key)[0] for name in names}) == 3
+
+
+def parent_of_me(config):
+    report({"parent": os.getppid(), "argv": sys.argv[:1], "pid": os.getpid()})
+
+
+def test_a_helper_with_threads_does_not_fork(opened, tmp_path, monkeypatch):
+    module = tmp_path / "starts_a_thread.py"
+    module.write_text(
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+        "import sys\n"
+        "def train(config):\n"
+        "    from muster.session import report\n"
+        "    report({'warm': config['main'] in sys.orig_argv[2], 'threads': threading.active_count()})\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import starts_a_thread
+
+    driver = opened(starts_a_thread.train)
+    driver.start("a", "train", {"main": "local.worker import main"})
+    result = driver.to_report("a").result
+    assert (result["warm"], result["threads"]) == (True, 3)  # main, the module's, the heartbeat
+
+
+def test_trainables_may_come_later_and_be_replaced(opened):
+    driver = opened(counts)
+    driver.start("a", "counts", {"steps": 1}, may_reuse=True)
+    driver.to_exit("a")
+
+    def other(config):
+        report({"other": True})
+
+    driver.engine.register("counts", cloudpickle.dumps(other))
+    driver.start("b", "counts", may_reuse=True)
+    driver.to_exit("b")
+    assert driver.results("b", "other") == [True]
+
+
+def test_code_that_cannot_be_read_fails_its_trial_with_the_reason(opened):
+    driver = opened(counts)
+    driver.engine.register("broken", b"cno_such_module\nname\n.")
+    driver.start("a", "broken")
+    driver.start("b", "counts", {"steps": 1})
+    assert driver.to_exit("b").is_done
+    failure = driver.to_exit("a").failure
+    assert (failure.kind, "no_such_module" in failure.message) == (FailureKind.UNPICKLABLE, True)
+
+
+def exits(config):
+    sys.exit(config["code"])
+
+
+@pytest.mark.parametrize(("code", "kind"), [(0, None), (None, None), (4, FailureKind.USER_ERROR)])
+def test_sys_exit_with_zero_is_an_end_and_with_another_code_an_error(opened, code, kind):
+    driver = opened(exits)
+    driver.start("a", "exits", {"code": code})
+    gone = driver.to_exit("a")
+    assert (gone.failure and gone.failure.kind, gone.is_done) == (kind, kind is None)
+
+
+class CannotSave(Steps):
+    def save_checkpoint(self, checkpoint_dir):
+        raise NotImplementedError
+
+
+def test_a_class_that_cannot_save_says_so_and_goes_on(opened):
+    from muster.trials.commands import SaveTrial
+    from muster.trials.events import CheckpointSaved
+
+    driver = opened(CannotSave)
+    driver.start("a", "CannotSave")
+    driver.to_report("a")
+    driver.engine.submit(SaveTrial(trial_id="a"))
+    driver.poll_until(lambda: bool(driver.of("a", CheckpointSaved)), answer=False)
+    (saved,) = driver.of("a", CheckpointSaved)
+    assert (saved.checkpoint, saved.message) == (None, "CannotSave has no save_checkpoint")
+    driver.go_on("a")
+    assert driver.to_report("a", count=2).result["steps"] == 2
+
+
+def big(config):
+    report({"size": len(config["data"]), "data": config["data"]})
+
+
+def test_a_config_and_a_result_larger_than_any_pipe(opened):
+    driver = opened(big)
+    data = "x" * 3_000_000
+    driver.start("a", "big", {"data": data})
+    driver.start("b", "big", {"data": data})
+    driver.to_exit("a", "b")
+    assert [driver.results(name, "size") for name in "ab"] == [[3_000_000]] * 2
+    assert driver.results("a", "data") == [data]
+
+
+def test_a_stop_tells_nothing_more_than_the_exit(opened):
+    driver = opened(counts)
+    driver.start("a", "counts", {"steps": 1000})
+    driver.to_start("a")
+    driver.engine.submit(StopTrial(trial_id="a"))
+    seen = len(driver.events)
+    driver.to_exit("a", answer=False)
+    assert [type(event) for event in driver.events[seen:]] == [TrialExited]
+
+
+def test_idle_processes_of_other_trainables_are_not_mistaken(opened):
+    driver = opened(counts, parent_of_me)
+    driver.start("a", "counts", {"steps": 1}, may_reuse=True)
+    driver.to_exit("a")
+    driver.start("b", "parent_of_me", may_reuse=True)
+    driver.start("c", "counts", {"steps": 1}, may_reuse=True, resources={"CPU": 2})
+    driver.to_exit("b", "c")
+    assert [event.reused for event in driver.events if isinstance(event, TrialStarted)] == [False] * 3
+    assert len(driver.of("b", TrialReported)) == 1

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from muster.session.checkpoint import Checkpoint
+from muster.session.publish import checkpoint_name, publish_copy, publish_staged
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "source"
+    (made / "sub").mkdir(parents=True)
+    (made / "a.txt").write_text("one")
+    (made / "sub" / "b.txt").write_text("two")
+    return made
+
+
+@pytest.fixture
+def remote():
+    filesystem = fsspec.filesystem("memory")
+    filesystem.pipe_file("/bucket/cp/a.txt", b"one")
+    filesystem.pipe_file("/bucket/cp/sub/b.txt", b"two")
+    yield filesystem
+    filesystem.rm("/bucket", recursive=True)
+
+
+def content(path):
+    return {
+        os.path.relpath(os.path.join(at, name), path): Path(at, name).read_text()
+        for at, _, names in os.walk(path)
+        for name in names
+    }
+
+
+BOTH = {"a.txt": "one", os.path.join("sub", "b.txt"): "two"}
+
+
+def test_a_local_checkpoint_is_used_where_it_is(folder):
+    checkpoint = Checkpoint.from_directory(folder)
+    with checkpoint.as_directory() as path:
+        assert path == str(folder)
+    assert content(folder) == BOTH
+
+
+def test_to_directory_copies(folder, tmp_path):
+    target = Checkpoint(folder).to_directory(tmp_path / "copy")
+    assert (target, content(target)) == (str(tmp_path / "copy"), BOTH)
+    assert sorted(os.listdir(tmp_path)) == ["copy", "source"]
+
+
+def test_two_callers_share_one_temporary_copy_even_after_a_pickle(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    checkpoint = Checkpoint(folder)
+    first, second = checkpoint.to_directory(), pickle.loads(pickle.dumps(checkpoint)).to_directory()
+    assert first == second
+    assert os.path.basename(first).startswith("checkpoint_tmp_")
+    assert content(first) == BOTH
+
+
+def test_a_failed_copy_leaves_nothing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Checkpoint(tmp_path / "missing").to_directory(tmp_path / "copy")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_remote_checkpoint_is_downloaded_for_as_long_as_it_is_read(remote, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    checkpoint = Checkpoint("/bucket/cp", filesystem=remote)
+    with checkpoint.as_directory() as outer:
+        assert content(outer) == BOTH
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_url_finds_its_filesystem(remote):
+    checkpoint = Checkpoint("memory://bucket/cp")
+    assert (checkpoint.path, repr(checkpoint)) == (
+        "/bucket/cp",
+        "Checkpoint(filesystem=memory, path=/bucket/cp)",
+    )
+    assert checkpoint == Checkpoint("/bucket/cp", filesystem=remote)
+    assert checkpoint != Checkpoint("/bucket/cp")
+
+
+def test_metadata_is_kept_in_the_directory(folder, remote):
+    for checkpoint in (Checkpoint(folder), Checkpoint("/bucket/cp", filesystem=remote)):
+        assert checkpoint.get_metadata() == {}
+        checkpoint.set_metadata({"a": 1})
+        checkpoint.update_metadata({"b": [2]})
+        assert checkpoint.get_metadata() == {"a": 1, "b": [2]}
+    assert (folder / ".metadata.json").exists()
+
+
+def test_removed_names_explain_themselves(folder):
+    with pytest.raises(AttributeError, match=r"from_dict does not exist any more.*from_directory"):
+        Checkpoint.from_dict({})
+    with pytest.raises(AttributeError, match=r"to_dict does not exist any more.*as_directory"):
+        Checkpoint(folder).to_dict()
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        Checkpoint(folder).nonsense()
+
+
+def test_a_checkpoint_is_no_path(folder):
+    with pytest.raises(TypeError, match="no path"):
+        os.fspath(Checkpoint(folder))
+    assert repr(Checkpoint(folder)) == f"Checkpoint(filesystem=local, path={folder})"
+
+
+def test_publishing_leaves_source_and_nothing_else(folder, tmp_path):
+    trial = tmp_path / "trial"
+    trial.mkdir()
+    target = publish_copy(str(folder), str(trial), checkpoint_name(3))
+    assert target == str(trial / "checkpoint_000003")
+    assert (content(target), content(folder), os.listdir(trial)) == (BOTH, BOTH, ["checkpoint_000003"])
+
+
+def test_publishing_over_a_forgotten_one_replaces_it(folder, tmp_path):
+    trial = tmp_path / "trial"
+    (trial / "checkpoint_000000").mkdir(parents=True)
+    (trial / "checkpoint_000000" / "old").write_text("old")
+    publish_copy(str(folder), str(trial), "checkpoint_000000")
+    assert (content(trial / "checkpoint_000000"), os.listdir(trial)) == (BOTH, ["checkpoint_000000"])
+
+
+def test_a_failed_publish_leaves_nothing(folder, tmp_path, monkeypatch):
+    trial = tmp_path / "trial"
+    trial.mkdir()
+
+    def full(fd):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        publish_copy(str(folder), str(trial), "checkpoint_000000")
+    assert os.listdir(trial) == []
+
+
+def test_a_staged_directory_gets_its_name(folder, tmp_path):
+    trial = tmp_path / "trial"
+    trial.mkdir()
+    os.rename(folder, trial / ".partial")
+    assert content(publish_staged(str(trial / ".partial"), str(trial), "checkpoint_000000")) == BOTH
