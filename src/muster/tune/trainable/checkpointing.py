@@ -1,0 +1,57 @@
+"""A CheckpointConfig seen by one trainable: defaults that depend on it, and what it cannot have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster.trials.model import CheckpointPolicy
+from muster.tune.config_parts import CheckpointConfig
+from muster.tune.trainable.function import is_function_trainable
+from muster.tune.trainable.registry import trainable_name
+
+
+def checkpoint_policy(trainable: Any, config: CheckpointConfig | None = None) -> CheckpointPolicy:  # noqa: ANN401
+    """What the controller is to do; ValueError for what this trainable cannot.
+
+    Example:
+        >>> checkpoint_policy(lambda config: None).at_end
+        False
+    """
+    asked = config or CheckpointConfig()
+    frequency, at_end = asked.checkpoint_frequency or 0, asked.checkpoint_at_end
+    if is_function_trainable(trainable):
+        _refuse_for_functions(trainable, frequency, at_end)
+        at_end = False
+    else:
+        frequency = _own_handling(trainable, "_handles_checkpoint_freq", "checkpoint_frequency", frequency, 0)
+        at_end = _own_handling(trainable, "_handles_checkpoint_at_end", "checkpoint_at_end", at_end, False)
+        at_end = True if at_end is None else at_end
+    return CheckpointPolicy(
+        num_to_keep=asked.num_to_keep,
+        score_attribute=asked.checkpoint_score_attribute,
+        score_order=asked.checkpoint_score_order or "max",
+        frequency=frequency,
+        at_end=at_end,
+    )
+
+
+def _refuse_for_functions(function: object, frequency: int, at_end: bool | None) -> None:
+    if not frequency and not at_end:
+        return
+    option = f"checkpoint_frequency={frequency}" if frequency else "checkpoint_at_end=True"
+    raise ValueError(
+        f"CheckpointConfig({option}) is for class trainables; {trainable_name(function)} is a function, which "
+        "makes its checkpoints itself: tune.report(metrics, checkpoint=...)"
+    )
+
+
+def _own_handling(kind: object, attribute: str, option: str, value: Any, off: Any) -> Any:  # noqa: ANN401
+    """A class may say that it handles an option itself (True), or cannot (False)."""
+    handles = getattr(kind, attribute, None)
+    if handles is None:
+        return value
+    if not handles and value:
+        raise ValueError(
+            f"CheckpointConfig({option}={value!r}): {trainable_name(kind)} does not support it; leave it out"
+        )
+    return off

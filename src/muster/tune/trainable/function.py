@@ -1,0 +1,47 @@
+"""Function trainables: what counts as one, and whether it takes exactly one argument, the config."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from muster.tune.trainable.trainable import Trainable
+
+
+def is_trainable_class(trainable: object) -> bool:
+    return inspect.isclass(trainable) and issubclass(trainable, Trainable)
+
+
+def is_function_trainable(trainable: object) -> bool:
+    """A function, or anything else that can be called with a config and is no class."""
+    return callable(trainable) and not inspect.isclass(trainable)
+
+
+def checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself; ValueError when it cannot be called with one positional argument."""
+    try:
+        accepted = inspect.signature(function)
+    except (TypeError, ValueError):
+        return function  # a builtin that does not tell its parameters
+    try:
+        accepted.bind({})
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise ValueError(
+            f"{name}{accepted} cannot be a trainable ({error}): it is called with the config as the only "
+            "argument; give the others defaults, or pass them with tune.with_parameters"
+        ) from None
+    return function
+
+
+def checked_trainable(trainable: Any) -> Any:  # noqa: ANN401 - function or class, as given
+    """A class or function that can be run; TypeError when it is neither."""
+    if is_trainable_class(trainable):
+        return trainable
+    if is_function_trainable(trainable):
+        return checked_function(trainable)
+    what = f"the class {trainable.__name__}" if inspect.isclass(trainable) else repr(trainable)
+    raise TypeError(
+        f"{what} cannot be a trainable: pass a function of the config, or a subclass of tune.Trainable"
+    )

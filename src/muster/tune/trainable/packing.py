@@ -1,0 +1,95 @@
+"""A trainable as bytes for the engine, and, when that fails, which captured object is to blame."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from muster.errors import TuneError
+from muster.tune.trainable.registry import trainable_name
+
+MAX_BYTES = 95 * 1024 * 1024  # Ray's limit; every process of an experiment reads these bytes
+_DEPTH = 4
+
+
+def packed(trainable: Any) -> bytes:  # noqa: ANN401 - function or class
+    """Cloudpickled; TypeError that names what cannot be pickled, TuneError when it is too large."""
+    import cloudpickle  # type: ignore[import-untyped]  # it has no types
+
+    name = trainable_name(trainable)
+    try:
+        blob = bytes(cloudpickle.dumps(trainable))
+    except Exception as error:
+        found = "".join(f"\n  {where}: {what}" for where, what in culprits(trainable)) or f"\n  {error}"
+        raise TypeError(
+            f"the trainable {name} cannot be sent to another process, because it uses what cannot be pickled:"
+            f"{found}\nMake these inside of the trainable, or do not refer to them there."
+        ) from error
+    if len(blob) > MAX_BYTES:
+        raise TuneError(
+            f"the trainable {name} is too large: {len(blob) / 2**20:.0f} MiB when pickled, at most "
+            f"{MAX_BYTES // 2**20} MiB; it captures large objects: pass them with tune.with_parameters"
+        )
+    return blob
+
+
+def culprits(value: Any, where: str = "") -> list[tuple[str, str]]:  # noqa: ANN401
+    """Place and description of the innermost objects that cannot be pickled."""
+    found: dict[int, tuple[str, str]] = {}
+    _search(value, where or trainable_name(value), _DEPTH, found, set())
+    return list(found.values())
+
+
+def _search(value: object, where: str, depth: int, found: dict[int, tuple[str, str]], seen: set[int]) -> bool:
+    """Whether there is something wrong with it; notes it unless a part of it is to blame."""
+    if id(value) in seen or _can_be_pickled(value):
+        return id(value) in found
+    seen.add(id(value))
+    inner = list(_captured(value)) if depth else []
+    if not any([_search(part, f"{where} > {name}", depth - 1, found, seen) for name, part in inner]):
+        found[id(value)] = (where, f"a {type(value).__name__}: {_shown(value)}")
+    return True
+
+
+def _can_be_pickled(value: object) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001 - any object may refuse in any way
+        return False
+    return True
+
+
+def _captured(value: Any) -> Iterator[tuple[str, object]]:  # noqa: ANN401
+    """What a function, class or object would take along."""
+    if inspect.isfunction(value):
+        variables = inspect.getclosurevars(value)
+        yield from variables.nonlocals.items()
+        yield from variables.globals.items()
+        yield from ((f"default {index}", each) for index, each in enumerate(value.__defaults__ or ()))
+    elif inspect.ismethod(value):
+        yield "its object", value.__self__
+        yield value.__name__, value.__func__
+    elif isinstance(value, partial):
+        yield "its function", value.func
+        yield from ((f"argument {index}", each) for index, each in enumerate(value.args))
+        yield from value.keywords.items()
+    elif isinstance(value, dict):
+        yield from ((repr(key), each) for key, each in value.items())
+    elif isinstance(value, list | tuple | set):
+        yield from ((f"item {index}", each) for index, each in enumerate(value))
+    elif inspect.isclass(value):
+        yield from ((name, getattr(each, "__func__", each)) for name, each in vars(value).items())
+    else:
+        yield from getattr(value, "__dict__", {}).items()
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a user's `__repr__`
+        text = "it cannot be shown"
+    return text if len(text) <= 100 else text[:97] + "..."

@@ -1,0 +1,143 @@
+"""with_resources, and what a trial needs: resource dicts become a PlacementGroupFactory."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from muster.errors import TuneError
+from muster.trials.bundles import PlacementGroupFactory
+from muster.tune.trainable.function import is_trainable_class
+from muster.tune.trainable.registry import trainable_name
+from muster.tune.trainable.wrapping import wrapped_function
+
+Chooser = Callable[[Mapping[str, Any]], PlacementGroupFactory]
+Resources = PlacementGroupFactory | Chooser
+_NAMED = ("cpu", "CPU", "gpu", "GPU", "memory", "custom_resources")
+
+
+def resource_dict_to_bundles(resources: Mapping[str, Any] | None) -> PlacementGroupFactory:
+    """One bundle; `{}` and None mean 1 CPU. ValueError when nothing is asked for.
+
+    Example:
+        >>> resource_dict_to_bundles({"cpu": 2, "gpu": 0.5, "licence": 1})
+        PlacementGroupFactory([{'CPU': 2.0, 'GPU': 0.5, 'licence': 1.0}], strategy='PACK')
+    """
+    if not resources:
+        return PlacementGroupFactory([{"CPU": 1}])
+    custom = resources.get("custom_resources")
+    if custom is None:
+        custom = {name: amount for name, amount in resources.items() if name not in _NAMED}
+    bundle = {
+        "CPU": resources.get("cpu", resources.get("CPU")),
+        "GPU": resources.get("gpu", resources.get("GPU")),
+        "memory": resources.get("memory"),
+        **custom,
+    }
+    try:
+        return PlacementGroupFactory([{name: amount or 0 for name, amount in bundle.items()}])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"resources {dict(resources)}: {error}; example: {{'cpu': 2, 'gpu': 0.5}}") from None
+
+
+def as_resources(given: Any) -> Resources:  # noqa: ANN401 - checked here
+    """A dict, a PlacementGroupFactory or a function of the config; ValueError for anything else."""
+    if isinstance(given, PlacementGroupFactory):
+        return given
+    if isinstance(given, Mapping):
+        return resource_dict_to_bundles(given)
+    if callable(given) and not inspect.isclass(given):
+        chooser: Chooser = given
+        return chooser
+    raise ValueError(
+        f"resources {given!r}: must be a dict such as {{'cpu': 2}}, a PlacementGroupFactory, or a function "
+        "config -> PlacementGroupFactory"
+    )
+
+
+def with_resources(trainable: Any, resources: Any) -> Any:  # noqa: ANN401 - function or class, as given
+    """A trainable each of whose trials needs `resources`: a dict, a PlacementGroupFactory, or a function of
+    the config that returns one. The given trainable stays as it is.
+
+    Example:
+        >>> def train(config): ...
+        >>> with_resources(train, {"cpu": 2})._resources
+        PlacementGroupFactory([{'CPU': 2.0}], strategy='PACK')
+    """
+    is_class = inspect.isclass(trainable)
+    if not callable(trainable) or (is_class and not is_trainable_class(trainable)):
+        raise ValueError(
+            f"with_resources: needs a function or a subclass of tune.Trainable, not {trainable!r}"
+        )
+    needed = as_resources(resources)
+    return _class_with(trainable, needed) if is_class else _function_with(trainable, needed)
+
+
+def _function_with(function: Callable[..., Any], needed: Resources) -> Callable[..., Any]:
+    def inner(config: Any, **more: Any) -> Any:  # noqa: ANN401
+        return function(config, **more)
+
+    wrapped_function(inner, function)._resources = needed  # type: ignore[attr-defined]
+    return inner
+
+
+def _class_with(kind: Any, needed: Resources) -> type:  # noqa: ANN401
+    class Inner(kind):  # type: ignore[misc]  # a base that is known only now
+        @classmethod
+        def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
+            return needed if isinstance(needed, PlacementGroupFactory) else chosen(needed, config)
+
+    Inner.__name__ = trainable_name(kind)
+    Inner.__doc__ = kind.__doc__
+    return Inner
+
+
+def chosen(chooser: Chooser, config: Mapping[str, Any]) -> PlacementGroupFactory:
+    """What a user's function answers for a config; a dict will do, too."""
+    answer: Any = chooser(config)
+    if isinstance(answer, PlacementGroupFactory):
+        return answer
+    if isinstance(answer, Mapping):
+        return resource_dict_to_bundles(answer)
+    name = getattr(chooser, "__name__", repr(chooser))
+    raise TuneError(
+        f"the resource function {name} returned {answer!r}: it must return a PlacementGroupFactory"
+    )
+
+
+def trial_resources(trainable: Any, resources_per_trial: Any = None) -> Resources:  # noqa: ANN401
+    """What each trial needs: what the trainable says, else the experiment, else 1 CPU.
+
+    TuneError when both say something: at once for a function, per config for a class.
+    """
+    fallback = None if resources_per_trial is None else as_resources(resources_per_trial)
+    if is_trainable_class(trainable):
+        return lambda config: _class_request(trainable, config, fallback)
+    own: Resources | None = getattr(trainable, "_resources", None)
+    if own is not None and fallback is not None:
+        raise _both(trainable)
+    needed = own if own is not None else fallback
+    if needed is None:
+        return PlacementGroupFactory([{"CPU": 1}])
+    if isinstance(needed, PlacementGroupFactory):
+        return needed
+    chooser = needed
+    return lambda config: chosen(chooser, config)
+
+
+def _class_request(kind: Any, config: Mapping[str, Any], fallback: Resources | None) -> PlacementGroupFactory:  # noqa: ANN401
+    own: PlacementGroupFactory | None = kind.default_resource_request(dict(config))
+    if own is not None and fallback is not None:
+        raise _both(kind)
+    needed = own if own is not None else fallback
+    if needed is None:
+        return PlacementGroupFactory([{"CPU": 1}])
+    return needed if isinstance(needed, PlacementGroupFactory) else chosen(needed, config)
+
+
+def _both(trainable: object) -> TuneError:
+    return TuneError(
+        f"{trainable_name(trainable)} says itself what resources it needs, and so does resources_per_trial: "
+        "leave one of them out"
+    )

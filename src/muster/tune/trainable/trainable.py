@@ -1,0 +1,298 @@
+"""Trainable: the base class of class trainables, as users subclass it.
+
+Engines make an instance and call setup, step, save_checkpoint, load_checkpoint, reset_config and cleanup
+themselves; `train`, `save`, `restore` and `reset` do the same by hand, outside of an experiment.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, ClassVar
+
+from muster.base.clock import Clock, SystemClock
+from muster.errors import TuneError
+from muster.session.channel import current
+from muster.session.checkpoint import Checkpoint
+from muster.session.context import TuneContext
+from muster.session.progress import Progress, Signature, fill_result
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.model import DEBUG_METRICS
+from muster.tune.trainable.saving import (
+    COUNTERS,
+    TrainingResult,
+    as_training_result,
+    publish_next,
+    read_saved,
+    write_answer,
+)
+
+logger = logging.getLogger(__name__)
+
+SLOW_SETUP_S = 10.0
+EXPORT_FORMATS = ("checkpoint", "model", "onnx", "h5")
+_OUTSIDE = "default"  # the name of a trial that is none
+
+
+class Trainable:
+    """A trial as a class: override `setup`, `step` and, to survive failures, the two checkpoint methods.
+
+    Example:
+        >>> class Quadratic(Trainable):
+        ...     def setup(self, config):
+        ...         self.x = config["x"]
+        ...
+        ...     def step(self):
+        ...         self.x /= 2
+        ...         return {"loss": self.x**2}
+        ...
+        ...     def save_checkpoint(self, checkpoint_dir):
+        ...         return {"x": self.x}
+        ...
+        ...     def load_checkpoint(self, checkpoint):
+        ...         self.x = checkpoint["x"]
+        >>> Quadratic({"x": 8}).train()["loss"]
+        16.0
+    """
+
+    _clock: ClassVar[Clock] = SystemClock()
+    _own: Progress | None = None  # set by the first call of train() or restore(): this object counts itself
+    _last_result: Mapping[str, Any] = {}
+    _storage: str | None = None
+
+    def __init__(
+        self, config: dict[str, Any] | None = None, storage: str | os.PathLike[str] | None = None
+    ) -> None:
+        """`storage`: the directory of the trial, when it is used outside of an experiment."""
+        self.config: dict[str, Any] = {} if config is None else config
+        if storage is not None:
+            self._storage = os.fspath(storage)
+        began_at = self._clock.monotonic()
+        self.setup(copy.deepcopy(self.config))
+        took_s = self._clock.monotonic() - began_at
+        if took_s > SLOW_SETUP_S:
+            logger.info(
+                "%s.setup took %.1f s: define reset_config and set TuneConfig(reuse_actors=True) to run it "
+                "once per process instead of once per trial",
+                type(self).__name__,
+                took_s,
+            )
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Prepare to train; `config` is a copy."""
+
+    def step(self) -> dict[str, Any]:
+        """One iteration; may put `done` and `should_checkpoint` into its result."""
+        raise NotImplementedError(f"{type(self).__name__} must define step()")
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any] | str | None:
+        """Write files into the directory, or return a dict."""
+        raise NotImplementedError(f"{type(self).__name__} must define save_checkpoint() to be saved")
+
+    def load_checkpoint(self, checkpoint: Any) -> None:  # noqa: ANN401 - the user's dict, or a directory
+        """Take back what save_checkpoint returned: its dict, or the directory with its files."""
+        raise NotImplementedError(f"{type(self).__name__} must define load_checkpoint() to be restored")
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Become a trial of another config without a new process; False: that is impossible."""
+        return False
+
+    def cleanup(self) -> None:
+        """Called once, at the end."""
+
+    def log_result(self, result: dict[str, Any]) -> None:
+        """Called with every result, where it was made."""
+
+    def _export_model(self, export_formats: list[str], export_dir: str) -> dict[str, str]:
+        """Write the model; the paths by format."""
+        return {}
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory | None:
+        """What a trial with this config needs; None: what the experiment says, or 1 CPU."""
+        return None
+
+    @classmethod
+    def resource_help(cls, config: dict[str, Any]) -> str:
+        """What to tell people when resources are lacking."""
+        return ""
+
+    @property
+    def _context(self) -> TuneContext:
+        session = current()
+        return TuneContext() if session is None else session.context
+
+    @property
+    def _progress(self) -> Progress:
+        """Its own once it trained by hand, else that of the trial it runs in."""
+        if self._own is not None:
+            return self._own
+        session = current()
+        return Progress() if session is None else session.progress
+
+    @property
+    def iteration(self) -> int:
+        """Iterations so far, those before a restore included."""
+        return self._progress.iteration
+
+    training_iteration = iteration
+
+    @property
+    def trial_name(self) -> str:
+        return self._context.get_trial_name() or _OUTSIDE
+
+    @property
+    def trial_id(self) -> str:
+        return self._context.get_trial_id() or _OUTSIDE
+
+    @property
+    def trial_resources(self) -> PlacementGroupFactory | None:
+        found: PlacementGroupFactory | None = self._context.get_trial_resources()
+        return found
+
+    @property
+    def logdir(self) -> str | None:
+        """The directory of the trial; None when there is none."""
+        return self._context.get_trial_dir() or self._storage
+
+    def get_config(self) -> dict[str, Any]:
+        return self.config
+
+    def get_state(self) -> dict[str, Any]:
+        """How far it is."""
+        progress = self._progress
+        counters = {name: getattr(progress, name) for name in COUNTERS[1:]}
+        return {"training_iteration": progress.iteration, **counters}
+
+    @staticmethod
+    def get_current_ip_pid() -> tuple[str, int]:
+        from muster.engines.local.surroundings import node_ip
+
+        return node_ip(), os.getpid()
+
+    def train(self) -> dict[str, Any]:
+        """One step, with the automatic result keys filled in."""
+        began_at = self._clock.monotonic()
+        result = self.step()
+        if not isinstance(result, dict):
+            raise TypeError(
+                f"{type(self).__name__}.step() returned a {type(result).__name__}; it must return a dict"
+            )
+        elapsed_s = self._clock.monotonic() - began_at
+        now = self._clock.now()
+        stamp = self._counting().advance(result, elapsed_s=elapsed_s, now=now)
+        filled = fill_result(dict(result), stamp, self._signature(), now=now)
+        self._last_result = filled
+        self.log_result(filled)
+        return filled
+
+    def train_buffered(self, buffer_time_s: float, max_buffer_length: int = 1000) -> list[dict[str, Any]]:
+        """Results of as many steps as fit; ends early when one is done or asks for a checkpoint."""
+        began_at = self._clock.monotonic()
+        results: list[dict[str, Any]] = []
+        while len(results) < max_buffer_length:
+            result = self.train()
+            results.append(result)
+            is_over = self._clock.monotonic() - began_at >= buffer_time_s
+            if result.get("done") or result.get("should_checkpoint") or is_over:
+                break
+        return results
+
+    def get_auto_filled_metrics(
+        self,
+        now: datetime | float | None = None,
+        time_this_iter: float | None = None,
+        timestamp: int | None = None,
+        debug_metrics_only: bool = False,
+    ) -> dict[str, Any]:
+        """The keys that are added to a result, as they are now."""
+        moment = now.timestamp() if isinstance(now, datetime) else now
+        at = self._clock.now() if moment is None else moment
+        progress = copy.copy(self._progress)
+        progress.iteration -= 1  # `advance` counts one more result; here nothing has happened
+        progress.iterations_since_restore -= 1
+        told = {} if timestamp is None else {"timestamp": timestamp}
+        stamp = progress.advance(told, elapsed_s=0.0, now=at)
+        filled = fill_result(dict(told), stamp, self._signature(), now=at)
+        filled["time_this_iter_s"] = time_this_iter
+        if debug_metrics_only:
+            return {key: value for key, value in filled.items() if key in DEBUG_METRICS}
+        return filled
+
+    def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> TrainingResult:
+        """Make a checkpoint: in the given directory, else in the trial's, else in a temporary one."""
+        import tempfile
+
+        folder = tempfile.mkdtemp() if checkpoint_dir is None else os.fspath(checkpoint_dir)
+        os.makedirs(folder, exist_ok=True)
+        try:
+            write_answer(self.save_checkpoint(folder), folder, type(self).__name__)
+            Checkpoint(folder).update_metadata(self.get_state())
+            kept = folder if self._storage is None else publish_next(folder, self._storage)
+        finally:
+            if checkpoint_dir is None and (self._storage is not None or not os.listdir(folder)):
+                _remove(folder)
+        return TrainingResult(Checkpoint(kept), {**self._last_result, **self.get_state()})
+
+    def restore(self, checkpoint_path: TrainingResult | Checkpoint | str | os.PathLike[str]) -> None:
+        """Go on from a checkpoint; ValueError when it is not there."""
+        result = as_training_result(checkpoint_path)
+        self._counting().resume(result.metrics)
+        with result.checkpoint.as_directory() as folder:
+            self.load_checkpoint(read_saved(folder))
+
+    def reset(self, new_config: dict[str, Any], storage: str | os.PathLike[str] | None = None) -> bool:
+        """Become a trial of another config; False when `reset_config` cannot."""
+        self.config = new_config
+        if storage is not None:
+            self._storage = os.fspath(storage)
+        if not self.reset_config(new_config):
+            return False
+        self._own = Progress()
+        self._last_result = {}
+        return True
+
+    def stop(self) -> None:
+        """End it; calls `cleanup`."""
+        self.cleanup()
+
+    def export_model(
+        self, export_formats: str | Sequence[str], export_dir: str | None = None
+    ) -> dict[str, str]:
+        """Write the model in the given formats; the paths by format."""
+        formats = [export_formats] if isinstance(export_formats, str) else list(export_formats)
+        check_export_formats(formats)
+        folder = export_dir or self.logdir
+        if folder is None:
+            raise ValueError(f"{type(self).__name__}.export_model: say where to, with export_dir=...")
+        return self._export_model(formats, folder)
+
+    def _counting(self) -> Progress:
+        if self._own is None:
+            self._own = Progress()
+        return self._own
+
+    def _signature(self) -> Signature:
+        from muster.engines.local.surroundings import hostname
+
+        who = Signature(trial_id=self.trial_id, config=self.config, from_function=False)
+        who.node_ip, who.pid = self.get_current_ip_pid()
+        who.hostname = hostname()
+        return who
+
+
+def check_export_formats(formats: Sequence[str]) -> None:
+    """TuneError when one of them is unknown."""
+    for each in formats:
+        if not isinstance(each, str) or each.strip().lower() not in EXPORT_FORMATS:
+            known = ", ".join(EXPORT_FORMATS)
+            raise TuneError(f"unknown export format {each!r}: use some of {known}")
+
+
+def _remove(folder: str) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
