@@ -25,7 +25,7 @@ _ID_STEP = 0x9E3779B1  # odd, so that counting in these steps meets every 32-bit
 
 class _State(Struct, frozen=True, kw_only=True):
     version: int
-    root: int | None
+    root: int
     counter: int
     num_samples: int | None
     is_finished: bool
@@ -114,9 +114,12 @@ class SearchGenerator(SearchAlgorithm):
 
     def _next_id(self) -> str:
         """The same until a trial is made of it: asking again after None, or after a crash, repeats it."""
+        return f"{(self._own_root() + self._counter * _ID_STEP) % 2**32:08x}"
+
+    def _own_root(self) -> int:
         if self._root is None:
             self._root = int(hex_digits(self._ids, 8), 16)
-        return f"{(self._root + self._counter * _ID_STEP) % 2**32:08x}"
+        return self._root
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
         self._ask("on_trial_result", lambda: self.searcher.on_trial_result(trial_id, dict(result)))
@@ -155,7 +158,7 @@ class SearchGenerator(SearchAlgorithm):
         """The counters and the searcher's own state, whose size and cost are the searcher's."""
         state = _State(
             version=1,
-            root=self._root,
+            root=self._own_root(),
             counter=self._counter,
             num_samples=self._num_samples,
             is_finished=self._is_finished,

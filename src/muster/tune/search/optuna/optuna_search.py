@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import msgpack
 
 from muster.base.clock import SystemClock
-from muster.errors import ConfigError
 from muster.trials.model import DEFAULT_METRIC, TRAINING_ITERATION
 from muster.tune.search.optuna.convert import ConvertedSpace
-from muster.tune.search.optuna.study_state import StudyRecord, wake_random
+from muster.tune.search.optuna.sampler import checked_sampler, require_optuna
+from muster.tune.search.optuna.study_state import StudyRecord
 from muster.tune.search.paths import unflattened
 from muster.tune.search.searcher import (
     UNDEFINED_METRIC_MODE,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFINE_BY_RUN_WARN_THRESHOLD_S = 1.0
+_UNKNOWN_EXCESS = 1e300  # a constraint that nobody measured is violated; infinity is not JSON
 Space = Mapping[str, Any] | Callable[..., Any]
 
 
@@ -59,6 +60,8 @@ class OptunaSearch(Searcher):
             of its own, the study is not part of the saved state: after a crash it may be ahead of it.
         seed: Of the default sampler.
         evaluated_rewards: The results of `points_to_evaluate`, when they are known.
+        constraints: Upper bounds by result key, e.g. {"latency_ms": 50}; a trial above one of them, or
+            without the key, is infeasible. Not in Ray; needs Optuna 5.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - Ray's signature
@@ -72,14 +75,17 @@ class OptunaSearch(Searcher):
         storage: BaseStorage | str | None = None,
         seed: int | None = None,
         evaluated_rewards: list[Any] | None = None,
+        *,
+        constraints: Mapping[str, float] | None = None,
     ) -> None:
-        _require_optuna()
+        require_optuna(with_constraints=bool(constraints))
         super().__init__(metric=metric, mode=mode)
+        self._constraints = dict(constraints or {})
         self._points = list(points_to_evaluate or ())
         self._rewards = list(evaluated_rewards or ())
         if self._rewards and len(self._rewards) != len(self._points):
             raise ValueError(f"{len(self._points)} points_to_evaluate need as many evaluated_rewards")
-        self._sampler = _checked_sampler(sampler, seed)
+        self._sampler = checked_sampler(sampler, seed)
         self._study_name = study_name or "optuna"
         self._storage = storage
         self._space: Space | None = None
@@ -270,10 +276,18 @@ class OptunaSearch(Searcher):
         names = [metric for metric, mode in self._metrics() if mode == "obs"]
         if getattr(study.sampler, "_constraints_func", None) is not None:
             names = list(result)
+        storage, storage_id = study._storage, self._storage_id(study, number)
         for name in names:
             value = _number(result.get(name))
             if value is not None:
-                study._storage.set_trial_user_attr(self._storage_id(study, number), name, value)
+                storage.set_trial_user_attr(storage_id, name, value)
+        for name, bound in self._constraints.items():
+            value = _number(result.get(name))
+            is_known = value is not None and not math.isnan(value)
+            excess = value - bound if is_known and value is not None else _UNKNOWN_EXCESS
+            storage.set_trial_system_attr(
+                storage_id, f"constraints:{name}", excess
+            )  # as Trial.set_constraint
 
     def _tell(self, study: Study, number: int, values: Sequence[float] | None, state: str) -> None:
         # Some samplers (grid, brute force) call study.stop() when they have nothing left, which Optuna allows
@@ -341,22 +355,23 @@ class OptunaSearch(Searcher):
         """Made once. A space that cannot be pickled is left out; whoever restores then has to bring it."""
         if self._settings is None:
             try:
-                self._settings = pickled((self._metric, self._mode, self._space))
+                self._settings = pickled((self._metric, self._mode, self._constraints, self._space))
             except Exception:  # noqa: BLE001 - whatever a user's object raises
-                self._settings = pickled((self._metric, self._mode, None))
+                self._settings = pickled((self._metric, self._mode, self._constraints, None))
         return self._settings
 
     def restore_state(self, state: bytes) -> None:
         """Stand where the saved one stood. A space that this one was made with is kept."""
         saved = msgpack.decode(state)
-        metric, mode, space = pickle.loads(saved["settings"])
+        metric, mode, constraints, space = pickle.loads(saved["settings"])
         self._metric, self._mode = metric or self._metric, mode or self._mode
+        self._constraints = constraints
         self._sampler = pickle.loads(saved["sampler"])
         if not self._space and space:
             self._set_space(space)
         self._live, self._completed = saved["live"], dict.fromkeys(saved["completed"])
         self._is_exhausted = saved["is_exhausted"]
-        self._ot_study, self._record, self._settings = None, StudyRecord(), None
+        self._ot_study, self._record, self._settings = None, StudyRecord(), saved["settings"]
         if saved["study"] is not None:
             self._ot_study = self._new_study()
             self._record.fill(self._ot_study, saved["study"])
@@ -369,26 +384,6 @@ class OptunaSearch(Searcher):
 
     def _frozen(self, study: Study, number: int) -> FrozenTrial:
         return study._storage.get_trial(self._storage_id(study, number))
-
-
-def _require_optuna() -> None:
-    try:
-        import optuna  # noqa: F401
-    except ImportError as error:
-        raise ConfigError('OptunaSearch needs optuna: pip install "muster[optuna]"') from error
-
-
-def _checked_sampler(sampler: BaseSampler | None, seed: int | None) -> BaseSampler:
-    from optuna.samplers import BaseSampler, TPESampler
-
-    if sampler is None:
-        sampler = TPESampler(seed=seed)
-    elif not isinstance(sampler, BaseSampler):
-        raise AssertionError(f"sampler must be an Optuna sampler, not {sampler!r}")
-    elif seed is not None:
-        logger.warning("OptunaSearch: `seed` is for the default sampler; give it to your sampler instead")
-    wake_random(sampler)
-    return sampler
 
 
 def _state(name: str) -> TrialState:

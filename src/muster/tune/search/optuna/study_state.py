@@ -9,7 +9,6 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from optuna.samplers import BaseSampler
     from optuna.storages import BaseStorage
     from optuna.study import Study
     from optuna.trial import FrozenTrial
@@ -102,14 +101,3 @@ def _decoded(encoded: bytes, table: list[Any]) -> FrozenTrial:
         datetime_start=start,
         datetime_complete=complete,
     )
-
-
-def wake_random(sampler: BaseSampler) -> None:
-    """Make lazily seeded random states now: a copy made before the first draw would draw otherwise."""
-    from optuna.samplers import BaseSampler
-
-    for part in vars(sampler).values():
-        if isinstance(part, BaseSampler):
-            wake_random(part)
-        elif type(part).__name__ == "LazyRandomState":
-            _ = part.rng

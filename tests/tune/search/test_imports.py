@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import muster.tune.search as search
+
+
+def test_nothing_heavy_is_imported_with_the_modules():
+    code = (
+        "import sys, muster.tune.search as s;"
+        "from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater, SearchGenerator;"
+        "import muster.tune.search.sample, muster.tune.search.variant_generator, muster.tune.search.optuna;"
+        "made = BasicVariantGenerator();"
+        "made.save_state();"
+        "print([m for m in ('numpy', 'optuna', 'cloudpickle', 'asyncio', 'pandas') if m in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", search.__all__)
+def test_every_public_name_is_there(name):
+    assert getattr(search, name) is not None
+
+
+def test_rays_module_paths_exist():
+    paths = {
+        "basic_variant": "BasicVariantGenerator",
+        "concurrency_limiter": "ConcurrencyLimiter",
+        "repeater": "TRIAL_INDEX",
+        "sample": "Domain",
+        "searcher": "Searcher",
+        "search_algorithm": "SearchAlgorithm",
+        "search_generator": "SearchGenerator",
+        "variant_generator": "generate_variants",
+        "optuna": "OptunaSearch",
+        "optuna.optuna_search": "OptunaSearch",
+    }
+    for module, name in paths.items():
+        assert hasattr(importlib.import_module(f"muster.tune.search.{module}"), name)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'Bogus'"):
+        _ = search.Bogus
