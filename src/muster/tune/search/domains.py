@@ -6,7 +6,6 @@ Users get them from `space`; searchers read their bounds and samplers to convert
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -260,6 +259,8 @@ class Function(Domain):
 
 
 def _takes_config(func: Callable[..., Any]) -> bool:
+    import inspect
+
     try:
         signature = inspect.signature(func)
     except (TypeError, ValueError):

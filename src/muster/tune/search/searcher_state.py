@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from muster.errors import MusterError, RestoreError, TuneError
@@ -48,6 +47,8 @@ def _uses_paths(searcher: Searcher) -> bool:
 
 
 def _saved_by_path(searcher: Searcher) -> bytes:
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="muster-searcher-") as directory:
         path = Path(directory) / "state"
         searcher.save(str(path))
@@ -55,6 +56,8 @@ def _saved_by_path(searcher: Searcher) -> bytes:
 
 
 def _restore_by_path(searcher: Searcher, state: bytes) -> None:
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="muster-searcher-") as directory:
         path = Path(directory) / "state"
         path.write_bytes(state)
