@@ -20,7 +20,7 @@ from muster.trials.events import (
     TrialReported,
     TrialStarted,
 )
-from muster.trials.facts import Fact, SearchExhausted, TrialCreated
+from muster.trials.facts import ExperimentEnded, Fact, SearchExhausted, TrialAdmitted, TrialCreated
 from muster.trials.model import CheckpointRef
 
 # In files: never renumber. A digest must tell these apart without a look inside.
@@ -28,6 +28,7 @@ CREATED, STARTED, REPORTED, SAVED, EXITED, EXHAUSTED = range(1, 7)
 REPORTED_SAVED = 7  # a report with a checkpoint
 UNSAVED = 8  # an answer to a save, without a checkpoint
 FAILED = 9  # an exit with a failure
+ADMITTED, ENDED = 10, 11
 _ENCODER = msgspec.msgpack.Encoder()
 _BATCH = msgspec.msgpack.Decoder(list[tuple[int, str, Raw]])
 
@@ -145,6 +146,14 @@ def _exhausted(fact: SearchExhausted, _: Place) -> tuple[int, list[Any]]:
     return EXHAUSTED, [fact.at]
 
 
+def _admitted(fact: TrialAdmitted, _: Place) -> tuple[int, list[Any]]:
+    return ADMITTED, [fact.at]
+
+
+def _ended(fact: ExperimentEnded, _: Place) -> tuple[int, list[Any]]:
+    return ENDED, [fact.at]
+
+
 _PACKERS: Mapping[type, Callable[[Any, Place], tuple[int, list[Any]]]] = {
     TrialCreated: _created,
     TrialStarted: _started,
@@ -152,6 +161,8 @@ _PACKERS: Mapping[type, Callable[[Any, Place], tuple[int, list[Any]]]] = {
     CheckpointSaved: _saved,
     TrialExited: _exited,
     SearchExhausted: _exhausted,
+    TrialAdmitted: _admitted,
+    ExperimentEnded: _ended,
 }
 
 
@@ -196,6 +207,14 @@ def _read_exhausted(_: str, body: list[Any], __: Place) -> SearchExhausted:
     return SearchExhausted(at=body[0])
 
 
+def _read_admitted(trial_id: str, body: list[Any], _: Place) -> TrialAdmitted:
+    return TrialAdmitted(trial_id=trial_id, at=body[0])
+
+
+def _read_ended(_: str, body: list[Any], __: Place) -> ExperimentEnded:
+    return ExperimentEnded(at=body[0])
+
+
 _UNPACKERS: Mapping[int, Callable[[str, list[Any], Place], Fact]] = {
     CREATED: _read_created,
     STARTED: _read_started,
@@ -206,4 +225,6 @@ _UNPACKERS: Mapping[int, Callable[[str, list[Any], Place], Fact]] = {
     EXITED: _read_exited,
     FAILED: _read_exited,
     EXHAUSTED: _read_exhausted,
+    ADMITTED: _read_admitted,
+    ENDED: _read_ended,
 }

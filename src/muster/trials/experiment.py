@@ -21,7 +21,7 @@ from muster.trials.events import (
     TrialStarted,
     Woke,
 )
-from muster.trials.facts import Fact, SearchExhausted
+from muster.trials.facts import ExperimentEnded, Fact, SearchExhausted, TrialAdmitted
 from muster.trials.judge import judge
 from muster.trials.lifecycle import Lifecycle
 from muster.trials.model import CheckpointRef, Trial
@@ -55,12 +55,12 @@ class ExperimentState:
         self.iteration = 0
         self.is_stopping = False  # no new trials; the running ones are being ended
         self.first_failure: Trial | None = None
-        self._lifecycle = Lifecycle(self)
+        self.lifecycle = Lifecycle(self)
         self.warnings: list[str] = []  # for the controller to log, then clear
         self.doomed: list[Doomed] = []  # checkpoints that may go once the facts so far are durable
         self.facts_noted = 0
         self._facts: list[Fact] = []
-        self._exhausted = False
+        self.is_exhausted = False  # the searcher has no more trials
 
     @property
     def trials(self) -> Mapping[str, Trial]:
@@ -81,7 +81,7 @@ class ExperimentState:
                     return []
                 self.note(event)
                 self._dispatch(trial, event)
-                return self._lifecycle.take()
+                return self.lifecycle.take()
             case _:
                 assert_never(event)
 
@@ -92,14 +92,45 @@ class ExperimentState:
         if not self.is_stopping:
             self._take_in(at)
             self._admit(at)
-        return self._lifecycle.take()
+        return self.lifecycle.take()
 
     def end(self, at: float) -> None:
         """Stop everything in the ordinary way, so that searcher, scheduler and loggers are told."""
         self.is_stopping = True
+        self.note(ExperimentEnded(at=at))
         self.search.set_finished()
         for trial in tuple(self.roster.live.values()):
-            self._lifecycle.stop(trial, at)
+            self.lifecycle.stop(trial, at)
+
+    def admit_again(self, fact: TrialAdmitted) -> None:
+        """Restore: the scheduler makes the same choice once more, so that it remembers having made it."""
+        chosen = self.scheduler.choose_trial_to_run(self.view)
+        if not fact.trial_id:
+            self.note(fact)
+            self.lifecycle.obey_wishes(fact.at)
+            return
+        trial = self.roster.trials[fact.trial_id]
+        if chosen is not trial:
+            self.warn(f"the scheduler {type(self.scheduler).__name__} chose {chosen}, recorded is {trial}")
+        if trial.state in (TrialState.PENDING, TrialState.PAUSED):
+            self.lifecycle.start(trial, fact.at)
+
+    def exhaust_again(self, fact: SearchExhausted) -> None:
+        """Restore: ask the searcher the question to which it had no answer."""
+        if not self.search.is_finished() and (extra := self.search.next_trial()) is not None:
+            self.warn(
+                f"the searcher {type(self.search).__name__} had ended, and now gave trial {extra}: left out"
+            )
+        self.is_exhausted = True
+        self.note(fact)
+
+    def abandon(self, trial: Trial) -> None:
+        """Restore: its process died with the driver. It waits again, or is what it was about to become."""
+        self.lifecycle.abandon(trial)
+
+    def forget_commands(self) -> None:
+        """Restore: nothing is done twice."""
+        self.lifecycle.take()
 
     def take_facts(self) -> Sequence[Fact]:
         """What was handled since the last call, in order; to be made durable."""
@@ -122,13 +153,13 @@ class ExperimentState:
     ) -> None:
         match event:
             case TrialStarted():
-                self._lifecycle.started(trial, event)
+                self.lifecycle.started(trial, event)
             case TrialReported():
-                self._lifecycle.obey(trial, judge(self, trial, event), event.at)
+                self.lifecycle.obey(trial, judge(self, trial, event), event.at)
             case CheckpointSaved():
-                self._lifecycle.saved(trial, event)
+                self.lifecycle.saved(trial, event)
             case TrialExited():
-                self._lifecycle.exited(trial, event)
+                self.lifecycle.exited(trial, event)
 
     def _should_end(self) -> bool:
         failed = self.settings.failure.fail_fast and self.first_failure is not None
@@ -136,32 +167,34 @@ class ExperimentState:
 
     def _take_in(self, at: float) -> None:
         """Ask the searcher while there is room in the queue."""
-        while not self._exhausted and len(self.roster.pending) < self.settings.max_pending:
-            if self.search.is_finished():
-                self._exhausted = True
+        while not self.is_exhausted and len(self.roster.pending) < self.settings.max_pending:
+            trial = None if self.search.is_finished() else self.search.next_trial()
+            if trial is not None:
+                self.add(trial, at)
+                continue
+            self.is_exhausted = self.search.is_finished()  # some know it only after they were asked once more
+            if self.is_exhausted:
                 self.note(SearchExhausted(at=at))
-                return
-            trial = self.search.next_trial()
-            if trial is None:
-                return
-            self.add(trial, at)
+            return
 
     def add(self, trial: Trial, at: float) -> None:
         """A trial that was just suggested."""
         if trial.trial_id in self.roster.trials:
             raise TuneError(f"the searcher gave trial id {trial.trial_id!r} twice: ids must be unique")
-        self._lifecycle.added(trial, at)
+        self.lifecycle.added(trial, at)
 
     def _admit(self, at: float) -> None:
         """The scheduler's choice starts as long as it fits; a choice that does not fit waits for its turn."""
         while self.roster.pending or self.roster.paused:
             trial = self.scheduler.choose_trial_to_run(self.view)
-            self._lifecycle.obey_wishes(at)
+            if self.view.has_wishes:
+                self.note(TrialAdmitted(trial_id="", at=at))
+                self.lifecycle.obey_wishes(at)
             if trial is None or trial.state not in (TrialState.PENDING, TrialState.PAUSED):
                 return
             if not self.roster.can_ever_fit(trial):
-                self._lifecycle.refuse(trial, at)
+                self.lifecycle.refuse(trial, at)
             elif self.roster.fits(trial):
-                self._lifecycle.start(trial)
+                self.lifecycle.start(trial, at)
             else:
                 return

@@ -25,10 +25,35 @@ class TrialCreated(Struct, frozen=True, kw_only=True, tag="created"):
     relative_logdir: str
 
 
+class TrialAdmitted(Struct, frozen=True, kw_only=True, tag="admitted"):
+    """The scheduler chose a waiting trial and it was handed to the engine.
+
+    Without a trial id: asked for a choice, the scheduler wanted something else done (stop a paused trial).
+    """
+
+    trial_id: str
+    at: float
+
+
+class ExperimentEnded(Struct, frozen=True, kw_only=True, tag="ended"):
+    """Everything was told to stop: a stopper, fail_fast, or the user."""
+
+    at: float
+
+
 class SearchExhausted(Struct, frozen=True, kw_only=True, tag="exhausted"):
     """The searcher has no more trials."""
 
     at: float
 
 
-Fact = TrialCreated | TrialStarted | TrialReported | CheckpointSaved | TrialExited | SearchExhausted
+Fact = (
+    TrialCreated
+    | TrialAdmitted
+    | TrialStarted
+    | TrialReported
+    | CheckpointSaved
+    | TrialExited
+    | SearchExhausted
+    | ExperimentEnded
+)

@@ -27,7 +27,7 @@ class Judgement(NamedTuple):
 
 def judge(state: ExperimentState, trial: Trial, event: TrialReported) -> Judgement:
     """The order of the steps is Ray's: the searcher never sees the last result here, only at completion."""
-    result = event.result
+    result = dict(event.result)  # the event is a fact: what we and the callbacks add does not belong to it
     result["trial_id"] = trial.trial_id
     flat = flatten(result)
     _check_metrics(state, trial, flat)

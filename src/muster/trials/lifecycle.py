@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from muster.trials.checkpoints import register
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import CheckpointSaved, FailureKind, TrialExited, TrialFailure, TrialStarted
-from muster.trials.facts import TrialCreated
+from muster.trials.facts import TrialAdmitted, TrialCreated
 from muster.trials.judge import Judgement
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
@@ -30,8 +30,8 @@ class Lifecycle:
     def __init__(self, state: ExperimentState) -> None:
         self._state = state
         self._commands: list[EngineCommand] = []
-        self._after_save: dict[str, str] = {}  # what happens to a trial once its checkpoint is there
-        self._restoring: set[str] = set()  # started from a checkpoint, not heard from since
+        self.after_save: dict[str, str] = {}  # what happens to a trial once its checkpoint is there
+        self.restoring: set[str] = set()  # started from a checkpoint, not heard from since
 
     def take(self) -> list[EngineCommand]:
         commands, self._commands = self._commands, []
@@ -53,14 +53,15 @@ class Lifecycle:
         self._state.scheduler.on_trial_add(self._state.view, trial)
         self.obey_wishes(at)
 
-    def start(self, trial: Trial) -> None:
+    def start(self, trial: Trial, at: float) -> None:
         """Hand it to the engine, from its newest checkpoint when it has one."""
         settings, roster = self._state.settings, self._state.roster
+        self._state.note(TrialAdmitted(trial_id=trial.trial_id, at=at))
         if trial.state is _S.PAUSED:
             roster.move(trial, _S.PENDING)
         roster.move(trial, _S.STARTING)
         if trial.checkpoint is not None:
-            self._restoring.add(trial.trial_id)
+            self.restoring.add(trial.trial_id)
         self._commands.append(
             StartTrial(
                 trial_id=trial.trial_id,
@@ -83,7 +84,9 @@ class Lifecycle:
         """It can never start here: say so now instead of waiting for ever."""
         needs, has = self._state.roster.size(trial), self._state.roster.capacity
         message = f"trial {trial.trial_id} needs ({needs}), but there is only ({has}) in all"
-        self._fail(trial, TrialFailure(kind=FailureKind.START, message=message), at)
+        failure = TrialFailure(kind=FailureKind.START, message=message)
+        self._state.note(TrialExited(trial_id=trial.trial_id, at=at, failure=failure))
+        self._fail(trial, failure, at)
 
     def started(self, trial: Trial, event: TrialStarted) -> None:
         if trial.state is not _S.STARTING:
@@ -92,7 +95,7 @@ class Lifecycle:
         if trial.start_time is None:
             trial.start_time = event.at
         self._state.roster.move(trial, _S.RUNNING)
-        self._restoring.discard(trial.trial_id)
+        self.restoring.discard(trial.trial_id)
         self._tell("on_trial_start", trial)
 
     def obey(self, trial: Trial, judgement: Judgement, at: float) -> None:
@@ -111,7 +114,7 @@ class Lifecycle:
         if event.checkpoint is not None:
             self._keep(trial, event.checkpoint)
             self._tell("on_trial_save", trial)
-        decision = self._after_save.pop(trial.trial_id, CONTINUE)
+        decision = self.after_save.pop(trial.trial_id, CONTINUE)
         if trial.state is _S.SAVING:
             self._state.roster.move(trial, _S.RUNNING)
             self._carry_out(trial, decision, event.at)
@@ -136,14 +139,14 @@ class Lifecycle:
 
     def exited(self, trial: Trial, event: TrialExited) -> None:
         """Its process is gone, or free: what it leaves behind depends on why."""
-        self._after_save.pop(trial.trial_id, None)
+        self.after_save.pop(trial.trial_id, None)
         if trial.state is _S.STOPPING:
             self._state.roster.move(trial, trial.intent)
         elif event.failure is not None:
             self._fail(trial, event.failure, event.at)
         else:
             self.stop_by_itself(trial, event.at)
-        self._restoring.discard(trial.trial_id)
+        self.restoring.discard(trial.trial_id)
         self.obey_wishes(event.at)
 
     def stop_by_itself(self, trial: Trial, at: float) -> None:
@@ -155,6 +158,13 @@ class Lifecycle:
         state.search.on_trial_complete(trial.trial_id, result=flat)
         self._tell("on_trial_complete", trial)
         state.roster.move(trial, _S.TERMINATED)
+
+    def abandon(self, trial: Trial) -> None:
+        """Its process is gone without a word, and nobody is to blame."""
+        self.after_save.pop(trial.trial_id, None)
+        self.restoring.discard(trial.trial_id)
+        ends = trial.state is _S.STOPPING
+        self._state.roster.move(trial, trial.intent if ends else _S.PENDING)
 
     def obey_wishes(self, at: float) -> None:
         """What plug-ins asked of the view during their hooks."""
@@ -172,13 +182,13 @@ class Lifecycle:
 
     def _pause(self, trial: Trial) -> None:
         if trial.state is _S.SAVING:
-            self._after_save[trial.trial_id] = PAUSE
+            self.after_save[trial.trial_id] = PAUSE
         elif trial.state is _S.RUNNING:
             self._save_then(trial, PAUSE)
 
     def _save_then(self, trial: Trial, decision: str) -> None:
         self._state.roster.move(trial, _S.SAVING)
-        self._after_save[trial.trial_id] = decision
+        self.after_save[trial.trial_id] = decision
         self._commands.append(SaveTrial(trial_id=trial.trial_id))
 
     def _carry_out(self, trial: Trial, decision: str, at: float) -> None:
@@ -195,7 +205,7 @@ class Lifecycle:
             if trial.state is not intent and intent is _S.TERMINATED:
                 self._state.roster.move(trial, intent)
             return
-        self._after_save.pop(trial.trial_id, None)
+        self.after_save.pop(trial.trial_id, None)
         trial.intent = intent
         if trial.state is not _S.STOPPING:
             self._state.roster.move(trial, _S.STOPPING)
@@ -218,7 +228,7 @@ class Lifecycle:
 
     def _fail(self, trial: Trial, failure: TrialFailure, at: float) -> None:
         state, roster = self._state, self._state.roster
-        restoring = trial.trial_id in self._restoring
+        restoring = trial.trial_id in self.restoring
         if counts(trial, failure, state.settings.failure, restoring):
             trial.num_failures += 1
         elif restoring:

@@ -8,7 +8,7 @@ from muster.trials.model import FailurePolicy, Trial
 # Nothing the trial did: the machine was taken away. Counted only when the user says so.
 _NOT_ITS_FAULT = frozenset({FailureKind.PREEMPTED})
 # Trying again would end the same way.
-_FINAL = frozenset({FailureKind.RESET_REFUSED, FailureKind.UNPICKLABLE})
+_FINAL = frozenset({FailureKind.RESET_REFUSED, FailureKind.UNPICKLABLE, FailureKind.START})
 
 
 def counts(trial: Trial, failure: TrialFailure, policy: FailurePolicy, was_restoring: bool) -> bool:

@@ -29,6 +29,16 @@ class Roster:
         self.order.append(trial)
         self._index(trial)
 
+    def enlist(self, trial: Trial, *, is_waiting: bool) -> None:
+        """Restore: a trial in whatever state; those that wait are queued by `enqueue`, in their old order."""
+        self.trials[trial.trial_id] = trial
+        self.order.append(trial)
+        if not is_waiting:
+            self._index(trial)
+
+    def enqueue(self, trial: Trial) -> None:
+        self._index(trial)
+
     def move(self, trial: Trial, target: TrialState) -> None:
         """One hop of the table, and every index that follows from it."""
         trial.move(target)

@@ -70,6 +70,10 @@ class ControllerView:
         if status == "PENDING" and trial.state is TrialState.PAUSED:
             self._roster.move(trial, TrialState.PENDING)
 
+    @property
+    def has_wishes(self) -> bool:
+        return bool(self._recorded)
+
     def take(self) -> list[Recorded]:
         """What was asked for since the last call."""
         recorded, self._recorded = self._recorded, []

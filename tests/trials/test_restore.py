@@ -1,0 +1,136 @@
+"""Crash-exact: at every step of a run, the restored experiment stands where the running one stood."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+from tests.trials.puppets import Noted, ScriptedEngine
+
+from muster.trials.experiment import ExperimentState
+from muster.trials.facts import TrialCreated
+from muster.trials.model import CheckpointPolicy, FailurePolicy
+from muster.trials.restore import picture, replay, revive
+from muster.trials.settings import Settings
+from muster.trials.template import TrialTemplate
+from muster.tune.schedulers import ASHAScheduler, FIFOScheduler
+from muster.tune.search.basic_variant import BasicVariantGenerator
+from muster.tune.search.space import grid_search, uniform
+
+TEMPLATE = TrialTemplate(
+    trainable_name="f",
+    param_space={"x": uniform(0.0, 1.0), "layers": grid_search([1, 2])},
+    num_samples=6,
+    max_failures=1,
+    checkpoint_policy=CheckpointPolicy(frequency=2, num_to_keep=2),
+)
+
+
+def script(config, start):
+    """Better with larger x; every fifth step of a trial with a small x fails once."""
+    for step in range(start, 9):
+        if step == 4 and start == 0 and config["x"] < 0.3:
+            yield ValueError("once")
+            return
+        yield {"score": config["x"] * (step + 1) / config["layers"]}
+
+
+def plugins(kind):
+    search = BasicVariantGenerator(random_state=11, id_prefix="abcde")
+    search.add_configurations([TEMPLATE])
+    if kind == "fifo":
+        return search, FIFOScheduler()
+    asha = ASHAScheduler(
+        metric="score", mode="max", max_t=9, grace_period=1, reduction_factor=3, type=kind, brackets=2, seed=5
+    )
+    return search, asha
+
+
+def fresh(kind, capacity):
+    search, scheduler = plugins(kind)
+    settings = Settings(name="e", experiment_dir="/x", max_pending=4, failure=FailurePolicy())
+    return ExperimentState(
+        settings, search=search, scheduler=scheduler, stopper=None, hooks=Noted(), capacity=capacity
+    )
+
+
+def recorded(kind, limit=400):
+    """A run, and what was true after each of its steps."""
+    engine = ScriptedEngine(script, {"CPU": 3})
+    state = fresh(kind, engine.capacity())
+    facts, moments = [], []
+    for _ in range(limit):
+        for event in engine.poll(0.0):
+            for command in state.handle(event):
+                engine.submit(command)
+        for command in state.advance(engine.now):
+            engine.submit(command)
+        facts.extend(state.take_facts())
+        moments.append(
+            (len(facts), deepcopy(picture(state)), state.search.save_state(), state.scheduler.save_state())
+        )
+        if state.is_finished:
+            return facts, moments
+    raise AssertionError("the recorded run does not end")
+
+
+def restored(kind, moment, facts):
+    """A new process: plug-ins and picture of `moment`, then the facts."""
+    state = fresh(kind, {"CPU": 3})
+    start = 0
+    if moment is not None:
+        start, seen, search, scheduler = moment
+        state.search.restore_state(search)
+        state.scheduler.restore_state(scheduler)
+    else:
+        seen = None
+    replay(state, deepcopy(seen), facts[start:], TEMPLATE.make)
+    return state
+
+
+@pytest.mark.parametrize("kind", ["fifo", "stopping", "promotion"])
+def test_at_every_step_the_restored_experiment_stands_where_the_running_one_stood(kind):
+    facts, moments = recorded(kind)
+    assert len(moments) > 60
+    for position in range(0, len(moments), 3):
+        count, seen, search, scheduler = moments[position]
+        for base in (None, moments[position // 2]):
+            state = restored(kind, base, facts[:count])
+            now = picture(state)
+            assert state.warnings == []
+            assert {**now, "iteration": 0} == {**seen, "iteration": 0}, f"step {position}"
+            assert state.search.save_state() == search
+            assert state.scheduler.save_state() == scheduler
+
+
+@pytest.mark.parametrize("kind", ["fifo", "stopping", "promotion"])
+def test_a_revived_experiment_runs_to_its_end_without_losing_or_doubling_a_trial(kind):
+    facts, moments = recorded(kind)
+    for position in range(0, len(moments), 9):
+        count, *_ = moments[position]
+        state = fresh(kind, {"CPU": 3})
+        revive(state, None, facts[:count], TEMPLATE.make)
+        engine = ScriptedEngine(script, {"CPU": 3})
+        for _ in range(400):
+            for event in engine.poll(0.0):
+                for command in state.handle(event):
+                    engine.submit(command)
+            for command in state.advance(engine.now):
+                engine.submit(command)
+            if state.is_finished:
+                break
+        assert state.is_finished
+        assert sorted(state.trials) == sorted(f.trial_id for f in facts if isinstance(f, TrialCreated))
+        assert {t.status for t in state.trials.values()} == {"TERMINATED"}
+
+
+def test_a_searcher_that_does_not_repeat_itself_is_named_and_the_record_wins():
+    facts, _ = recorded("fifo")
+    state = fresh("fifo", {"CPU": 3})
+    state.search = BasicVariantGenerator(random_state=12, id_prefix="abcde")
+    state.search.add_configurations([TEMPLATE])
+    state.view.search_alg = state.search
+    created = [fact for fact in facts if isinstance(fact, TrialCreated)][:1]
+    replay(state, None, created, TEMPLATE.make)
+    assert state.trials[created[0].trial_id].config == created[0].config
+    assert "BasicVariantGenerator does not repeat itself" in state.warnings[0]
