@@ -24,7 +24,7 @@ from muster.stores.trial_reading import open_trials
 from muster.stores.trial_values import Pickled
 from muster.stores.trials import STORE_NAME, SqliteTrialStore
 from muster.testing.trial_builders import START, created, exited, failed, reported, saved, started
-from muster.trials.facts import SearchExhausted
+from muster.trials.facts import SearchExhausted, TrialAdmitted
 from muster.trials.model import CheckpointRef
 
 CHILD = str(Path(__file__).with_name("trial_child.py"))
@@ -232,6 +232,21 @@ def test_the_core_may_say_what_facts_cannot(tmp_path):
             ("RUNNING", None, 2),
             ("PAUSED", START + 90, 1),
         ]
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_a_trial_that_is_tried_again_is_pending_then_running(tmp_path, snapshots):
+    facts = [*life("a"), failed("a"), TrialAdmitted(trial_id="a", at=START + 92), started("a", START + 93)]
+    seen = []
+    with opened(tmp_path) as store:
+        for fact in facts:
+            store.append([fact])
+            if snapshots:
+                store.snapshot(b"", {})
+            (trial,) = store.reader.trials()
+            seen.append((trial.status, trial.ended_at, trial.failures))
+    ran = [("PENDING", None, 0), *[("RUNNING", None, 0)] * 4]
+    assert seen == [*ran, ("ERROR", START + 90, 1), ("PENDING", None, 1), ("RUNNING", None, 1)]
 
 
 def test_a_reader_sees_committed_batches_only_and_the_newest_of_them(tmp_path):

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from muster.stores import trial_values
 from muster.stores.trial_facts import (
+    ADMITTED,
     CREATED,
     EXITED,
     FAILED,
@@ -72,7 +73,7 @@ class Digest:
 
     def __init__(self, trial_id: str) -> None:
         self.trial_id = trial_id
-        self.status = "PENDING"
+        self.status = ""  # nothing known
         self.starts = self.reports = self.failures = 0
         self.kept: dict[int, Kept] = {}
 
@@ -81,13 +82,13 @@ class Digest:
         kind, _, body, pickles = fact
         if kind in (REPORTED, REPORTED_SAVED):
             self.reports += 1
-        elif kind == STARTED:
-            self.starts += 1
-            self.status = "RUNNING"
+        elif kind in (CREATED, ADMITTED, STARTED):
+            self.starts += kind == STARTED
+            self.status = "RUNNING" if kind == STARTED else "PENDING"
             self.kept.pop(EXITED, None)
         elif kind in (EXITED, FAILED):
-            # Facts hold no decisions: a paused trial, and one that will be tried again, look ended until they
-            # start again, unless the core says more when it saves.
+            # Facts do not say why: a paused trial, and one that waits for another try, look ended until they
+            # are admitted again, unless the core says more when it saves.
             self.status = "ERROR" if kind == FAILED else "TERMINATED"
             self.failures += kind == FAILED
         for group in _GROUPS.get(kind, ()):
@@ -97,13 +98,12 @@ class Digest:
         """This one, with what an earlier part of the story adds."""
         merged = Digest(self.trial_id)
         merged.kept = {**earlier.kept, **self.kept}
-        if STARTED in self.kept and EXITED not in self.kept:
+        if self.status in ("PENDING", "RUNNING"):
             merged.kept.pop(EXITED, None)
         merged.starts = earlier.starts + self.starts
         merged.reports = earlier.reports + self.reports
         merged.failures = earlier.failures + self.failures
-        is_newer = STARTED in self.kept or EXITED in self.kept or CREATED in self.kept
-        merged.status = self.status if is_newer else earlier.status
+        merged.status = self.status or earlier.status
         return merged
 
     def record(self) -> bytes:
@@ -126,7 +126,7 @@ class Digest:
         exited = self._body(EXITED, 4)
         return TrialSummary(
             trial_id=self.trial_id,
-            status=self.status,
+            status=self.status or "PENDING",
             trial_name=made[4] or "",
             relative_logdir=made[5] or "",
             experiment_tag=made[3] or "",

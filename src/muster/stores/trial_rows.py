@@ -77,7 +77,7 @@ def _row(number: int, digest: Digest, statuses: Mapping[str, str], dictionary: b
     return (
         number,
         digest.trial_id,
-        statuses.get(digest.trial_id, digest.status),
+        statuses.get(digest.trial_id, digest.status or "PENDING"),
         digest.starts,
         digest.reports,
         digest.failures,
