@@ -30,17 +30,21 @@ class PluginState:
 
     def save_state(self) -> bytes:
         """Everything that decides later answers; equal states give equal bytes."""
-        if "_state_kind" not in vars(type(self)):
+        if not self._is_stock:
             return _pickled(self)
         content = {"kind": self._state_kind, "version": self._state_version, "state": self._to_plain()}
         return json.dumps(content, separators=(",", ":")).encode()
 
     def restore_state(self, state: bytes, trials: Mapping[str, Trial] | None = None) -> None:
         """Stand where the one stood that saved `state`; `trials` gives saved references their trials back."""
-        if state.startswith(b"{"):
+        if self._is_stock:  # never unpickles: a file cannot run code through it
             self._from_plain(self._checked(state))
         else:
             vars(self).update(_unpickled(self, state, trials or {}))
+
+    @property
+    def _is_stock(self) -> bool:
+        return "_state_kind" in vars(type(self))
 
     def _to_plain(self) -> Plain:
         raise NotImplementedError
@@ -56,7 +60,7 @@ class PluginState:
             raise RestoreError(
                 f"{name}: its saved state is damaged ({error}); restore an older one"
             ) from error
-        if content.get("kind") != self._state_kind or not self._state_kind:
+        if content.get("kind") != self._state_kind:
             raise RestoreError(
                 f"{name}: the saved state is of kind {content.get('kind')!r}; pass what the first run had"
             )
@@ -97,6 +101,8 @@ def _unpickled(plugin: PluginState, state: bytes, trials: Mapping[str, Trial]) -
 
     try:
         attributes: Plain = ByReference(io.BytesIO(state)).load()
-    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError) as error:
+    except RestoreError:
+        raise
+    except Exception as error:  # damaged pickles raise anything
         raise RestoreError(f"{name}: its saved state cannot be read ({error})") from error
     return attributes

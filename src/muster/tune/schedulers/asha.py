@@ -1,7 +1,7 @@
 """AsyncHyperBandScheduler, also called ASHAScheduler: asynchronous successive halving.
 
-Two types: "stopping" (Ray's: a trial that is too bad at a rung ends) and "promotion" (it pauses there until it
-is among the best: Li et al., "A System for Massively Parallel Hyperparameter Tuning", Algorithm 2).
+Two types: "stopping" (Ray's: a trial that is too bad at a rung ends) and "promotion" (it pauses there until
+it is among the best: Li et al., "A System for Massively Parallel Hyperparameter Tuning", Algorithm 2).
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ which trials rest, so a replay of the results leads to the same place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from muster.trials.model import Trial
@@ -17,7 +18,7 @@ from muster.tune.schedulers.fifo import first_waiting
 from muster.tune.schedulers.promotion_rung import PromotionRung, Rank, is_resting
 
 Live = Mapping[str, int]  # trials that are not finished, and their brackets
-Standing = tuple[float, Rank, Trial]  # milestone of the highest rung, place there
+Standing = tuple[PromotionRung, Rank, Trial]  # the highest rung, the place there
 
 
 class PromotionRule:
@@ -132,7 +133,7 @@ class PromotionRule:
             rung = self._highest(live[trial.trial_id], trial.trial_id)
             if rung is None:
                 return trial  # somebody else paused it before its first rung
-            standings.append((rung.milestone, rung.rank(trial.trial_id), trial))
+            standings.append((rung, rung.rank(trial.trial_id), trial))
         if not standings:
             return None
         if not tune_controller.search_alg.is_finished():  # type: ignore[attr-defined]
@@ -200,10 +201,10 @@ def _resting(tune_controller: ControllerView, live: Live) -> Iterable[Trial]:
 
 
 def _worst(standings: list[Standing]) -> Trial:
-    return max(standings, key=lambda one: (-one[0], one[1], one[2].trial_id))[2]
+    return max(standings, key=lambda one: (-one[0].milestone, one[1], one[2].trial_id))[2]
 
 
 def _best(standings: list[Standing]) -> Trial | None:
     """The one that got furthest and did best there; None when all of them are NaN."""
-    ranked = [one for one in standings if not one[1][0]]
-    return min(ranked, key=lambda one: (-one[0], one[1], one[2].trial_id))[2] if ranked else None
+    ranked = [one for one in standings if not math.isnan(one[0].scores[one[2].trial_id])]
+    return min(ranked, key=lambda one: (-one[0].milestone, one[1], one[2].trial_id))[2] if ranked else None

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from muster.trials.model import Trial
 from muster.trials.states import TrialState
 
-Rank = tuple[int, float, int]  # smaller is better: NaN last, then the score, then who came first
+Rank = tuple[float, int]  # smaller is better: the score turned round (NaN as the worst), then who came first
 Lookup = Callable[[str], Trial | None]
 
 
@@ -29,7 +29,7 @@ class PromotionRung:
         self._waiting: list[tuple[Rank, str]] = []  # told to pause; may hold trials that have gone on since
 
     def record(self, trial_id: str, score: float) -> None:
-        rank: Rank = (1, 0.0, len(self.scores)) if math.isnan(score) else (0, -score, len(self.scores))
+        rank = (math.inf if math.isnan(score) else -score, len(self.scores))
         self.scores[trial_id] = score
         self._ranks[trial_id] = rank
         if self._top and rank < _negated(self._top[0]):
@@ -47,10 +47,8 @@ class PromotionRung:
 
     def is_promotable(self, trial_id: str) -> bool:
         """Among the best 1/eta of those seen here; NaN never is."""
-        return self._is_top(self._ranks[trial_id]) and not self._ranks[trial_id][0]
-
-    def _is_top(self, rank: Rank) -> bool:
-        return bool(self._top) and rank <= _negated(self._top[0])
+        is_top = bool(self._top) and self._ranks[trial_id] <= _negated(self._top[0])
+        return is_top and not math.isnan(self.scores[trial_id])
 
     def wait(self, trial_id: str) -> None:
         heappush(self._waiting, (self._ranks[trial_id], trial_id))
@@ -58,7 +56,7 @@ class PromotionRung:
     @property
     def cutoff(self) -> float | None:
         """The score of the worst that may go on."""
-        return self._top[0][1] if self._top else None
+        return self._top[0][0] if self._top else None
 
     def best_waiting(self, lookup: Lookup, waits_at: MutableMapping[str, PromotionRung]) -> Trial | None:
         """The best trial that rests here and may go on; `waits_at` says who still waits, and is kept true."""
@@ -85,4 +83,4 @@ def is_resting(trial: Trial) -> bool:
 
 
 def _negated(rank: Rank) -> Rank:
-    return (-rank[0], -rank[1], -rank[2])
+    return (-rank[0], -rank[1])

@@ -36,7 +36,7 @@ class CombinedStopper(Stopper):
         return {"stoppers": states}
 
     def restore_state(self, state: bytes, trials: Mapping[str, Trial] | None = None) -> None:
-        if not state.startswith(b"{"):
+        if not self._is_stock:
             super().restore_state(state, trials)
             return
         saved = self._checked(state)["stoppers"]

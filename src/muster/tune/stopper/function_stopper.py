@@ -34,7 +34,7 @@ class FunctionStopper(Stopper):
         is_function = callable(fn) and not isinstance(fn, Stopper)
         if is_function and hasattr(fn, "stop_all"):
             raise ValueError(
-                f"stop: {fn!r} has stop_all but is no Stopper: make its class a subclass of muster.tune.Stopper"
+                f"stop: {fn!r} has stop_all but is no Stopper: let its class extend muster.tune.Stopper"
             )
         return is_function
 

@@ -16,8 +16,8 @@ __all__ = ["CombinedStopper", "Stopper"]
 class Stopper(PluginState):
     """Asked with every result of every trial; a trial's criteria are asked beside it.
 
-    What a stock stopper saves is what it has seen, not its parameters: those come from the script, so a resumed
-    experiment may be given more time or more iterations.
+    What a stock stopper saves is what it has seen, not its parameters: those come from the script, so a
+    resumed experiment may be given more time or more iterations.
     """
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:

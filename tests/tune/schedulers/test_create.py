@@ -1,0 +1,30 @@
+import logging
+
+import pytest
+
+from muster.tune.schedulers import ASHAScheduler, FIFOScheduler, create_scheduler
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("fifo", FIFOScheduler), ("async_hyperband", ASHAScheduler), ("AsyncHyperBand", ASHAScheduler)],
+)
+def test_a_name_in_any_case_gives_its_scheduler(name, kind):
+    assert type(create_scheduler(name)) is kind
+
+
+def test_arguments_are_passed_on_and_unknown_ones_left_out_with_a_warning(caplog):
+    with caplog.at_level(logging.WARNING):
+        scheduler = create_scheduler("async_hyperband", metric="loss", mode="min", max_t=9, eta=3)
+    assert scheduler.save_state() == ASHAScheduler(metric="loss", mode="min", max_t=9).save_state()
+    assert "AsyncHyperBandScheduler does not take eta; left out" in caplog.text
+
+
+def test_an_unknown_name_is_an_error_that_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"no scheduler 'asho'; use one of: fifo, async.*coming: median"):
+        create_scheduler("asho")
+
+
+def test_a_name_that_is_still_to_come_is_told_apart():
+    with pytest.raises(ValueError, match=r"'pbt' is not there yet; use one of: fifo"):
+        create_scheduler("pbt")
