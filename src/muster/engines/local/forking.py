@@ -40,28 +40,31 @@ def _has_opened_gpu() -> bool:
     return False
 
 
-_libc: list[Any] = []
+_prctl: list[Any] = []
 
 
 def prepare_death_signal() -> None:
     """Load libc once, before forking, so that children need not."""
-    if sys.platform.startswith("linux") and not _libc:
+    if sys.platform.startswith("linux") and not _prctl:
         import ctypes
 
-        _libc.append(ctypes.CDLL(None, use_errno=True))
+        prctl = ctypes.CDLL(None).prctl
+        prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+        prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)  # the first call is the slow one: not in every child
+        _prctl.append(prctl)
 
 
 def die_with_parent(parent_pid: int) -> None:
     """Be killed when the parent ends (Linux); elsewhere the heartbeat thread notices."""
     prepare_death_signal()
-    if _libc:
-        _libc[0].prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if _prctl:
+        _prctl[0](_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(1)  # it ended before we asked
 
 
 def be_killed_first() -> None:
-    """When memory runs out the kernel shall take a trial, not the driver."""
+    """When memory runs out the kernel shall take the zygote's children, or itself, but not the driver."""
     try:
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
     except OSError:

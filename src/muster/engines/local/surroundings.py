@@ -102,6 +102,11 @@ def node_ip() -> str:
         return "127.0.0.1"
 
 
+def note_working_directory() -> None:
+    """Tell trials, which work elsewhere, where the driver stands."""
+    environment().setdefault("TUNE_ORIG_WORKING_DIR", os.getcwd())
+
+
 def hostname() -> str:
     return socket.gethostname()
 

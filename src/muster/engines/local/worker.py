@@ -39,6 +39,7 @@ class Worker:
         self._output = Output()
         self._instance: ClassRun | None = None
         self._home = os.getcwd()
+        surroundings.note_working_directory()
         self._location = (os.getpid(), *address)
 
     def serve(self) -> None:
@@ -109,10 +110,10 @@ class Worker:
 
     def _settle_in(self, order: Order) -> None:
         env = surroundings.environment()
-        env.update(order.env)
+        for name, value in order.env.items():
+            env[name] = value
         os.makedirs(order.trial_dir, exist_ok=True)
         self._output.redirect(order.trial_dir, order.log_to_file)
-        env.setdefault("TUNE_ORIG_WORKING_DIR", self._home)
         if env.get("RAY_CHDIR_TO_TRIAL_DIR", "1") != "0":
             os.chdir(order.trial_dir)
 

@@ -28,6 +28,7 @@ from muster.engines.local.line import Line
 from muster.engines.local.output import flush
 from muster.engines.local.pipe import FrameReader, Kind, frame, pack, unpack
 from muster.engines.local.shelf import Shelf
+from muster.engines.local.surroundings import note_working_directory
 from muster.engines.local.worker import become_worker
 
 if TYPE_CHECKING:
@@ -152,7 +153,6 @@ class Zygote:
             os.close(fd)
         if self._saved is not None:
             self._saved.close()
-        be_killed_first()
         fresh_randomness()
         line = Line(read_fd, write_fd, beat_s=self._beat_s, parent_pid=parent_pid)
         become_worker(line, self._shelf, self._address)
@@ -214,14 +214,22 @@ def _next_ended() -> tuple[int, int]:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None:
                 return 0, 0
-            _signal(ended.si_pid, signal.SIGKILL, whole_group=True)
+            _end_group_of(ended.si_pid)
             return os.waitpid(ended.si_pid, 0)
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid:
-            _signal(pid, signal.SIGKILL, whole_group=True)
+            _end_group_of(pid)
         return pid, status
     except ChildProcessError:
         return 0, 0
+
+
+def _end_group_of(pid: int) -> None:
+    """What an ended worker has started ends too."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return  # it has started nothing
 
 
 def _signal(pid: int, number: int, *, whole_group: bool) -> None:
@@ -249,6 +257,8 @@ def _ignore(number: int, where: FrameType | None) -> None:
 
 def main() -> NoReturn:
     """Entry of the helper process: `sys.argv` is path, control descriptor, driver's pid."""
+    be_killed_first()  # children inherit this and the next
+    note_working_directory()
     control = socket.socket(fileno=int(sys.argv[2]))
     zygote = Zygote(control, int(sys.argv[3]))
     try:
