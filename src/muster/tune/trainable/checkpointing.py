@@ -40,7 +40,7 @@ def _refuse_for_functions(function: object, frequency: int, at_end: bool | None)
         return
     option = f"checkpoint_frequency={frequency}" if frequency else "checkpoint_at_end=True"
     raise ValueError(
-        f"CheckpointConfig({option}) is for class trainables; {trainable_name(function)} is a function, which "
+        f"CheckpointConfig({option}) is for class trainables; {trainable_name(function)} is a function and "
         "makes its checkpoints itself: tune.report(metrics, checkpoint=...)"
     )
 

@@ -44,11 +44,14 @@ def culprits(value: Any, where: str = "") -> list[tuple[str, str]]:  # noqa: ANN
 
 def _search(value: object, where: str, depth: int, found: dict[int, tuple[str, str]], seen: set[int]) -> bool:
     """Whether there is something wrong with it; notes it unless a part of it is to blame."""
-    if id(value) in seen or _can_be_pickled(value):
-        return id(value) in found
+    if _can_be_pickled(value):
+        return False
+    if id(value) in seen:
+        return True
     seen.add(id(value))
-    inner = list(_captured(value)) if depth else []
-    if not any([_search(part, f"{where} > {name}", depth - 1, found, seen) for name, part in inner]):
+    inner = _captured(value) if depth else ()
+    bad = [name for name, part in inner if _search(part, f"{where} > {name}", depth - 1, found, seen)]
+    if not bad:
         found[id(value)] = (where, f"a {type(value).__name__}: {_shown(value)}")
     return True
 

@@ -65,14 +65,13 @@ def _class_with(kind: Any, parameters: Parameters) -> type:  # noqa: ANN401
 
 def _check_names(trainable: Any, kwargs: Mapping[str, Any]) -> None:  # noqa: ANN401
     """ValueError now, instead of a TypeError in every trial."""
-    target = innermost(trainable)
-    function = target.setup if inspect.isclass(target) else target
-    leading = (None, {}) if inspect.isclass(target) else ({},)
+    target: Any = innermost(trainable)
+    is_class = inspect.isclass(target)
     try:
-        accepted = inspect.signature(function)
-        accepted.bind_partial(*leading, **kwargs)
+        accepted = inspect.signature(target.setup if is_class else target)
+        accepted.bind_partial(*(None,) * (1 + is_class), **kwargs)
     except TypeError as error:
-        what = "setup" if inspect.isclass(target) else trainable_name(target)
+        what = "setup" if is_class else trainable_name(target)
         raise ValueError(
             f"with_parameters: {error}; {what}{accepted} must have a parameter for each of "
             f"{', '.join(kwargs)}"

@@ -1,0 +1,269 @@
+"""ExperimentAnalysis: questions about the trials of an experiment, at hand or read from its directory."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from muster.session.checkpoint import Checkpoint
+from muster.stores.trial_digest import TrialSummary
+from muster.trials.model import DEFAULT_METRIC, Trial
+from muster.tune.frames import Row, flat_row, frame, need_pandas
+from muster.tune.result_files import opened_place
+from muster.tune.saved_trials import experiment_directory, saved_trials
+from muster.tune.scores import SCOPES, best_scored, check_mode, is_better
+from muster.tune.trial_record import TrialRecord, as_record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+logger = logging.getLogger(__name__)
+
+AnyTrial = TrialRecord | Trial | TrialSummary
+
+
+class ExperimentAnalysis:
+    """What `tune.run` returns, and what an experiment's directory can be read with.
+
+    Args:
+        experiment_checkpoint_path: The experiment's directory, or its `experiment.sqlite`.
+        storage_filesystem: An fsspec file system that the path is in.
+        trials: The trials, when they are at hand; None: read from the directory.
+        default_metric: Used by `best_*` and by methods that are not told another.
+        default_mode: "min" or "max"; without a metric it is about the value that trainables return.
+    """
+
+    def __init__(
+        self,
+        experiment_checkpoint_path: str | os.PathLike[str],
+        *,
+        storage_filesystem: Any = None,  # noqa: ANN401 - untyped fsspec
+        trials: Sequence[AnyTrial] | None = None,
+        default_metric: str | None = None,
+        default_mode: str | None = None,
+    ) -> None:
+        if default_mode is not None:
+            check_mode(default_mode, "ExperimentAnalysis(default_mode=...)")
+            default_metric = default_metric or DEFAULT_METRIC
+        self.default_metric = default_metric
+        self.default_mode = default_mode
+        place = experiment_directory(os.fspath(experiment_checkpoint_path))
+        self._path, self._filesystem = opened_place(place, storage_filesystem)
+        found = saved_trials(self._path, self._filesystem) if trials is None else trials
+        self.trials = [as_record(trial, self._path, self._filesystem) for trial in found]
+
+    @property
+    def experiment_path(self) -> str:
+        """The experiment's directory."""
+        return self._path
+
+    @property
+    def filesystem(self) -> Any:  # noqa: ANN401 - untyped fsspec
+        """The fsspec file system that it is on."""
+        return Checkpoint(self._path, filesystem=self._filesystem).filesystem
+
+    @property
+    def results(self) -> dict[str, dict[str, Any]]:
+        """The last result of each trial, by trial id."""
+        return {trial.trial_id: trial.last_result for trial in self.trials}
+
+    @property
+    def results_df(self) -> pd.DataFrame:
+        """The same as a table."""
+        return _last_results(self.trials, "ExperimentAnalysis.results_df")
+
+    @cached_property
+    def trial_dataframes(self) -> dict[str, pd.DataFrame]:
+        """All logged results of each trial, by trial id; empty frames where there is no log."""
+        what = "ExperimentAnalysis.trial_dataframes"
+        return {trial_id: frame(rows, what) for trial_id, rows in self._logged().items()}
+
+    @property
+    def best_trial(self) -> TrialRecord | None:
+        self._need_defaults("best_trial")
+        return self.get_best_trial()
+
+    @property
+    def best_config(self) -> dict[str, Any] | None:
+        self._need_defaults("best_config")
+        return self.get_best_config()
+
+    @property
+    def best_checkpoint(self) -> Checkpoint | None:
+        return self.get_best_checkpoint(self._best("best_checkpoint"))
+
+    @property
+    def best_dataframe(self) -> pd.DataFrame:
+        """All logged results of the best trial."""
+        best = self._best("best_dataframe")
+        return frame(best.rows_if_any(), "ExperimentAnalysis.best_dataframe")
+
+    @property
+    def best_result(self) -> dict[str, Any]:
+        """The last result of the best trial."""
+        return self._best("best_result").last_result
+
+    @property
+    def best_result_df(self) -> pd.DataFrame:
+        """The same as a table of one line."""
+        return _last_results([self._best("best_result_df")], "ExperimentAnalysis.best_result_df")
+
+    def dataframe(self, metric: str | None = None, mode: str | None = None) -> pd.DataFrame:
+        """One line per trial that logged something: its last result, or the one where the metric is best."""
+        return frame(self.result_rows(metric, mode), "ExperimentAnalysis.dataframe")
+
+    def result_rows(self, metric: str | None = None, mode: str | None = None) -> list[Row]:
+        """The lines of `dataframe`, without pandas."""
+        if mode is not None and metric is None:
+            raise ValueError(f"mode={mode!r} was given without a metric: say which metric it is about")
+        if mode is not None:
+            check_mode(mode, "ExperimentAnalysis.dataframe")
+        elif metric is not None:
+            logger.warning("metric=%r without a mode selects nothing: the last results are shown", metric)
+        configs = self.get_all_configs(prefix=True)
+        chosen = []
+        for trial_id, rows in self._logged().items():
+            row = _row_of(rows, metric, mode, trial_id)
+            if row is not None:
+                chosen.append({**row, **configs[trial_id], "logdir": trial_id})
+        return chosen
+
+    def get_all_configs(self, prefix: bool = False) -> dict[str, dict[str, Any]]:
+        """The config of each trial by trial id; with `prefix` flat, as `config/<key>`."""
+        if not prefix:
+            return {trial.trial_id: trial.config for trial in self.trials}
+        return {trial.trial_id: flat_row({"config": trial.config}) for trial in self.trials}
+
+    def get_best_trial(
+        self,
+        metric: str | None = None,
+        mode: str | None = None,
+        scope: str = "last",
+        filter_nan_and_inf: bool = True,
+    ) -> TrialRecord | None:
+        """The first of the best trials; None, with a warning, when no trial reported the metric.
+
+        Args:
+            metric: A flat key.
+            mode: "min" or "max".
+            scope: Which of a trial's values counts: "last", "all" (its best), "avg", "last-5-avg",
+                "last-10-avg".
+            filter_nan_and_inf: Leave out trials whose value is no finite number.
+        """
+        metric, mode = self._metric(metric), self._mode(mode)
+        if scope not in SCOPES:
+            raise ValueError(f"scope={scope!r}: must be one of {', '.join(SCOPES)}")
+        best: tuple[float, TrialRecord] | None = None
+        for trial in self.trials:
+            value = trial.metric_analysis.get(metric, {}).get(mode if scope == "all" else scope)
+            if value is None or (filter_nan_and_inf and not math.isfinite(value)):
+                continue
+            if best is None or is_better(value, best[0], mode):
+                best = (value, trial)
+        if best is None:
+            logger.warning(
+                "no trial of %s reported a%s value of %r: there is no best one",
+                self._path,
+                " finite" if filter_nan_and_inf else "",
+                metric,
+            )
+        return None if best is None else best[1]
+
+    def get_best_config(
+        self, metric: str | None = None, mode: str | None = None, scope: str = "last"
+    ) -> dict[str, Any] | None:
+        """The config of the best trial; None when there is none."""
+        best = self.get_best_trial(metric, mode, scope)
+        return None if best is None else best.config
+
+    def get_best_checkpoint(
+        self, trial: AnyTrial, metric: str | None = None, mode: str | None = None
+    ) -> Checkpoint | None:
+        """The best checkpoint of a trial; None, with an error log, when none was made with this metric."""
+        metric, mode = self._metric(metric), self._mode(mode)
+        record = as_record(trial, self._path, self._filesystem)
+        best = best_scored(record.best_checkpoints, metric, mode)
+        if best is None:
+            logger.error("no checkpoint of trial %s has a number for %r", record.trial_id, metric)
+        return best
+
+    def get_last_checkpoint(
+        self, trial: AnyTrial | None = None, metric: str = "training_iteration", mode: str = "max"
+    ) -> Checkpoint | None:
+        """The newest checkpoint of a trial: of the given one, else of the best by `metric`."""
+        chosen = self.get_best_trial(metric, mode) if trial is None else trial
+        return None if chosen is None else as_record(chosen, self._path, self._filesystem).checkpoint
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the tables: they can be read again."""
+        return {name: value for name, value in vars(self).items() if name != "trial_dataframes"}
+
+    def _logged(self) -> dict[str, list[Row]]:
+        found: dict[str, list[Row]] = {}
+        failed: list[str] = []
+        for trial in self.trials:
+            try:
+                found[trial.trial_id] = trial.rows()
+            except (OSError, ValueError) as error:
+                found[trial.trial_id] = []
+                failed.append(f"{trial}: {error}")
+        if failed:
+            logger.warning("results of %d trial(s) cannot be read:\n  %s", len(failed), "\n  ".join(failed))
+        return found
+
+    def _need_defaults(self, name: str) -> None:
+        if not (self.default_metric and self.default_mode):
+            raise ValueError(
+                f"ExperimentAnalysis.{name} needs a metric and a mode: pass them to tune.run, TuneConfig or "
+                "ExperimentAnalysis(default_metric=..., default_mode=...)"
+            )
+
+    def _best(self, name: str) -> TrialRecord:
+        self._need_defaults(name)
+        best = self.get_best_trial()
+        if best is None:
+            raise ValueError(f"ExperimentAnalysis.{name}: no trial reported {self.default_metric!r}")
+        return best
+
+    def _metric(self, metric: str | None) -> str:
+        chosen = metric or self.default_metric
+        if not chosen:
+            raise ValueError("no metric: pass metric=..., or set it in tune.run or TuneConfig")
+        return chosen
+
+    def _mode(self, mode: str | None) -> str:
+        chosen = mode or self.default_mode
+        if not chosen:
+            raise ValueError("no mode: pass mode='min' or 'max', or set it in tune.run or TuneConfig")
+        check_mode(chosen, "ExperimentAnalysis")
+        return chosen
+
+
+def _row_of(rows: Sequence[Mapping[str, Any]], metric: str | None, mode: str | None, who: str) -> Row | None:
+    if not rows:
+        return None
+    if metric is None or mode is None:
+        return flat_row(rows[-1])
+    flat = [flat_row(row) for row in rows]
+    best = best_scored([(row, row) for row in flat], metric, mode)
+    if best is None:
+        logger.warning("trial %s logged no number for %r and is left out", who, metric)
+    return best
+
+
+def _last_results(trials: Sequence[TrialRecord], what: str) -> pd.DataFrame:
+    """Last results as a table by trial id."""
+    rows = [flat_row(trial.last_result, _delimiter()) for trial in trials]
+    table: pd.DataFrame = need_pandas(what).DataFrame(rows, columns=None if rows else ["trial_id"])
+    indexed: pd.DataFrame = table.set_index("trial_id")
+    return indexed
+
+
+def _delimiter() -> str:
+    from muster.engines.local.surroundings import environment
+
+    return environment().get("TUNE_RESULT_DELIM", "/")

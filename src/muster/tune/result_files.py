@@ -1,0 +1,147 @@
+"""Reading what a trial left in its directory: results, checkpoints, errors. Local or remote.
+
+Result, ResultGrid and ExperimentAnalysis ask; nothing here writes. Only `error` unpickles.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from muster.errors import StoreError
+from muster.session.checkpoint import Checkpoint
+from muster.stores.storage import Storage
+from muster.tune.frames import Row
+from muster.tune.result_keys import (
+    CHECKPOINT_DIR_NAME,
+    EXPR_ERROR_FILE,
+    EXPR_ERROR_PICKLE_FILE,
+    EXPR_PARAM_FILE,
+    EXPR_PROGRESS_FILE,
+    EXPR_RESULT_FILE,
+)
+
+logger = logging.getLogger(__name__)
+
+Scored = tuple[Checkpoint, dict[str, Any]]
+# Digits that are names: "1e234567" is a trial, not infinity.
+_TEXT = frozenset({"trial_id", "date", "hostname", "node_ip", "checkpoint_dir_name", "experiment_tag"})
+_INTEGER = re.compile(r"[-+]?\d+")
+_FLOAT = re.compile(r"[-+]?((\d+\.?\d*|\.\d+)(e[-+]?\d+)?|inf|infinity|nan)", re.IGNORECASE)
+
+
+class TrialFolder:
+    """The directory of one trial."""
+
+    def __init__(self, path: str, filesystem: Any = None) -> None:  # noqa: ANN401 - untyped fsspec
+        self.path = path
+        self.filesystem = filesystem
+        self._storage = Storage(path, filesystem)
+
+    def exists(self) -> bool:
+        return self._storage.exists()
+
+    def rows(self) -> list[Row]:
+        """Every logged result; FileNotFoundError when there is no log, ValueError when it is damaged."""
+        text = self._text(EXPR_RESULT_FILE)
+        if text is not None:
+            return parse_json_lines(text)
+        text = self._text(EXPR_PROGRESS_FILE)
+        if text is None:
+            raise FileNotFoundError(
+                f"{self.path} has neither {EXPR_RESULT_FILE} nor {EXPR_PROGRESS_FILE}: the trial logged "
+                "nothing, or its loggers were turned off"
+            )
+        return parse_csv(text, self._params())
+
+    def checkpoints(self, rows: Sequence[Mapping[str, Any]]) -> list[Scored]:
+        """Those on disk, oldest first, with the result that each was reported with."""
+        known = {row.get(CHECKPOINT_DIR_NAME): dict(row) for row in rows}
+        names = [name for name in self._storage.listing() if name.startswith("checkpoint_")]
+        for name in names:
+            if name not in known:
+                logger.warning("%s: no result says what %s was saved with", self.path, name)
+        return [
+            (Checkpoint(f"{self.path}/{name}", filesystem=self.filesystem), known.get(name, {}))
+            for name in names
+        ]
+
+    def error(self, pickled: bytes | None = None) -> Any:  # noqa: ANN401 - the user's exception, or text
+        """The exception that ended the trial, else what was written about it, else None."""
+        content = pickled if pickled is not None else self._bytes(EXPR_ERROR_PICKLE_FILE)
+        if content is not None:
+            try:
+                return pickle.loads(content)
+            except Exception as error:  # noqa: BLE001 - its class may be gone, or refuse to be built
+                logger.warning("%s: the exception cannot be unpickled (%s)", self.path, error)
+        return self._text(EXPR_ERROR_FILE)
+
+    def _params(self) -> dict[str, Any]:
+        text = self._text(EXPR_PARAM_FILE)
+        params: dict[str, Any] = {} if text is None else json.loads(text)
+        return params
+
+    def _text(self, name: str) -> str | None:
+        content = self._bytes(name)
+        return None if content is None else content.decode(errors="replace")
+
+    def _bytes(self, name: str) -> bytes | None:
+        """None when there is no such file; StoreError when there is and it cannot be read."""
+        try:
+            return self._storage.read(name)
+        except StoreError as error:
+            if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+                return None
+            raise
+
+
+def parse_json_lines(text: str) -> list[Row]:
+    """One result per line; a last line that was cut off by a crash is left out."""
+    lines = text.split("\n")
+    torn = lines.pop()
+    rows: list[Row] = [json.loads(line) for line in lines if line.strip()]
+    if torn.strip():
+        try:
+            rows.append(json.loads(torn))
+        except ValueError:
+            logger.debug("the last line of a result log is incomplete and left out")
+    return rows
+
+
+def parse_csv(text: str, config: Mapping[str, Any]) -> list[Row]:
+    """The same rows from the table, which has flat keys and no config: that is given."""
+    rows = []
+    for line in csv.DictReader(io.StringIO(text)):
+        row: Row = {key: _value(key, told) for key, told in line.items() if key is not None}
+        rows.append({**row, "config": dict(config)} if config else row)
+    return rows
+
+
+def _value(key: str, told: str | None) -> Any:  # noqa: ANN401
+    if told is None or told == "":
+        return None
+    if key in _TEXT:
+        return told
+    if told in ("True", "False"):
+        return told == "True"
+    if _INTEGER.fullmatch(told):
+        return int(told)
+    return float(told) if _FLOAT.fullmatch(told) else told
+
+
+def opened_place(path: str, filesystem: Any) -> tuple[str, Any]:  # noqa: ANN401
+    """Path without scheme, and its fsspec file system; None for this machine."""
+    if filesystem is not None or "://" not in path:
+        return path, filesystem
+    if path.startswith("file://"):
+        return path[len("file://") :], None
+    from fsspec.core import url_to_fs  # type: ignore[import-untyped]  # it has no types
+
+    found, inner = url_to_fs(path)
+    return str(inner), found

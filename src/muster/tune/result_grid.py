@@ -1,0 +1,132 @@
+"""ResultGrid: the results of an experiment, one per trial; what `Tuner.fit` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
+
+from muster.tune.analysis import ExperimentAnalysis
+from muster.tune.result import Result
+from muster.tune.trial_record import TrialRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class ResultGrid:
+    """The results of an experiment, in the order of its trials.
+
+    Example:
+        results = tuner.fit()
+        print(results.get_best_result("loss", "min").config)
+        results.get_dataframe().to_csv("all.csv")
+    """
+
+    def __init__(self, experiment_analysis: ExperimentAnalysis) -> None:
+        self._experiment_analysis = experiment_analysis
+
+    @property
+    def experiment_path(self) -> str:
+        """The experiment's directory."""
+        return self._experiment_analysis.experiment_path
+
+    @property
+    def filesystem(self) -> Any:  # noqa: ANN401 - untyped fsspec
+        """The fsspec file system that it is on."""
+        return self._experiment_analysis.filesystem
+
+    @property
+    def errors(self) -> list[Any]:
+        """What ended the trials that failed."""
+        return [result.error for result in self if result.error]
+
+    @property
+    def num_errors(self) -> int:
+        """How many trials failed."""
+        return sum(trial.status == "ERROR" for trial in self._experiment_analysis.trials)
+
+    @property
+    def num_terminated(self) -> int:
+        """How many trials ended well."""
+        return sum(trial.status == "TERMINATED" for trial in self._experiment_analysis.trials)
+
+    def get_best_result(
+        self,
+        metric: str | None = None,
+        mode: str | None = None,
+        scope: str = "last",
+        filter_nan_and_inf: bool = True,
+    ) -> Result:
+        """The best trial's result; of one trial, that one. RuntimeError when no trial reported the metric.
+
+        Args:
+            metric: A flat key; by default that of the TuneConfig.
+            mode: "min" or "max"; by default that of the TuneConfig.
+            scope: Which of a trial's values counts: "last", "all" (its best), "avg", "last-5-avg",
+                "last-10-avg".
+            filter_nan_and_inf: Leave out trials whose value is no finite number.
+        """
+        analysis = self._experiment_analysis
+        if len(analysis.trials) == 1:
+            return self[0]
+        metric, mode = metric or analysis.default_metric, mode or analysis.default_mode
+        for name, value in (("metric", metric), ("mode", mode)):
+            if not value:
+                raise ValueError(
+                    f"No {name} is provided: pass {name}=... to get_best_result, or set it in the TuneConfig"
+                )
+        best = analysis.get_best_trial(metric, mode, scope, filter_nan_and_inf)
+        if best is None:
+            raise RuntimeError(self._no_best(str(metric), filter_nan_and_inf))
+        return self[analysis.trials.index(best)]
+
+    def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> pd.DataFrame:
+        """One line per trial that logged something, with its config; needs pandas.
+
+        The last result of each; with a metric and a mode, the one where that metric is best.
+        """
+        return self._experiment_analysis.dataframe(filter_metric, filter_mode)
+
+    def __len__(self) -> int:
+        return len(self._experiment_analysis.trials)
+
+    @overload
+    def __getitem__(self, index: int) -> Result: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Result]: ...
+    def __getitem__(self, index: int | slice) -> Result | list[Result]:
+        return self._results[index]
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self._results)
+
+    def __repr__(self) -> str:
+        inner = ",\n".join(repr(result) for result in self)
+        indented = "\n".join(f"  {line}" for line in inner.splitlines())
+        return f"ResultGrid<[\n{indented}\n]>"
+
+    @cached_property
+    def _results(self) -> list[Result]:
+        return [self._result(trial) for trial in self._experiment_analysis.trials]
+
+    def _result(self, trial: TrialRecord) -> Result:
+        return Result(
+            metrics=trial.last_result,
+            checkpoint=trial.checkpoint,
+            error=trial.error,
+            path=trial.path,
+            best_checkpoints=trial.best_checkpoints,
+            _storage_filesystem=trial.filesystem,
+            rows=trial.rows_if_any,
+            config=trial.config,
+        )
+
+    def _no_best(self, metric: str, filtered: bool) -> str:
+        known = dict.fromkeys(
+            name for trial in self._experiment_analysis.trials for name in trial.metric_analysis
+        )
+        hint = f"the trials reported {', '.join(known)}" if known else "no trial reported anything"
+        if metric in known and filtered:
+            hint = "all values are NaN or infinite; filter_nan_and_inf=False lets them count"
+        return f"No best trial found for the metric {metric!r}: {hint}"

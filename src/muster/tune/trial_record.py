@@ -1,0 +1,168 @@
+"""TrialRecord: a trial as plain data, as results and analyses need it; from a running one or from the store.
+
+Attribute names are those of Ray's Trial, because `ExperimentAnalysis.trials` are read by users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from muster.session.checkpoint import Checkpoint
+from muster.stores.trial_digest import TrialSummary
+from muster.trials.checkpoints import best_checkpoints
+from muster.trials.model import CheckpointRef, Trial
+from muster.trials.results import flatten, note_result
+from muster.tune.frames import Row
+from muster.tune.result_files import Scored, TrialFolder
+
+MetricAnalysis = Mapping[str, Mapping[str, float]]
+
+
+@dataclass(eq=False)
+class TrialRecord:
+    """One trial; can be pickled. `path` is its directory, on `filesystem` (None: this machine)."""
+
+    trial_id: str
+    status: str
+    path: str
+    name: str = ""
+    trainable_name: str = ""
+    experiment_tag: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    evaluated_params: dict[str, Any] = field(default_factory=dict)
+    last_result: dict[str, Any] = field(default_factory=dict)
+    analysed: MetricAnalysis | None = None  # None: from the log
+    newest: CheckpointRef | None = None
+    retained: tuple[CheckpointRef, ...] | None = None  # worst first; None: those on disk
+    pickled_error: bytes | None = None  # None: the one in its directory
+    error_text: str = ""
+    filesystem: Any = None
+
+    @property
+    def folder(self) -> TrialFolder:
+        return TrialFolder(self.path, self.filesystem)
+
+    @property
+    def local_path(self) -> str:
+        return self.path
+
+    def rows(self) -> list[Row]:
+        """Every logged result; see TrialFolder.rows."""
+        return self.folder.rows()
+
+    def rows_if_any(self) -> list[Row]:
+        """Every logged result; empty when there is no log."""
+        try:
+            return self.rows()
+        except FileNotFoundError:
+            return []
+
+    @property
+    def metric_analysis(self) -> MetricAnalysis:
+        """`max, min, avg, last, last-5-avg, last-10-avg` of every flat metric."""
+        if self.analysed is None:
+            self.analysed = analysis_of(self.rows_if_any())
+        return self.analysed
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The newest one."""
+        if self.newest is not None:
+            return self._handle(self.newest)
+        found = self._on_disk() if self.retained is None else []
+        return found[-1][0] if found else None
+
+    @property
+    def best_checkpoints(self) -> list[Scored]:
+        """Retained ones with the results they were made at, the best last."""
+        if self.retained is None:
+            return self._on_disk()
+        return [(self._handle(ref), dict(ref.metrics)) for ref in self.retained]
+
+    @property
+    def error(self) -> Any:  # noqa: ANN401 - the user's exception, or text
+        """The exception that ended it, else what was written about it; None when it ended well."""
+        if self.status == "TERMINATED":
+            return None
+        return self.folder.error(self.pickled_error) or self.error_text or None
+
+    def _on_disk(self) -> list[Scored]:
+        rows = self.rows_if_any()
+        found = self.folder.checkpoints(rows)
+        newest = self.newest
+        if newest is None:
+            return found
+        return [(each, metrics or _metrics_of(newest, each)) for each, metrics in found]
+
+    def _handle(self, ref: CheckpointRef) -> Checkpoint:
+        return Checkpoint(ref.path, filesystem=None if "://" in ref.path else self.filesystem)
+
+    def __str__(self) -> str:
+        return self.name or self.trial_id
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def as_record(
+    trial: TrialRecord | Trial | TrialSummary,
+    experiment_path: str,
+    filesystem: Any = None,  # noqa: ANN401 - untyped fsspec
+) -> TrialRecord:
+    """A trial of any kind as plain data."""
+    if isinstance(trial, TrialRecord):
+        return trial
+    place = f"{experiment_path.rstrip('/')}/{trial.relative_logdir or trial.trial_id}"
+    if isinstance(trial, Trial):
+        return _of_trial(trial, place, filesystem)
+    return _of_summary(trial, place, filesystem)
+
+
+def _of_trial(trial: Trial, path: str, filesystem: Any) -> TrialRecord:  # noqa: ANN401
+    return TrialRecord(
+        trial_id=trial.trial_id,
+        status=trial.status,
+        path=path,
+        name=str(trial),
+        trainable_name=trial.trainable_name,
+        experiment_tag=trial.experiment_tag,
+        config=trial.config,
+        evaluated_params=trial.evaluated_params,
+        last_result=trial.last_result,
+        analysed=trial.metric_analysis,
+        newest=trial.checkpoint,
+        retained=best_checkpoints(trial.checkpoints, trial.checkpoint_policy),
+        filesystem=filesystem,
+    )
+
+
+def _of_summary(summary: TrialSummary, path: str, filesystem: Any) -> TrialRecord:  # noqa: ANN401
+    failure = summary.failure
+    return TrialRecord(
+        trial_id=summary.trial_id,
+        status=summary.status,
+        path=path,
+        name=summary.trial_name,
+        experiment_tag=summary.experiment_tag,
+        config=dict(summary.config),
+        evaluated_params=dict(summary.evaluated_params),
+        last_result=dict(summary.result) or {"trial_id": summary.trial_id},
+        newest=summary.checkpoint,
+        pickled_error=None if failure is None else failure.exception,
+        error_text="" if failure is None else failure.traceback or failure.message,
+        filesystem=filesystem,
+    )
+
+
+def analysis_of(rows: list[Row]) -> MetricAnalysis:
+    """What the controller would have kept of these results."""
+    scratch = Trial("", trial_id="")
+    for row in rows:
+        note_result(scratch, row, flatten(row), at=0.0)
+    return scratch.metric_analysis
+
+
+def _metrics_of(ref: CheckpointRef, checkpoint: Checkpoint) -> dict[str, Any]:
+    return dict(ref.metrics) if ref.path.rstrip("/") == checkpoint.path.rstrip("/") else {}
