@@ -19,7 +19,7 @@ from muster.trials.events import (
 )
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointRef, Trial
-from muster.trials.plugins import CONTINUE
+from muster.trials.plugins import CONTINUE, Plugins
 from muster.trials.settings import Settings
 
 Script = Callable[
@@ -179,10 +179,7 @@ class Stage:
         self.hooks = hooks or Noted()
         self.state = ExperimentState(
             Settings(name="exp", experiment_dir="/x", **settings),
-            search=self.search,
-            scheduler=self.scheduler,
-            stopper=stopper,
-            hooks=self.hooks,
+            Plugins(search=self.search, scheduler=self.scheduler, stopper=stopper, hooks=self.hooks),
             capacity=self.engine.capacity(),
         )
         self.facts: list = []

@@ -10,6 +10,7 @@ from tests.trials.puppets import Noted, ScriptedEngine
 from muster.trials.experiment import ExperimentState
 from muster.trials.facts import TrialCreated
 from muster.trials.model import CheckpointPolicy, FailurePolicy
+from muster.trials.plugins import Plugins
 from muster.trials.restore import picture, replay, revive
 from muster.trials.settings import Settings
 from muster.trials.template import TrialTemplate
@@ -49,9 +50,8 @@ def plugins(kind):
 def fresh(kind, capacity):
     search, scheduler = plugins(kind)
     settings = Settings(name="e", experiment_dir="/x", max_pending=4, failure=FailurePolicy())
-    return ExperimentState(
-        settings, search=search, scheduler=scheduler, stopper=None, hooks=Noted(), capacity=capacity
-    )
+    asked = Plugins(search=search, scheduler=scheduler, stopper=None, hooks=Noted())
+    return ExperimentState(settings, asked, capacity=capacity)
 
 
 def recorded(kind, limit=400):

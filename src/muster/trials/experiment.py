@@ -5,7 +5,7 @@ Deterministic given its plug-ins: searcher, scheduler, stopper and callbacks are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from typing_extensions import assert_never
 
@@ -25,7 +25,7 @@ from muster.trials.facts import ExperimentEnded, Fact, SearchExhausted, TrialAdm
 from muster.trials.judge import judge
 from muster.trials.lifecycle import Lifecycle
 from muster.trials.model import CheckpointRef, Trial
-from muster.trials.plugins import Hooks, SearchAlgorithm, Stopper, TrialScheduler
+from muster.trials.plugins import Plugins
 from muster.trials.roster import Roster
 from muster.trials.settings import Settings
 from muster.trials.states import FINISHED, TrialState
@@ -38,20 +38,19 @@ class ExperimentState:
     def __init__(
         self,
         settings: Settings,
+        plugins: Plugins,
         *,
-        search: SearchAlgorithm,
-        scheduler: TrialScheduler,
-        stopper: Stopper | None,
-        hooks: Hooks,
         capacity: Mapping[str, float],
+        directory_for: Callable[[Trial], str] = lambda trial: trial.trial_id,
     ) -> None:
         self.settings = settings
-        self.search = search
-        self.scheduler = scheduler
-        self.stopper = stopper
-        self.hooks = hooks
+        self.search = plugins.search
+        self.scheduler = plugins.scheduler
+        self.stopper = plugins.stopper
+        self.hooks = plugins.hooks
+        self.directory_for = directory_for  # below the experiment's; asked once per trial
         self.roster = Roster(capacity)
-        self.view = ControllerView(self.roster, search)
+        self.view = ControllerView(self.roster, plugins.search)
         self.iteration = 0
         self.is_stopping = False  # no new trials; the running ones are being ended
         self.first_failure: Trial | None = None

@@ -39,6 +39,8 @@ class Lifecycle:
 
     def added(self, trial: Trial, at: float) -> None:
         self._state.roster.add(trial)
+        if trial.relative_logdir is None:
+            trial.relative_logdir = self._state.directory_for(trial)
         self._state.note(
             TrialCreated(
                 trial_id=trial.trial_id,

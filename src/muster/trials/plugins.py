@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from muster.trials.model import Trial
@@ -66,3 +67,13 @@ class Hooks(Protocol):
     """The callbacks of an experiment, called in order; a result may be changed in place."""
 
     def fire(self, hook: str, *, iteration: int, trials: Sequence[Trial], **info: Any) -> None: ...  # noqa: ANN401
+
+
+@dataclass(frozen=True)
+class Plugins:
+    """The user objects of one experiment."""
+
+    search: SearchAlgorithm
+    scheduler: TrialScheduler
+    stopper: Stopper | None
+    hooks: Hooks

@@ -1,0 +1,84 @@
+"""The whole of it on this machine: processes, a store, ASHA, and a driver that stops and goes on."""
+
+from __future__ import annotations
+
+import cloudpickle
+import pytest
+from tests.trials.puppets import Noted
+
+from muster.base.clock import SystemClock
+from muster.engines.local.engine import LocalEngine
+from muster.stores.trials import SqliteTrialStore
+from muster.trials.experiment import ExperimentState
+from muster.trials.plugins import Plugins
+from muster.trials.settings import Settings
+from muster.trials.template import TrialTemplate
+from muster.tune.execution import Execution
+from muster.tune.schedulers import ASHAScheduler
+from muster.tune.search.basic_variant import BasicVariantGenerator
+from muster.tune.search.space import uniform
+
+
+def make_train():
+    def train(config):
+        from muster.session.report import report
+
+        for step in range(9):
+            report({"score": config["x"] * (step + 1)})
+
+    return train
+
+
+TEMPLATE = TrialTemplate(trainable_name="train", param_space={"x": uniform(0.0, 1.0)}, num_samples=12)
+
+
+def execution(directory, engine, store):
+    search = BasicVariantGenerator(random_state=3, id_prefix="abcde")
+    search.add_configurations([TEMPLATE])
+    state = ExperimentState(
+        Settings(name="e", experiment_dir=str(directory), metric="score", mode="max"),
+        Plugins(
+            search=search,
+            scheduler=ASHAScheduler(metric="score", mode="max", max_t=9, reduction_factor=3, seed=1),
+            stopper=None,
+            hooks=Noted(),
+        ),
+        capacity=engine.capacity(),
+    )
+    return Execution(state, engine=engine, store=store, clock=SystemClock())
+
+
+@pytest.fixture
+def engine():
+    with LocalEngine(
+        clock=SystemClock(), trainables={"train": cloudpickle.dumps(make_train())}, capacity={"CPU": 2}
+    ) as made:
+        yield made
+
+
+def test_an_experiment_runs_on_real_processes_and_bad_trials_stop_early(tmp_path, engine):
+    with SqliteTrialStore(tmp_path) as store:
+        state = execution(tmp_path, engine, store).run()
+    iterations = [t.last_result["training_iteration"] for t in state.trials.values()]
+    assert (len(iterations), {t.status for t in state.trials.values()}) == (12, {"TERMINATED"})
+    assert max(iterations) == 9 > min(iterations)
+
+
+def test_a_stopped_driver_goes_on_in_a_new_process_with_every_trial_once(tmp_path, engine):
+    looks = iter(range(10_000))
+    with SqliteTrialStore(tmp_path) as store:
+        first = execution(tmp_path, engine, store)
+        half = first.run(should_stop=lambda: next(looks) > 25)
+        assert not half.is_finished
+    with (
+        LocalEngine(
+            clock=SystemClock(), trainables={"train": cloudpickle.dumps(make_train())}, capacity={"CPU": 2}
+        ) as fresh,
+        SqliteTrialStore(tmp_path) as store,
+    ):
+        second = execution(tmp_path, fresh, store)
+        second.resume(store.load(), TEMPLATE.make)
+        state = second.run()
+    assert sorted(state.trials) == [f"abcde_{n:05d}" for n in range(12)]
+    assert {t.status for t in state.trials.values()} == {"TERMINATED"}
+    assert [state.trials[t].config for t in half.trials] == [t.config for t in half.trials.values()]
