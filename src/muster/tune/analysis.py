@@ -7,23 +7,23 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from muster.session.checkpoint import Checkpoint
-from muster.stores.trial_digest import TrialSummary
 from muster.trials.model import DEFAULT_METRIC, Trial
 from muster.tune.frames import Row, flat_row, frame, need_pandas
 from muster.tune.result_files import opened_place
-from muster.tune.saved_trials import experiment_directory, saved_trials
 from muster.tune.scores import SCOPES, best_scored, check_mode, is_better
 from muster.tune.trial_record import TrialRecord, as_record
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from muster.stores.trial_digest import TrialSummary
+
 logger = logging.getLogger(__name__)
 
-AnyTrial = TrialRecord | Trial | TrialSummary
+AnyTrial: TypeAlias = "TrialRecord | Trial | TrialSummary"
 
 
 class ExperimentAnalysis:
@@ -46,6 +46,8 @@ class ExperimentAnalysis:
         default_metric: str | None = None,
         default_mode: str | None = None,
     ) -> None:
+        from muster.tune.saved_trials import experiment_directory, saved_trials
+
         if default_mode is not None:
             check_mode(default_mode, "ExperimentAnalysis(default_mode=...)")
             default_metric = default_metric or DEFAULT_METRIC

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.session.checkpoint import Checkpoint
-from muster.stores.trial_digest import TrialSummary
 from muster.trials.checkpoints import best_checkpoints
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.results import flatten, note_result
 from muster.tune.frames import Row
 from muster.tune.result_files import Scored, TrialFolder
+
+if TYPE_CHECKING:
+    from muster.stores.trial_digest import TrialSummary
 
 MetricAnalysis = Mapping[str, Mapping[str, float]]
 
