@@ -128,14 +128,11 @@ class Lifecycle:
             return
         state = self._state
         if trial.state in (_S.RUNNING, _S.SAVING):
-            trial.last_result["done"] = True
-            flat = flatten(trial.last_result)
-            state.scheduler.on_trial_complete(state.view, trial, flat)
-            state.search.on_trial_complete(trial.trial_id, result=flat)
+            self._complete(trial)
         else:
             state.scheduler.on_trial_remove(state.view, trial)
             state.search.on_trial_complete(trial.trial_id)
-        self._tell("on_trial_complete", trial)
+            self._tell("on_trial_complete", trial)
         self._leave(trial, _S.TERMINATED)
         self.obey_wishes(at)
 
@@ -146,20 +143,11 @@ class Lifecycle:
             self._state.roster.move(trial, trial.intent)
         elif event.failure is not None:
             self._fail(trial, event.failure, event.at)
-        else:
-            self.stop_by_itself(trial, event.at)
+        else:  # its code returned: a completion like any other, only that nothing needs to be stopped
+            self._complete(trial)
+            self._state.roster.move(trial, _S.TERMINATED)
         self.restoring.discard(trial.trial_id)
         self.obey_wishes(event.at)
-
-    def stop_by_itself(self, trial: Trial, at: float) -> None:
-        """Its code returned: a completion like any other, only that nothing needs to be stopped."""
-        state = self._state
-        trial.last_result["done"] = True
-        flat = flatten(trial.last_result)
-        state.scheduler.on_trial_complete(state.view, trial, flat)
-        state.search.on_trial_complete(trial.trial_id, result=flat)
-        self._tell("on_trial_complete", trial)
-        state.roster.move(trial, _S.TERMINATED)
 
     def abandon(self, trial: Trial) -> None:
         """Its process is gone without a word, and nobody is to blame."""
@@ -181,6 +169,15 @@ class Lifecycle:
                 self._leave(trial, _S.PAUSED)
             elif trial.state is _S.RUNNING:
                 self._save_then(trial, CONTINUE)
+
+    def _complete(self, trial: Trial) -> None:
+        """Scheduler, searcher and callbacks hear of the last result."""
+        state = self._state
+        trial.last_result["done"] = True
+        flat = flatten(trial.last_result)
+        state.scheduler.on_trial_complete(state.view, trial, flat)
+        state.search.on_trial_complete(trial.trial_id, result=flat)
+        self._tell("on_trial_complete", trial)
 
     def _pause(self, trial: Trial) -> None:
         if trial.state is _S.SAVING:
