@@ -303,3 +303,51 @@ def test_idle_processes_of_other_trainables_are_not_mistaken(opened):
     driver.to_exit("b", "c")
     assert [event.reused for event in driver.events if isinstance(event, TrialStarted)] == [False] * 3
     assert len(driver.of("b", TrialReported)) == 1
+
+
+class Logs(Steps):
+    def log_result(self, result):
+        with open("logged", "a") as stream:
+            stream.write(f"{result['steps']} {result['training_iteration']} {result['trial_id']}\n")
+
+
+def test_a_class_may_log_its_filled_results(opened, tmp_path):
+    driver = opened(Logs)
+    driver.start("a", "Logs")
+    driver.to_report("a")
+    driver.go_on("a")
+    driver.to_report("a", count=2)
+    assert (tmp_path / "a" / "logged").read_text() == "1 1 a\n2 2 a\n"
+
+
+def reports_tensor(config):
+    from types import ModuleType
+
+    torch = ModuleType("torch")
+    torch.Tensor = type("Tensor", (), {})
+    sys.modules["torch"] = torch
+    report({"fine": 1, "nested": {"deep": [torch.Tensor()]}})
+
+
+def test_a_tensor_is_refused_wherever_it_hides(opened):
+    driver = opened(reports_tensor)
+    driver.start("a", "reports_tensor")
+    failure = driver.to_exit("a").failure
+    assert failure.kind is FailureKind.USER_ERROR
+    assert "ValueError: a torch tensor was reported" in failure.message
+
+
+def test_a_helper_stuck_in_an_import_does_not_hold_up_close(opened, tmp_path, monkeypatch):
+    module = tmp_path / "imports_for_ever.py"
+    module.write_text(
+        "import os, time\nif os.environ.get('STUCK'):\n    time.sleep(600)\ndef train(config):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import imports_for_ever
+
+    driver = opened(imports_for_ever.train, env={"STUCK": "1"})
+    driver.start("a", "train")
+    assert driver.quiet_for(0.3) == []
+    helper = driver.engine._staff._nursery.pid
+    driver.engine._staff._nursery.close(patience_s=0.2)
+    assert is_gone(helper)

@@ -109,17 +109,19 @@ class Nursery:
             return None
         return self._frames.feed(data) if data else None
 
-    def close(self, patience_s: float = 5.0) -> None:
-        """End the zygote, which ends all its children first."""
+    def close(self, patience_s: float = 5.0) -> bool:
+        """End the zygote, which ends all its children first; False when it had to be killed itself."""
         self._control.close()
         for _, fds in self._outbox:
             for fd in fds:
                 os.close(fd)
         self._outbox.clear()
         if os.getpid() != self._owner_pid:
-            return  # a fork of the driver may drop its copy, but must not end anybody
+            return True  # a fork of the driver may drop its copy, but must not end anybody
         try:
             self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+            return False
+        return True

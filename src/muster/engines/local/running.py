@@ -15,6 +15,7 @@ from types import GeneratorType
 from typing import Any
 
 from muster.engines.local.trial_session import Saved, TrialSession, refuse_tensors
+from muster.session.progress import Signature, fill_result
 from muster.session.publish import checkpoint_name, publish_staged, staging_path
 
 DICT_CHECKPOINT = "_dict_checkpoint.pkl"
@@ -57,7 +58,6 @@ class ClassRun:
 
     def __init__(self, kind: Callable[..., Any], config: dict[str, Any]) -> None:
         self._trainable = kind(config=config)
-        self._log_result = getattr(self._trainable, "log_result", None)
 
     def reset(self, config: dict[str, Any]) -> None:
         """Take another config, or raise ResetRefused."""
@@ -79,16 +79,20 @@ class ClassRun:
         else:
             self._trainable.load_checkpoint(path)
 
-    def train(self, session: TrialSession, trial_dir: str) -> None:
+    def train(self, session: TrialSession, trial_dir: str, who: Signature) -> None:
         """Step after step; ends by the exception that a stop raises."""
         session.on_save = lambda: self._save(session, trial_dir)
+        log_result = getattr(self._trainable, "log_result", None)
+        # The public base class has one that does nothing: not worth filling in every result here too.
+        if log_result is not None and not log_result.__module__.startswith("muster.tune."):
+            session.on_result = lambda metrics, stamp, now: log_result(
+                fill_result(dict(metrics), stamp, who, now=now)
+            )
         while True:
             session.begin()
             result = self._trainable.step()
             if not isinstance(result, dict):
                 raise TypeError(f"step() must return a dict, not {type(result).__name__}")
-            if self._log_result is not None:
-                self._log_result(result)
             session.report(result)
 
     def _save(self, session: TrialSession, trial_dir: str) -> Saved:

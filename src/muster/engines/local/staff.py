@@ -257,10 +257,11 @@ class Staff:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._nursery is not None:
-            self._nursery.close()
-            self._nursery = None
+        orderly = self._nursery is None or self._nursery.close()
+        self._nursery = None
         for desk in list(self._desks.values()):
+            if not orderly:
+                _kill_group(desk.pid)
             self._forget(desk)
         self._watch.close()
 

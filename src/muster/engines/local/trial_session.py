@@ -15,7 +15,7 @@ from muster.engines.local.pipe import Kind, frame, is_plain, pack, pickled, unpa
 from muster.session.channel import TrialStopped
 from muster.session.checkpoint import Checkpoint
 from muster.session.context import TuneContext
-from muster.session.progress import Progress
+from muster.session.progress import Progress, Stamp
 from muster.session.publish import checkpoint_name, publish_copy, publish_staged, staging_path
 from muster.trials.bundles import PlacementGroupFactory
 
@@ -54,6 +54,7 @@ class TrialSession:
         self.stopped = False
         self.stays_when_stopped = False
         self.on_save: Callable[[], Saved] = self._save_of_function
+        self.on_result: Callable[[Mapping[str, Any], Stamp, float], None] | None = None
         self._last_report_saved: int | None = None
         self._checkpoint = Checkpoint(order.checkpoint_path) if order.checkpoint_path else None
         if order.checkpoint_path:
@@ -94,6 +95,8 @@ class TrialSession:
             stamp = self.progress.advance(metrics, elapsed_s=elapsed_s, now=now)
             if stamp[4] > LASTING_S and not self._line.is_watched:
                 self._line.watch()
+            if self.on_result is not None:
+                self.on_result(metrics, stamp, now)
             self._last_report_saved = index
             self._line.send(frame(Kind.REPORT, pack((body, index, now, stamp))))
             if not self._line.is_told_to_continue():

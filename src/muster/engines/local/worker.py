@@ -25,6 +25,7 @@ from muster.engines.local.shelf import Shelf
 from muster.engines.local.trial_session import TrialSession
 from muster.engines.local.verdict import CodeUnreadable, Verdict, ended, failed, told
 from muster.session.channel import TrialStopped, install, uninstall
+from muster.session.progress import Signature
 
 Address = tuple[str, str]  # hostname, node_ip
 
@@ -93,10 +94,15 @@ class Worker:
             if order.checkpoint_path:
                 run.load(order.checkpoint_path)
             self._tell_started(is_function=False)
-            run.train(session, order.trial_dir)
+            run.train(session, order.trial_dir, self._signature(order, config))
         else:
             self._tell_started(is_function=True)
             run_function(trainable, config, session)
+
+    def _signature(self, order: Order, config: dict[str, Any]) -> Signature:
+        made = Signature(trial_id=order.trial_id, config=config, from_function=False)
+        made.pid, made.hostname, made.node_ip = self._location
+        return made
 
     def _tell_started(self, *, is_function: bool) -> None:
         self._line.send(frame(Kind.STARTED, pack((*self._location, is_function))))

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from muster.engines.local.failures import ExitReader, of_verdict
+from muster.engines.local.verdict import ended, failed, shortened
+from muster.trials.events import FailureKind, TrialFailure
+
+KILLED_BY_9 = int(signal.SIGKILL)
+LEFT_WITH_3 = 3 << 8
+
+
+def test_a_kill_is_for_lack_of_memory_only_when_the_kernel_counted_one():
+    counts = iter([4, 4, 5, 5])
+    reader = ExitReader(lambda: next(counts))
+    kinds = [reader.of_status(KILLED_BY_9).kind for _ in range(3)]
+    assert kinds == [FailureKind.KILLED, FailureKind.OUT_OF_MEMORY, FailureKind.KILLED]
+
+
+@pytest.mark.parametrize(
+    ("status", "note", "kind"),
+    [
+        (LEFT_WITH_3, "", FailureKind.EXITED),
+        (0, "", FailureKind.EXITED),
+        (int(signal.SIGSEGV), "", FailureKind.KILLED),
+        (None, "", FailureKind.KILLED),
+        (0, "no process could be made: limit", FailureKind.START),
+    ],
+)
+def test_ends_without_a_word_are_told_apart(status, note, kind):
+    assert ExitReader(lambda: 0).of_status(status, note).kind is kind
+
+
+def test_a_verdict_without_error_is_no_failure():
+    assert of_verdict(ended(is_done=True, stays=False)) is None
+
+
+class Stubborn(Exception):
+    def __init__(self, a, b):
+        super().__init__("only one")
+
+
+def test_an_exception_that_cannot_be_built_again_is_not_sent():
+    found = of_verdict(failed(Stubborn(1, 2)))
+    expected = TrialFailure(
+        kind=FailureKind.USER_ERROR,
+        message=found.message,
+        traceback=found.message,
+        exception=None,
+    )
+    assert found == expected
+    assert found.message.endswith("Stubborn: only one")
+
+
+def test_a_short_text_is_not_cut_and_a_long_one_keeps_its_end():
+    short = "\n".join(map(str, range(20)))
+    assert shortened(short) == short
+    cut = shortened("\n".join(map(str, range(100)))).splitlines()
+    assert (len(cut), cut[0], cut[1], cut[2], cut[-1]) == (20, "0", "  ...", "82", "99")
