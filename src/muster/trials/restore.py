@@ -1,0 +1,187 @@
+"""Picture + later facts -> an ExperimentState that stands exactly where it stood.
+
+The picture is plain data (trials, counters), taken together with the plug-ins' own saved state. The facts
+after it are handled again with nobody listening: searcher and scheduler are asked again and, being restored
+with their random streams, answer as before; where one does not, the recorded fact wins and it is said.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from typing_extensions import assert_never
+
+from muster.trials.events import CheckpointSaved, TrialExited, TrialReported, TrialStarted
+from muster.trials.experiment import ExperimentState
+from muster.trials.facts import ExperimentEnded, Fact, SearchExhausted, TrialAdmitted, TrialCreated
+from muster.trials.model import CheckpointRef, Trial
+from muster.trials.states import HAS_PROCESS, TrialState
+
+PICTURE_VERSION = 1
+MakeTrial = Callable[[str, Mapping[str, Any], Mapping[str, Any], str], Trial]  # id, config, params, tag
+# Plain attributes that a trial is restored with; the rest comes from the template that makes it.
+_PLAIN = (
+    "relative_logdir",
+    "start_time",
+    "num_failures",
+    "num_restore_failures",
+    "error_filename",
+    "pickled_error_filename",
+    "last_result",
+    "last_result_time",
+    "metric_analysis",
+    "checkpoint_index",
+    "custom_trial_name",
+    "custom_dirname",
+)
+
+
+def picture(state: ExperimentState) -> dict[str, Any]:
+    """Everything of the core that the plug-ins do not save themselves, as plain data."""
+    return {
+        "version": PICTURE_VERSION,
+        "iteration": state.iteration,
+        "facts_noted": state.facts_noted,
+        "exhausted": state.is_exhausted,
+        "stopping": state.is_stopping,
+        "trials": [_trial_record(trial) for trial in state.roster.order],
+        "pending": list(state.roster.pending),
+        "paused": list(state.roster.paused),
+        "after_save": dict(state.lifecycle.after_save),
+        "restoring": sorted(state.lifecycle.restoring),
+    }
+
+
+def revive(
+    state: ExperimentState, seen: Mapping[str, Any] | None, facts: Iterable[Fact], make_trial: MakeTrial
+) -> None:
+    """Bring a fresh state, whose plug-ins have been restored, to where it can go on.
+
+    Every trial that had a process waits again, from its newest checkpoint.
+    """
+    replay(state, seen, facts, make_trial)
+    settle(state)
+
+
+def replay(
+    state: ExperimentState, seen: Mapping[str, Any] | None, facts: Iterable[Fact], make_trial: MakeTrial
+) -> None:
+    """Exactly where the facts end: trials that had a process are shown as having it."""
+    hooks, state.hooks = state.hooks, _Silence()
+    try:
+        if seen is not None:
+            _load(state, seen, make_trial)
+        for fact in facts:
+            _repeat(state, fact, make_trial)
+        state.take_facts()
+    finally:
+        state.hooks = hooks
+
+
+def settle(state: ExperimentState) -> None:
+    """No process outlives its driver: what ran, waits."""
+    for trial in tuple(state.roster.live.values()):
+        if trial.state in HAS_PROCESS:
+            state.abandon(trial)
+
+
+class _Silence:
+    """Callbacks heard all of it the first time."""
+
+    def fire(self, hook: str, **info: object) -> None:
+        pass
+
+
+def _trial_record(trial: Trial) -> dict[str, Any]:
+    record = {name: getattr(trial, name) for name in _PLAIN}
+    windows = {metric: {n: list(w) for n, w in each.items()} for metric, each in trial.metric_n_steps.items()}
+    refs = [(c.path, c.index, dict(c.metrics)) for c in trial.checkpoints]
+    return {
+        **record,
+        "trial_id": trial.trial_id,
+        "config": trial.config,
+        "evaluated_params": trial.evaluated_params,
+        "experiment_tag": trial.experiment_tag,
+        "state": trial.state.value,
+        "intent": trial.intent.value,
+        "windows": windows,
+        "checkpoints": refs,
+    }
+
+
+def _load(state: ExperimentState, seen: Mapping[str, Any], make_trial: MakeTrial) -> None:
+    if seen.get("version") != PICTURE_VERSION:
+        raise ValueError(f"unknown picture version {seen.get('version')!r}")
+    state.iteration, state.facts_noted = seen["iteration"], seen["facts_noted"]
+    state.is_exhausted, state.is_stopping = seen["exhausted"], seen["stopping"]
+    state.lifecycle.after_save = dict(seen["after_save"])
+    state.lifecycle.restoring = set(seen["restoring"])
+    waiting = {*seen["pending"], *seen["paused"]}
+    by_id = {}
+    for record in seen["trials"]:
+        trial = by_id[record["trial_id"]] = _trial_from(record, make_trial)
+        state.roster.enlist(trial, is_waiting=trial.trial_id in waiting)
+    for trial_id in (*seen["pending"], *seen["paused"]):  # in the order in which they began to wait
+        state.roster.enqueue(by_id[trial_id])
+
+
+def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial) -> Trial:
+    trial = make_trial(
+        record["trial_id"], record["config"], record["evaluated_params"], record["experiment_tag"]
+    )
+    for name in _PLAIN:
+        setattr(trial, name, record[name])
+    trial.state, trial.intent = TrialState(record["state"]), TrialState(record["intent"])
+    trial.metric_n_steps = windows_from(record["windows"])
+    trial.checkpoints = tuple(CheckpointRef(path=p, index=i, metrics=m) for p, i, m in record["checkpoints"])
+    return trial
+
+
+def windows_from(stored: Mapping[str, Mapping[str, list[float]]]) -> dict[str, Any]:
+    """The moving windows of metric statistics; their length is their name."""
+    return {metric: {n: deque(w, maxlen=int(n)) for n, w in each.items()} for metric, each in stored.items()}
+
+
+def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:
+    """Handle one fact again; commands that follow from it were carried out, or died with the process."""
+    match fact:
+        case TrialCreated():
+            state.add(_asked_again(state, fact, make_trial), fact.at)
+        case TrialAdmitted():
+            state.admit_again(fact)
+        case TrialStarted() | TrialReported() | CheckpointSaved() | TrialExited():
+            state.handle(fact)
+        case SearchExhausted():
+            state.exhaust_again(fact)
+        case ExperimentEnded():
+            state.end(fact.at)
+        case _:
+            assert_never(fact)
+    state.forget_commands()
+
+
+def _asked_again(state: ExperimentState, fact: TrialCreated, make_trial: MakeTrial) -> Trial:
+    """The searcher's answer when it is the recorded one, else the record."""
+    trial = state.search.next_trial()
+    if trial is not None and trial.trial_id == fact.trial_id and _same(trial.config, fact.config):
+        trial.relative_logdir = fact.relative_logdir or None
+        return trial
+    answer = "nothing" if trial is None else f"trial {trial.trial_id} with {trial.config}"
+    state.warn(
+        f"the searcher {type(state.search).__name__} does not repeat itself: asked again it gave {answer}, "
+        f"recorded is trial {fact.trial_id} with {dict(fact.config)}. The recorded trial is used; from here "
+        f"on the search may differ from an uninterrupted one."
+    )
+    again = make_trial(fact.trial_id, fact.config, fact.evaluated_params, fact.experiment_tag)
+    again.relative_logdir = fact.relative_logdir or None
+    return again
+
+
+def _same(one: object, other: object) -> bool:
+    """Equal as data; objects that cannot be compared count as equal, their trial ids agree already."""
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001 - a user's __eq__, such as numpy's on arrays
+        return True
