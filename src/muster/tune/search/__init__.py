@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from muster.tune.search.basic_variant import BasicVariantGenerator
@@ -32,18 +33,18 @@ __all__ = [
     "create_searcher",
 ]
 
-_HOMES = {
-    "BasicVariantGenerator": "basic_variant",
-    "ConcurrencyLimiter": "concurrency_limiter",
-    "Repeater": "repeater",
-    "SearchAlgorithm": "search_algorithm",
-    "SearchGenerator": "search_generator",
-    "create_searcher": "create",
-}
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - any of the names above
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'searcher')}")
-    return getattr(home, name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "BasicVariantGenerator": "basic_variant",
+        "ConcurrencyLimiter": "concurrency_limiter",
+        "Repeater": "repeater",
+        "SearchAlgorithm": "search_algorithm",
+        "SearchGenerator": "search_generator",
+        "create_searcher": "create",
+        "Searcher": "searcher",
+        "UNDEFINED_METRIC_MODE": "searcher",
+        "UNDEFINED_SEARCH_SPACE": "searcher",
+        "UNRESOLVED_SEARCH_SPACE": "searcher",
+    },
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from muster.tune.stopper.combined import CombinedStopper
@@ -26,25 +27,16 @@ __all__ = [
     "TrialPlateauStopper",
 ]
 
-_HOMES = {
-    "CombinedStopper": "combined",
-    "ExperimentPlateauStopper": "experiment_plateau",
-    "FunctionStopper": "function_stopper",
-    "MaximumIterationStopper": "maximum_iteration",
-    "NoopStopper": "noop",
-    "Stopper": "stopper",
-    "TimeoutStopper": "timeout",
-    "TrialPlateauStopper": "trial_plateau",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "CombinedStopper": "combined",
+        "ExperimentPlateauStopper": "experiment_plateau",
+        "FunctionStopper": "function_stopper",
+        "MaximumIterationStopper": "maximum_iteration",
+        "NoopStopper": "noop",
+        "Stopper": "stopper",
+        "TimeoutStopper": "timeout",
+        "TrialPlateauStopper": "trial_plateau",
+    },
+)

@@ -1,0 +1,34 @@
+"""Names that are imported when they are first used."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+
+from muster.base.lazy import lazy_names
+
+
+@pytest.fixture
+def package(monkeypatch):
+    made = types.ModuleType("lazy_package")
+    inner = types.ModuleType("lazy_package.things")
+    inner.Thing = type("Thing", (), {})
+    made.__path__ = []
+    monkeypatch.setitem(sys.modules, "lazy_package", made)
+    monkeypatch.setitem(sys.modules, "lazy_package.things", inner)
+    made.__getattr__, made.__dir__ = lazy_names("lazy_package", {"Thing": "things"})
+    return made
+
+
+def test_a_name_is_found_in_its_home_and_kept(package):
+    assert "Thing" not in vars(package)
+    assert package.Thing is sys.modules["lazy_package.things"].Thing
+    assert vars(package)["Thing"] is package.Thing
+    assert dir(package) == ["Thing"]
+
+
+def test_an_unknown_name_is_an_attribute_error_that_names_the_package(package):
+    with pytest.raises(AttributeError, match="module 'lazy_package' has no attribute 'Other'"):
+        _ = package.Other
