@@ -1,0 +1,306 @@
+"""Callback: the hooks a user may override. CallbackList: calls them, in order, for the trial core.
+
+The core fires hooks on the control thread and knows nothing of what they do; a callback that raises ends the
+experiment with a TuneError that names it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from muster.errors import TuneError
+
+if TYPE_CHECKING:
+    from muster.trials.model import Trial
+    from muster.tune.logger.writer import LogWriter
+
+RAY_HOOKS = (
+    "setup",
+    "on_step_begin",
+    "on_step_end",
+    "on_trial_start",
+    "on_trial_restore",
+    "on_trial_save",
+    "on_trial_result",
+    "on_trial_complete",
+    "on_trial_recover",
+    "on_trial_error",
+    "on_checkpoint",
+    "on_experiment_end",
+    "get_state",
+    "set_state",
+)
+_FIRED = (*(name for name in RAY_HOOKS if name.startswith("on_")), "on_trial_failure")
+_CHANGED = frozenset({"on_trial_start", "on_checkpoint", "on_experiment_end"})  # fired with other arguments
+_Served = tuple[object, Callable[..., Any]]
+
+
+class Callback:
+    """What happens around an experiment. Override what you need; every hook is called by keyword.
+
+    Hooks run on the control thread, in the order of `RunConfig.callbacks`. A result given to
+    `on_trial_result` may be changed in place: what is added is logged, and a true `should_checkpoint` makes
+    the trial save.
+
+    Example:
+        >>> class Count(Callback):
+        ...     seen = 0
+        ...     def on_trial_result(self, iteration, trials, trial, result, **info):
+        ...         self.seen += 1
+        >>> count = Count()
+        >>> CallbackList([count]).fire("on_trial_result", iteration=0, trials=[], trial=None, result={})
+        >>> count.seen
+        1
+    """
+
+    IS_CALLBACK_CONTAINER: ClassVar[bool] = False  # a class that holds callbacks must pass every hook on
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init_subclass__(**kwargs)
+        if cls.IS_CALLBACK_CONTAINER:
+            missing = [name for name in RAY_HOOKS if getattr(cls, name) is getattr(Callback, name)]
+            if missing:
+                raise TypeError(f"{cls.__name__} holds callbacks, so it must define {', '.join(missing)}")
+
+    def setup(
+        self,
+        stop: Any = None,  # noqa: ANN401 - whatever the user gave as `stop`
+        num_samples: int | None = None,
+        total_num_samples: int | None = None,
+        **info: Any,  # noqa: ANN401
+    ) -> None:
+        """Once, before the first trial; `info` holds `time_budget_s` among others."""
+
+    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+        """At the start of each turn of the control loop."""
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+        """At the end of each turn of the control loop."""
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        """A trial's process is up: the first time, after a pause, after a failure."""
+
+    def on_trial_restore(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        """A trial has loaded its checkpoint; right after its `on_trial_start`."""
+
+    def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        """A trial saved a checkpoint that the controller had asked for."""
+
+    def on_trial_result(
+        self,
+        iteration: int,
+        trials: list[Trial],
+        trial: Trial,
+        result: dict[str, Any],
+        **info: Any,  # noqa: ANN401
+    ) -> None:
+        """A trial reported."""
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        """A trial ended well: by itself, or because it was stopped."""
+
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        """A trial failed and will be tried again."""
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        """A trial failed for good."""
+
+    def on_trial_failure(
+        self,
+        iteration: int,
+        trials: list[Trial],
+        trial: Trial,
+        failure: Any,  # noqa: ANN401 - a muster.trials.events.TrialFailure
+        **info: Any,  # noqa: ANN401
+    ) -> None:
+        """Ours, not Ray's: every failure with its cause, before `on_trial_recover` or `on_trial_error`."""
+
+    def on_checkpoint(
+        self,
+        iteration: int,
+        trials: list[Trial],
+        trial: Trial,
+        checkpoint: Any,  # noqa: ANN401 - a muster.tune.Checkpoint
+        **info: Any,  # noqa: ANN401
+    ) -> None:
+        """A trial has a new checkpoint."""
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+        """Once, after the last trial."""
+
+    def get_state(self) -> dict[str, Any] | None:
+        """What the callback needs after a restart; None: nothing."""
+        return None
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take back what `get_state` gave."""
+
+
+class CallbackList:
+    """The `Hooks` of an experiment. Objects with some of the hooks will do; the rest is not called.
+
+    Which hooks a callback has is looked at once, here.
+    """
+
+    def __init__(
+        self,
+        callbacks: Iterable[Any] = (),
+        *,
+        writer: LogWriter | None = None,
+        experiment_dir: str = "",
+    ) -> None:
+        self.callbacks = tuple(callbacks)
+        if writer is not None:
+            for callback in self.callbacks:
+                if hasattr(callback, "attach"):
+                    callback.attach(writer, experiment_dir)
+        served = _merged(self.callbacks)
+        self._served: dict[str, tuple[_Served, ...]] = {name: _handlers(served, name) for name in _FIRED}
+
+    def setup(self, **info: Any) -> None:  # noqa: ANN401 - Ray's keyword arguments
+        """Tell every callback what is about to run."""
+        for callback, handler in _handlers(self.callbacks, "setup"):
+            try:
+                if _accepts(handler, info):
+                    handler(**info)
+                else:
+                    _warn_old_setup(callback)
+                    handler()
+            except Exception as error:
+                raise _failed(callback, "setup", error) from error
+
+    def fire(self, hook: str, *, iteration: int, trials: Sequence[Trial], **info: Any) -> None:  # noqa: ANN401
+        """Call one hook of all callbacks; a hook nobody has costs nothing."""
+        served = self._served.get(hook)
+        if hook in _CHANGED:
+            self._fire_changed(hook, iteration, trials, info)
+        elif served:
+            for callback, handler in served:
+                try:
+                    handler(iteration=iteration, trials=trials, **info)
+                except Exception as error:
+                    raise _failed(callback, hook, error) from error
+
+    def _fire_changed(self, hook: str, iteration: int, trials: Sequence[Trial], info: dict[str, Any]) -> None:
+        """Three hooks differ: a restore follows a start, users get a Checkpoint, the end has no iteration."""
+        if not self._served[hook] and not self._served["on_trial_restore"]:
+            return
+        if hook != "on_experiment_end":
+            info["iteration"] = iteration
+        if hook == "on_checkpoint":
+            from muster.session.checkpoint import Checkpoint
+
+            info["checkpoint"] = Checkpoint(info["checkpoint"].path)
+        self._call(hook, trials=trials, **info)
+        if hook == "on_trial_start" and info["trial"].checkpoint is not None:
+            self._call("on_trial_restore", trials=trials, **info)
+
+    def _call(self, hook: str, **info: Any) -> None:  # noqa: ANN401
+        for callback, handler in self._served[hook]:
+            try:
+                handler(**info)
+            except Exception as error:
+                raise _failed(callback, hook, error) from error
+
+    def get_state(self) -> dict[int, Any] | None:
+        """State by position; None when no callback has any."""
+        states: dict[int, Any] = {}
+        for position, callback in enumerate(self.callbacks):
+            state = _state_of(callback)
+            if state is not None:
+                states[position] = state
+        return states or None
+
+    def set_state(self, states: dict[int, Any]) -> None:
+        """Give each callback back what the one at its position had saved."""
+        for position, callback in enumerate(self.callbacks):
+            if position in states and hasattr(callback, "set_state"):
+                try:
+                    callback.set_state(states[position])
+                except Exception as error:
+                    raise _failed(callback, "set_state", error) from error
+
+    def save_state(self) -> bytes | None:
+        """`get_state` as bytes, for the experiment's store; None: there is nothing to save."""
+        states = self.get_state()
+        if states is None:
+            return None
+        import cloudpickle  # type: ignore[import-untyped]
+
+        try:
+            saved: bytes = cloudpickle.dumps(states)
+        except Exception as error:
+            names = ", ".join(type(self.callbacks[position]).__name__ for position in states)
+            raise TuneError(f"the state of the callbacks {names} cannot be pickled: {error}") from error
+        return saved
+
+    def restore_state(self, state: bytes | None) -> None:
+        """Undo `save_state`; RuntimeError when nothing had been saved."""
+        if state is None:
+            raise RuntimeError("no callback had saved a state, so there is none to restore")
+        import pickle
+
+        self.set_state(pickle.loads(state))
+
+
+def _merged(callbacks: Sequence[object]) -> list[object]:
+    """Neighbours that can be served as one (our file loggers) become one."""
+    served: list[object] = []
+    for callback in callbacks:
+        merge = getattr(served[-1], "merged_with", None) if served else None
+        both = merge(callback) if merge is not None else None
+        if both is None:
+            served.append(callback)
+        else:
+            served[-1] = both
+    return served
+
+
+def _handlers(callbacks: Iterable[object], hook: str) -> tuple[_Served, ...]:
+    """The callbacks that really have this hook: the empty ones of the base class are left out."""
+    empty = getattr(Callback, hook)
+    found = []
+    for callback in callbacks:
+        handler = getattr(callback, hook, None)
+        if handler is not None and getattr(handler, "__func__", None) is not empty:
+            found.append((callback, handler))
+    return tuple(found)
+
+
+def _accepts(handler: Callable[..., Any], info: dict[str, Any]) -> bool:
+    try:
+        inspect.signature(handler).bind(**info)
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # no signature to look at
+    return True
+
+
+def _warn_old_setup(callback: object) -> None:
+    warnings.warn(
+        f"{type(callback).__name__}.setup does not accept the arguments it is called with; "
+        f"write it as `def setup(self, stop=None, num_samples=None, total_num_samples=None, **info)`",
+        FutureWarning,
+        stacklevel=3,
+    )
+
+
+def _state_of(callback: object) -> Any:  # noqa: ANN401 - the user's
+    get_state = getattr(callback, "get_state", None)
+    if get_state is None:
+        return None
+    try:
+        return get_state()
+    except Exception as error:
+        raise _failed(callback, "get_state", error) from error
+
+
+def _failed(callback: object, hook: str, error: Exception) -> TuneError:
+    return TuneError(
+        f"callback {type(callback).__name__}.{hook} raised {type(error).__name__}: {error}. "
+        f"Fix the callback, or leave it out of RunConfig.callbacks"
+    )

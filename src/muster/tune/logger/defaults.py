@@ -1,0 +1,48 @@
+"""Which callbacks an experiment has: the user's, those of the environment, and the loggers everybody gets."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+VARIABLE = "RAY_TUNE_CALLBACKS"
+NO_LOGGERS = "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"
+
+
+def default_callbacks(
+    given: Iterable[Any] | None,
+    environment: Mapping[str, str],
+    reporter: Any = None,  # noqa: ANN401
+) -> list[Any]:
+    """The user's callbacks, then those of RAY_TUNE_CALLBACKS, the reporter, and the loggers that are absent.
+
+    `environment` is only read. ValueError when a name in it cannot be imported or called.
+    """
+    from muster.tune.logger.csv import CSVLoggerCallback
+    from muster.tune.logger.failure_files import FailureFiles
+    from muster.tune.logger.json import JsonLoggerCallback
+    from muster.tune.logger.tensorboard import TBXLoggerCallback
+
+    callbacks = [*(given or ()), *named_callbacks(environment.get(VARIABLE, ""))]
+    if reporter is not None:
+        callbacks.append(reporter)
+    if environment.get(NO_LOGGERS, "0") != "1":
+        for kind in (CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback):
+            if not any(isinstance(callback, kind) for callback in callbacks):
+                callbacks.append(kind())
+    callbacks.append(FailureFiles())
+    return callbacks
+
+
+def named_callbacks(names: str) -> list[Any]:
+    """Instances of comma-separated import paths (`package.module.Class`); blanks are ignored."""
+    return [_named(name.strip()) for name in names.split(",") if name.strip()]
+
+
+def _named(path: str) -> Any:  # noqa: ANN401 - a user's class
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)()
+    except Exception as error:
+        raise ValueError(f"Failed to import callback from '{path}'") from error

@@ -1,0 +1,64 @@
+"""FailureFiles: error.txt and error.pkl of failed trials. Always part of an experiment."""
+
+from __future__ import annotations
+
+import time  # only for formatting: reading the clock is the writer's business
+from typing import TYPE_CHECKING, Any
+
+from muster.base.clock import Clock, SystemClock
+from muster.tune.callback import Callback
+from muster.tune.logger.placement import trial_directory
+from muster.tune.logger.trial_log import ERRORS, PICKLED_ERROR
+
+if TYPE_CHECKING:
+    from muster.trials.events import TrialFailure
+    from muster.trials.model import Trial
+    from muster.tune.logger.writer import LogWriter
+
+
+class FailureFiles(Callback):
+    """Appends every failure to error.txt and keeps the latest exception in error.pkl."""
+
+    _writer: LogWriter | None = None
+    _experiment_dir = ""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+
+    def attach(self, writer: LogWriter, experiment_dir: str) -> None:
+        self._writer, self._experiment_dir = writer, experiment_dir
+
+    def on_trial_failure(
+        self,
+        iteration: int,
+        trials: list[Trial],
+        trial: Trial,
+        failure: TrialFailure,
+        **info: Any,  # noqa: ANN401
+    ) -> None:
+        trial.error_filename = ERRORS
+        if failure.exception is not None:
+            trial.pickled_error_filename = PICKLED_ERROR
+        if self._writer is None:
+            return
+        text = failure_text(trial.num_failures, failure, self._clock.now()).encode("utf-8", "replace")
+        log = self._writer.log(trial.trial_id, trial_directory(self._experiment_dir, trial))
+        self._writer.order(log, lambda log, _: log.fail(text, failure.exception))
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self._end(trial)
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self._end(trial)
+
+    def _end(self, trial: Trial) -> None:
+        """A file logger has done this already, where there is one."""
+        if self._writer is not None:
+            self._writer.end(trial.trial_id)
+
+
+def failure_text(number: int, failure: TrialFailure, at: float) -> str:
+    """One entry of error.txt: which failure, when, and what happened."""
+    date = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(at))
+    cause = (failure.traceback or failure.message).rstrip("\n")
+    return f"Failure # {number} (occurred at {date})\n{cause}\n"

@@ -1,0 +1,85 @@
+"""Files that only grow, with few of them open at a time. Used by the writer thread alone."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+class OpenFiles:
+    """Descriptors by path, the least recently used one closed when there are too many."""
+
+    def __init__(self, limit: int = 64) -> None:
+        self._limit = limit
+        self._open: OrderedDict[str, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def descriptor(self, path: str) -> int:
+        """For appending; the file is made when it does not exist."""
+        descriptor = self._open.get(path)
+        if descriptor is None:
+            descriptor = self._open[path] = os.open(path, _FLAGS, 0o644)
+            if len(self._open) > self._limit:
+                os.close(self._open.popitem(last=False)[1])
+        else:
+            self._open.move_to_end(path)
+        return descriptor
+
+    def close(self, path: str) -> None:
+        descriptor = self._open.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def close_all(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+def append_once(path: str, data: bytes) -> None:
+    """Open, append, close: for a file that will not be written again soon."""
+    descriptor = os.open(path, _FLAGS, 0o644)
+    try:
+        append_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def append_all(descriptor: int, data: bytes) -> None:
+    """All of it or nothing: what a full disk took of it is cut off again before the error goes on."""
+    done = 0
+    try:
+        while done < len(data):
+            done += os.write(descriptor, memoryview(data)[done:])
+    except OSError:
+        if done:
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size - done)
+        raise
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Replace a file in one step."""
+    beside = f"{path}.tmp"
+    try:
+        _write_new(beside, data)
+        os.replace(beside, path)
+    except OSError:
+        if os.path.exists(beside):
+            os.unlink(beside)
+        raise
+
+
+def write_new(path: str, data: bytes) -> None:
+    """Write a file of a directory that is new: nobody reads it yet, so no detour is needed."""
+    _write_new(path, data)
+
+
+def _write_new(path: str, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o644)
+    try:
+        append_all(descriptor, data)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,133 @@
+"""LoggerCallback, Ray's base class of loggers, and FileLogger, the base of ours that write files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from muster.errors import TuneError
+from muster.tune.callback import Callback
+from muster.tune.logger.placement import restored_iteration, trial_directory
+
+if TYPE_CHECKING:
+    from muster.trials.model import Trial
+    from muster.tune.logger.trial_log import TrialLog
+    from muster.tune.logger.writer import LogWriter
+
+
+class LoggerCallback(Callback):
+    """Base class of loggers: override the `log_` methods.
+
+    Example:
+        >>> class Lines(LoggerCallback):
+        ...     def log_trial_result(self, iteration, trial, result):
+        ...         print(trial, result["loss"])
+    """
+
+    def log_trial_start(self, trial: Trial) -> None:
+        """A trial's process is up."""
+
+    def log_trial_restore(self, trial: Trial) -> None:
+        """A trial has loaded its checkpoint."""
+
+    def log_trial_save(self, trial: Trial) -> None:
+        """A trial has saved a checkpoint."""
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        """A trial reported."""
+
+    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
+        """A trial is over."""
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self.log_trial_start(trial)
+
+    def on_trial_restore(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self.log_trial_restore(trial)
+
+    def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self.log_trial_save(trial)
+
+    def on_trial_result(
+        self,
+        iteration: int,
+        trials: list[Trial],
+        trial: Trial,
+        result: dict[str, Any],
+        **info: Any,  # noqa: ANN401
+    ) -> None:
+        self.log_trial_result(iteration, trial, result)
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self.log_trial_end(trial, failed=False)
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self.log_trial_end(trial, failed=True)
+
+
+class FileLogger(LoggerCallback):
+    """Hands results to the experiment's LogWriter, to which the CallbackList attaches it."""
+
+    kinds: int = 0  # which files: JSON, CSV, TBX of trial_log
+    _is_stock: ClassVar[bool] = False  # set by our own classes, in the class itself
+
+    _writer: LogWriter | None = None
+    _experiment_dir = ""
+
+    def attach(self, writer: LogWriter, experiment_dir: str) -> None:
+        """Where to write, and who does it."""
+        self._writer, self._experiment_dir = writer, experiment_dir
+
+    def merged_with(self, other: object) -> FileLogger | None:
+        """One logger for both, when they stand side by side and neither was changed by a subclass."""
+        if not (isinstance(other, FileLogger) and _is_unchanged(self) and _is_unchanged(other)):
+            return None
+        if self._writer is None or self._writer is not other._writer:
+            return None
+        both = _FileLoggers()
+        both.kinds = self.kinds | other.kinds
+        both.attach(self._writer, self._experiment_dir)
+        return both
+
+    def log_trial_start(self, trial: Trial) -> None:
+        log, writer = self._log(trial), self._attached()
+        iteration = restored_iteration(trial)
+        writer.start(log, self.kinds, trial.config, iteration)
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        self._attached().row(self._log(trial), self.kinds, result)
+
+    def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
+        self._attached().end(trial.trial_id)
+
+    def _log(self, trial: Trial) -> TrialLog:
+        return self._attached().log(trial.trial_id, trial_directory(self._experiment_dir, trial))
+
+    def _attached(self) -> LogWriter:
+        if self._writer is None:
+            raise TuneError(
+                f"{type(self).__name__} has no files to write to: pass it in RunConfig(callbacks=[...])"
+            )
+        return self._writer
+
+
+class _FileLoggers(FileLogger):
+    """Several file loggers as one: a result is copied and queued once."""
+
+    _is_stock = True
+
+    def on_trial_result(
+        self,
+        iteration: int,
+        trials: list[Trial],
+        trial: Trial,
+        result: dict[str, Any],
+        **info: Any,  # noqa: ANN401
+    ) -> None:
+        writer = self._writer
+        assert writer is not None  # merged_with saw to it
+        log = writer.running.get(trial.trial_id) or self._log(trial)
+        writer.row(log, self.kinds, result)
+
+
+def _is_unchanged(callback: FileLogger) -> bool:
+    return bool(vars(type(callback)).get("_is_stock", False))

@@ -1,0 +1,132 @@
+"""Result files after a crash or a restart: torn ends are cut, rows beyond a restored iteration go.
+
+Every cut is one `truncate`, so a crash in between leaves the file as it was or as it should be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from muster.tune.logger.table import fields_of, records_of
+
+ITERATION = "training_iteration"
+_TAIL = 1 << 16
+
+
+def truncate_after(trial_dir: str, iteration: int | None) -> None:
+    """Drop the rows after `iteration` from result.json and progress.csv; None: only torn ends.
+
+    Files that do not exist are fine. OSError when one cannot be read or cut.
+    """
+    for name, clean, cut in (("result.json", _json_is_clean, _cut_json), ("progress.csv", None, _cut_csv)):
+        path = os.path.join(trial_dir, name)
+        if not os.path.exists(path) or (clean is not None and clean(path, iteration)):
+            continue
+        with open(path, "rb") as file:
+            data = file.read()
+        keep = cut(data, iteration)
+        if keep < len(data):
+            os.truncate(path, keep)
+        elif keep > len(data):  # a whole last row that lacks only its line end
+            with open(path, "ab") as file:
+                file.write(b"\n")
+
+
+def last_iteration(path: str) -> int | None:
+    """The iteration of the last row of a repaired result.json or progress.csv; None: no row says."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return None
+    if path.endswith(".csv"):
+        records = records_of(data)
+        return _csv_iteration(records[-1], _column(records)) if len(records) > 1 else None
+    lines = data.splitlines()
+    return _json_iteration(lines[-1]) if lines else None
+
+
+def csv_columns(path: str) -> list[str]:
+    """The header of an existing progress.csv; [] when there is none."""
+    try:
+        with open(path, "rb") as file:
+            records = records_of(file.read())
+    except FileNotFoundError:
+        return []
+    return fields_of(records[0]) if records and records[0].endswith(b"\n") else []
+
+
+def _json_is_clean(path: str, iteration: int | None) -> bool:
+    """Whether the end of a large file says that nothing needs to be cut."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TAIL))
+        tail = file.read()
+    if not tail:
+        return True
+    lines = tail.splitlines()
+    if not tail.endswith(b"\n") or (len(lines) == 1 and size > _TAIL):
+        return False
+    last = _json_iteration(lines[-1])
+    return iteration is None or (last is not None and last <= iteration)
+
+
+def _cut_json(data: bytes, iteration: int | None) -> int:
+    lines = data.split(b"\n")
+    torn = lines.pop()
+    keep = len(data) - len(torn)
+    if torn and _parsed(torn) is not None:
+        found = _json_iteration(torn)
+        if iteration is None or found is None or found <= iteration:
+            return len(data) + 1
+    while lines and iteration is not None:
+        row = _parsed(lines[-1])
+        if row is not None and (_number(row.get(ITERATION)) or 0) <= iteration:
+            break
+        keep -= len(lines.pop()) + 1
+    return keep
+
+
+def _cut_csv(data: bytes, iteration: int | None) -> int:
+    records = records_of(data)
+    keep = len(data)
+    if records and not records[-1].endswith(b"\n"):
+        keep -= len(records.pop())
+    column = _column(records)
+    while len(records) > 1 and iteration is not None and column is not None:
+        if (_csv_iteration(records[-1], column) or 0) <= iteration:
+            break
+        keep -= len(records.pop())
+    return keep
+
+
+def _column(records: Sequence[bytes]) -> int | None:
+    header = fields_of(records[0]) if records else []
+    return header.index(ITERATION) if ITERATION in header else None
+
+
+def _csv_iteration(record: bytes, column: int | None) -> int | None:
+    fields = fields_of(record)
+    return _number(fields[column]) if column is not None and column < len(fields) else None
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _json_iteration(line: bytes) -> int | None:
+    return _number((_parsed(line) or {}).get(ITERATION))
+
+
+def _number(value: Any) -> int | None:  # noqa: ANN401 - as read from a file
+    try:
+        return int(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return None

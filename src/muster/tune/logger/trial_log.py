@@ -1,0 +1,253 @@
+"""TrialLog: the files of one trial as the writer thread sees them. Rows come in, bytes go to files.
+
+The control thread makes it and hands it over; after that only the writer thread touches it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from muster.tune.logger import files
+from muster.tune.logger.encode import RowEncoder, is_plain, pretty
+from muster.tune.logger.events import EventEncoder, frame, opening
+from muster.tune.logger.repair import csv_columns, truncate_after
+from muster.tune.logger.table import Flat, Table, flat_row, widened
+
+JSON, CSV, TBX = 1, 2, 4
+RESULTS, PROGRESS, PARAMS, PICKLED_PARAMS = "result.json", "progress.csv", "params.json", "params.pkl"
+ERRORS, PICKLED_ERROR = "error.txt", "error.pkl"
+Row = tuple[int, dict[str, Any], float]  # for which files, the result, when it came
+Complain = Callable[[str, Exception], None]
+
+
+class Bench:
+    """What all trials share on the writer's side."""
+
+    def __init__(self, hostname: str, open_limit: int, complain: Complain) -> None:
+        self.hostname = hostname
+        self.open_files = files.OpenFiles(open_limit)
+        self.events = EventEncoder()
+        self.complain = complain
+
+
+class TrialLog:
+    """One trial's directory: what is still to be written, and where it stands."""
+
+    __slots__ = (
+        "_encoder",
+        "_events",
+        "_has_header",
+        "_is_new",
+        "_pending",
+        "_table",
+        "_whole",
+        "directory",
+        "ended",
+        "failures",
+        "retry_at",
+        "rows",
+    )
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.rows: list[Row] = []
+        self.ended = False
+        self.failures = 0  # of writing, one after the other
+        self.retry_at = 0.0
+        self._is_new = False  # its files were made by us and are as we left them
+        self._pending: dict[str, list[bytes]] = {}  # file name -> to be appended
+        self._whole: dict[str, bytes] = {}  # file name -> to be written anew
+        self._encoder: RowEncoder | None = None
+        self._table: Table | None = None
+        self._has_header = False
+        self._events = ""
+
+    # what happens to the trial
+
+    def start(self, bench: Bench, kinds: int, config: Any, *, iteration: int | None, at: float) -> None:  # noqa: ANN401
+        """Its process is up, at `iteration` (None: unknown); rows beyond it are replaced by what comes."""
+        self.ended = False
+        self._settle(bench)
+        self._is_new = not any(os.path.exists(self._path(name)) for name in (RESULTS, PROGRESS, PARAMS))
+        if not self._is_new:
+            self._repair(bench, iteration)
+        if kinds & JSON:
+            self._pending.setdefault(RESULTS, [])
+            self._note_params(bench, config)
+        if kinds & TBX:
+            resumed = None if self._is_new or iteration is None else iteration + 1
+            self._open_events(bench, at, resumed)
+
+    def fail(self, text: bytes, exception: bytes | None) -> None:
+        """Another failure: its text is added, its exception replaces the one before."""
+        self._pending.setdefault(ERRORS, []).append(text)
+        if exception is not None:
+            self._whole[PICKLED_ERROR] = exception
+
+    def encode_rows(self, bench: Bench) -> None:
+        """Turn the rows that came in into bytes; one that cannot be written is told and left out."""
+        rows, self.rows = self.rows, []
+        try:
+            self._encode(bench, rows)
+        except Exception as error:  # noqa: BLE001 - a user's value may do anything when it is turned into text
+            if len(rows) == 1:
+                bench.complain(self._path(RESULTS), error)
+                return
+            for row in rows:
+                self.rows = [row]
+                self.encode_rows(bench)
+
+    def write(self, bench: Bench) -> None:
+        """Bring everything to the disk. OSError: what was not written is kept for another try."""
+        if self._whole:
+            self._write_whole()
+        for name in tuple(self._pending):
+            self._append(bench, name)
+        if self.ended:
+            self.close(bench)
+
+    def close(self, bench: Bench) -> None:
+        for name in (RESULTS, PROGRESS, self._events):
+            bench.open_files.close(self._path(name))
+
+    @property
+    def waiting_bytes(self) -> int:
+        parts = sum(len(part) for parts in self._pending.values() for part in parts)
+        return parts + sum(map(len, self._whole.values()))
+
+    def give_up(self) -> int:
+        """Forget what could not be written; how many bytes that is."""
+        lost = self.waiting_bytes
+        self._pending.clear()
+        self._whole.clear()
+        return lost
+
+    # how
+
+    def _path(self, name: str) -> str:
+        return f"{self.directory}/{name}"
+
+    def _settle(self, bench: Bench) -> None:
+        self.encode_rows(bench)
+        try:
+            self.write(bench)
+        except OSError as error:
+            bench.complain(self.directory, error)
+
+    def _repair(self, bench: Bench, iteration: int | None) -> None:
+        try:
+            truncate_after(self.directory, iteration)
+            self._table = None
+            self._columns()
+        except OSError as error:
+            bench.complain(self.directory, error)
+
+    def _note_params(self, bench: Bench, config: Any) -> None:  # noqa: ANN401 - the user's
+        try:
+            self._whole[PARAMS] = pretty(config).encode()
+            self._whole[PICKLED_PARAMS] = _pickled(config)
+        except Exception as error:  # noqa: BLE001 - a user's object may do anything when it is pickled
+            bench.complain(self._path(PICKLED_PARAMS), error)
+
+    def _open_events(self, bench: Bench, at: float, first_step: int | None) -> None:
+        self._events = f"events.out.tfevents.{int(at)}.{bench.hostname}"
+        self._pending.setdefault(self._events, []).append(opening(at, first_step))
+
+    def _encode(self, bench: Bench, rows: Sequence[Row]) -> None:
+        lines = [row for kinds, row, _ in rows if kinds & JSON]
+        if lines:
+            self._encoder = self._encoder or RowEncoder()
+            json_bytes = self._encoder.lines(lines)
+        flats = [(kinds, flat_row(row), at) for kinds, row, at in rows if kinds & (CSV | TBX)]
+        records = [flat for kinds, flat, _ in flats if kinds & CSV]
+        csv_bytes = self._csv_bytes(bench, records) if records else b""
+        shown = [(at, flat) for kinds, flat, at in flats if kinds & TBX]
+        if shown:
+            self._show(bench, shown)
+        # Nothing can fail from here on, so a batch that failed has left nothing behind and is done again.
+        if csv_bytes:
+            header = b"" if self._has_header else self._columns().header()
+            self._pending.setdefault(PROGRESS, []).append(header + csv_bytes)
+            self._has_header = True
+        if lines:
+            self._pending.setdefault(RESULTS, []).append(json_bytes)
+
+    def _show(self, bench: Bench, shown: Sequence[tuple[float, Flat]]) -> None:
+        payloads = bench.events.payloads(shown)
+        if not self._events:
+            self._open_events(bench, shown[0][0], None)
+        if payloads:
+            self._pending.setdefault(self._events, []).append(frame(payloads))
+
+    def _csv_bytes(self, bench: Bench, records: Sequence[Flat]) -> bytes:
+        table = self._columns()
+        new = table.new_columns(records)
+        if new and self._has_header:
+            self._widen(bench, new)
+        elif new:
+            table.widen(new)
+        return table.encode(records)
+
+    def _columns(self) -> Table:
+        if self._table is None:
+            self._table = Table(csv_columns(self._path(PROGRESS)))
+            self._has_header = bool(self._table.columns)
+        return self._table
+
+    def _widen(self, bench: Bench, new: Sequence[str]) -> None:
+        """Rewrite the file with more columns, in one step; when that fails the new keys wait."""
+        table, path = self._columns(), self._path(PROGRESS)
+        try:
+            self._append(bench, PROGRESS)
+            bench.open_files.close(path)
+            with open(path, "rb") as file:
+                data = file.read()
+            wider = Table([*table.columns, *new])
+            files.write_whole(path, widened(data, wider.header(), len(new)))
+        except OSError as error:
+            bench.complain(path, error)
+        else:
+            table.widen(new)
+
+    def _write_whole(self) -> None:
+        write = files.write_new if self._is_new else files.write_whole
+        for name in tuple(self._whole):
+            try:
+                write(self._path(name), self._whole[name])
+            except FileNotFoundError:
+                os.makedirs(self.directory, exist_ok=True)
+                write(self._path(name), self._whole[name])
+            del self._whole[name]
+        self._is_new = False
+
+    def _append(self, bench: Bench, name: str) -> None:
+        parts = self._pending.get(name)
+        if parts is None:
+            return
+        path, data = self._path(name), b"".join(parts)
+        try:
+            self._append_to(bench, path, data, for_now=self.ended or name == ERRORS)
+        except FileNotFoundError:
+            os.makedirs(self.directory, exist_ok=True)
+            self._append_to(bench, path, data, for_now=True)
+        del self._pending[name]
+
+    def _append_to(self, bench: Bench, path: str, data: bytes, *, for_now: bool) -> None:
+        if for_now:
+            bench.open_files.close(path)
+            files.append_once(path, data)
+        else:
+            files.append_all(bench.open_files.descriptor(path), data)
+
+
+def _pickled(config: object) -> bytes:
+    """Plain configs by pickle, which is fast; others by cloudpickle, which also takes lambdas."""
+    if is_plain(config):
+        return pickle.dumps(config)
+    import cloudpickle  # type: ignore[import-untyped]
+
+    data: bytes = cloudpickle.dumps(config)
+    return data
