@@ -35,8 +35,7 @@ class PromotionRule:
         below_max = [rung for rungs in self._brackets for rung in rungs[:-1]]
         self._high_to_low = sorted(below_max, key=lambda rung: -rung.milestone)
         self._is_settled = False  # some front runner has had all the time it could use
-        self._waits_at: dict[str, PromotionRung] = {}  # told to pause, not heard of or started since
-        self._last_choice: str | None = None
+        self._waits_at: dict[str, PromotionRung] = {}  # told to pause, not heard of since
         self._maybe_active: dict[str, None] = {}  # a hint where to look first for trials that are not paused
 
     @property
@@ -76,8 +75,6 @@ class PromotionRule:
     def forget(self, trial_id: str) -> None:
         self._waits_at.pop(trial_id, None)
         self._maybe_active.pop(trial_id, None)
-        if self._last_choice == trial_id:
-            self._last_choice = None
 
     def _wait(self, trial_id: str, rung: PromotionRung) -> None:
         rung.wait(trial_id)
@@ -92,21 +89,12 @@ class PromotionRule:
 
     def choose(self, tune_controller: ControllerView, live: Live) -> Trial | None:
         """Algorithm 2's get_job: a promotion from the highest rung that has one, else a new trial."""
-        self._note_start(tune_controller)
         trial = self._promotion(tune_controller) or self._new(tune_controller)
         if trial is None:
             trial = self._when_nothing_can_run(tune_controller, live)
         if trial is not None:
             self._maybe_active[trial.trial_id] = None
-        self._last_choice = trial.trial_id if trial is not None else None
         return trial
-
-    def _note_start(self, tune_controller: ControllerView) -> None:
-        """Whether the last choice was taken. There is no hook for it, and a choice may be asked for again."""
-        if self._last_choice is not None:
-            trial = tune_controller.get_trial(self._last_choice)
-            if trial is None or not is_resting(trial):
-                self._waits_at.pop(self._last_choice, None)
 
     def _promotion(self, tune_controller: ControllerView) -> Trial | None:
         for rung in self._high_to_low:

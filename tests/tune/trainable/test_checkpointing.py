@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from muster.trials.model import CheckpointPolicy
+from muster.tune.config import CheckpointConfig
+from muster.tune.trainable import Trainable
+from muster.tune.trainable.checkpointing import checkpoint_policy
+
+
+def train(config): ...
+
+
+class Plain(Trainable):
+    pass
+
+
+class HandlesItself(Trainable):
+    _handles_checkpoint_freq = True
+    _handles_checkpoint_at_end = True
+
+
+class Cannot(Trainable):
+    _handles_checkpoint_freq = False
+    _handles_checkpoint_at_end = False
+
+
+def test_classes_save_at_their_end_unless_told_otherwise_and_functions_do_not():
+    assert checkpoint_policy(Plain) == CheckpointPolicy(at_end=True)
+    assert checkpoint_policy(Plain, CheckpointConfig(checkpoint_at_end=False)) == CheckpointPolicy()
+    assert checkpoint_policy(train) == CheckpointPolicy()
+    assert checkpoint_policy(train, CheckpointConfig(checkpoint_at_end=False)) == CheckpointPolicy()
+
+
+def test_the_rest_is_taken_over():
+    config = CheckpointConfig(2, "a/b", "min", 5)
+    assert checkpoint_policy(Plain, config) == CheckpointPolicy(
+        num_to_keep=2, score_attribute="a/b", score_order="min", frequency=5, at_end=True
+    )
+
+
+@pytest.mark.parametrize(
+    "config", [CheckpointConfig(checkpoint_frequency=1), CheckpointConfig(checkpoint_at_end=True)]
+)
+def test_a_function_makes_its_checkpoints_itself(config):  # C-070
+    with pytest.raises(
+        ValueError, match=r"for class trainables; train is a function.*tune.report\(metrics, check"
+    ):
+        checkpoint_policy(train, config)
+
+
+def test_a_class_may_handle_them_itself_or_refuse():
+    asked = CheckpointConfig(checkpoint_frequency=3, checkpoint_at_end=True)
+    assert checkpoint_policy(HandlesItself, asked) == CheckpointPolicy()
+    assert checkpoint_policy(Cannot) == CheckpointPolicy()
+    with pytest.raises(ValueError, match=r"checkpoint_frequency=3\): Cannot does not support it"):
+        checkpoint_policy(Cannot, asked)
+    with pytest.raises(ValueError, match=r"checkpoint_at_end=True\): Cannot does not support it"):
+        checkpoint_policy(Cannot, CheckpointConfig(checkpoint_at_end=True))

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pickle
+import threading
+from functools import partial
+
+import pytest
+
+from muster.errors import TuneError
+from muster.tune.trainable import Trainable, packing
+from muster.tune.trainable.packing import culprits, packed
+
+
+def test_a_packed_closure_can_be_opened_with_pickle_alone():
+    offset = 5
+    assert pickle.loads(packed(lambda config: config["x"] + offset))({"x": 1}) == 6
+
+
+def test_what_cannot_be_pickled_is_named_with_its_place():  # C-098
+    lock = threading.Lock()
+    holder = {"fine": 1, "inner": [2, lock]}
+
+    def train(config):
+        return holder
+
+    assert culprits(train) == [("train > holder > 'inner' > item 1", f"a lock: {lock!r}")]
+    with pytest.raises(TypeError) as caught:
+        packed(train)
+    assert str(caught.value) == (
+        "the trainable train cannot be sent to another process, because it uses what cannot be pickled:\n"
+        f"  train > holder > 'inner' > item 1: a lock: {lock!r}\n"
+        "Make these inside of the trainable, or do not refer to them there."
+    )
+
+
+def test_every_culprit_is_named_once():
+    one, other = threading.Lock(), threading.Lock()
+
+    def train(config, default=one):
+        return one, other
+
+    assert [where for where, _ in culprits(train)] == ["train > one", "train > other"]
+
+
+def test_culprits_hide_in_partials_methods_and_classes():
+    lock = threading.Lock()
+
+    class Holds:
+        def __init__(self):
+            self.lock = lock
+
+        def train(self, config):
+            return self.lock
+
+    class Steps(Trainable):
+        shared = lock
+
+    assert [where for where, _ in culprits(partial(max, lock))] == ["max > argument 0"]
+    assert [where for where, _ in culprits(Holds().train)] == ["train > its object > lock"]
+    assert [where for where, _ in culprits(Steps)] == ["Steps > shared"]
+
+
+def test_a_trainable_that_carries_its_data_is_sent_back_with_advice(monkeypatch):  # C-099
+    monkeypatch.setattr(packing, "MAX_BYTES", 2 * 2**20)
+    data = b"x" * (3 * 2**20)
+    with pytest.raises(TuneError) as caught:
+        packed(lambda config: data)
+    assert str(caught.value) == (
+        "the trainable lambda is too large: 3 MiB when pickled, at most 2 MiB; it captures large objects: "
+        "pass them with tune.with_parameters"
+    )
