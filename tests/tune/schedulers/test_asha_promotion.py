@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tune.schedulers.fleet import Ended, Failed, Fleet, Search
 
+from muster.trials.model import Trial
 from muster.trials.states import TrialState
 from muster.tune.schedulers import ASHAScheduler
 
@@ -163,16 +164,15 @@ def test_a_limit_on_concurrent_trials_does_not_stop_the_stream():
 
 
 def test_the_highest_rung_is_served_first():
-    fleet = Fleet(asha(max_t=9), Search(0), paper_loss)
-    scheduler, losses = fleet.scheduler, iter(range(100))
-    add_paused(fleet, [f"a{i}" for i in range(3)], 3, losses)
-    add_paused(fleet, [f"b{i}" for i in range(3)], 1, losses)
-    assert scheduler.choose_trial_to_run(fleet.view).trial_id == "a0"
+    fleet = Fleet(asha(max_t=9), Search(0), paper_loss, workers=2)
+    add_paused(fleet, ["b0", "b1", "b2"], 1, iter([-1, 5, 6]))
+    add_paused(fleet, ["a0", "a1", "a2"], 3, iter([1, 2, 3]))
+    fleet.time = dict.fromkeys(fleet.roster.trials, 0)
+    fleet.fill()
+    assert fleet.jobs == ["a0@0", "b0@0"]
 
 
 def add_paused(fleet, names, time, losses):
-    from muster.trials.model import Trial
-
     for name in names:
         trial = Trial("f", trial_id=name)
         fleet.roster.add(trial)
@@ -199,6 +199,38 @@ def test_a_trial_whose_checkpoint_is_still_being_written_does_not_block_the_othe
     assert fleet.scheduler.choose_trial_to_run(fleet.view).trial_id == "a1"
     first.state = TrialState.PAUSED
     assert fleet.scheduler.choose_trial_to_run(fleet.view).trial_id == "a0"
+
+
+def test_a_promoted_trial_waits_at_its_new_rung_and_no_longer_at_the_old_one():
+    fleet = Fleet(asha(max_t=27), Search(0), paper_loss)
+    add_paused(fleet, ["a0", "a1", "a2"], 1, iter([0, 1, 2]))
+    first = fleet.view.get_trial("a0")
+    assert fleet.scheduler.choose_trial_to_run(fleet.view) is first
+    for hop in (TrialState.PENDING, TrialState.STARTING, TrialState.RUNNING):
+        fleet.roster.move(first, hop)
+    result = {"training_iteration": 3, "score": 0}
+    assert fleet.scheduler.on_trial_result(fleet.view, first, result) == "PAUSE"
+    fleet.roster.move(first, TrialState.SAVING)
+    assert fleet.scheduler.choose_trial_to_run(fleet.view) is None  # its checkpoint is being written
+    first.intent = TrialState.PAUSED
+    fleet.roster.move(first, TrialState.STOPPING)
+    fleet.roster.move(first, TrialState.PAUSED)
+    new = Trial("f", trial_id="new")
+    fleet.roster.add(new)
+    assert fleet.scheduler.choose_trial_to_run(fleet.view) is new
+    add_paused(fleet, ["b0", "b1"], 3, iter([5, 6]))
+    assert fleet.scheduler.choose_trial_to_run(fleet.view) is first
+
+
+def test_a_restored_scheduler_remembers_that_one_trial_got_to_the_end():
+    fleet = Fleet(asha(), Search(9), paper_loss)
+    while fleet.time.get("t8") != 9:
+        fleet.step()
+    state = fleet.scheduler.save_state()
+    fleet.scheduler = asha()
+    fleet.scheduler.restore_state(state)
+    assert fleet.scheduler.save_state() == state
+    assert sorted(fleet.run().time.values()) == [1] * 6 + [3, 3, 9]
 
 
 def test_a_trial_paused_by_somebody_else_before_its_first_rung_goes_on():

@@ -177,7 +177,9 @@ class TestTimeout:
             again = pickle.loads(pickle.dumps(stopper))
             return again, again._clock
         clock = ManualClock()
-        return restored(TimeoutStopper(10, clock=clock), stopper), clock
+        fresh = TimeoutStopper(10, clock=clock)
+        fresh.stop_all()
+        return restored(fresh, stopper), clock
 
     def test_setting_the_wall_clock_costs_nothing(self):
         clock = ManualClock()

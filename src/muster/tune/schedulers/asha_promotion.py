@@ -43,7 +43,7 @@ class PromotionRule:
         return [len(rungs) for rungs in self._brackets]
 
     def judge(self, bracket: int, trial_id: str, time: float, score: float) -> str:
-        self.forget(trial_id)  # it runs, so it does not wait
+        self._waits_at.pop(trial_id, None)  # it runs: the heaps of those who wait stay short
         self._maybe_active[trial_id] = None
         reached = self.record(bracket, trial_id, time, score)
         if time >= self._max_t:
