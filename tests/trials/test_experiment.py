@@ -144,3 +144,17 @@ def test_a_stopper_ends_everything_in_the_ordinary_way():
     assert set(stage.statuses.values()) == {"TERMINATED"}
     told = [t for w, t in stage.scheduler.told if w in ("complete", "remove")]
     assert sorted(told) == ["t0", "t1", "t2", "t3", "t4"]
+
+
+def test_a_scheduler_that_goes_by_status_alone_still_fills_the_machine():
+    """It sees a starting trial as PENDING and chooses it again, as schedulers written for Ray do."""
+
+    class ByStatus(First):
+        def choose_trial_to_run(self, tune_controller):
+            waiting = (t for t in tune_controller.get_trials() if t.status == t.PENDING)
+            return next(waiting, None)
+
+    stage = Stage(steps(3), trials(6), scheduler=ByStatus(), capacity={"CPU": 3})
+    stage.step()
+    assert stage.engine.most_at_once == 3
+    assert set(stage.run().statuses.values()) == {"TERMINATED"}

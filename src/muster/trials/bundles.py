@@ -14,7 +14,7 @@ class PlacementGroupFactory:
         {'CPU': 3.0, 'GPU': 0.5}
     """
 
-    __slots__ = ("_args", "_bundles", "_head_is_empty", "_kwargs", "_strategy")
+    __slots__ = ("_args", "_bundles", "_head_is_empty", "_identity", "_kwargs", "_strategy")
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class PlacementGroupFactory:
         self._bundles = cleaned
         self._strategy = strategy
         self._args, self._kwargs = args, kwargs
+        self._identity = self._key()
 
     @property
     def bundles(self) -> list[dict[str, float]]:
@@ -70,10 +71,10 @@ class PlacementGroupFactory:
         )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PlacementGroupFactory) and self._key() == other._key()
+        return isinstance(other, PlacementGroupFactory) and self._identity == other._identity
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return hash(self._identity)
 
     def __repr__(self) -> str:
         head: list[dict[str, float]] = [{}] if self._head_is_empty else []

@@ -109,7 +109,7 @@ class ExperimentState:
             self.lifecycle.obey_wishes(fact.at)
             return
         trial = self.roster.trials[fact.trial_id]
-        if chosen is not trial:
+        if chosen is not trial and (chosen is None or chosen.state is not TrialState.STARTING):
             self.warn(f"the scheduler {type(self.scheduler).__name__} chose {chosen}, recorded is {trial}")
         if trial.state in (TrialState.PENDING, TrialState.PAUSED):
             self.lifecycle.start(trial, fact.at)
@@ -189,6 +189,9 @@ class ExperimentState:
             if self.view.has_wishes:
                 self.note(TrialAdmitted(trial_id="", at=at))
                 self.lifecycle.obey_wishes(at)
+            if trial is not None and trial.state is TrialState.STARTING:
+                # A scheduler that goes by `status` cannot see that its choice is under way: the next in line.
+                trial = next(iter(self.roster.pending.values()), None)
             if trial is None or trial.state not in (TrialState.PENDING, TrialState.PAUSED):
                 return
             if not self.roster.can_ever_fit(trial):

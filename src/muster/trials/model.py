@@ -49,6 +49,9 @@ class FailurePolicy(Struct, frozen=True, kw_only=True):
 class Trial:
     """One configuration being tried. Only `ExperimentState` changes its state."""
 
+    # The values of `status`, by the names that plug-ins written for Ray use.
+    PENDING, RUNNING, PAUSED, TERMINATED, ERROR = "PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR"
+
     __slots__ = (
         "__weakref__",
         "checkpoint_index",
