@@ -151,7 +151,10 @@ def test_removed_options_raise_their_deprecation(make, told):  # C-249
         (lambda: TuneConfig(num_samples=2.5), "TuneConfig(num_samples=2.5): must be a whole number"),
         (lambda: TuneConfig(num_samples=-2), "TuneConfig(num_samples=-2): must be a whole number"),
         (lambda: TuneConfig(max_concurrent_trials=-1), "TuneConfig(max_concurrent_trials=-1): must be"),
-        (lambda: TuneConfig(time_budget_s="1h"), "TuneConfig(time_budget_s=...): must be a number of seconds"),
+        (
+            lambda: TuneConfig(time_budget_s="1h"),
+            "TuneConfig(time_budget_s=...): must be a number of seconds",
+        ),
         (lambda: CheckpointConfig(num_to_keep=0), "CheckpointConfig(num_to_keep=0): must be at least 1"),
         (lambda: CheckpointConfig(num_to_keep=-1), "CheckpointConfig(num_to_keep=-1): must be at least 1"),
         (
@@ -162,7 +165,10 @@ def test_removed_options_raise_their_deprecation(make, told):  # C-249
             lambda: CheckpointConfig(checkpoint_frequency=-1),
             "CheckpointConfig(checkpoint_frequency=-1): must be 0 (never) or more",
         ),
-        (lambda: FailureConfig(fail_fast="yes"), "FailureConfig(fail_fast='yes'): must be True, False or 'raise'"),
+        (
+            lambda: FailureConfig(fail_fast="yes"),
+            "FailureConfig(fail_fast='yes'): must be True, False or 'raise'",
+        ),
         (lambda: FailureConfig(fail_fast=1), "FailureConfig(fail_fast=1): must be True, False or 'raise'"),
         (
             lambda: FailureConfig(max_failures=1, fail_fast=True),

@@ -105,7 +105,7 @@ class Result:
             rows = folder.rows()
         except FileNotFoundError as error:
             raise RuntimeError(f"Cannot read a trial: {error}") from error
-        checkpoints = folder.checkpoints(rows)
+        checkpoints = folder.checkpoints(lambda: rows)
         return cls(
             metrics=dict(rows[-1]) if rows else {},
             checkpoint=checkpoints[-1][0] if checkpoints else None,

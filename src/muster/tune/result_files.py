@@ -11,7 +11,7 @@ import json
 import logging
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from muster.errors import StoreError
@@ -60,10 +60,10 @@ class TrialFolder:
             )
         return parse_csv(text, self._params())
 
-    def checkpoints(self, rows: Sequence[Mapping[str, Any]]) -> list[Scored]:
+    def checkpoints(self, rows: Callable[[], Sequence[Mapping[str, Any]]]) -> list[Scored]:
         """Those on disk, oldest first, with the result that each was reported with."""
-        known = {row.get(CHECKPOINT_DIR_NAME): dict(row) for row in rows}
         names = [name for name in self._storage.listing() if name.startswith("checkpoint_")]
+        known = {row.get(CHECKPOINT_DIR_NAME): dict(row) for row in rows()} if names else {}
         for name in names:
             if name not in known:
                 logger.warning("%s: no result says what %s was saved with", self.path, name)

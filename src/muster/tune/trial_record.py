@@ -91,8 +91,7 @@ class TrialRecord:
         return self.folder.error(self.pickled_error) or self.error_text or None
 
     def _on_disk(self) -> list[Scored]:
-        rows = self.rows_if_any()
-        found = self.folder.checkpoints(rows)
+        found = self.folder.checkpoints(self.rows_if_any)
         newest = self.newest
         if newest is None:
             return found

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from tests.tune.experiments import add_checkpoint, trial, write_error
+
+from muster.errors import ConfigError
+from muster.tune.analysis import ExperimentAnalysis
+from muster.tune.result_grid import ResultGrid
+
+NAN, INF = float("nan"), float("inf")
+
+
+def grid(root, *trials, **defaults) -> ResultGrid:
+    return ResultGrid(ExperimentAnalysis(root, trials=trials, **defaults))
+
+
+@pytest.fixture
+def three(tmp_path):
+    losses = {"t1": [9.0, 1.0, 5.0], "t2": [4.0, 4.0, 4.0], "t3": [2.0, 8.0, 6.0]}
+    return grid(tmp_path, *(trial(tmp_path, name, values) for name, values in losses.items()))
+
+
+def lr(result) -> float:
+    return result.config["lr"]
+
+
+def test_a_grid_is_a_sequence_of_results(three, tmp_path):
+    assert (len(three), lr(three[0]), lr(three[-1])) == (3, 0.1, 0.3)
+    assert [lr(each) for each in three] == [0.1, 0.2, 0.3]
+    assert [lr(each) for each in three[1:]] == [0.2, 0.3]
+    assert (three.experiment_path, three[0].path) == (str(tmp_path), str(tmp_path / "t1"))
+    assert "file" in three.filesystem.protocol
+    assert three[0] is three[0]
+
+
+@pytest.mark.parametrize(
+    ("scope", "mode", "expected"),
+    [
+        ("last", "min", 0.2),
+        ("last", "max", 0.3),
+        ("all", "min", 0.1),
+        ("all", "max", 0.1),
+        ("avg", "min", 0.2),
+        ("avg", "max", 0.3),
+        ("last-5-avg", "max", 0.3),
+        ("last-10-avg", "min", 0.2),
+    ],
+)
+def test_the_best_result_by_scope(tmp_path, scope, mode, expected):  # C-211
+    losses = {"t1": [9.0, 1.0, 5.0], "t2": [4.0, 4.0, 4.0], "t3": [2.0, 8.0, 6.0]}
+    made = grid(tmp_path, *(trial(tmp_path, name, values) for name, values in losses.items()))
+    assert lr(made.get_best_result("loss", mode, scope)) == pytest.approx(expected)
+
+
+def test_defaults_of_the_experiment_are_used_and_can_be_overridden(tmp_path):
+    trials = [trial(tmp_path, "t1", [1.0]), trial(tmp_path, "t2", [2.0])]
+    made = grid(tmp_path, *trials, default_metric="loss", default_mode="min")
+    assert (lr(made.get_best_result()), lr(made.get_best_result(mode="max"))) == (0.1, 0.2)
+    assert made.get_best_result() is made[0]
+
+
+def test_the_first_of_equal_trials_wins(tmp_path):
+    made = grid(tmp_path, trial(tmp_path, "t1", [2.0]), trial(tmp_path, "t2", [2.0]))
+    assert [lr(made.get_best_result("loss", mode)) for mode in ("min", "max")] == [0.1, 0.1]
+
+
+def test_values_that_are_not_finite_are_left_out_unless_asked_for(tmp_path):
+    made = grid(
+        tmp_path, trial(tmp_path, "t1", [NAN]), trial(tmp_path, "t2", [-INF]), trial(tmp_path, "t3", [5.0])
+    )
+    assert lr(made.get_best_result("loss", "min")) == 0.3
+    only = grid(tmp_path, trial(tmp_path, "t2", [-INF]), trial(tmp_path, "t3", [5.0]))
+    assert lr(only.get_best_result("loss", "min", filter_nan_and_inf=False)) == 0.2
+    none = grid(tmp_path, trial(tmp_path, "t1", [NAN]), trial(tmp_path, "t2", [INF]))
+    with pytest.raises(
+        RuntimeError, match=r"^No best trial found .*filter_nan_and_inf=False lets them count"
+    ):
+        none.get_best_result("loss", "min")
+
+
+def test_one_trial_needs_no_metric(tmp_path):
+    made = grid(tmp_path, trial(tmp_path, "t1", []))
+    assert made.get_best_result() is made[0]
+
+
+def test_several_trials_need_metric_and_mode(three):
+    with pytest.raises(ValueError, match=r"No metric is provided: pass metric=... to get_best_result"):
+        three.get_best_result(mode="min")
+    with pytest.raises(ValueError, match=r"No mode is provided: pass mode=... to get_best_result"):
+        three.get_best_result(metric="loss")
+    with pytest.raises(ValueError, match="mode='up' must be 'min' or 'max'"):
+        three.get_best_result("loss", "up")
+    with pytest.raises(
+        ValueError, match="scope='best': must be one of all, last, avg, last-5-avg, last-10-avg"
+    ):
+        three.get_best_result("loss", "min", "best")
+
+
+def test_without_a_report_there_is_no_best_result(tmp_path):
+    made = grid(tmp_path, trial(tmp_path, "t1", []), trial(tmp_path, "t2", []))
+    with pytest.raises(RuntimeError) as caught:
+        made.get_best_result("loss", "min")
+    assert str(caught.value) == "No best trial found for the metric 'loss': no trial reported anything"
+
+
+def test_an_unknown_metric_is_answered_with_the_known_ones(three):
+    with pytest.raises(
+        RuntimeError, match=r"^No best trial found for the metric 'los': the trials reported loss, "
+    ):
+        three.get_best_result("los", "min")
+
+
+def test_errors_hold_the_original_exceptions_and_counts_are_exact(tmp_path):  # C-216
+    write_error(tmp_path / "t1", RuntimeError("first"))
+    write_error(tmp_path / "t3", None, "only text")
+    write_error(tmp_path / "t4", OSError("an attempt that was made good"))
+    made = grid(
+        tmp_path,
+        trial(tmp_path, "t1", [1.0], status="ERROR"),
+        trial(tmp_path, "t2", [1.0]),
+        trial(tmp_path, "t3", [], status="ERROR"),
+        trial(tmp_path, "t4", [1.0]),
+        trial(tmp_path, "t5", [1.0], status="RUNNING"),
+    )
+    assert [repr(error) for error in made.errors] == ["RuntimeError('first')", "'only text'"]
+    assert (made.num_errors, made.num_terminated) == (2, 2)
+    assert [made[index].error for index in (1, 3, 4)] == [None, None, None]
+
+
+def test_the_table_has_one_line_per_trial_that_logged(tmp_path):
+    made = grid(
+        tmp_path,
+        trial(tmp_path, "t1", [9.0, 1.0, 5.0]),
+        trial(tmp_path, "t2", []),
+        trial(tmp_path, "t3", [2.0, NAN, 6.0]),
+    )
+    table = made.get_dataframe()
+    assert table["loss"].tolist() == [5.0, 6.0]
+    assert table["logdir"].tolist() == ["t1", "t3"]
+    assert table["done"].tolist() == [False, False]
+    assert list(table.columns)[-3:] == ["config/lr", "config/net/width", "logdir"]
+    assert table["config/lr"].tolist() == [0.1, 0.3]
+    assert made.get_dataframe("loss", "min")["training_iteration"].tolist() == [2, 1]
+    assert made.get_dataframe("loss", "max")["loss"].tolist() == [9.0, 6.0]
+
+
+def test_defaults_are_not_applied_to_the_table(tmp_path):
+    made = grid(tmp_path, trial(tmp_path, "t1", [1.0, 5.0]), default_metric="loss", default_mode="min")
+    assert made.get_dataframe()["loss"].tolist() == [5.0]
+
+
+def test_a_mode_needs_a_metric_and_must_be_one(three):
+    with pytest.raises(ValueError, match="mode='min' was given without a metric"):
+        three.get_dataframe(filter_mode="min")
+    with pytest.raises(ValueError, match="mode='up' must be 'min' or 'max'"):
+        three.get_dataframe("loss", "up")
+
+
+def test_the_table_needs_pandas_and_the_best_result_does_not(three, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert lr(three.get_best_result("loss", "min")) == 0.2
+    with pytest.raises(ConfigError, match=r'pip install "muster\[pandas\]"'):
+        three.get_dataframe()
+
+
+def test_checkpoints_of_a_result_are_the_retained_ones(tmp_path):
+    kept = tuple(add_checkpoint(tmp_path / "t1", index, score=score) for index, score in ((2, 1.0), (0, 7.0)))
+    made = grid(tmp_path, trial(tmp_path, "t1", [1.0], retained=kept, newest=kept[0]))
+    assert made[0].checkpoint.path == kept[0].path
+    assert [(each.path, metrics) for each, metrics in made[0].best_checkpoints] == [
+        (kept[0].path, {"score": 1.0}),
+        (kept[1].path, {"score": 7.0}),
+    ]
+
+
+def test_the_repr_indents_each_result(tmp_path):
+    made = grid(tmp_path, trial(tmp_path, "t1", [1.0]))
+    assert repr(made) == (
+        "ResultGrid<[\n"
+        "  Result(\n"
+        "    metrics={'loss': 1.0},\n"
+        f"    path='{tmp_path / 't1'}',\n"
+        "    filesystem='local',\n"
+        "    checkpoint=None\n"
+        "  )\n"
+        "]>"
+    )
+
+
+def test_a_grid_can_be_pickled(three):
+    assert len(three.get_dataframe()) == 3
+    again = pickle.loads(pickle.dumps(three))
+    assert lr(again.get_best_result("loss", "min")) == 0.2
+    assert again[0].metrics_history == three[0].metrics_history
