@@ -111,6 +111,8 @@ def test_a_line_that_a_crash_cut_off_is_left_out_and_a_damaged_one_is_not():
     assert parse_json_lines('{"a": 1}\n{"a": 2}\n{"a": ') == [{"a": 1}, {"a": 2}]
     assert parse_json_lines('{"a": 1}\n{"a": 2}') == [{"a": 1}, {"a": 2}]
     assert parse_json_lines("") == []
+    assert parse_csv("a,b\r\n1,2\r\n3,4.0", {}) == [{"a": 1, "b": 2}]
+    assert parse_csv("", {}) == []
     with pytest.raises(ValueError):
         parse_json_lines('{"a": \n{"a": 2}\n')
 

@@ -117,7 +117,8 @@ def parse_json_lines(text: str) -> list[Row]:
 def parse_csv(text: str, config: Mapping[str, Any]) -> list[Row]:
     """The same rows from the table, which has flat keys and no config: that is given."""
     rows = []
-    for line in csv.DictReader(io.StringIO(text)):
+    whole = text[: text.rfind("\n") + 1]  # a crash may have cut off the last line, in the middle of a number
+    for line in csv.DictReader(io.StringIO(whole)):
         row: Row = {key: _value(key, told) for key, told in line.items() if key is not None}
         rows.append({**row, "config": dict(config)} if config else row)
     return rows
