@@ -1,0 +1,25 @@
+"""The examples in docstrings of the value classes are run as they stand."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+COUNTED = {
+    "muster.tune.config": 1,
+    "muster.tune.config_parts": 2,
+    "muster.tune.frames": 1,
+    "muster.tune.trainable.checkpointing": 1,
+    "muster.tune.trainable.parameters": 2,
+    "muster.tune.trainable.registry": 3,
+    "muster.tune.trainable.resources": 3,
+    "muster.tune.trainable.trainable": 2,
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_examples_of_a_module_do_what_they_say(name):
+    found = doctest.testmod(importlib.import_module(name))
+    assert (found.failed, found.attempted) == (0, COUNTED[name])
