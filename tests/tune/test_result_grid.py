@@ -196,3 +196,9 @@ def test_a_grid_can_be_pickled(three):
     again = pickle.loads(pickle.dumps(three))
     assert lr(again.get_best_result("loss", "min")) == 0.2
     assert again[0].metrics_history == three[0].metrics_history
+
+
+def test_the_table_shows_the_config_that_was_tried_not_its_logged_text(tmp_path):
+    made = trial(tmp_path, "t1", [1.0])
+    made.config["lr"] = (1, 2)  # a log would hold a list
+    assert grid(tmp_path, made).get_dataframe()["config/lr"].tolist() == [(1, 2)]
