@@ -17,6 +17,7 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 _FAST = _PLAIN | {msgspec.Raw}
 _REFUSED = (OverflowError, TypeError, ValueError)  # huge ints, odd keys, lone surrogates
 _encoder = msgspec.json.Encoder()
+_sorting_encoder = msgspec.json.Encoder(order="sorted")
 
 
 def jsonable(value: object) -> Any:  # noqa: ANN401 - JSON data
@@ -51,6 +52,11 @@ def encode(value: object) -> bytes:
 
 def pretty(value: object) -> str:
     """The form of params.json: indented by two, sorted by key."""
+    try:
+        if is_plain(value):
+            return msgspec.json.format(_sorting_encoder.encode(value), indent=2).decode()
+    except (*_REFUSED, RecursionError):
+        pass
     return _dumps(value, indent=2, sort_keys=True)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
-from muster.tune.logger.crc32c import masked_crc, masked_crcs
+from muster.tune.logger.crc32c import MOST_KNOWN, KnownRecord, crc32c, masked
 
 PREFIX = "ray/tune/"
 SKIPPED = frozenset({"config", "pid", "timestamp", "time_total_s", "training_iteration"})
@@ -23,6 +24,8 @@ _float = struct.Struct("<f")
 
 def varint(value: int) -> bytes:
     """Protocol buffers' integer; negative ones take ten bytes."""
+    if 0 <= value < 128:
+        return value.to_bytes(1, "little")
     value &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while value > 127:
@@ -32,49 +35,65 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def frame(payloads: Sequence[bytes]) -> bytes:
-    """TFRecords: length, its checksum, the message, its checksum."""
-    parts = []
-    for payload, crc in zip(payloads, masked_crcs(payloads), strict=True):
-        parts.append(_head(len(payload)))
-        parts.append(payload)
-        parts.append(crc.to_bytes(4, "little"))
-    return b"".join(parts)
+def frame(payload: bytes) -> bytes:
+    """A TFRecord: length, its checksum, the message, its checksum."""
+    return _head(len(payload)) + payload + masked(crc32c(payload)).to_bytes(4, "little")
 
 
 @lru_cache(maxsize=4096)
 def _head(length: int) -> bytes:
     data = length.to_bytes(8, "little")
-    return data + masked_crc(data).to_bytes(4, "little")
+    return data + masked(crc32c(data)).to_bytes(4, "little")
 
 
 def opening(at: float, first_step: int | None = None) -> bytes:
     """The first records of a file. With a step: what older files have from that step on is void."""
     stamp = b"\x09" + _double.pack(at)
-    payloads = [stamp + b"\x1a\x0dbrain.Event:2"]
-    if first_step is not None:
-        payloads.append(stamp + b"\x10" + varint(first_step) + b"\x3a\x02\x08\x01")
-    return frame(payloads)
+    version = frame(stamp + b"\x1a\x0dbrain.Event:2")
+    if first_step is None:
+        return version
+    return version + frame(stamp + b"\x10" + varint(first_step) + b"\x3a\x02\x08\x01")
 
 
 class _Layout:
     """Rows with the same keys and types: everything but the numbers is known."""
 
-    __slots__ = ("_arguments", "_pack", "is_plain", "names", "prefixes")
+    __slots__ = ("_arguments", "_pack", "_records", "is_plain", "prefixes", "values")
 
     def __init__(self, names: Sequence[str], is_plain: bool = True) -> None:
-        self.names = tuple(names)
         self.is_plain = is_plain  # Python's own numbers only
+        self.values: Callable[[Mapping[str, Any]], Sequence[Any]] = (
+            itemgetter(*names) if len(names) > 1 else lambda row: [row[name] for name in names]
+        )
         self.prefixes = [_value_prefix(name) for name in names]
         heads = list(self.prefixes)
         if heads:
             heads[0] = b"\x2a" + varint(sum(map(len, heads)) + 4 * len(heads)) + heads[0]
         self._pack = struct.Struct("<" + "".join(f"{len(head)}sf" for head in heads)).pack
         self._arguments: list[Any] = [part for head in heads for part in (head, 0.0)]
+        self._records: dict[int, KnownRecord] = {}  # by length; only the step's bytes make a difference
 
-    def pack(self, values: Sequence[float]) -> bytes:
+    def message(self, at: float, step: int, values: Sequence[float]) -> tuple[bytes, KnownRecord | None]:
+        """An Event, and what is known of its like; OverflowError when a number is too large for 32 bits."""
         self._arguments[1::2] = values
-        return self._pack(*self._arguments)
+        head = b"\x09" + _double.pack(at) + b"\x10" + varint(step)
+        payload = head + self._pack(*self._arguments)
+        size = len(payload)
+        known = self._records.get(size)
+        if known is None and size <= MOST_KNOWN:
+            known = self._records[size] = self._known(payload, len(head))
+        return payload, known
+
+    def _known(self, payload: bytes, head: int) -> KnownRecord:
+        places = [*range(1, 9), *range(10, head)]
+        for prefix in self._arguments[::2]:
+            head += len(prefix)
+            places += range(head, head + 4)
+            head += 4
+        zeroed = bytearray(payload)
+        for place in places:
+            zeroed[place] = 0
+        return KnownRecord(bytes(zeroed), places)
 
 
 @lru_cache(maxsize=1024)
@@ -85,7 +104,7 @@ def _value_prefix(name: str) -> bytes:
 
 
 class EventEncoder:
-    """Flat rows as Event messages; knows the layouts it has seen, of all trials."""
+    """Flat rows as records of an event file; knows the layouts it has seen, of all trials."""
 
     def __init__(self) -> None:
         self._keys: tuple[str, ...] = ()
@@ -93,17 +112,22 @@ class EventEncoder:
         self._layout = _Layout(())
         self._known: dict[tuple[Any, ...], _Layout] = {}
 
-    def payloads(self, rows: Sequence[tuple[float, Mapping[str, Any]]]) -> list[bytes]:
-        """One message for each row that has a number to show."""
-        found = []
+    def records(self, rows: Sequence[tuple[float, Mapping[str, Any]]]) -> bytes:
+        """One record for each row that has a number to show."""
+        found: list[bytes] = []
+        run: list[bytes] = []  # messages of which the same is known
+        known: KnownRecord | None = None
         for at, row in rows:
             keys, types = tuple(row), tuple(map(type, row.values()))
             if keys != self._keys or types != self._types:
                 self._learn(keys, types)
-            body = self._body(row)
-            if body:
-                found.append(b"\x09" + _double.pack(at) + b"\x10" + varint(_step(row)) + body)
-        return found
+            payload, its_like = self._message(at, row)
+            if its_like is not known:
+                found += _framed(run, known)
+                run, known = [], its_like
+            if payload:
+                run.append(payload)
+        return b"".join([*found, *_framed(run, known)])
 
     def _learn(self, keys: tuple[str, ...], types: tuple[type, ...]) -> None:
         layout = self._known.get((keys, types))
@@ -119,17 +143,26 @@ class EventEncoder:
             self._known[keys, types] = layout
         self._keys, self._types, self._layout = keys, types, layout
 
-    def _body(self, row: Mapping[str, Any]) -> bytes:
-        layout = self._layout
-        values = [row[name] for name in layout.names]
-        if layout.is_plain:
+    def _message(self, at: float, row: Mapping[str, Any]) -> tuple[bytes, KnownRecord | None]:
+        layout, step = self._layout, _step(row)
+        values = layout.values(row)
+        if layout.is_plain and values:
             try:
                 total = sum(values)
                 if not math.isnan(total):
-                    return layout.pack(values)
+                    return layout.message(at, step, values)
             except OverflowError:
                 pass
-        return _spelled_out(layout, values)
+        body = _spelled_out(layout, values)
+        return (b"\x09" + _double.pack(at) + b"\x10" + varint(step) + body if body else b""), None
+
+
+def _framed(payloads: Sequence[bytes], known: KnownRecord | None) -> list[bytes]:
+    if known is None or not payloads:
+        return [frame(payload) for payload in payloads]
+    head = _head(len(payloads[0]))  # what one is known of has one length
+    crcs = known.masked_crcs(payloads)
+    return [head + p + crc.to_bytes(4, "little") for p, crc in zip(payloads, crcs, strict=True)]
 
 
 def _may_be_scalar(kind: type) -> bool:

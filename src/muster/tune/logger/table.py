@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -63,7 +64,7 @@ class Table:
         self._keys = ()
 
     def header(self) -> bytes:
-        return _encoded([self.columns])
+        return _header(tuple(self.columns))
 
     def encode(self, rows: Iterable[Flat]) -> bytes:
         """Records for the columns there are; a missing key is an empty field, an unknown one is left out."""
@@ -79,6 +80,11 @@ class Table:
 
     def _gathered(self, row: Flat) -> Sequence[Any]:
         return [row.get(name, "") for name in self.columns]
+
+
+@lru_cache(maxsize=64)
+def _header(columns: tuple[str, ...]) -> bytes:
+    return _encoded([columns])
 
 
 def _encoded(records: Sequence[Sequence[Any]]) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 
 from muster.tune.logger import files
 from muster.tune.logger.encode import RowEncoder, is_plain, pretty
-from muster.tune.logger.events import EventEncoder, frame, opening
+from muster.tune.logger.events import EventEncoder, opening
 from muster.tune.logger.repair import csv_columns, truncate_after
 from muster.tune.logger.table import Flat, Table, flat_row, widened
 
@@ -72,7 +72,9 @@ class TrialLog:
         self.ended = False
         self._settle(bench)
         self._is_new = not any(os.path.exists(self._path(name)) for name in (RESULTS, PROGRESS, PARAMS))
-        if not self._is_new:
+        if self._is_new:
+            self._table = Table()
+        else:
             self._repair(bench, iteration)
         if kinds & JSON:
             self._pending.setdefault(RESULTS, [])
@@ -176,11 +178,11 @@ class TrialLog:
             self._pending.setdefault(RESULTS, []).append(json_bytes)
 
     def _show(self, bench: Bench, shown: Sequence[tuple[float, Flat]]) -> None:
-        payloads = bench.events.payloads(shown)
+        records = bench.events.records(shown)
         if not self._events:
             self._open_events(bench, shown[0][0], None)
-        if payloads:
-            self._pending.setdefault(self._events, []).append(frame(payloads))
+        if records:
+            self._pending.setdefault(self._events, []).append(records)
 
     def _csv_bytes(self, bench: Bench, records: Sequence[Flat]) -> bytes:
         table = self._columns()
