@@ -18,7 +18,7 @@ def package(monkeypatch):
     made.__path__ = []
     monkeypatch.setitem(sys.modules, "lazy_package", made)
     monkeypatch.setitem(sys.modules, "lazy_package.things", inner)
-    made.__getattr__, made.__dir__ = lazy_names("lazy_package", {"Thing": "things"})
+    made.__getattr__, made.__dir__ = lazy_names("lazy_package", {"Thing": ".things"})
     return made
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -23,3 +25,16 @@ def test_the_example_plans_with_every_objective(root, demand, objective):
     result = CliRunner().invoke(cli, [*words, "--objective", objective, "--json"])
     assert result.exit_code == EXIT_CODES[demand]
     assert json.loads(result.stdout)["satisfied"] is (EXIT_CODES[demand] == 0)
+
+
+def test_the_first_tuning_example_finds_a_good_configuration(root, tmp_path):
+    script = root / "examples" / "tune" / "first.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("best loss ")
+    kept = [
+        len(list(trial.glob("checkpoint_*"))) for trial in (tmp_path / "first").iterdir() if trial.is_dir()
+    ]
+    assert kept == [1] * 12

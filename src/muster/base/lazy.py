@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 def lazy_names(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for a package: public name -> the sub-module that defines it.
+    """`__getattr__` and `__dir__` for a package: public name -> the module that defines it.
 
     Example:
-        __getattr__, __dir__ = lazy_names(__name__, {"Thing": "things"})
+        __getattr__, __dir__ = lazy_names(__name__, {"Thing": ".things", "Other": "elsewhere.others"})
     """
 
     def load(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        value = getattr(importlib.import_module(homes[name], package), name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -58,6 +58,8 @@ class TrialController:
 
     def take_deletable(self) -> tuple[CheckpointRef, ...]:
         """Checkpoints nothing can need again, for whoever deletes directories."""
+        if not self._state.doomed:
+            return ()
         in_use = {c.path for trial in self._state.roster.live.values() for c in trial.checkpoints}
         now, self._state.doomed[:] = deletable(self._state.doomed, self._durable, in_use)
         return now

@@ -20,7 +20,7 @@ from muster.trials.model import CheckpointRef, Trial
 from muster.trials.states import HAS_PROCESS, TrialState
 
 PICTURE_VERSION = 1
-MakeTrial = Callable[[str, Mapping[str, Any], Mapping[str, Any], str], Trial]  # id, config, params, tag
+MakeTrial = Callable[[str, dict[str, Any], Mapping[str, Any], str], Trial]  # id, config, params, tag
 # Plain attributes that a trial is restored with; the rest comes from the template that makes it.
 _PLAIN = (
     "relative_logdir",
@@ -174,7 +174,7 @@ def _asked_again(state: ExperimentState, fact: TrialCreated, make_trial: MakeTri
         f"recorded is trial {fact.trial_id} with {dict(fact.config)}. The recorded trial is used; from here "
         f"on the search may differ from an uninterrupted one."
     )
-    again = make_trial(fact.trial_id, fact.config, fact.evaluated_params, fact.experiment_tag)
+    again = make_trial(fact.trial_id, dict(fact.config), fact.evaluated_params, fact.experiment_tag)
     again.relative_logdir = fact.relative_logdir or None
     return again
 

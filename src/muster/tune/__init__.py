@@ -1,1 +1,140 @@
-"""The public names of Ray Tune, on muster's own controller. Importing it loads nothing heavy."""
+"""Hyperparameter tuning with Ray Tune's names: change the import, keep the script.
+
+Being built: `Tuner.fit` and `Tuner.restore` work on one machine; `run`, the reporters and remote storage are
+still to come. Every name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from muster.base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from muster.errors import TuneError
+    from muster.session.checkpoint import Checkpoint
+    from muster.session.context import TuneContext
+    from muster.session.report import get_checkpoint, get_context, report
+    from muster.trials.bundles import PlacementGroupFactory
+    from muster.tune.analysis import ExperimentAnalysis
+    from muster.tune.callback import Callback
+    from muster.tune.config import (
+        CheckpointConfig,
+        FailureConfig,
+        ResumeConfig,
+        RunConfig,
+        SyncConfig,
+        TuneConfig,
+    )
+    from muster.tune.result import Result
+    from muster.tune.result_grid import ResultGrid
+    from muster.tune.schedulers import create_scheduler
+    from muster.tune.search import create_searcher
+    from muster.tune.search.space import (
+        choice,
+        grid_search,
+        lograndint,
+        loguniform,
+        qlograndint,
+        qloguniform,
+        qrandint,
+        qrandn,
+        quniform,
+        randint,
+        randn,
+        sample_from,
+        uniform,
+    )
+    from muster.tune.stopper import Stopper
+    from muster.tune.trainable.parameters import with_parameters
+    from muster.tune.trainable.registry import register_env, register_trainable
+    from muster.tune.trainable.resources import with_resources
+    from muster.tune.trainable.trainable import Trainable
+    from muster.tune.tuner import Tuner
+
+__all__ = [
+    "Callback",
+    "Checkpoint",
+    "CheckpointConfig",
+    "ExperimentAnalysis",
+    "FailureConfig",
+    "PlacementGroupFactory",
+    "Result",
+    "ResultGrid",
+    "ResumeConfig",
+    "RunConfig",
+    "Stopper",
+    "SyncConfig",
+    "Trainable",
+    "TuneConfig",
+    "TuneContext",
+    "TuneError",
+    "Tuner",
+    "choice",
+    "create_scheduler",
+    "create_searcher",
+    "get_checkpoint",
+    "get_context",
+    "grid_search",
+    "lograndint",
+    "loguniform",
+    "qlograndint",
+    "qloguniform",
+    "qrandint",
+    "qrandn",
+    "quniform",
+    "randint",
+    "randn",
+    "register_env",
+    "register_trainable",
+    "report",
+    "sample_from",
+    "uniform",
+    "with_parameters",
+    "with_resources",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Callback": ".callback",
+        "Checkpoint": "muster.session.checkpoint",
+        "CheckpointConfig": ".config",
+        "ExperimentAnalysis": ".analysis",
+        "FailureConfig": ".config",
+        "PlacementGroupFactory": "muster.trials.bundles",
+        "Result": ".result",
+        "ResultGrid": ".result_grid",
+        "ResumeConfig": ".config",
+        "RunConfig": ".config",
+        "Stopper": ".stopper",
+        "SyncConfig": ".config",
+        "Trainable": ".trainable.trainable",
+        "TuneConfig": ".config",
+        "TuneContext": "muster.session.context",
+        "TuneError": "muster.errors",
+        "Tuner": ".tuner",
+        "choice": ".search.space",
+        "create_scheduler": ".schedulers",
+        "create_searcher": ".search",
+        "get_checkpoint": "muster.session.report",
+        "get_context": "muster.session.report",
+        "grid_search": ".search.space",
+        "lograndint": ".search.space",
+        "loguniform": ".search.space",
+        "qlograndint": ".search.space",
+        "qloguniform": ".search.space",
+        "qrandint": ".search.space",
+        "qrandn": ".search.space",
+        "quniform": ".search.space",
+        "randint": ".search.space",
+        "randn": ".search.space",
+        "register_env": ".trainable.registry",
+        "register_trainable": ".trainable.registry",
+        "report": "muster.session.report",
+        "sample_from": ".search.space",
+        "uniform": ".search.space",
+        "with_parameters": ".trainable.parameters",
+        "with_resources": ".trainable.resources",
+    },
+)

@@ -6,7 +6,7 @@ the rarer it is done, so that it never costs more than a twentieth of the time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from muster.errors import RestoreError
 from muster.stores import trial_values
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
+from muster.trials.model import CheckpointRef
 from muster.trials.ports import Engine, SavedExperiment, TrialStore
 from muster.trials.restore import MakeTrial, picture, revive
 
@@ -26,8 +27,18 @@ MIN_SAVE_PERIOD_S = 1.0
 class Execution:
     """Drives one experiment. `should_stop` is looked at between two steps (Ctrl-C)."""
 
-    def __init__(self, state: ExperimentState, *, engine: Engine, store: TrialStore, clock: Clock) -> None:
+    def __init__(
+        self,
+        state: ExperimentState,
+        *,
+        engine: Engine,
+        store: TrialStore,
+        clock: Clock,
+        discard: Callable[[Sequence[CheckpointRef]], None] = lambda refs: None,
+    ) -> None:
+        """`discard` is given checkpoints that nothing can need again; it must not block."""
         self._state = state
+        self._discard = discard
         self._engine = engine
         self._store = store
         self._clock = clock
@@ -45,11 +56,18 @@ class Execution:
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> ExperimentState:
         """To the end, or until somebody wants to stop; either way everything is saved."""
         self._save()  # before the first suggestion: replay starts from the searcher's first random state
-        while not should_stop() and self._controller.step():
+        while not should_stop() and self._step():
             if self._clock.monotonic() >= self._save_at:
                 self._save()
         self._save()
         return self._state
+
+    def _step(self) -> bool:
+        goes_on = self._controller.step()
+        superfluous = self._controller.take_deletable()
+        if superfluous:
+            self._discard(superfluous)
+        return goes_on
 
     def _save(self) -> None:
         began = self._clock.monotonic()

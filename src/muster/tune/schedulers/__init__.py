@@ -17,10 +17,10 @@ __all__ = ["ASHAScheduler", "AsyncHyperBandScheduler", "FIFOScheduler", "TrialSc
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "ASHAScheduler": "asha",
-        "AsyncHyperBandScheduler": "asha",
-        "FIFOScheduler": "fifo",
-        "TrialScheduler": "trial_scheduler",
-        "create_scheduler": "create",
+        "ASHAScheduler": ".asha",
+        "AsyncHyperBandScheduler": ".asha",
+        "FIFOScheduler": ".fifo",
+        "TrialScheduler": ".trial_scheduler",
+        "create_scheduler": ".create",
     },
 )

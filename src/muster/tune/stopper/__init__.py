@@ -30,13 +30,13 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "CombinedStopper": "combined",
-        "ExperimentPlateauStopper": "experiment_plateau",
-        "FunctionStopper": "function_stopper",
-        "MaximumIterationStopper": "maximum_iteration",
-        "NoopStopper": "noop",
-        "Stopper": "stopper",
-        "TimeoutStopper": "timeout",
-        "TrialPlateauStopper": "trial_plateau",
+        "CombinedStopper": ".combined",
+        "ExperimentPlateauStopper": ".experiment_plateau",
+        "FunctionStopper": ".function_stopper",
+        "MaximumIterationStopper": ".maximum_iteration",
+        "NoopStopper": ".noop",
+        "Stopper": ".stopper",
+        "TimeoutStopper": ".timeout",
+        "TrialPlateauStopper": ".trial_plateau",
     },
 )

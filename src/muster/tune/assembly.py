@@ -1,0 +1,120 @@
+"""From what the user configured to the objects of one experiment: template, plug-ins, settings.
+
+Called by Tuner; decides nothing that the core decides. Nothing is started here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster.errors import TuneError
+from muster.trials.model import FailurePolicy
+from muster.trials.plugins import SearchAlgorithm, Stopper, TrialScheduler
+from muster.trials.settings import Settings
+from muster.trials.template import TrialTemplate
+from muster.tune.config import RunConfig, TuneConfig, log_files, seconds
+from muster.tune.stopper.resolve import resolve_stop
+from muster.tune.trainable.checkpointing import checkpoint_policy
+from muster.tune.trainable.registry import trainable_name
+from muster.tune.trainable.resources import trial_resources
+
+PENDING_AHEAD = 200  # of a searcher that does not learn; others are asked one by one
+
+
+def template_of(
+    trainable: Any,  # noqa: ANN401 - function or class
+    param_space: dict[str, Any],
+    tune: TuneConfig,
+    run: RunConfig,
+) -> TrialTemplate:
+    """What all trials of the experiment share."""
+    return TrialTemplate(
+        trainable_name=trainable_name(trainable),
+        param_space=param_space,
+        num_samples=tune.num_samples,
+        resources=trial_resources(trainable),
+        stopping_criterion=resolve_stop(run.stop).criteria,
+        max_failures=run.failure_config.max_failures if run.failure_config else 0,
+        checkpoint_policy=checkpoint_policy(trainable, run.checkpoint_config),
+        log_to_file=log_files(run.log_to_file),
+        trial_name_creator=tune.trial_name_creator,
+        trial_dirname_creator=tune.trial_dirname_creator,
+    )
+
+
+def settings_of(name: str, directory: str, tune: TuneConfig, run: RunConfig, ahead: int) -> Settings:
+    failure = run.failure_config
+    return Settings(
+        name=name,
+        experiment_dir=directory,
+        metric=tune.metric if isinstance(tune.metric, str) else None,
+        mode=tune.mode if isinstance(tune.mode, str) else None,
+        failure=FailurePolicy(
+            max_failures=failure.max_failures if failure else 0,
+            fail_fast=bool(failure and failure.fail_fast),
+            raise_first=bool(failure and failure.raises_first),
+        ),
+        reuse_actors=tune.reuse_actors,
+        max_pending=ahead,
+        trial_time_limit_s=seconds(run.trial_time_limit_s, "RunConfig(trial_time_limit_s=...)"),
+    )
+
+
+def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchAlgorithm, int]:
+    """The search algorithm, told about the experiment, and how many trials to ask for ahead of room."""
+    from muster.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, create_searcher
+
+    limit = tune.max_concurrent_trials or 0
+    asked = tune.search_alg
+    if isinstance(asked, str):
+        asked = create_searcher(asked)
+    if asked is None:
+        asked = BasicVariantGenerator(max_concurrent=limit)
+    elif isinstance(asked, Searcher):
+        asked = _generator(asked, limit)
+    elif not isinstance(asked, SearchAlgorithm):
+        kind = type(asked).__name__
+        raise TuneError(f"TuneConfig(search_alg=...): {kind} is neither a Searcher nor a SearchAlgorithm")
+    space = dict(template.param_space)
+    if space and not asked.set_search_properties(tune.metric, tune.mode, space):
+        raise ValueError(
+            f"{type(asked).__name__} already has a metric, mode or space of its own: give each of them once, "
+            "either to the searcher or to TuneConfig and param_space"
+        )
+    asked.add_configurations([template])
+    return asked, PENDING_AHEAD if isinstance(asked, BasicVariantGenerator) else limit or 1
+
+
+def _generator(searcher: Any, limit: int) -> Any:  # noqa: ANN401 - a Searcher, and what wraps it
+    from muster.tune.search import ConcurrencyLimiter, SearchGenerator
+
+    if not limit:
+        return SearchGenerator(searcher)
+    if not isinstance(searcher, ConcurrencyLimiter):
+        return SearchGenerator(ConcurrencyLimiter(searcher, max_concurrent=limit))
+    if searcher.max_concurrent != limit:
+        raise ValueError(
+            f"TuneConfig(max_concurrent_trials={limit}) contradicts "
+            f"ConcurrencyLimiter(max_concurrent={searcher.max_concurrent}): give one of them"
+        )
+    return SearchGenerator(searcher)
+
+
+def scheduler_of(tune: TuneConfig) -> TrialScheduler:
+    from muster.tune.schedulers import FIFOScheduler, create_scheduler
+    from muster.tune.schedulers.trial_scheduler import offer_search_properties
+
+    asked = create_scheduler(tune.scheduler) if isinstance(tune.scheduler, str) else tune.scheduler
+    chosen: Any = asked or FIFOScheduler()
+    metric = tune.metric if isinstance(tune.metric, str) else None
+    mode = tune.mode if isinstance(tune.mode, str) else None
+    if not offer_search_properties(chosen, metric, mode):
+        raise ValueError(
+            f"{type(chosen).__name__} already has a metric or mode of its own: give them once, either to the "
+            "scheduler or to TuneConfig"
+        )
+    return chosen  # type: ignore[no-any-return]  # the user's, with Ray's hooks
+
+
+def stopper_of(tune: TuneConfig, run: RunConfig) -> Stopper | None:
+    return resolve_stop(run.stop, tune.time_budget_s).stopper

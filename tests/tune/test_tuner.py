@@ -1,0 +1,95 @@
+"""Tuner on this machine, as a user calls it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from muster.errors import TuneError
+from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.schedulers import ASHAScheduler
+from muster.tune.search.space import grid_search, uniform
+from muster.tune.tuner import Tuner
+
+
+def make_train():
+    def train(config):
+        from muster.session.report import report
+
+        for step in range(4):
+            report({"score": config["x"] * (step + 1)})
+
+    return train
+
+
+def test_fit_finds_the_best_configuration_and_writes_rays_files(tmp_path):
+    tuner = Tuner(
+        make_train(),
+        param_space={"x": grid_search([1.0, 3.0, 2.0])},
+        tune_config=TuneConfig(metric="score", mode="max"),
+        run_config=RunConfig(name="e", storage_path=str(tmp_path)),
+    )
+    best = tuner.fit().get_best_result()
+    assert (best.config["x"], best.metrics["score"], best.metrics["training_iteration"]) == (3.0, 12.0, 4)
+    (directory,) = [p for p in (tmp_path / "e").iterdir() if p.is_dir() and "x=3.0000" in p.name]
+    rows = [json.loads(line) for line in (directory / "result.json").read_text().splitlines()]
+    assert [row["score"] for row in rows] == [3.0, 6.0, 9.0, 12.0]
+    assert json.loads((directory / "params.json").read_text()) == {"x": 3.0}
+    assert (directory / "progress.csv").read_text().count("\n") == 5
+
+
+def test_a_failing_trial_is_a_result_with_its_error_and_the_others_go_on(tmp_path):
+    def train(config):
+        if config["x"] == 1:
+            raise ValueError("one is bad")
+        return {"score": config["x"]}
+
+    grid = Tuner(
+        train,
+        param_space={"x": grid_search([1, 2])},
+        tune_config=TuneConfig(metric="score", mode="max"),
+        run_config=RunConfig(name="e", storage_path=str(tmp_path)),
+    ).fit()
+    assert (grid.num_errors, grid.num_terminated, grid.get_best_result().config["x"]) == (1, 1, 2)
+    assert "one is bad" in str(grid.errors[0])
+
+
+def test_an_interrupted_experiment_goes_on_with_every_trial_once(tmp_path):
+    import os
+    import signal
+
+    from muster.tune.callback import Callback
+
+    class Impatient(Callback):
+        seen = 0
+
+        def on_trial_complete(self, iteration, trials, trial, **info):
+            self.seen += 1
+            if self.seen == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    train = make_train()
+    first = Tuner(
+        train,
+        param_space={"x": uniform(0.0, 1.0)},
+        tune_config=TuneConfig(metric="score", mode="max", num_samples=8, scheduler=ASHAScheduler(max_t=4)),
+        run_config=RunConfig(name="e", storage_path=str(tmp_path), callbacks=[Impatient()]),
+    )
+    half = first.fit()
+    done = {r.metrics["trial_id"]: r.config for r in half if r.metrics.get("done")}
+    assert 3 <= len(done) < 8
+    assert Tuner.can_restore(tmp_path / "e")
+    second = Tuner.restore(tmp_path / "e", train)
+    second._run.callbacks = []
+    grid = second.fit()
+    assert (len(grid), grid.num_errors) == (8, 0)
+    after = {r.metrics["trial_id"]: r.config for r in grid}
+    assert {trial: after[trial] for trial in done} == done
+
+
+def test_what_cannot_be_run_is_said_at_once(tmp_path):
+    with pytest.raises(TuneError, match="needs a trainable"):
+        Tuner()
+    with pytest.raises(FileNotFoundError, match=r"tuner\.pkl"):
+        Tuner.restore(tmp_path, make_train())
