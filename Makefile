@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTHON ?=
 PYTEST_ARGS ?=
 SIM_SEEDS ?= 2000
-PATHS := src tests bench tools
+PATHS := src tests bench tools examples
 SETUP := PYTHON='$(PYTHON)' sh tools/setup.sh $(VENV)
 
 .DEFAULT_GOAL := help
