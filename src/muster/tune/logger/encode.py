@@ -1,7 +1,8 @@
 """Results as JSON: what Ray's encoder would write, by the fastest way that is exact. Called by the writer.
 
-msgspec writes NaN and infinities as null and knows types (bytes, sets, dates) that Ray turns into text; so it
-is used only for what is plain and finite, and the standard library for everything else.
+msgspec writes NaN and infinities as null, does not escape non-ASCII text (some of which ends a line for
+`str.splitlines`) and knows types (bytes, sets, dates) that Ray turns into text; so it is used only for what
+is plain, finite and ASCII, and the standard library for everything else.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def encode(value: object) -> bytes:
     """Any value as JSON; what JSON cannot say becomes text."""
     try:
         if is_plain(value):
-            return _encoder.encode(value)
+            data = _encoder.encode(value)
+            if data.isascii():
+                return data
     except (*_REFUSED, RecursionError):
         pass
     return _dumps(value).encode()
@@ -54,7 +57,9 @@ def pretty(value: object) -> str:
     """The form of params.json: indented by two, sorted by key."""
     try:
         if is_plain(value):
-            return msgspec.json.format(_sorting_encoder.encode(value), indent=2).decode()
+            data = _sorting_encoder.encode(value)
+            if data.isascii():
+                return msgspec.json.format(data, indent=2).decode()
     except (*_REFUSED, RecursionError):
         pass
     return _dumps(value, indent=2, sort_keys=True)
@@ -119,7 +124,7 @@ class RowEncoder:
             data: bytes = _encoder.encode_lines(rows)
         except _REFUSED:
             return None
-        return data if data.count(b"null") == nulls else None
+        return data if data.count(b"null") == nulls and data.isascii() else None
 
     def _learn(self, config: object) -> None:
         text = encode(config)

@@ -10,10 +10,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from muster.tune.logger.table import fields_of, records_of
+from muster.tune.logger.table import fields_of, is_whole, records_of
 
 ITERATION = "training_iteration"
 _TAIL = 1 << 16
+Row = dict[str, Any]
 
 
 def truncate_after(trial_dir: str, iteration: int | None) -> None:
@@ -49,6 +50,17 @@ def last_iteration(path: str) -> int | None:
     return _json_iteration(lines[-1]) if lines else None
 
 
+def iteration_of(row: Row) -> int:
+    """The iteration of a result; 0 when it does not say."""
+    return _number(row.get(ITERATION)) or 0
+
+
+def rows_beyond(path: str, rows: Sequence[Row]) -> list[Row]:
+    """Those of a trial's rows that a repaired file does not have yet."""
+    last = last_iteration(path) or 0
+    return [row for row in rows if iteration_of(row) > last]
+
+
 def csv_columns(path: str) -> list[str]:
     """The header of an existing progress.csv; [] when there is none."""
     try:
@@ -56,7 +68,7 @@ def csv_columns(path: str) -> list[str]:
             records = records_of(file.read())
     except FileNotFoundError:
         return []
-    return fields_of(records[0]) if records and records[0].endswith(b"\n") else []
+    return fields_of(records[0]) if records and is_whole(records[0]) else []
 
 
 def _json_is_clean(path: str, iteration: int | None) -> bool:
@@ -84,7 +96,7 @@ def _cut_json(data: bytes, iteration: int | None) -> int:
             return len(data) + 1
     while lines and iteration is not None:
         row = _parsed(lines[-1])
-        if row is not None and (_number(row.get(ITERATION)) or 0) <= iteration:
+        if row is not None and iteration_of(row) <= iteration:
             break
         keep -= len(lines.pop()) + 1
     return keep
@@ -93,7 +105,7 @@ def _cut_json(data: bytes, iteration: int | None) -> int:
 def _cut_csv(data: bytes, iteration: int | None) -> int:
     records = records_of(data)
     keep = len(data)
-    if records and not records[-1].endswith(b"\n"):
+    if records and not is_whole(records[-1]):
         keep -= len(records.pop())
     column = _column(records)
     while len(records) > 1 and iteration is not None and column is not None:

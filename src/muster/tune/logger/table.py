@@ -114,6 +114,11 @@ def _split(data: bytes) -> list[bytes]:
     return records
 
 
+def is_whole(record: bytes) -> bool:
+    """Not torn: it has its line end, and that is not part of a quoted field."""
+    return record.endswith(b"\n") and record.count(b'"') % 2 == 0
+
+
 def fields_of(record: bytes) -> list[str]:
     """The fields of one record; [] for a blank one."""
     text = record.decode("utf-8", "replace")
@@ -124,4 +129,4 @@ def widened(data: bytes, header: bytes, extra: int) -> bytes:
     """A whole file with a wider header and `extra` empty fields at the end of each record."""
     body = records_of(data)[1:]
     tail = b"," * extra + _END
-    return header + b"".join([record.rstrip(b"\r\n") + tail for record in body if record.endswith(b"\n")])
+    return header + b"".join([record.rstrip(b"\r\n") + tail for record in body if is_whole(record)])

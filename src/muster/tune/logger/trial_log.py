@@ -13,7 +13,7 @@ from typing import Any
 from muster.tune.logger import files
 from muster.tune.logger.encode import RowEncoder, is_plain, pretty
 from muster.tune.logger.events import EventEncoder, opening
-from muster.tune.logger.repair import csv_columns, truncate_after
+from muster.tune.logger.repair import csv_columns, iteration_of, rows_beyond, truncate_after
 from muster.tune.logger.table import Flat, Table, flat_row, widened
 
 JSON, CSV, TBX = 1, 2, 4
@@ -82,6 +82,15 @@ class TrialLog:
         if kinds & TBX:
             resumed = None if self._is_new or iteration is None else iteration + 1
             self._open_events(bench, at, resumed)
+
+    def catch_up(self, bench: Bench, kinds: int, rows: Sequence[dict[str, Any]], at: float) -> None:
+        """After a crash: make the files hold exactly `rows`, all that the trial has reported and kept."""
+        self._settle(bench)
+        self._repair(bench, iteration_of(rows[-1]) if rows else 0)
+        missing = rows_beyond(self._path(RESULTS), rows) if kinds & JSON else []
+        self.rows += [(kinds & (JSON | TBX), row, at) for row in missing]
+        if kinds & CSV:
+            self.rows += [(CSV, row, at) for row in rows_beyond(self._path(PROGRESS), rows)]
 
     def fail(self, text: bytes, exception: bytes | None) -> None:
         """Another failure: its text is added, its exception replaces the one before."""
@@ -230,11 +239,12 @@ class TrialLog:
         if parts is None:
             return
         path, data = self._path(name), b"".join(parts)
+        for_now = self.ended or name == ERRORS  # another write is not expected soon
         try:
-            self._append_to(bench, path, data, for_now=self.ended or name == ERRORS)
+            self._append_to(bench, path, data, for_now=for_now)
         except FileNotFoundError:
             os.makedirs(self.directory, exist_ok=True)
-            self._append_to(bench, path, data, for_now=True)
+            self._append_to(bench, path, data, for_now=for_now)
         del self._pending[name]
 
     def _append_to(self, bench: Bench, path: str, data: bytes, *, for_now: bool) -> None:

@@ -10,7 +10,7 @@ import logging
 import platform
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from muster.base.clock import Clock, SystemClock
@@ -84,6 +84,11 @@ class LogWriter:
         """A trial's process is up; see `TrialLog.start`."""
         at = self._now()
         self.order(log, lambda log, bench: log.start(bench, kinds, config, iteration=iteration, at=at))
+
+    def catch_up(self, log: TrialLog, kinds: int, rows: Sequence[dict[str, Any]]) -> None:
+        """After a crash: complete and repair a trial's files from what the store knows."""
+        at = self._now()
+        self.order(log, lambda log, bench: log.catch_up(bench, kinds, rows, at))
 
     def end(self, trial_id: str) -> None:
         """A trial is over: its files are completed and closed."""

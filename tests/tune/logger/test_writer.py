@@ -1,0 +1,194 @@
+"""The writer thread: order, bounds, problems that do not end it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+
+import pytest
+
+from muster.tune.logger import files
+from muster.tune.logger.files import OpenFiles
+from muster.tune.logger.trial_log import CSV, JSON, TBX
+from muster.tune.logger.writer import LogWriter
+
+
+def numbers(path):
+    return [json.loads(line)["n"] for line in path.read_text().splitlines()]
+
+
+def test_rows_arrive_in_order_and_flush_waits_for_them(tmp_path):
+    writer = LogWriter(flush_every_s=60)
+    log = writer.log("t", str(tmp_path / "t"))
+    for n in range(3000):
+        writer.row(log, JSON, {"n": n})
+    assert writer.flush(10)
+    assert numbers(tmp_path / "t" / "result.json") == list(range(3000))
+    assert writer.close(10)
+
+
+def test_a_result_that_changes_after_it_was_logged_is_logged_as_it_was(tmp_path):
+    writer = LogWriter(flush_every_s=60)
+    result = {"n": 1, "done": False}
+    writer.row(writer.log("t", str(tmp_path / "t")), JSON, result)
+    result["done"] = True
+    writer.close(10)
+    assert (tmp_path / "t" / "result.json").read_bytes() == b'{"n":1,"done":false}\n'
+
+
+def test_a_new_row_after_close_is_written_too(tmp_path):
+    writer = LogWriter(flush_every_s=0.01)
+    log = writer.log("t", str(tmp_path / "t"))
+    writer.row(log, JSON, {"n": 1})
+    assert writer.close(10)
+    writer.row(log, JSON, {"n": 2})
+    assert writer.close(10)
+    assert numbers(tmp_path / "t" / "result.json") == [1, 2]
+    assert writer.close(10)
+
+
+def test_nothing_to_write_starts_no_thread():
+    before = threading.active_count()
+    writer = LogWriter()
+    assert (writer.flush(), writer.close(), threading.active_count()) == (True, True, before)
+
+
+def test_a_directory_that_cannot_be_made_is_a_problem_and_others_go_on(tmp_path):
+    (tmp_path / "blocked").write_text("a file where a directory should be")
+    writer = LogWriter(flush_every_s=0.01)
+    bad, good = writer.log("bad", str(tmp_path / "blocked")), writer.log("good", str(tmp_path / "good"))
+    for n in range(3):
+        writer.row(bad, JSON, {"n": n})
+        writer.row(good, JSON, {"n": n})
+    assert not writer.flush(10)
+    (problem,) = writer.take_problems()
+    assert problem.startswith(f"{tmp_path}/blocked")
+    assert "Not a directory" in problem
+    assert numbers(tmp_path / "good" / "result.json") == [0, 1, 2]
+    (tmp_path / "blocked").unlink()
+    assert writer.close(10)
+    assert numbers(tmp_path / "blocked" / "result.json") == [0, 1, 2]
+
+
+def test_a_full_disk_leaves_no_torn_row_and_is_tried_again(tmp_path, monkeypatch):
+    real, room = os.write, [25]
+
+    def write(descriptor, data):
+        if not room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = real(descriptor, bytes(data)[: room[0]])
+        room[0] -= done
+        return done
+
+    monkeypatch.setattr(files.os, "write", write)
+    writer = LogWriter(flush_every_s=0.01)
+    log = writer.log("t", str(tmp_path / "t"))
+    path = tmp_path / "t" / "result.json"
+    writer.row(log, JSON, {"n": 1})
+    assert writer.flush(10)
+    for n in (2, 3, 4):
+        writer.row(log, JSON, {"n": n})
+    assert not writer.flush(10)
+    assert numbers(path) == [1]
+    assert any("No space left" in problem for problem in writer.take_problems())
+    room[0] = 10_000
+    assert writer.close(10)
+    assert numbers(path) == [1, 2, 3, 4]
+
+
+def test_a_value_that_cannot_be_written_costs_only_its_row(tmp_path):
+    class Bad:
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    writer = LogWriter(flush_every_s=60)
+    log = writer.log("t", str(tmp_path / "t"))
+    for n in range(4):
+        writer.row(log, JSON | CSV | TBX, {"n": n, **({"bad": Bad()} if n == 2 else {})})
+    assert writer.close(10)
+    assert numbers(tmp_path / "t" / "result.json") == [0, 1, 3]
+    assert (tmp_path / "t" / "progress.csv").read_bytes().split(b"\r\n")[1:5] == [b"0", b"1", b"3", b""]
+    (problem,) = writer.take_problems()
+    assert problem.endswith("RuntimeError: no text")
+
+
+def test_a_long_queue_holds_the_producer_back(tmp_path):
+    writer = LogWriter(flush_every_s=60, queue_limit=100)
+    log = writer.log("t", str(tmp_path / "t"))
+    longest = 0
+    for n in range(5000):
+        writer.row(log, JSON, {"n": n})
+        longest = max(longest, len(writer._queue))
+    assert writer.close(10)
+    assert longest <= 100
+    assert numbers(tmp_path / "t" / "result.json") == list(range(5000))
+
+
+def test_a_disk_that_stands_still_costs_rows_but_not_the_experiment(tmp_path):
+    writer = LogWriter(flush_every_s=60, queue_limit=10, patience_s=0.05)
+    log, stuck = writer.log("t", str(tmp_path / "t")), threading.Event()
+    writer.order(log, lambda log, bench: stuck.wait(20) and None)
+    began = time.monotonic()
+    for n in range(1000):
+        writer.row(log, JSON, {"n": n})
+    assert time.monotonic() - began < 5
+    stuck.set()
+    assert writer.close(10)
+    kept = numbers(tmp_path / "t" / "result.json")
+    assert kept[:9] == list(range(9))
+    assert kept == sorted(kept)
+    assert len(kept) < 30
+    assert f"{1000 - len(kept)} results were not logged: the disk could not keep up" in writer.take_problems()
+
+
+def test_few_files_are_open_at_a_time_and_all_rows_arrive(tmp_path):
+    opened = OpenFiles(limit=3)
+    for round_ in range(2):
+        for n in range(8):
+            files.append_all(opened.descriptor(str(tmp_path / f"{n}")), b"%d" % round_)
+            assert len(opened) <= 3
+    opened.close_all()
+    assert [(tmp_path / f"{n}").read_bytes() for n in range(8)] == [b"01"] * 8
+    assert len(opened) == 0
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_trial_that_is_over_keeps_no_file_open(tmp_path, ended):
+    writer = LogWriter(flush_every_s=0.01)
+    log = writer.log("t", str(tmp_path / "t"))
+    writer.row(log, JSON | CSV | TBX, {"n": 1})
+    writer.flush(10)
+    if ended:
+        writer.end("t")
+        writer.flush(10)
+    assert len(writer._bench.open_files) == (0 if ended else 3)
+    assert len(writer.running) == (0 if ended else 1)
+    writer.close(10)
+
+
+def test_an_order_that_fails_does_not_end_the_thread(tmp_path):
+    writer = LogWriter(flush_every_s=0.01)
+    log = writer.log("t", str(tmp_path / "t"))
+    writer.order(log, lambda log, bench: 1 / 0)
+    writer.row(log, JSON, {"n": 1})
+    assert writer.close(10)
+    assert numbers(tmp_path / "t" / "result.json") == [1]
+    assert writer.take_problems() == (f"{tmp_path}/t: ZeroDivisionError: division by zero",)
+    assert writer.take_problems() == ()
+
+
+def test_files_are_caught_up_from_the_store_after_a_crash(tmp_path):
+    rows = [{"n": n, "training_iteration": n} for n in range(1, 6)]
+    folder = tmp_path / "t"
+    folder.mkdir()
+    (folder / "result.json").write_bytes(b'{"n":1,"training_iteration":1}\n{"n":2,"trai')
+    (folder / "progress.csv").write_bytes(b"n,training_iteration\r\n1,1\r\n2,2\r\n3,3\r\n7,7\r\n")
+    writer = LogWriter(flush_every_s=0.01)
+    writer.catch_up(writer.log("t", str(folder)), JSON | CSV, rows)
+    assert writer.close(10)
+    assert numbers(folder / "result.json") == [1, 2, 3, 4, 5]
+    table = (folder / "progress.csv").read_bytes()
+    assert table == b"n,training_iteration\r\n1,1\r\n2,2\r\n3,3\r\n4,4\r\n5,5\r\n"
