@@ -156,6 +156,7 @@ class LogWriter:
             except Exception as error:
                 logger.exception("log writer")
                 self._complain("log files", error)
+            self._answer()  # also after an error: who waits for a flush must not wait in vain
             if is_last and not self._queue:
                 self._bench.open_files.close_all()
                 self._thread = None  # a row that comes later begins another one
