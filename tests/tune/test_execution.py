@@ -62,6 +62,8 @@ def test_an_experiment_runs_on_real_processes_and_bad_trials_stop_early(tmp_path
     iterations = [t.last_result["training_iteration"] for t in state.trials.values()]
     assert (len(iterations), {t.status for t in state.trials.values()}) == (12, {"TERMINATED"})
     assert max(iterations) == 9 > min(iterations)
+    steps = [hook for hook, *_ in state.hooks.fired if hook.startswith("on_step")]
+    assert steps == ["on_step_begin", "on_step_end"] * state.iteration
 
 
 def test_a_stopped_driver_goes_on_in_a_new_process_with_every_trial_once(tmp_path, engine):

@@ -63,7 +63,10 @@ class Execution:
         return self._state
 
     def _step(self) -> bool:
+        state = self._state
+        state.hooks.fire("on_step_begin", iteration=state.iteration, trials=state.roster.order)
         goes_on = self._controller.step()
+        state.hooks.fire("on_step_end", iteration=state.iteration, trials=state.roster.order)
         superfluous = self._controller.take_deletable()
         if superfluous:
             self._discard(superfluous)
