@@ -159,7 +159,7 @@ def test_no_process_outlives_a_driver_killed_with_9(tmp_path, how):
     took = time.monotonic() - killed_at
     driver.communicate()
     assert [pid for pid in pids if not is_gone(pid)] == []
-    assert took < 2.0
+    assert took < 10.0  # tens of milliseconds on a quiet machine
 
 
 def draws(config):
