@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
 
 from muster.errors import TuneError
-from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.callback import Callback
+from muster.tune.config import FailureConfig, RunConfig, TuneConfig
 from muster.tune.schedulers import ASHAScheduler
 from muster.tune.search.space import grid_search, uniform
 from muster.tune.tuner import Tuner
@@ -21,6 +24,17 @@ def make_train():
             report({"score": config["x"] * (step + 1)})
 
     return train
+
+
+class Impatient(Callback):
+    """Presses Ctrl-C when three trials are done."""
+
+    seen = 0
+
+    def on_trial_complete(self, iteration, trials, trial, **info):
+        self.seen += 1
+        if self.seen == 3:
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_fit_finds_the_best_configuration_and_writes_rays_files(tmp_path):
@@ -56,36 +70,71 @@ def test_a_failing_trial_is_a_result_with_its_error_and_the_others_go_on(tmp_pat
 
 
 def test_an_interrupted_experiment_goes_on_with_every_trial_once(tmp_path):
-    import os
-    import signal
-
-    from muster.tune.callback import Callback
-
-    class Impatient(Callback):
-        seen = 0
-
-        def on_trial_complete(self, iteration, trials, trial, **info):
-            self.seen += 1
-            if self.seen == 3:
-                os.kill(os.getpid(), signal.SIGINT)
-
     train = make_train()
     first = Tuner(
         train,
         param_space={"x": uniform(0.0, 1.0)},
-        tune_config=TuneConfig(metric="score", mode="max", num_samples=8, scheduler=ASHAScheduler(max_t=4)),
+        tune_config=TuneConfig(metric="score", mode="max", num_samples=24, scheduler=ASHAScheduler(max_t=4)),
         run_config=RunConfig(name="e", storage_path=str(tmp_path), callbacks=[Impatient()]),
     )
     half = first.fit()
     done = {r.metrics["trial_id"]: r.config for r in half if r.metrics.get("done")}
-    assert 3 <= len(done) < 8
+    assert 3 <= len(done) < 24
     assert Tuner.can_restore(tmp_path / "e")
     second = Tuner.restore(tmp_path / "e", train)
     second._run.callbacks = []
     grid = second.fit()
-    assert (len(grid), grid.num_errors) == (8, 0)
+    assert (len(grid), grid.num_errors) == (24, 0)
     after = {r.metrics["trial_id"]: r.config for r in grid}
     assert {trial: after[trial] for trial in done} == done
+
+
+def test_optuna_searches_and_goes_on_after_an_interruption(tmp_path):
+    from muster.tune.search.optuna.optuna_search import OptunaSearch
+
+    train = make_train()
+    tuner = Tuner(
+        train,
+        param_space={"x": uniform(0.0, 1.0)},
+        tune_config=TuneConfig(
+            metric="score",
+            mode="max",
+            num_samples=16,
+            max_concurrent_trials=2,
+            search_alg=OptunaSearch(seed=1),
+        ),
+        run_config=RunConfig(name="o", storage_path=str(tmp_path), callbacks=[Impatient()]),
+    )
+    half = tuner.fit()
+    assert 3 <= len(half) < 16
+    again = Tuner.restore(tmp_path / "o", train)
+    again._run.callbacks = []
+    grid = again.fit()
+    assert (len(grid), grid.num_errors) == (16, 0)
+    assert {r.config["x"] for r in half} < {r.config["x"] for r in grid}
+
+
+def test_fail_fast_raise_gives_the_trials_own_exception(tmp_path):
+    def train(config):
+        raise KeyError("mine")
+
+    tuner = Tuner(
+        train,
+        run_config=RunConfig(
+            name="e", storage_path=str(tmp_path), failure_config=FailureConfig(fail_fast="raise")
+        ),
+    )
+    with pytest.raises(KeyError, match="mine"):
+        tuner.fit()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"engine": "ray"}, {"storage_path": "s3://b/p"}, {"progress_reporter": object()}]
+)
+def test_what_is_not_built_is_refused_and_not_ignored(tmp_path, changes):
+    run = RunConfig(**{"name": "e", "storage_path": str(tmp_path), **changes})
+    with pytest.raises(TuneError, match="not built yet"):
+        Tuner(make_train(), run_config=run).fit()
 
 
 def test_what_cannot_be_run_is_said_at_once(tmp_path):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from muster.tune.logger.csv import CSVLoggerCallback
@@ -13,15 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["CSVLoggerCallback", "JsonLoggerCallback", "LoggerCallback", "TBXLoggerCallback"]
 
-_HOMES = {
-    "CSVLoggerCallback": "csv",
-    "JsonLoggerCallback": "json",
-    "LoggerCallback": "logger",
-    "TBXLoggerCallback": "tensorboard",
-}
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - any of the names above
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "CSVLoggerCallback": ".csv",
+        "JsonLoggerCallback": ".json",
+        "LoggerCallback": ".logger",
+        "TBXLoggerCallback": ".tensorboard",
+    },
+)
