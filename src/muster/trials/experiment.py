@@ -49,7 +49,7 @@ class ExperimentState:
         self.stopper = plugins.stopper
         self.hooks = plugins.hooks
         self.directory_for = directory_for  # below the experiment's; asked once per trial
-        self.roster = Roster(capacity)
+        self.roster = Roster(capacity, settings.experiment_dir)
         self.view = ControllerView(self.roster, plugins.search)
         self.iteration = 0
         self.is_stopping = False  # no new trials; the running ones are being ended

@@ -62,6 +62,7 @@ class Trial:
         "custom_trial_name",
         "error_filename",
         "evaluated_params",
+        "experiment_dir",
         "experiment_tag",
         "export_formats",
         "intent",
@@ -113,6 +114,7 @@ class Trial:
         self.custom_trial_name: str | None = None
         self.custom_dirname: str | None = None
         self.relative_logdir: str | None = None
+        self.experiment_dir = ""  # set when the trial is added to an experiment; not part of its saved state
         self.location: Mapping[str, Any] = {}  # pid, hostname, node_ip of its process
         self.start_time: float | None = None
         self.num_failures = 0
@@ -143,6 +145,13 @@ class Trial:
     def checkpoint(self) -> CheckpointRef | None:
         """The newest checkpoint that was retained."""
         return max(self.checkpoints, key=lambda c: c.index, default=None)
+
+    @property
+    def local_path(self) -> str | None:
+        """The trial's directory on this machine; None before it was added to an experiment."""
+        return f"{self.experiment_dir}/{self.relative_logdir}" if self.relative_logdir else None
+
+    path = logdir = local_dir = local_path  # the other names scripts and callbacks read
 
     def move(self, target: TrialState) -> None:
         """Take one hop of the table; a self transition is nothing."""

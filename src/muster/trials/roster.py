@@ -13,24 +13,27 @@ from muster.trials.states import FINISHED, HAS_PROCESS, TrialState
 class Roster:
     """Keeps the indexes true: all state changes go through `move`."""
 
-    def __init__(self, capacity: Mapping[str, float]) -> None:
+    def __init__(self, capacity: Mapping[str, float], experiment_dir: str = "") -> None:
         self.trials: dict[str, Trial] = {}
         self.order: list[Trial] = []  # the same, as the list that callbacks are given
         self.live: dict[str, Trial] = {}  # not finished
         self.pending: dict[str, Trial] = {}  # in the order in which they began to wait
         self.paused: dict[str, Trial] = {}
+        self.experiment_dir = experiment_dir
         self.capacity = Resources.of(capacity)
         self._used = EMPTY
         self._sizes: dict[PlacementGroupFactory, Resources] = {}
         self._held: dict[str, Resources] = {}  # what each trial with a process holds
 
     def add(self, trial: Trial) -> None:
+        trial.experiment_dir = self.experiment_dir
         self.trials[trial.trial_id] = trial
         self.order.append(trial)
         self._index(trial)
 
     def enlist(self, trial: Trial, *, is_waiting: bool) -> None:
         """Restore: a trial in whatever state; those that wait are queued by `enqueue`, in their old order."""
+        trial.experiment_dir = self.experiment_dir
         self.trials[trial.trial_id] = trial
         self.order.append(trial)
         if not is_waiting:
