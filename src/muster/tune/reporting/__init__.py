@@ -1,0 +1,18 @@
+"""What a person sees while an experiment runs. The tuner calls `reporter_for`; nothing here decides anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from muster.base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from muster.tune.reporting.choose import reporter_for
+    from muster.tune.reporting.info import RunInfo
+    from muster.tune.reporting.reporter import Reporter
+
+__all__ = ["Reporter", "RunInfo", "reporter_for"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__, {"Reporter": ".reporter", "RunInfo": ".info", "reporter_for": ".choose"}
+)

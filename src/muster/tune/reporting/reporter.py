@@ -1,0 +1,46 @@
+"""Reporter: the base of all that show an experiment; by itself it is silent (`verbose=0`).
+
+A Callback with four more calls, made by the tuner around the run. It overrides no hook, so a silent
+experiment pays nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from muster.tune.callback import Callback
+from muster.tune.reporting.ending import resume_lines
+
+if TYPE_CHECKING:
+    from muster.trials.model import Trial
+    from muster.tune.reporting.info import RunInfo
+
+
+class Reporter(Callback):
+    """Shows nothing, except how to go on after Ctrl-C: that goes to standard error."""
+
+    info: RunInfo
+
+    def begin(self, info: RunInfo) -> None:
+        """Before the first trial and before worker processes start."""
+        self.info = info
+
+    def note(self, text: str) -> None:
+        """A line for the person, such as a warning; may be called between `begin` and `end`."""
+        _tell(f"{text}\n")
+
+    def end(self, *, interrupted: bool, trials: Sequence[Trial]) -> None:
+        """After the last trial, or when somebody stopped the run."""
+        if interrupted:
+            _tell("\n".join(resume_lines(self.info, trials)) + "\n")
+
+    def abort(self) -> None:
+        """An exception leaves the run: give the terminal back. May be called at any time, also twice."""
+
+
+def _tell(text: str, stream: TextIO | None = None) -> None:
+    target = stream or sys.stderr
+    target.write(text)
+    target.flush()
