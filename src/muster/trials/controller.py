@@ -51,10 +51,12 @@ class TrialController:
         self._log_warnings()
         return not state.is_finished
 
-    def save(self, trials: bytes, plugins: Mapping[str, bytes]) -> None:
+    def save(
+        self, trials: bytes, plugins: Mapping[str, bytes], statuses: Mapping[str, str] | None = None
+    ) -> None:
         """A new starting point for restore; stands for everything handled so far."""
         self._write_down()
-        self._store.snapshot(trials, plugins)
+        self._store.snapshot(trials, plugins, statuses)
 
     def take_deletable(self) -> tuple[CheckpointRef, ...]:
         """Checkpoints nothing can need again, for whoever deletes directories."""

@@ -74,7 +74,7 @@ class Lifecycle:
                 trial_dir=f"{settings.experiment_dir}/{trial.relative_logdir}",
                 experiment_name=settings.name,
                 experiment_tag=trial.experiment_tag,
-                checkpoint=trial.checkpoint,
+                checkpoint=trial.checkpoint or _given(trial.restore_path),
                 checkpoint_index=trial.checkpoint_index,
                 log_to_file=trial.log_to_file,
                 may_reuse=settings.reuse_actors,
@@ -248,3 +248,8 @@ class Lifecycle:
     def _tell(self, hook: str, trial: Trial, **info: object) -> None:
         state = self._state
         state.hooks.fire(hook, iteration=state.iteration, trials=state.roster.order, trial=trial, **info)
+
+
+def _given(restore_path: str | None) -> CheckpointRef | None:
+    """A checkpoint of the user's own, for a trial that has none yet."""
+    return None if restore_path is None else CheckpointRef(path=restore_path, index=-1)

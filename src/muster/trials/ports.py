@@ -51,8 +51,13 @@ class TrialStore(Protocol):
         """Durable against kill -9 when it returns; all or none."""
         ...
 
-    def snapshot(self, trials: bytes, plugins: Mapping[str, bytes]) -> None:
-        """Replace the saved state: it stands for every fact appended so far."""
+    def snapshot(
+        self, trials: bytes, plugins: Mapping[str, bytes], statuses: Mapping[str, str] | None = None
+    ) -> None:
+        """Replace the saved state: it stands for every fact appended so far.
+
+        `statuses`: Ray's status of trials that have not ended, where the facts alone cannot tell readers.
+        """
         ...
 
     def load(self) -> SavedExperiment: ...

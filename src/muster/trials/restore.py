@@ -17,6 +17,7 @@ from muster.trials.events import CheckpointSaved, TrialExited, TrialReported, Tr
 from muster.trials.experiment import ExperimentState
 from muster.trials.facts import ExperimentEnded, Fact, SearchExhausted, TrialAdmitted, TrialCreated
 from muster.trials.model import CheckpointRef, Trial
+from muster.trials.plugins import Hooks
 from muster.trials.states import HAS_PROCESS, TrialState
 
 PICTURE_VERSION = 1
@@ -55,24 +56,37 @@ def picture(state: ExperimentState) -> dict[str, Any]:
 
 
 def revive(
-    state: ExperimentState, seen: Mapping[str, Any] | None, facts: Iterable[Fact], make_trial: MakeTrial
+    state: ExperimentState,
+    seen: Mapping[str, Any] | None,
+    facts: Iterable[Fact],
+    make_trial: MakeTrial,
+    witness: Hooks | None = None,
+    on_loaded: Callable[[], None] = lambda: None,
 ) -> None:
-    """Bring a fresh state, whose plug-ins have been restored, to where it can go on.
+    """Bring a fresh state to where it can go on; its plug-ins are restored before this, or by `on_loaded`.
 
-    Every trial that had a process waits again, from its newest checkpoint.
+    Every trial that had a process waits again, from its newest checkpoint. `witness` hears the hooks of the
+    facts that are handled again, which callbacks are not called for. `on_loaded` is called when the trials of
+    the picture are there and no fact has been handled yet.
     """
-    replay(state, seen, facts, make_trial)
+    replay(state, seen, facts, make_trial, witness, on_loaded)
     settle(state)
 
 
 def replay(
-    state: ExperimentState, seen: Mapping[str, Any] | None, facts: Iterable[Fact], make_trial: MakeTrial
+    state: ExperimentState,
+    seen: Mapping[str, Any] | None,
+    facts: Iterable[Fact],
+    make_trial: MakeTrial,
+    witness: Hooks | None = None,
+    on_loaded: Callable[[], None] = lambda: None,
 ) -> None:
     """Exactly where the facts end: trials that had a process are shown as having it."""
-    hooks, state.hooks = state.hooks, _Silence()
+    hooks, state.hooks = state.hooks, witness or _Silence()
     try:
         if seen is not None:
             _load(state, seen, make_trial)
+        on_loaded()
         for fact in facts:
             _repeat(state, fact, make_trial)
         state.take_facts()

@@ -6,8 +6,9 @@ the rarer it is done, so that it never costs more than a twentieth of the time.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -17,11 +18,26 @@ from muster.stores import trial_values
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointRef
+from muster.trials.plugins import Hooks
 from muster.trials.ports import Engine, SavedExperiment, TrialStore
 from muster.trials.restore import MakeTrial, picture, revive
+from muster.tune.plugin_state import PluginState
 
 SAVE_SHARE = 20.0  # times the duration of the last save
 MIN_SAVE_PERIOD_S = 1.0
+LOG_PATIENCE_S = 2.0
+
+
+class Logs(Protocol):
+    """Whoever writes the result files, off the control thread."""
+
+    def mark(self) -> threading.Event:
+        """Set once everything that was handed over so far is written, or could not be."""
+        ...
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait for it; False: something is not written."""
+        ...
 
 
 class Execution:
@@ -35,9 +51,16 @@ class Execution:
         store: TrialStore,
         clock: Clock,
         discard: Callable[[Sequence[CheckpointRef]], None] = lambda refs: None,
+        logs: Logs | None = None,
     ) -> None:
-        """`discard` is given checkpoints that nothing can need again; it must not block."""
+        """`discard` is given checkpoints that nothing can need again; it must not block.
+
+        `logs` writes the results to files: a snapshot, which drops results from the store, waits for it.
+        """
+        self._logs = logs
+        self._mark: threading.Event | None = None  # set once the rows before it are in their files
         self._state = state
+        self._callbacks = state.hooks  # those of the state are others while facts are replayed
         self._discard = discard
         self._engine = engine
         self._store = store
@@ -45,19 +68,25 @@ class Execution:
         self._controller = TrialController(state, engine=engine, store=store, clock=clock)
         self._save_at = float("-inf")
 
-    def resume(self, saved: SavedExperiment, make_trial: MakeTrial) -> None:
+    def resume(self, saved: SavedExperiment, make_trial: MakeTrial, witness: Hooks | None = None) -> None:
         """Stand where an earlier process stood; its plug-ins were built anew and are restored here."""
-        for name, plugin in self._plugins().items():
-            if name in saved.plugins:
-                plugin.restore_state(saved.plugins[name])
         seen = None if saved.snapshot is None else decode_picture(saved.snapshot)
-        revive(self._state, seen, saved.facts, make_trial)
+        revive(self._state, seen, saved.facts, make_trial, witness, lambda: self._restore(saved))
+
+    def _restore(self, saved: SavedExperiment) -> None:
+        for name, plugin in self._plugins().items():
+            if name not in saved.plugins:
+                continue
+            if isinstance(plugin, PluginState):  # a user's scheduler may hold trials
+                plugin.restore_state(saved.plugins[name], self._state.roster.trials)
+            else:
+                plugin.restore_state(saved.plugins[name])
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> ExperimentState:
         """To the end, or until somebody wants to stop; either way everything is saved."""
         self._save()  # before the first suggestion: replay starts from the searcher's first random state
         while not should_stop() and self._step():
-            if self._clock.monotonic() >= self._save_at:
+            if self._clock.monotonic() >= self._save_at and self._logs_are_near():
                 self._save()
         self._save()
         return self._state
@@ -72,10 +101,26 @@ class Execution:
             self._discard(superfluous)
         return goes_on
 
+    def _logs_are_near(self) -> bool:
+        """Let the log writer come close first, without waiting, so that `_save` has little to wait for."""
+        if self._logs is None:
+            return True
+        if self._mark is None:
+            self._mark = self._logs.mark()
+        return self._mark.is_set()
+
     def _save(self) -> None:
+        """Skipped when results cannot be brought to their files: then the store has to keep them."""
         began = self._clock.monotonic()
-        states = {name: plugin.save_state() for name, plugin in self._plugins().items()}
-        self._controller.save(encode_picture(picture(self._state)), states)
+        self._mark = None
+        if self._logs is not None and not self._logs.flush(LOG_PATIENCE_S):
+            self._save_at = began + SAVE_SHARE * LOG_PATIENCE_S
+            return
+        saved = {name: plugin.save_state() for name, plugin in self._plugins().items()}
+        states = {name: state for name, state in saved.items() if state is not None}
+        # Facts alone cannot tell readers who is paused, or waits for another try.
+        statuses = {trial.trial_id: trial.status for trial in self._state.roster.live.values()}
+        self._controller.save(encode_picture(picture(self._state)), states, statuses)
         now = self._clock.monotonic()
         self._save_at = now + max(MIN_SAVE_PERIOD_S, SAVE_SHARE * (now - began))
 
@@ -84,6 +129,7 @@ class Execution:
         candidates: dict[str, object] = {"search": self._state.search, "scheduler": self._state.scheduler}
         if self._state.stopper is not None:
             candidates["stopper"] = self._state.stopper
+        candidates["callbacks"] = self._callbacks
         return {name: each for name, each in candidates.items() if hasattr(each, "save_state")}
 
 

@@ -105,14 +105,19 @@ class LogWriter:
             told.append(f"{dropped} results were not logged: the disk could not keep up")
         return tuple(told)
 
+    def mark(self) -> threading.Event:
+        """Set once everything so far is in its file, or could not be written."""
+        ticket = threading.Event()
+        if self._thread is None:
+            ticket.set()
+        else:
+            self._queue.append((_NOBODY, 0, lambda _, __: self._tickets.append(ticket), 0.0))
+            self._wake.set()
+        return ticket
+
     def flush(self, timeout_s: float = 30.0) -> bool:
         """Wait until everything so far is in its file; False when it is not (see `take_problems`)."""
-        if self._thread is None:
-            return not self._stuck
-        ticket = threading.Event()
-        self._queue.append((_NOBODY, 0, lambda _, __: self._tickets.append(ticket), 0.0))
-        self._wake.set()
-        return ticket.wait(timeout_s) and not self._stuck
+        return self.mark().wait(timeout_s) and not self._stuck
 
     def close(self, timeout_s: float = 30.0) -> bool:
         """Write everything, then end the thread. Safe to call twice; False when something is not written."""

@@ -1,0 +1,104 @@
+"""Result files after a crash: what the store knows and the files may lack, written once more.
+
+A `Witness` hears the facts that a restore replays; what it heard then goes to the LogWriter, so that every
+result is in the files once: rows after a restart replace those that the restart made void.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from muster.tune.logger.failure_files import failure_text
+from muster.tune.logger.placement import restored_iteration, trial_directory
+from muster.tune.logger.repair import iteration_of
+from muster.tune.logger.trial_log import ERRORS
+
+if TYPE_CHECKING:
+    from muster.trials.events import TrialFailure
+    from muster.trials.model import Trial
+    from muster.tune.logger.trial_log import Bench, TrialLog
+    from muster.tune.logger.writer import LogWriter
+
+
+class _Heard:
+    """What happened to one trial after the last snapshot."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.base: int | None = None  # rows up to here are in the files; later ones are written again
+        self.is_sure = True  # False: iterations do not tell which rows are which
+        self.rows: list[dict[str, Any]] = []
+        self.failures: list[tuple[int, TrialFailure]] = []
+
+    def started(self) -> None:
+        iteration = restored_iteration(self.trial)
+        if iteration is None:
+            self.is_sure = False
+            return
+        self.rows = [row for row in self.rows if iteration_of(row) <= iteration]
+        self._lower(iteration)
+
+    def reported(self, row: dict[str, Any]) -> None:
+        iteration = iteration_of(row)
+        self.is_sure = self.is_sure and iteration > 0
+        self._lower(iteration - 1)
+        self.rows.append(row)
+
+    def _lower(self, iteration: int) -> None:
+        self.base = iteration if self.base is None else min(self.base, iteration)
+
+
+class Witness:
+    """Hooks that only listen."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, _Heard] = {}
+
+    def fire(self, hook: str, **info: Any) -> None:  # noqa: ANN401 - Ray's hook arguments
+        if hook == "on_trial_result":
+            self._of(info["trial"]).reported(dict(info["result"]))
+        elif hook == "on_trial_start":
+            self._of(info["trial"]).started()
+        elif hook == "on_trial_failure":
+            trial = info["trial"]
+            self._of(trial).failures.append((trial.num_failures, info["failure"]))
+
+    def tell(self, writer: LogWriter, kinds: int, experiment_dir: str, at: float) -> None:
+        """Hand everything over; trials that run again close their files by themselves."""
+        for heard in self._heard.values():
+            trial = heard.trial
+            log = writer.log(trial.trial_id, trial_directory(experiment_dir, trial))
+            if kinds and heard.is_sure and heard.base is not None:
+                writer.start(log, kinds, trial.config, heard.base)
+                for row in heard.rows:
+                    writer.row(log, kinds, row)
+            elif kinds and heard.rows:
+                writer.catch_up(log, kinds, heard.rows)
+            for number, failure in heard.failures:
+                writer.order(log, _Failed(number, failure, at))
+            if trial.is_finished():
+                writer.end(trial.trial_id)
+
+    def _of(self, trial: Trial) -> _Heard:
+        found = self._heard.get(trial.trial_id)
+        if found is None:
+            found = self._heard[trial.trial_id] = _Heard(trial)
+        return found
+
+
+class _Failed:
+    """An order to the writer: a failure that is written unless it is there."""
+
+    def __init__(self, number: int, failure: TrialFailure, at: float) -> None:
+        self._number, self._failure, self._at = number, failure, at
+
+    def __call__(self, log: TrialLog, bench: Bench) -> None:
+        try:
+            with open(os.path.join(log.directory, ERRORS), encoding="utf-8", errors="replace") as stream:
+                if f"Failure # {self._number} (" in stream.read():
+                    return
+        except FileNotFoundError:
+            pass
+        text = failure_text(self._number, self._failure, self._at).encode("utf-8", "replace")
+        log.fail(text, self._failure.exception)

@@ -1,0 +1,87 @@
+"""Place: where one experiment's files are made, and where they end up when that is not this machine.
+
+Local storage is written in place. Remote storage has a directory here that is copied there in the background;
+whichever of the two has seen more of the experiment is the one that is gone on with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+from muster.errors import StoreError, TuneError
+from muster.stores.storage import Storage
+from muster.stores.trial_reading import STORE_NAME, open_trials
+
+STAGING = "~/.cache/muster/experiments"  # XDG's place for what can be fetched again
+
+
+class Place:
+    """The experiment `name` at `storage_path`: a local path, an fsspec URL, or a path on a file system."""
+
+    def __init__(self, storage_path: str, name: str, filesystem: Any = None) -> None:  # noqa: ANN401 - fsspec
+        self.storage = Storage(storage_path, filesystem).below(name)
+        self.filesystem = filesystem
+        self.is_remote = not self.storage.is_local
+        if self.is_remote:
+            digest = hashlib.sha256(self.storage.uri.encode()).hexdigest()[:12]
+            self.directory = Path(os.path.expanduser(STAGING), digest, name)
+        else:
+            self.directory = self.storage.path
+
+    @property
+    def address(self) -> str:
+        """What people are told, and what `restore` takes."""
+        return self.storage.uri
+
+    def prepare(self) -> None:
+        """Make the directory and see now, not after an hour, whether both places can be written."""
+        try:
+            self.storage.validate()
+            self.directory.mkdir(parents=True, exist_ok=True)
+            _try_writing(self.directory)
+        except (OSError, StoreError) as error:
+            raise TuneError(
+                f"the experiment cannot be written to {self.address}: {error}. Choose another place with "
+                "RunConfig(storage_path=...), or make this one writable"
+            ) from error
+
+    def fetch(self) -> None:
+        """Before a restore: bring what the storage knows here, unless this machine knows more."""
+        if not self.is_remote:
+            return
+        here, there = _seen(self.directory), self._seen_there()
+        if there <= here:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for suffix in ("-wal", "-shm"):
+            Path(self.directory, STORE_NAME + suffix).unlink(missing_ok=True)
+        self.storage.download_dir("", self.directory)
+
+    def _seen_there(self) -> int:
+        import tempfile
+
+        if not self.storage.exists(STORE_NAME):
+            return -1
+        with tempfile.TemporaryDirectory(prefix="muster-") as folder:
+            Path(folder, STORE_NAME).write_bytes(self.storage.read(STORE_NAME))
+            return _seen(Path(folder))
+
+
+def _seen(directory: Path) -> int:
+    """How many facts a copy of the store holds; -1 when there is none that can be read."""
+    if not (directory / STORE_NAME).is_file():
+        return -1
+    try:
+        with open_trials(directory) as reader:
+            return reader.appended()
+    except StoreError:
+        return -1
+
+
+def _try_writing(directory: Path) -> None:
+    probe = directory / f".muster_probe_{os.getpid()}"
+    probe.write_bytes(b"")
+    probe.unlink()
