@@ -43,6 +43,11 @@ EXPR_PARAM_PICKLE_FILE = "params.pkl"
 EXPR_ERROR_FILE = "error.txt"
 EXPR_ERROR_PICKLE_FILE = "error.pkl"
 
+CONFIG_PREFIX = "config"
+DEFAULT_EXPERIMENT_NAME = "default"
+DEFAULT_EXPERIMENT_INFO_KEYS = ("trainable_name", EXPERIMENT_TAG, TRIAL_ID)
+DEFAULT_RESULT_KEYS = (TRAINING_ITERATION, TIME_TOTAL_S, MEAN_ACCURACY, MEAN_LOSS)
+
 # Filled in by us, hence not what a person looks for in a result.
 AUTO_RESULT_KEYS = (
     TIMESTAMP,

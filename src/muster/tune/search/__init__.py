@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         UNRESOLVED_SEARCH_SPACE,
         Searcher,
     )
+    from muster.tune.search.space import grid_search
 
 __all__ = [
     "UNDEFINED_METRIC_MODE",
@@ -31,6 +32,7 @@ __all__ = [
     "SearchGenerator",
     "Searcher",
     "create_searcher",
+    "grid_search",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -42,6 +44,7 @@ __getattr__, __dir__ = lazy_names(
         "SearchAlgorithm": ".search_algorithm",
         "SearchGenerator": ".search_generator",
         "create_searcher": ".create",
+        "grid_search": ".space",
         "Searcher": ".searcher",
         "UNDEFINED_METRIC_MODE": ".searcher",
         "UNDEFINED_SEARCH_SPACE": ".searcher",

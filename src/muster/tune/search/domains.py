@@ -23,9 +23,7 @@ class Domain:
     """A set of values and at most one way to draw from it."""
 
     default_sampler: Callable[[], Sampler] = Uniform
-
-    def __init__(self) -> None:
-        self.sampler: Sampler | None = None
+    sampler: Sampler | None = None
 
     def cast(self, value: Any) -> Any:  # noqa: ANN401 - what the user gets
         """A drawn value as the type users see."""

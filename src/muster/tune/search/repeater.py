@@ -81,7 +81,11 @@ class Repeater(Wrapper):
         """Intermediate results of repetitions have no common meaning, so they are not passed on."""
 
     def on_trial_complete(
-        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+        self,
+        trial_id: str,
+        result: dict[str, Any] | None = None,
+        error: bool = False,
+        **kwargs: Any,  # noqa: ANN401 - what Ray's callers add
     ) -> None:
         group = self._group_of.pop(trial_id, None)
         if group is None:

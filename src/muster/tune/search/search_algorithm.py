@@ -78,7 +78,12 @@ class SearchAlgorithm:
     def has_checkpoint(self, dirpath: str) -> bool:
         return newest_state_file(dirpath, self.state_file_prefix) is not None
 
-    def save_to_dir(self, dirpath: str, session_str: str = "default") -> None:
+    def save_to_dir(
+        self,
+        dirpath: str,
+        session_str: str = "default",
+        **kwargs: Any,  # noqa: ANN401 - what Ray's callers add
+    ) -> None:
         write_atomically(Path(dirpath) / f"{self.state_file_prefix}-{session_str}.json", self.save_state())
 
     def restore_from_dir(self, dirpath: str) -> None:

@@ -43,13 +43,14 @@ class ExperimentPlateauStopper(Stopper):
         if not math.isnan(value):  # it is not among the best
             insort(self._best, value if self._mode == "min" else -value)
             del self._best[self._top :]
-        self._plateau_results = self._plateau_results + 1 if self._is_plateau() else 0
+        self._plateau_results = self._plateau_results + 1 if self.has_plateaued() else 0
         return self.stop_all()
 
     def stop_all(self) -> bool:
         return self._plateau_results >= max(1, self._patience)
 
-    def _is_plateau(self) -> bool:
+    def has_plateaued(self) -> bool:
+        """Whether the best values are as close together as asked for; patience is not counted here."""
         return len(self._best) == self._top and spread(self._best) <= self._std
 
     def _to_plain(self) -> Plain:

@@ -1,0 +1,14 @@
+"""Questions about a finished or running experiment; loaded when first used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from muster.base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from muster.tune.analysis.experiment_analysis import ExperimentAnalysis
+
+__all__ = ["ExperimentAnalysis"]
+
+__getattr__, __dir__ = lazy_names(__name__, {"ExperimentAnalysis": ".experiment_analysis"})

@@ -1,0 +1,40 @@
+"""Ray's `tune.utils`: what scripts import from there. Each name is loaded when it is first used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from muster.base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from muster.tune.utils.dicts import deep_update, flatten_dict, merge_dicts, unflattened_lookup
+    from muster.tune.utils.gpu import wait_for_gpu
+    from muster.tune.utils.slowness import date_str, warn_if_slow
+    from muster.tune.utils.soundness import diagnose_serialization, validate_save_restore
+
+__all__ = [
+    "date_str",
+    "deep_update",
+    "diagnose_serialization",
+    "flatten_dict",
+    "merge_dicts",
+    "unflattened_lookup",
+    "validate_save_restore",
+    "wait_for_gpu",
+    "warn_if_slow",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "date_str": ".slowness",
+        "deep_update": ".dicts",
+        "diagnose_serialization": ".soundness",
+        "flatten_dict": ".dicts",
+        "merge_dicts": ".dicts",
+        "unflattened_lookup": ".dicts",
+        "validate_save_restore": ".soundness",
+        "wait_for_gpu": ".gpu",
+        "warn_if_slow": ".slowness",
+    },
+)
