@@ -33,8 +33,11 @@ class TrialController:
     def state(self) -> ExperimentState:
         return self._state
 
-    def step(self, timeout_s: float = 0.1) -> bool:
-        """One round over everything that is ready; False once the experiment is over."""
+    def step(self, timeout_s: float = 0.1, *, admits: bool = True) -> bool:
+        """One round over everything that is ready; False once the experiment is over.
+
+        Without `admits` no trial is suggested or started: whoever drives by hand asks for that separately.
+        """
         state = self._state
         later: list[EngineCommand] = []
         for event in self._engine.poll(timeout_s):
@@ -43,7 +46,7 @@ class TrialController:
                     self._engine.submit(command)
                 else:
                     later.append(command)
-        later.extend(state.advance(self._clock.now()))
+        later.extend(state.advance(self._clock.now(), admits=admits))
         self._write_down()
         for command in later:
             self._engine.submit(command)

@@ -84,11 +84,11 @@ class ExperimentState:
             case _:
                 assert_never(event)
 
-    def advance(self, at: float) -> list[EngineCommand]:
+    def advance(self, at: float, *, admits: bool = True) -> list[EngineCommand]:
         """Once per step, after its events: the end of everything, new trials, and who starts next."""
         if not self.is_stopping and self._should_end():
             self.end(at)
-        if not self.is_stopping:
+        if admits and not self.is_stopping:
             self._take_in(at)
             self._admit(at)
         return self.lifecycle.take()

@@ -84,17 +84,23 @@ class Execution:
 
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> ExperimentState:
         """To the end, or until somebody wants to stop; either way everything is saved."""
-        self._save()  # before the first suggestion: replay starts from the searcher's first random state
-        while not should_stop() and self._step():
-            if self._clock.monotonic() >= self._save_at and self._logs_are_near():
-                self._save()
-        self._save()
+        self.save()  # before the first suggestion: replay starts from the searcher's first random state
+        while not should_stop() and self.step():
+            pass
+        self.save()
         return self._state
 
-    def _step(self) -> bool:
+    def step(self, timeout_s: float = 0.1, *, admits: bool = True) -> bool:
+        """One round, and a save when it is due; False once the experiment is over."""
+        goes_on = self._round(timeout_s, admits)
+        if goes_on and self._clock.monotonic() >= self._save_at and self._logs_are_near():
+            self.save()
+        return goes_on
+
+    def _round(self, timeout_s: float, admits: bool) -> bool:
         state = self._state
         state.hooks.fire("on_step_begin", iteration=state.iteration, trials=state.roster.order)
-        goes_on = self._controller.step()
+        goes_on = self._controller.step(timeout_s, admits=admits)
         state.hooks.fire("on_step_end", iteration=state.iteration, trials=state.roster.order)
         superfluous = self._controller.take_deletable()
         if superfluous:
@@ -102,15 +108,18 @@ class Execution:
         return goes_on
 
     def _logs_are_near(self) -> bool:
-        """Let the log writer come close first, without waiting, so that `_save` has little to wait for."""
+        """Let the log writer come close first, without waiting, so that `save` has little to wait for."""
         if self._logs is None:
             return True
         if self._mark is None:
             self._mark = self._logs.mark()
         return self._mark.is_set()
 
-    def _save(self) -> None:
-        """Skipped when results cannot be brought to their files: then the store has to keep them."""
+    def save(self) -> None:
+        """A new starting point for restore.
+
+        Skipped when results cannot be brought to their files: then the store has to keep them.
+        """
         began = self._clock.monotonic()
         self._mark = None
         if self._logs is not None and not self._logs.flush(LOG_PATIENCE_S):

@@ -1,0 +1,180 @@
+"""OwnLoopEngine: an engine whose trials are run by the user's own loop. AskTell drives it.
+
+The lock-step protocol of `trials.ports.Engine`, without processes: what the loop says becomes an event, and
+every command is answered at once. Never waits, never computes.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from typing_extensions import assert_never
+
+from muster.base.clock import Clock
+from muster.engines.local.failures import of_verdict
+from muster.engines.local.pipe import is_plain, opened, portable
+from muster.engines.local.surroundings import hostname, node_ip
+from muster.engines.local.trial_session import refuse_tensors
+from muster.engines.local.verdict import failed
+from muster.session.checkpoint import Checkpoint
+from muster.session.progress import Progress, Signature, fill_result
+from muster.session.publish import checkpoint_name, publish_copy, publish_staged, staging_path
+from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
+from muster.trials.events import CheckpointSaved, EngineEvent, TrialExited, TrialReported, TrialStarted
+from muster.trials.model import CheckpointRef
+
+
+class OwnLoopEngine:
+    """Holds the trials that the loop was given and has not ended."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._events: list[EngineEvent] = []
+        self._where = {"pid": os.getpid(), "hostname": hostname(), "node_ip": node_ip()}
+        self.running: dict[str, RunningTrial] = {}
+        self.recalled: dict[str, None] = {}  # taken away while the loop was busy with them: it does not know
+
+    def capacity(self) -> Mapping[str, float]:
+        """One trial at a time, each of one CPU: whoever asks for more makes room for it."""
+        return {"CPU": 1.0}
+
+    def submit(self, command: EngineCommand) -> None:
+        match command:
+            case StartTrial():
+                self._start(command)
+            case ContinueTrial():
+                pass  # the loop is told by the answer to `tell`
+            case SaveTrial():
+                self._save(command.trial_id)
+            case StopTrial():
+                self._stop(command.trial_id)
+            case _:
+                assert_never(command)
+
+    def poll(self, timeout_s: float) -> Sequence[EngineEvent]:
+        events, self._events = self._events, []
+        return events
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether everything that happened has been polled."""
+        return not self._events
+
+    def close(self) -> None:
+        self.running.clear()
+
+    # what the loop says
+
+    def report(
+        self, trial_id: str, metrics: Mapping[str, Any], *, done: bool, checkpoint: Checkpoint | None
+    ) -> None:
+        """One result. Nothing has happened when this raises."""
+        running = self.running[trial_id]
+        at = self._clock.now()
+        own = _own_copy(metrics)
+        if done:
+            own["done"] = True
+        published = None if checkpoint is None else running.publish(checkpoint)
+        elapsed_s = self._clock.monotonic() - running.resumed_at
+        result = running.fill(own, elapsed_s, at, published)
+        running.resumed_at = self._clock.monotonic()
+        self._events.append(
+            TrialReported(trial_id=trial_id, at=at, result=result, checkpoint=running.last_saved)
+        )
+
+    def finish(self, trial_id: str) -> None:
+        """The loop is done with it, and has nothing more to say."""
+        self._exit(trial_id, is_done=True)
+
+    def fail(self, trial_id: str, error: BaseException) -> None:
+        self._exit(trial_id, error=error)
+
+    # how
+
+    def _start(self, command: StartTrial) -> None:
+        at = self._clock.now()
+        os.makedirs(command.trial_dir, exist_ok=True)
+        running = self.running[command.trial_id] = RunningTrial(command, self._where)
+        running.resumed_at = self._clock.monotonic()
+        self.recalled.pop(command.trial_id, None)
+        self._events.append(TrialStarted(trial_id=command.trial_id, at=at, location=dict(self._where)))
+
+    def _save(self, trial_id: str) -> None:
+        """A loop saves when it tells; asked in between, what it told last is the answer."""
+        running = self.running.get(trial_id)
+        if running is not None:
+            saved, at = running.last_saved, self._clock.now()
+            self._events.append(CheckpointSaved(trial_id=trial_id, at=at, checkpoint=saved))
+
+    def _stop(self, trial_id: str) -> None:
+        if trial_id in self.running:
+            self.recalled[trial_id] = None
+            self._exit(trial_id)
+
+    def _exit(self, trial_id: str, *, is_done: bool = False, error: BaseException | None = None) -> None:
+        del self.running[trial_id]
+        failure = None if error is None else of_verdict(failed(error))
+        at = self._clock.now()
+        self._events.append(TrialExited(trial_id=trial_id, at=at, failure=failure, is_done=is_done))
+
+
+class RunningTrial:
+    """One trial in the hands of the loop: its counters and its checkpoints."""
+
+    def __init__(self, command: StartTrial, where: Mapping[str, Any]) -> None:
+        self.command = command
+        self.progress = Progress()
+        self.resumed_at = 0.0
+        self.last_saved: CheckpointRef | None = None  # by the last report
+        self._index = command.checkpoint_index
+        self._who = Signature(trial_id=command.trial_id, config=dict(command.config))
+        self._who.pid, self._who.hostname, self._who.node_ip = (
+            where["pid"],
+            where["hostname"],
+            where["node_ip"],
+        )
+        if command.checkpoint is not None:
+            self.progress.resume(command.checkpoint.metrics)
+
+    def publish(self, checkpoint: Checkpoint) -> str:
+        """Copy it into the trial's directory, whole or not at all."""
+        if not isinstance(checkpoint, Checkpoint):
+            kind = type(checkpoint).__name__
+            raise TypeError(f"tell(checkpoint=...): must be a Checkpoint, not a {kind}; a directory becomes "
+                            "one by tune.Checkpoint.from_directory(path)")
+        place, name = self.command.trial_dir, checkpoint_name(self._index + 1)
+        if checkpoint._is_local:
+            target = publish_copy(checkpoint.path, place, name)
+        else:
+            target = publish_staged(checkpoint.to_directory(staging_path(place, name)), place, name)
+        self._index += 1
+        return target
+
+    def fill(self, own: dict[str, Any], elapsed_s: float, now: float, published: str | None) -> dict[str, Any]:
+        """The result with the automatic keys."""
+        stamp = self.progress.advance(own, elapsed_s=elapsed_s, now=now)
+        name = None if published is None else os.path.basename(published)
+        result = fill_result(own, stamp, self._who, now=now, checkpoint_name=name)
+        if published is None:
+            self.last_saved = None
+        else:
+            self.last_saved = CheckpointRef(path=published, index=self._index, metrics=dict(result))
+        return result
+
+
+def _own_copy(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What the loop does to its dict later does not concern us; TypeError for what cannot be stored."""
+    if is_plain(metrics):
+        return copy.deepcopy(dict(metrics))
+    refuse_tensors(metrics)
+    for key, value in metrics.items():
+        try:
+            portable(value)
+        except Exception as error:
+            kind = type(value).__name__
+            raise TypeError(f"tell: the value of {key!r} (a {kind}) cannot be pickled: {error}") from error
+    made: dict[str, Any] = opened(portable(dict(metrics)))
+    return made
