@@ -143,8 +143,10 @@ class RunningTrial:
         """Copy it into the trial's directory, whole or not at all."""
         if not isinstance(checkpoint, Checkpoint):
             kind = type(checkpoint).__name__
-            raise TypeError(f"tell(checkpoint=...): must be a Checkpoint, not a {kind}; a directory becomes "
-                            "one by tune.Checkpoint.from_directory(path)")
+            raise TypeError(
+                f"tell(checkpoint=...): must be a Checkpoint, not a {kind}; a directory becomes "
+                "one by tune.Checkpoint.from_directory(path)"
+            )
         place, name = self.command.trial_dir, checkpoint_name(self._index + 1)
         if checkpoint._is_local:
             target = publish_copy(checkpoint.path, place, name)
@@ -153,7 +155,9 @@ class RunningTrial:
         self._index += 1
         return target
 
-    def fill(self, own: dict[str, Any], elapsed_s: float, now: float, published: str | None) -> dict[str, Any]:
+    def fill(
+        self, own: dict[str, Any], elapsed_s: float, now: float, published: str | None
+    ) -> dict[str, Any]:
         """The result with the automatic keys."""
         stamp = self.progress.advance(own, elapsed_s=elapsed_s, now=now)
         name = None if published is None else os.path.basename(published)
