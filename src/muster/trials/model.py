@@ -10,12 +10,19 @@ from msgspec import Struct, field
 
 from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.states import FINISHED, PUBLIC, TRIAL_MACHINE, TrialState
+from muster.trials.statistics import DEBUG_METRICS, TRAINING_ITERATION, Statistics
+
+__all__ = [
+    "DEBUG_METRICS",
+    "DEFAULT_METRIC",
+    "TRAINING_ITERATION",
+    "CheckpointPolicy",
+    "CheckpointRef",
+    "FailurePolicy",
+    "Trial",
+]
 
 DEFAULT_METRIC = "_metric"
-TRAINING_ITERATION = "training_iteration"
-DEBUG_METRICS = frozenset(
-    {"trial_id", "experiment_id", "date", "timestamp", "pid", "hostname", "node_ip", "config"}
-)
 
 
 class CheckpointRef(Struct, frozen=True, kw_only=True):
@@ -71,8 +78,6 @@ class Trial:
         "location",
         "log_to_file",
         "max_failures",
-        "metric_analysis",
-        "metric_n_steps",
         "num_failures",
         "num_restore_failures",
         "pickled_error_filename",
@@ -81,6 +86,7 @@ class Trial:
         "restore_path",
         "start_time",
         "state",
+        "statistics",
         "stopping_criterion",
         "trainable_name",
         "trial_id",
@@ -123,8 +129,7 @@ class Trial:
         self.pickled_error_filename: str | None = None
         self.last_result: dict[str, Any] = {"trial_id": trial_id}
         self.last_result_time = float("-inf")
-        self.metric_analysis: dict[str, dict[str, float]] = {}
-        self.metric_n_steps: dict[str, dict[str, deque[float]]] = {}
+        self.statistics = Statistics()
         self.checkpoints: tuple[CheckpointRef, ...] = ()  # retained ones, worst first; kept by checkpoints.py
         self.checkpoint_index = -1  # of the newest checkpoint ever made
         for name, value in policies.items():
@@ -140,6 +145,16 @@ class Trial:
         return self.state in FINISHED or (
             self.state is TrialState.STOPPING and self.intent is TrialState.TERMINATED
         )
+
+    @property
+    def metric_analysis(self) -> dict[str, dict[str, float]]:
+        """`max, min, avg, last, last-5-avg, last-10-avg` of every flat metric; a copy."""
+        return self.statistics.analysis()
+
+    @property
+    def metric_n_steps(self) -> dict[str, dict[str, deque[float]]]:
+        """The last `5` and `10` values of every flat metric; a copy."""
+        return self.statistics.windows()
 
     @property
     def checkpoint(self) -> CheckpointRef | None:

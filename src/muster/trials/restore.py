@@ -7,7 +7,6 @@ with their random streams, answer as before; where one does not, the recorded fa
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -19,8 +18,9 @@ from muster.trials.facts import ExperimentEnded, Fact, SearchExhausted, TrialAdm
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.plugins import Hooks
 from muster.trials.states import HAS_PROCESS, TrialState
+from muster.trials.statistics import Statistics
 
-PICTURE_VERSION = 1
+PICTURE_VERSION = 2
 MakeTrial = Callable[[str, dict[str, Any], Mapping[str, Any], str], Trial]  # id, config, params, tag
 # Plain attributes that a trial is restored with; the rest comes from the template that makes it.
 _PLAIN = (
@@ -32,7 +32,6 @@ _PLAIN = (
     "pickled_error_filename",
     "last_result",
     "last_result_time",
-    "metric_analysis",
     "checkpoint_index",
     "custom_trial_name",
     "custom_dirname",
@@ -110,7 +109,6 @@ class _Silence:
 
 def _trial_record(trial: Trial) -> dict[str, Any]:
     record = {name: getattr(trial, name) for name in _PLAIN}
-    windows = {metric: {n: list(w) for n, w in each.items()} for metric, each in trial.metric_n_steps.items()}
     refs = [(c.path, c.index, dict(c.metrics)) for c in trial.checkpoints]
     return {
         **record,
@@ -120,7 +118,7 @@ def _trial_record(trial: Trial) -> dict[str, Any]:
         "experiment_tag": trial.experiment_tag,
         "state": trial.state.value,
         "intent": trial.intent.value,
-        "windows": windows,
+        "statistics": trial.statistics.saved(),
         "checkpoints": refs,
     }
 
@@ -148,14 +146,9 @@ def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial) -> Trial:
     for name in _PLAIN:
         setattr(trial, name, record[name])
     trial.state, trial.intent = TrialState(record["state"]), TrialState(record["intent"])
-    trial.metric_n_steps = windows_from(record["windows"])
+    trial.statistics = Statistics(record["statistics"])
     trial.checkpoints = tuple(CheckpointRef(path=p, index=i, metrics=m) for p, i, m in record["checkpoints"])
     return trial
-
-
-def windows_from(stored: Mapping[str, Mapping[str, list[float]]]) -> dict[str, Any]:
-    """The moving windows of metric statistics; their length is their name."""
-    return {metric: {n: deque(w, maxlen=int(n)) for n, w in each.items()} for metric, each in stored.items()}
 
 
 def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from muster.trials.model import DEBUG_METRICS, DEFAULT_METRIC, TRAINING_ITERATION, Trial
-
-_WINDOWS = (5, 10)
+from muster.trials.model import DEBUG_METRICS, DEFAULT_METRIC, Trial
 
 
 def flatten(result: Mapping[str, Any], delimiter: str = "/") -> dict[str, Any]:
@@ -48,35 +44,4 @@ def note_result(trial: Trial, result: dict[str, Any], flat: Mapping[str, Any], a
     """Make this the trial's last result and bring its metric statistics up to date."""
     trial.last_result = result
     trial.last_result_time = at
-    step = flat.get(TRAINING_ITERATION) or 1
-    for metric, value in flat.items():
-        if metric in DEBUG_METRICS or isinstance(value, (str, bytes)) or not _is_number(value):
-            continue
-        _note_metric(trial, metric, float(value), step)
-
-
-def _is_number(value: object) -> bool:
-    if isinstance(value, (int, float)):
-        return True
-    return hasattr(value, "__float__") and getattr(value, "ndim", 0) == 0
-
-
-def _note_metric(trial: Trial, metric: str, value: float, step: int) -> None:
-    known = trial.metric_analysis.get(metric)
-    if known is None:
-        windows = {str(n): deque((value,), maxlen=n) for n in _WINDOWS}
-        trial.metric_n_steps[metric] = windows
-        known = {"max": value, "min": value, "avg": value, "last": value}
-        trial.metric_analysis[metric] = known
-    else:
-        windows = trial.metric_n_steps[metric]
-        for window in windows.values():
-            window.append(value)
-        # NaN is no best value: the next number takes its place.
-        known["max"] = value if math.isnan(known["max"]) else max(known["max"], value)
-        known["min"] = value if math.isnan(known["min"]) else min(known["min"], value)
-        known["avg"] = ((step - 1) * known["avg"] + value) / step
-        known["last"] = value
-    for size in _WINDOWS:
-        window = windows[str(size)]
-        known[f"last-{size}-avg"] = sum(window) / len(window)
+    trial.statistics.note(flat)

@@ -1,0 +1,140 @@
+"""Statistics: best, average and last values of each metric of a trial. Noted at once, worked out when needed.
+
+A result costs one append; results are folded in together, column by column, when somebody looks or many wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+DEBUG_METRICS = frozenset(
+    {"trial_id", "experiment_id", "date", "timestamp", "pid", "hostname", "node_ip", "config"}
+)
+TRAINING_ITERATION = "training_iteration"
+_WINDOWS = (5, 10)
+_LONGEST = max(_WINDOWS)
+_MOST_WAITING = 64
+_FLOAT = frozenset({float})
+_LIGHT = frozenset({float, int, bool, str, type(None)})
+Flat = Mapping[str, Any]
+# What is kept of a metric: its only value so far, or [max, min, avg, the last ten values].
+Kept = float | list[Any]
+
+
+class Statistics:
+    """Of one trial. When and how results are folded in does not show: the numbers are equal."""
+
+    __slots__ = ("_kept", "_waiting")
+
+    def __init__(self, saved: Mapping[str, Kept] | None = None) -> None:
+        """`saved` is what `saved()` gave; it is taken over."""
+        self._kept: dict[str, Kept] = dict(saved or {})
+        self._waiting: list[Flat] = []
+
+    def note(self, flat: Flat) -> None:
+        """One more result; it must not be changed afterwards."""
+        # An array or a tensor in a result must not be kept alive: only its number, if it is one, waits.
+        self._waiting.append(flat if _LIGHT.issuperset(map(type, flat.values())) else _numbers_of(flat))
+        if len(self._waiting) >= _MOST_WAITING:
+            self._fold()
+
+    def saved(self) -> dict[str, Kept]:
+        """Everything, as plain data."""
+        self._fold()
+        return dict(self._kept)  # lists in it are replaced when a value is added, never changed
+
+    def analysis(self) -> dict[str, dict[str, float]]:
+        """`max, min, avg, last, last-5-avg, last-10-avg` of each metric."""
+        self._fold()
+        return {name: _analysed(kept) for name, kept in self._kept.items()}
+
+    def windows(self) -> dict[str, dict[str, deque[float]]]:
+        """The last five and the last ten values of each metric."""
+        self._fold()
+        found = {}
+        for name, kept in self._kept.items():
+            values = [kept] if isinstance(kept, float) else kept[3]
+            found[name] = {str(size): deque(values, maxlen=size) for size in _WINDOWS}
+        return found
+
+    def _fold(self) -> None:
+        rows, self._waiting = self._waiting, []
+        if not rows:
+            return
+        if any(rows[0].keys() != row.keys() for row in rows):
+            for row in rows:
+                self._fold_alike([row])
+        else:
+            self._fold_alike(rows)
+
+    def _fold_alike(self, rows: Sequence[Flat]) -> None:
+        """Results with the same keys."""
+        steps = [row.get(TRAINING_ITERATION) or 1 for row in rows]
+        for name in rows[0]:
+            if name not in DEBUG_METRICS:
+                column = [row[name] for row in rows]
+                if _FLOAT.issuperset(map(type, column)):
+                    self._add(name, column, steps)
+                else:
+                    found = [(number_of(value), step) for value, step in zip(column, steps, strict=True)]
+                    usable = [(number, step) for number, step in found if number is not None]
+                    self._add(name, [number for number, _ in usable], [step for _, step in usable])
+
+    def _add(self, name: str, values: list[float], steps: Sequence[int]) -> None:
+        if not values:
+            return
+        kept = self._kept.get(name)
+        if kept is None:
+            kept, values, steps = values[0], values[1:], steps[1:]
+        if values:
+            self._kept[name] = _extended(kept, values, steps)
+        else:
+            self._kept[name] = kept
+
+
+def number_of(value: Any) -> float | None:  # noqa: ANN401 - a user's
+    """What statistics are kept of: numbers of any kind, numpy's and torch's included; None for all else."""
+    kind = type(value)
+    if kind is float:
+        return value  # type: ignore[no-any-return]  # mypy does not follow `kind`
+    if kind is str or value is None or not hasattr(kind, "__float__") or getattr(value, "ndim", 0) != 0:
+        return None
+    try:
+        return float(value)
+    except (OverflowError, TypeError, ValueError):
+        return None
+
+
+def _numbers_of(flat: Flat) -> dict[str, float]:
+    found = {name: number_of(value) for name, value in flat.items()}
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def _extended(kept: Kept, values: Sequence[float], steps: Iterable[int]) -> list[Any]:
+    """With more values; exactly as if they had been added one by one."""
+    highest, lowest, average, last = (kept, kept, kept, [kept]) if isinstance(kept, float) else kept
+    if math.isnan(sum(values)) or math.isnan(highest) or math.isnan(lowest):
+        for value in values:  # NaN is no best value: the next number takes its place
+            highest = value if math.isnan(highest) else max(highest, value)
+            lowest = value if math.isnan(lowest) else min(lowest, value)
+    else:
+        highest, lowest = max(highest, *values), min(lowest, *values)
+    for value, step in zip(values, steps, strict=True):
+        average = ((step - 1) * average + value) / step
+    return [highest, lowest, average, [*last, *values][-_LONGEST:]]
+
+
+def _analysed(kept: Kept) -> dict[str, float]:
+    if isinstance(kept, float):
+        highest = lowest = average = kept
+        last = [kept]
+    else:
+        highest, lowest, average, last = kept
+    found = {"max": highest, "min": lowest, "avg": average, "last": last[-1]}
+    for size in _WINDOWS:
+        window = last[-size:]
+        found[f"last-{size}-avg"] = sum(window) / len(window)
+    return found
