@@ -12,6 +12,7 @@ from msgspec import Struct
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import Trial
 from muster.trials.states import TrialState
+from muster.trials.statistics import Statistics
 
 RESUME, RESTART, SKIP = "resume", "restart", "skip"
 
@@ -35,7 +36,7 @@ def apply_rules(
     at: float,
     forget: Callable[[Trial], None] = lambda trial: None,
 ) -> tuple[Trial, ...]:
-    """The trials that run again. `forget` is told of those whose earlier failures no longer count as theirs."""
+    """The trials that run again. `forget` is told of each whose earlier end no longer stands."""
     again = []
     for trial in tuple(state.roster.order):
         rule = rules.for_trial(trial)
@@ -61,11 +62,11 @@ def apply_rules(
 
 
 def begin_anew(state: ExperimentState, trial: Trial) -> None:
-    """As if it had never run. Its id and directory stay; its results and checkpoints make room for new ones."""
+    """As if it had never run. Its id and directory stay, its results and checkpoints do not."""
     state.give_up(trial.checkpoints)
     trial.checkpoints = ()
     trial.restore_path = None
     trial.last_result = {"trial_id": trial.trial_id}
     trial.last_result_time = float("-inf")
-    trial.metric_analysis, trial.metric_n_steps = {}, {}
+    trial.statistics = Statistics()
     trial.start_time = None
