@@ -11,7 +11,7 @@ import os
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -44,9 +44,17 @@ class Mirror:
     """Copies changed files below `source` to `storage`."""
 
     def __init__(
-        self, source: str | Path, storage: Storage, *, clock: Clock, pace: Pace | None = None
+        self,
+        source: str | Path,
+        storage: Storage,
+        *,
+        clock: Clock,
+        pace: Pace | None = None,
+        wanted: Callable[[str], bool] | None = None,
     ) -> None:
+        """`wanted` says of a file's name below `source` whether it is copied; None: all are."""
         self.source, self.storage = Path(source), storage
+        self._wanted = wanted or (lambda name: True)
         self.clock, self._pace = clock, pace or Pace()
         self._lock = threading.Lock()
         self._changed: dict[str, None] = {"": None}  # ordered; everything, at first
@@ -113,7 +121,7 @@ class Mirror:
             inside = local_sizes(place) if place.is_dir() else {"": 0}
             found.update("/".join(part for part in (name, file) if part) for file in inside)
         found.discard(STORE_NAME)
-        wanted = [file for file in sorted(found) if not _is_skipped(file)]
+        wanted = [file for file in sorted(found) if not _is_skipped(file) and self._wanted(file)]
         return [file for file in wanted if self._is_due(file, self._pace.again_s, everything)]
 
     def _is_due(self, name: str, again_s: float, everything: bool) -> bool:

@@ -5,6 +5,7 @@ Called by Tuner; decides nothing that the core decides. Nothing is started here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from muster.errors import TuneError
@@ -26,26 +27,33 @@ def template_of(
     param_space: dict[str, Any],
     tune: TuneConfig,
     run: RunConfig,
+    overrides: Mapping[str, Any] | None = None,
 ) -> TrialTemplate:
-    """What all trials of the experiment share."""
+    """What all trials of the experiment share; `overrides` are attributes that only tune.run() has."""
+    more = dict(overrides or {})
+    given = more.pop("resources_per_trial", None)
     return TrialTemplate(
         trainable_name=trainable_name(trainable),
         param_space=param_space,
         num_samples=tune.num_samples,
-        resources=trial_resources(trainable),
+        resources=trial_resources(trainable, given),
         stopping_criterion=resolve_stop(run.stop).criteria,
         max_failures=run.failure_config.max_failures if run.failure_config else 0,
         checkpoint_policy=checkpoint_policy(trainable, run.checkpoint_config),
         log_to_file=log_files(run.log_to_file),
         trial_name_creator=tune.trial_name_creator,
         trial_dirname_creator=tune.trial_dirname_creator,
+        **more,
     )
 
 
-def settings_of(name: str, directory: str, tune: TuneConfig, run: RunConfig, ahead: int) -> Settings:
+def settings_of(
+    tune: TuneConfig, run: RunConfig, directory: str, ahead: int, environment: Mapping[str, str]
+) -> Settings:
+    """What the core needs to know; the environment variables are Ray's."""
     failure = run.failure_config
     return Settings(
-        name=name,
+        name=str(run.name),
         experiment_dir=directory,
         metric=tune.metric if isinstance(tune.metric, str) else None,
         mode=tune.mode if isinstance(tune.mode, str) else None,
@@ -53,11 +61,24 @@ def settings_of(name: str, directory: str, tune: TuneConfig, run: RunConfig, ahe
             max_failures=failure.max_failures if failure else 0,
             fail_fast=bool(failure and failure.fail_fast),
             raise_first=bool(failure and failure.raises_first),
+            restore_retries=_whole_number(environment, "TUNE_RESTORE_RETRY_NUM", 0),
+            count_preemption=environment.get("RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE") == "1",
         ),
         reuse_actors=tune.reuse_actors,
-        max_pending=ahead,
+        max_pending=_whole_number(environment, "TUNE_MAX_PENDING_TRIALS_PG", ahead),
+        strict_metrics=environment.get("TUNE_DISABLE_STRICT_METRIC_CHECKING") != "1",
         trial_time_limit_s=seconds(run.trial_time_limit_s, "RunConfig(trial_time_limit_s=...)"),
     )
+
+
+def _whole_number(environment: Mapping[str, str], name: str, default: int) -> int:
+    told = environment.get(name, "auto")
+    if told in ("", "auto"):
+        return default
+    try:
+        return int(told)
+    except ValueError:
+        raise ValueError(f"the environment variable {name}={told!r}: must be a whole number") from None
 
 
 def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchAlgorithm, int]:
@@ -82,7 +103,20 @@ def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchAlgorith
             "either to the searcher or to TuneConfig and param_space"
         )
     asked.add_configurations([template])
-    return asked, PENDING_AHEAD if isinstance(asked, BasicVariantGenerator) else limit or 1
+    return asked, PENDING_AHEAD if isinstance(asked, BasicVariantGenerator) else _limit_in(
+        asked
+    ) or limit or 1
+
+
+def _limit_in(search: Any) -> int:  # noqa: ANN401 - wrappers around wrappers around a Searcher
+    """What the outermost ConcurrencyLimiter allows; 0 when there is none."""
+    from muster.tune.search import ConcurrencyLimiter
+
+    while search is not None:
+        if isinstance(search, ConcurrencyLimiter):
+            return int(search.max_concurrent)
+        search = getattr(search, "searcher", None)
+    return 0
 
 
 def _generator(searcher: Any, limit: int) -> Any:  # noqa: ANN401 - a Searcher, and what wraps it

@@ -160,6 +160,14 @@ class CallbackList:
         served = _merged(self.callbacks)
         self._served: dict[str, tuple[_Served, ...]] = {name: _handlers(served, name) for name in _FIRED}
 
+    @property
+    def file_kinds(self) -> int:
+        """Which result files our own loggers among them write."""
+        kinds = 0
+        for callback in self.callbacks:
+            kinds |= getattr(callback, "kinds", 0) if hasattr(callback, "attach") else 0
+        return kinds
+
     def setup(self, **info: Any) -> None:  # noqa: ANN401 - Ray's keyword arguments
         """Tell every callback what is about to run."""
         for callback, handler in _handlers(self.callbacks, "setup"):

@@ -22,7 +22,9 @@ class Place:
     """The experiment `name` at `storage_path`: a local path, an fsspec URL, or a path on a file system."""
 
     def __init__(self, storage_path: str, name: str, filesystem: Any = None) -> None:  # noqa: ANN401 - fsspec
-        self.storage = Storage(storage_path, filesystem).below(name)
+        outer = Storage(storage_path, filesystem)
+        self.parent = outer.uri
+        self.storage = outer.below(name)
         self.filesystem = filesystem
         self.is_remote = not self.storage.is_local
         if self.is_remote:
@@ -30,6 +32,11 @@ class Place:
             self.directory = Path(os.path.expanduser(STAGING), digest, name)
         else:
             self.directory = self.storage.path
+
+    @property
+    def local(self) -> Storage:
+        """The directory here, as a storage."""
+        return Storage(self.directory)
 
     @property
     def address(self) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
 from muster.tune.search.domains import Categorical, Domain, Function
-from muster.tune.search.paths import Path, children, is_container, sort_key
+from muster.tune.search.paths import Path, children, flat_name, is_container, sort_key
 
 Grids = list[tuple[Path, Sequence[Any]]]
 
@@ -87,6 +87,11 @@ def find_unresolved(parts: Iterator[tuple[Path, Any]]) -> Unresolved:
     found.grids.sort(key=lambda grid: sort_key(grid[0]))
     found.paths.extend(path for path, _ in found.grids)
     return found
+
+
+def searched_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
+    """Flat names of what is searched: domains, grids and expressions."""
+    return tuple(flat_name(path) for path in find_unresolved(iter([((), dict(space))])).paths)
 
 
 def has_unresolved_values(config: Any) -> bool:  # noqa: ANN401

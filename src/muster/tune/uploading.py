@@ -1,0 +1,92 @@
+"""Uploads: keeps a remote `storage_path` up to date while an experiment runs; costs the loop next to nothing.
+
+A callback that tells the Uploader, a thread, what changed. Checkpoints are told of before the fact that names
+them is written, so the storage never knows of a checkpoint it does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from muster.base.clock import Clock
+from muster.stores.mirror import Mirror
+from muster.stores.trial_reading import STORE_NAME
+from muster.stores.uploads import Uploader
+from muster.trials.model import CheckpointRef, Trial
+from muster.tune.callback import Callback
+from muster.tune.config_parts import LogFiles, SyncConfig
+from muster.tune.logger.trial_log import ERRORS, PARAMS, PICKLED_ERROR, PICKLED_PARAMS, PROGRESS, RESULTS
+from muster.tune.place import Place
+
+LOGS_EVERY_S = 10.0  # how often growing logs and the store are looked at
+_OWN_FILES = frozenset({ERRORS, PARAMS, PICKLED_ERROR, PICKLED_PARAMS, PROGRESS, RESULTS})
+_OWN_PREFIXES = ("checkpoint_", "events.out.tfevents")
+
+
+class Uploads(Callback):
+    """One per experiment with remote storage; `finish` when it is over."""
+
+    def __init__(self, place: Place, sync: SyncConfig, log_files: LogFiles, clock: Clock) -> None:
+        wanted = None if sync.sync_artifacts else only_ours(log_files)
+        self._uploader = Uploader(Mirror(place.directory, place.storage, clock=clock, wanted=wanted))
+        self._place, self._clock = place, clock
+        self._timeout_s = sync.sync_timeout
+        self._every_s = min(sync.sync_period, LOGS_EVERY_S)
+        self._logs_at = clock.monotonic() + self._every_s
+
+    def on_checkpoint(
+        self,
+        iteration: int,
+        trials: list[Trial],
+        trial: Trial,
+        checkpoint: Any,  # noqa: ANN401 - a Checkpoint
+        **info: Any,  # noqa: ANN401
+    ) -> None:
+        self._changed(trial)
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self._changed(trial)
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self._changed(trial)
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+        if self._clock.monotonic() < self._logs_at:
+            return
+        self._logs_at = self._clock.monotonic() + self._every_s
+        self._uploader.changed(STORE_NAME)
+        for trial in trials:
+            if trial.status == Trial.RUNNING:
+                self._changed(trial)
+
+    def discard(self, ref: CheckpointRef) -> None:
+        """A checkpoint was deleted here."""
+        name = Path(ref.path)
+        if name.is_relative_to(self._place.directory):
+            self._uploader.discard(name.relative_to(self._place.directory).as_posix())
+
+    def take_problems(self) -> tuple[str, ...]:
+        return self._uploader.poll_problems()
+
+    def finish(self) -> bool:
+        """Bring everything over; False when the storage did not take it in time."""
+        self._uploader.changed("")
+        is_done = self._uploader.flush(self._timeout_s)
+        self._uploader.close()
+        return is_done
+
+    def _changed(self, trial: Trial) -> None:
+        self._uploader.changed(trial.relative_logdir or "")
+
+
+def only_ours(log_files: LogFiles) -> Callable[[str], bool]:
+    """Leaves out what trials wrote to their working directory: `sync_artifacts=True` copies that too."""
+    names = _OWN_FILES | {name for name in log_files if name}
+
+    def is_ours(name: str) -> bool:
+        _, _, inner = name.partition("/")
+        return not inner or inner in names or inner.startswith(_OWN_PREFIXES)
+
+    return is_ours
