@@ -29,6 +29,17 @@ def emit(data: bytes) -> None:
     sys.stdout.write(data.decode("utf-8") + "\n")
 
 
+def remark(message: str) -> None:
+    """Something worth knowing, on the error stream, so that it does not end up in a file or a pipe."""
+    sys.stderr.write(f"{message}\n")
+
+
+def has_colours() -> bool:
+    """A terminal that wants them."""
+    probe = Console()
+    return probe.is_terminal and not probe.no_color
+
+
 def complain(message: str) -> None:
     """One error on the error stream; lines are never wrapped, so that they can be searched."""
     page = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False, markup=False)

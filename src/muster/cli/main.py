@@ -22,6 +22,7 @@ class Entry(NamedTuple):
 COMMANDS = {
     "plan": Entry("muster.cli.cluster", "plan", "Show what a cluster would launch and stop, and why."),
     "sim": Entry("muster.cli.sim", "sim", "Run the autoscaler against a simulated cloud that misbehaves."),
+    "tune": Entry("muster.cli.tune", "tune", "Look at experiments, and go on with interrupted ones."),
 }
 
 BAD_INPUT = 2
@@ -83,6 +84,7 @@ def cli() -> None:
     Try:
       muster plan examples/plan/cluster.yaml --demand examples/plan/demand.yaml
       muster sim day
+      muster tune ls results/my_experiment
     """
 
 

@@ -36,6 +36,7 @@ from muster.tune.place import Place
 from muster.tune.reporting import RunInfo, reporter_for
 from muster.tune.resumption import Resumption
 from muster.tune.saved_tuner import SavedTuner
+from muster.tune.settings_record import settings_record
 from muster.tune.sound_start import SoundStart
 from muster.tune.upkeep import Upkeep
 from muster.tune.uploading import Uploads
@@ -112,6 +113,7 @@ class _Launch:
     def run(self) -> Launched:
         asked, state = self._asked, self.state
         store = self._stack.enter_context(SqliteTrialStore(asked.place.directory, trust_pickles=True))
+        store.save_settings(settings_record(asked.trainable_name, asked.tune, state))
         wanted = self._stack.enter_context(gentle_stop(environment()))
         trash = DeletionQueue(self._delete, store.sync, clock=self._clock)
         execution = Execution(

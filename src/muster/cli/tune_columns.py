@@ -1,0 +1,226 @@
+"""Columns of trials and experiments: which there are, what a row holds in one, filters and orders.
+
+A column is asked for by its name, by the heading it is shown under, or by a pattern (`config/*`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from muster.errors import ConfigError
+from muster.stores.trial_digest import TrialSummary
+from muster.tune.frames import flat_row
+from muster.tune.result_keys import AUTO_RESULT_KEYS
+from muster.tune.scores import number
+
+Row = Mapping[str, Any]
+HEADINGS = {  # name of a column: what stands above it; either may be asked for
+    "trial_id": "trial",
+    "training_iteration": "iter",
+    "time_total_s": "time",
+    "experiment_tag": "tag",
+    "last_updated": "updated",
+}
+FIXED = (  # there are always, also when no trial has a value
+    "trial_id",
+    "trial_name",
+    "trainable_name",
+    "experiment_tag",
+    "status",
+    "training_iteration",
+    "time_total_s",
+    "mean_accuracy",
+    "mean_loss",
+    "reports",
+    "starts",
+    "failures",
+    "error",
+    "checkpoint",
+    "path",
+    "created_at",
+    "started_at",
+    "reported_at",
+    "ended_at",
+)
+TIMES = frozenset({"created_at", "started_at", "reported_at", "ended_at", "timestamp"})
+TIMES_SHORT = frozenset({"last_updated", "since"})  # without seconds
+DURATIONS = frozenset({"time_total_s", "time_this_iter_s", "time_since_restore"})
+CONFIG = "config/"
+
+
+def trial_row(trial: TrialSummary, path: str) -> dict[str, Any]:
+    """Every column of a trial: what we know, its last result, its config."""
+    failure = trial.failure
+    name = trial.trial_name
+    return {
+        **flat_row({key: value for key, value in trial.result.items() if key != "config"}),
+        **flat_row({"config": dict(trial.config)}),
+        "trial_id": trial.trial_id,
+        "trial_name": name,
+        "trainable_name": name[: -len(trial.trial_id) - 1] if name.endswith(f"_{trial.trial_id}") else None,
+        "experiment_tag": trial.experiment_tag,
+        "status": trial.status,
+        "reports": trial.reports,
+        "starts": trial.starts,
+        "failures": trial.failures,
+        "error": None if failure is None else last_line(failure.traceback or failure.message),
+        "checkpoint": None if trial.checkpoint is None else trial.checkpoint.path,
+        "path": path,
+        "created_at": trial.created_at,
+        "started_at": trial.started_at,
+        "reported_at": trial.reported_at,
+        "ended_at": trial.ended_at,
+    }
+
+
+def last_line(text: str) -> str:
+    """The one that names the error, in a traceback."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def is_own(name: str) -> bool:
+    """Reported by the user, not filled in by us."""
+    return name not in FIXED and name not in AUTO_RESULT_KEYS and not name.startswith(CONFIG)
+
+
+def own_metrics(rows: Iterable[Row], at_most: int = 3) -> list[str]:
+    """The first numbers that trials reported, for an experiment that does not say what it optimises."""
+    found: dict[str, None] = {}
+    for row in rows:
+        numbers = (key for key, value in row.items() if is_own(key) and number(value) is not None)
+        found.update(dict.fromkeys(numbers))
+        if len(found) >= at_most:
+            break
+    return list(found)[:at_most]
+
+
+class Columns:
+    """The columns of some rows, found by what people call them."""
+
+    def __init__(self, rows: Sequence[Row], fixed: Sequence[str]) -> None:
+        self._rows = rows
+        self._fixed = fixed
+        self._known: tuple[str, ...] | None = None
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """All of them, the fixed ones first."""
+        if self._known is None:
+            names = dict.fromkeys(self._fixed)
+            for row in self._rows:
+                names.update(dict.fromkeys(row))
+            self._known = tuple(names)
+        return self._known
+
+    def asked(self, texts: Iterable[str], option: str) -> tuple[str, ...]:
+        """Names from `a,b` texts; ConfigError that names the nearest ones."""
+        words = [word.strip() for text in texts for word in text.split(",")]
+        found = (name for word in words if word for name in self._matching(word, option))
+        return tuple(dict.fromkeys(found))
+
+    def one(self, word: str, option: str) -> str:
+        """A single column."""
+        if word in self._fixed or any(word in row for row in self._rows):
+            return word
+        for name in (*(name for name, shown in HEADINGS.items() if shown == word), f"{CONFIG}{word}"):
+            if name in self.known:
+                return name
+        raise ConfigError(self._unknown(word, option))
+
+    def _matching(self, word: str, option: str) -> tuple[str, ...]:
+        if "*" not in word:
+            return (self.one(word, option),)
+        found = tuple(name for name in self.known if fnmatch.fnmatchcase(name, word))
+        if not found:
+            raise ConfigError(self._unknown(word, option))
+        return found
+
+    def _unknown(self, word: str, option: str) -> str:
+        names = [*self.known, *HEADINGS.values()]
+        ends = {name.rpartition("/")[2]: name for name in names}
+        near = difflib.get_close_matches(word, [*names, *ends], n=3, cutoff=0.5)
+        shown = list(dict.fromkeys(ends.get(name, name) for name in near))
+        hint = f"Did you mean {' or '.join(shown)}? " if shown else ""
+        told = ", ".join(name for name in self.known if name not in AUTO_RESULT_KEYS or name in FIXED)
+        return f"{option}: no column {word!r}. {hint}There are: {told}"
+
+
+_FILTER = re.compile(r"\s*(?P<column>.+?)\s*(?P<op><=|>=|==|!=|<|>)\s*(?P<value>.*?)\s*")
+_OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    ">": operator.gt,
+}
+
+
+def filtered(rows: Sequence[Row], filters: Iterable[str], columns: Columns) -> list[Row]:
+    """Rows that pass all `<column> <op> <value>`; one without a value in the column passes none."""
+    kept = list(rows)
+    for text in filters:
+        passes = _condition(text, columns)
+        kept = [row for row in kept if passes(row)]
+    return kept
+
+
+def _condition(text: str, columns: Columns) -> Callable[[Row], bool]:
+    match = _FILTER.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"--filter {text!r}: must be '<column> <op> <value>' with one of {', '.join(_OPERATORS)}; "
+            "for example --filter 'training_iteration >= 10'"
+        )
+    name = columns.one(match["column"], "--filter")
+    compare, told = _OPERATORS[match["op"]], match["value"].strip("'\"")
+    wanted = _number_from(told)
+
+    def passes(row: Row) -> bool:
+        value = row.get(name)
+        if value is None:
+            return False
+        found = number(value)
+        if found is not None and wanted is not None:
+            return compare(found, wanted)
+        return (
+            compare(str(value).lower(), told.lower())
+            if isinstance(value, bool)
+            else compare(str(value), told)
+        )
+
+    return passes
+
+
+def _number_from(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def ordered(rows: Sequence[Row], names: Sequence[str], *, descending: bool = False) -> list[Row]:
+    """By the first column, then the next; rows without a value come last either way."""
+    result = list(rows)
+    for name in reversed(names):
+        has = [row for row in result if _rank(row.get(name)) is not None]
+        has.sort(key=lambda row: _rank(row.get(name)) or (0, 0), reverse=descending)
+        result = has + [row for row in result if _rank(row.get(name)) is None]
+    return result
+
+
+def _rank(value: object) -> tuple[int, Any] | None:
+    """Numbers before texts; None for what cannot be compared with anything."""
+    if value is None:
+        return None
+    found = number(value)
+    if found is None:
+        return (1, str(value))
+    return None if math.isnan(found) else (0, found)

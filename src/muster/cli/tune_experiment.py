@@ -1,0 +1,215 @@
+"""An experiment's directory as `muster tune` sees it: read from its store, never unpickled, never changed.
+
+Works while another process runs the experiment. The commands ask; nothing here prints.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from muster.errors import MusterError, StoreError
+from muster.stores.trial_digest import TrialSummary
+from muster.stores.trial_facts import ENDED, EXHAUSTED
+from muster.stores.trial_reading import STORE_NAME, TrialReader, open_trials
+
+FINISHED = ("TERMINATED", "ERROR")
+INTERRUPTED = "INTERRUPTED"  # was running when the process that ran the experiment went away
+STATUSES = ("RUNNING", "PENDING", "PAUSED", INTERRUPTED, "TERMINATED", "ERROR")
+
+
+@dataclass(frozen=True)
+class Writer:
+    """The process that runs an experiment now."""
+
+    pid: int  # 0 when it cannot be told
+    since: float
+
+    def __str__(self) -> str:
+        return f"process {self.pid}" if self.pid else "another process"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One committed state of an experiment."""
+
+    path: str
+    trials: tuple[TrialSummary, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    writer: Writer | None = None
+    is_exhausted: bool = True  # nothing is left to suggest, as far as can be told
+    filesystem: Any = None  # fsspec's, when the directory is not on this machine
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path.rstrip("/")) or self.path
+
+    @property
+    def metric(self) -> str | None:
+        """What the experiment optimises; None when it was not told."""
+        return _text(self.settings.get("metric"))
+
+    @property
+    def mode(self) -> str | None:
+        return _text(self.settings.get("mode"))
+
+    @property
+    def state(self) -> str:
+        """running, finished, or interrupted: `muster tune resume` would find something to do."""
+        if self.writer is not None:
+            return "running"
+        is_done = self.is_exhausted and all(trial.status in FINISHED for trial in self.trials)
+        return "finished" if is_done else "interrupted"
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Trials by status, in a fixed order."""
+        found = Counter(trial.status for trial in self.trials)
+        return {status: found[status] for status in STATUSES if found[status]}
+
+    @property
+    def updated_at(self) -> float | None:
+        """When the last thing happened."""
+        times = (trial.ended_at or trial.reported_at or trial.created_at for trial in self.trials)
+        return max((time for time in times if time is not None), default=None)
+
+    @property
+    def started_at(self) -> float | None:
+        times = (trial.created_at for trial in self.trials)
+        return min((time for time in times if time is not None), default=None)
+
+    def trial_path(self, trial: TrialSummary) -> str:
+        return f"{self.path.rstrip('/')}/{trial.relative_logdir or trial.trial_id}"
+
+
+def read_experiment(path: str) -> Experiment:
+    """The experiment in a directory; MusterError that says what to do when there is none."""
+    from muster.tune.result_files import opened_place
+    from muster.tune.saved_trials import experiment_directory
+
+    place, filesystem = opened_place(experiment_directory(os.path.expanduser(path)), None)
+    if filesystem is not None:
+        return _read_remote(place, filesystem)
+    if not is_experiment(place):
+        raise _not_one(place)
+    with _opened(place) as reader:
+        return _read(reader, place)
+
+
+def is_experiment(place: str) -> bool:
+    return os.path.isfile(os.path.join(place, STORE_NAME))
+
+
+def experiments_below(place: str) -> tuple[str, ...]:
+    """Directories of experiments right below this one, by name."""
+    try:
+        names = sorted(os.listdir(place))
+    except OSError:
+        return ()
+    return tuple(full for full in (os.path.join(place, name) for name in names) if is_experiment(full))
+
+
+def note_file(path: str, name: str) -> Path:
+    """Where a note about an experiment belongs."""
+    if os.path.basename(name) != name:
+        raise StoreError(f"--filename {name}: must be a name, the file goes into the experiment's directory")
+    return Path(read_experiment(path).path, name)
+
+
+def _not_one(place: str) -> StoreError:
+    if not os.path.exists(place):
+        return StoreError(f"{place}: there is no such file or directory")
+    if is_experiment(os.path.dirname(os.path.abspath(place))):
+        above = os.path.dirname(place.rstrip("/")) or "."
+        return StoreError(f"{place} is the directory of a trial: give that of its experiment, {above}")
+    inside = experiments_below(place)
+    hint = "Give the directory that fit() wrote: <storage_path>/<name>"
+    if inside:
+        names = ", ".join(os.path.basename(each) for each in inside[:3])
+        hint = f"There are experiments below it ({names}): give one of them"
+    return StoreError(f"{place} is no experiment: it has no {STORE_NAME}. {hint}")
+
+
+@contextmanager
+def _opened(place: str, root: str | None = None) -> Iterator[TrialReader]:
+    reader = open_trials(place, root=root)
+    with reader:
+        yield reader
+
+
+def _read(reader: TrialReader, place: str, root: str | None = None, filesystem: object = None) -> Experiment:
+    pid = reader.writer()
+    writer = None if pid is None else Writer(pid, _lock_time(place))
+    trials = reader.trials()
+    if writer is None:
+        trials = tuple(
+            msgspec.structs.replace(trial, status=INTERRUPTED) if trial.status == "RUNNING" else trial
+            for trial in trials
+        )
+    return Experiment(
+        path=root or place,
+        trials=trials,
+        settings=reader.settings(),
+        writer=writer,
+        is_exhausted=_is_exhausted(reader),
+        filesystem=filesystem,
+    )
+
+
+def _read_remote(place: str, filesystem: object) -> Experiment:
+    from muster.stores.storage import Storage
+
+    try:
+        content = Storage(place, filesystem).read(STORE_NAME)
+    except MusterError as error:
+        raise StoreError(f"{place} is no experiment that can be read: {error}") from error
+    with tempfile.TemporaryDirectory() as copy:
+        Path(copy, STORE_NAME).write_bytes(content)
+        with _opened(copy, place) as reader:
+            return _read(reader, copy, place, filesystem)
+
+
+def _lock_time(place: str) -> float:
+    """When the writer took its lock; it writes its number into the file then, and never again."""
+    try:
+        return os.stat(os.path.join(place, f"{STORE_NAME}.lock")).st_mtime
+    except OSError:
+        return 0.0
+
+
+class _Picture(msgspec.Struct):
+    """The part of a saved picture that says whether there is more to come."""
+
+    exhausted: bool = True
+    stopping: bool = False
+
+
+_PICTURE = msgspec.msgpack.Decoder(_Picture)
+_SNAPSHOT = msgspec.msgpack.Decoder(tuple[bytes, bytes | None])
+
+
+def _is_exhausted(reader: TrialReader) -> bool:
+    """True also when it cannot be told: then the trials alone decide."""
+    if any(fact.kind in (EXHAUSTED, ENDED) for fact in reader.tail()):
+        return True
+    snapshot = reader.snapshot()
+    if snapshot is None:
+        return False
+    try:
+        seen = _PICTURE.decode(_SNAPSHOT.decode(snapshot)[0])
+    except (ValueError, msgspec.MsgspecError):
+        return True
+    return seen.exhausted or seen.stopping
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
