@@ -40,6 +40,20 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("speedup.steady_10000", at_least=100),
         Floor("history_factor.100k", at_most=1.1),
     ),
+    "tune": (
+        Floor("trials_speedup.reuse", at_least=50),
+        Floor("trials_speedup.noreuse", at_least=500),
+        Floor("results_speedup.one", at_least=40),
+        Floor("results_speedup.sixteen", at_least=50),
+        Floor("results_over_pipe", at_least=0.2),
+        Floor("first_result_speedup", at_least=20),
+        Floor("import_ms", at_most=200),
+        Floor("growth.200_20000", at_most=1.3),
+        Floor("restore_speedup", at_least=10),
+        Floor("state_bytes_ratio", at_least=10),
+        Floor("optuna_overhead", at_most=2),
+        Floor("driver_mb_per_10k", at_most=100),
+    ),
 }
 
 

@@ -1,0 +1,189 @@
+"""One experiment that Ray Tune and ours run alike: the same lines of code, given the one module or the other.
+
+Called in the child processes of `bench.ours.tune` and `bench.peer.tune`; imports neither system.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CPUS = 2  # both sides get so many
+METRIC = "score"
+
+
+@dataclass(frozen=True)
+class Job:
+    """`trials` times a function that reports `reports` times and does nothing else."""
+
+    trials: int
+    reports: int = 1
+    reuse: bool = True
+    cpus: float = 1.0  # of each trial
+
+    @property
+    def results(self) -> int:
+        return self.trials * self.reports
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What one `fit()` took."""
+
+    job: Job
+    directory: str  # of the experiment
+    wall_s: float  # of fit(): engine or actors started, trials run, log files closed, results gathered
+    since_first_s: float  # the part of it after the first result
+    cpu_s: float  # of this process and of the children it has waited for
+    rss_bytes: dict[int, int]  # of this process, by the number of finished trials; the last one after fit()
+
+    @property
+    def trials_per_s(self) -> float:
+        return self.job.trials / self.wall_s
+
+    @property
+    def results_per_s(self) -> float:
+        return self.job.results / self.wall_s
+
+    @property
+    def results_per_s_since_first(self) -> float:
+        return (self.job.results - 1) / self.since_first_s
+
+
+class Marks:
+    """What the callback saw. Not kept in the callback: a Tuner may copy its callbacks."""
+
+    def __init__(self) -> None:
+        self.first_result_at = 0.0
+        self.finished = 0
+        self.rss_bytes: dict[int, int] = {}
+        self.look_at: frozenset[int] = frozenset()
+
+    def result(self) -> None:
+        if not self.first_result_at:
+            self.first_result_at = time.perf_counter()
+
+    def complete(self) -> None:
+        self.finished += 1
+        if self.finished in self.look_at:
+            self.rss_bytes[self.finished] = resident_bytes()
+
+
+MARKS = Marks()
+
+
+def watcher(tune: Any) -> Any:
+    """A callback of either system."""
+
+    class Watcher(tune.Callback):
+        def on_trial_result(self, iteration, trials, trial, result, **info) -> None:
+            MARKS.result()
+
+        def on_trial_complete(self, iteration, trials, trial, **info) -> None:
+            MARKS.complete()
+
+    return Watcher()
+
+
+def trainable(tune: Any, job: Job) -> Any:
+    """The same function on both sides."""
+
+    def train(config: dict[str, Any]) -> None:
+        for step in range(config["reports"]):
+            tune.report({METRIC: config["x"] + step})
+
+    return tune.with_resources(train, {"cpu": job.cpus})
+
+
+def fit(tune: Any, job: Job, storage: str, look_at: tuple[int, ...] = ()) -> Fit:
+    """Run it, loggers and all, silently; an error of any trial is an error here."""
+    MARKS.__init__()  # type: ignore[misc]
+    MARKS.look_at = frozenset(look_at)
+    cpu_before, started = cpu_s(), time.perf_counter()
+    tuner = tune.Tuner(
+        trainable(tune, job),
+        param_space={"x": tune.uniform(0.0, 1.0), "reports": job.reports},
+        tune_config=tune.TuneConfig(
+            metric=METRIC, mode="max", num_samples=job.trials, reuse_actors=job.reuse
+        ),
+        run_config=tune.RunConfig(name="bench", storage_path=storage, verbose=0, callbacks=[watcher(tune)]),
+    )
+    grid = tuner.fit()
+    ended = time.perf_counter()
+    rss_bytes = {**MARKS.rss_bytes, job.trials: resident_bytes()}
+    check_results(grid, job)
+    directory = str(Path(storage) / "bench")
+    check_logs(directory, job)
+    since_first_s = ended - MARKS.first_result_at
+    return Fit(job, directory, ended - started, since_first_s, cpu_s() - cpu_before, rss_bytes)
+
+
+def restore(tune: Any, job: Job, directory: str, then: str) -> float:
+    """Seconds from the path of a finished experiment to all of its results; `then`: get_results or fit."""
+    started = time.perf_counter()
+    tuner = tune.Tuner.restore(directory, trainable=trainable(tune, job))
+    grid = getattr(tuner, then)()
+    wall_s = time.perf_counter() - started
+    check_results(grid, job)
+    return wall_s
+
+
+def check_results(grid: Any, job: Job) -> None:
+    """A fast answer that is not the answer is worth nothing."""
+    if grid.errors:
+        raise RuntimeError(f"{len(grid.errors)} of {job.trials} trials failed: {grid.errors[0]}")
+    seen = [result.metrics["training_iteration"] for result in grid if METRIC in result.metrics]
+    if seen != [job.reports] * job.trials:
+        raise RuntimeError(f"asked for {job.trials} x {job.reports} results, got {len(seen)}: {seen[:3]}...")
+
+
+def check_logs(directory: str, job: Job) -> None:
+    """All three loggers have written, to the last line, by the time fit() returns."""
+    place = next(entry for entry in Path(directory).iterdir() if entry.is_dir())
+    lines = [len((place / name).read_bytes().splitlines()) for name in ("result.json", "progress.csv")]
+    if lines != [job.reports, job.reports + 1] or not list(place.glob("events.out.tfevents.*")):
+        raise RuntimeError(f"{place}: lines of result.json and progress.csv are {lines}; loggers were not on")
+
+
+def state_bytes(directory: str) -> int:
+    """What the system keeps about the experiment beside the directories of its trials."""
+    return sum(entry.stat().st_size for entry in Path(directory).iterdir() if entry.is_file())
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def resident_bytes() -> int:
+    """Memory of this process; where the system does not tell, the most it ever had."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+    return pages * resource.getpagesize()
+
+
+def settle(environment: dict[str, str]) -> None:
+    """Make this process the home of one side: two processors, nothing printed, this environment."""
+    os.environ.update(environment)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CPUS])
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(null, stream)
+
+
+def timed(function: Callable[[], Any]) -> float:
+    """Wall seconds."""
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started

@@ -1,0 +1,115 @@
+"""Where the tune benchmark happens: a child process for each side, fresh directories, turns and medians."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from bench import table
+from bench.options import Options
+from bench.ours import tune as ours
+from bench.peer import tune as peer
+from bench.peer.process import PeerError, PeerProcess
+
+CPU_LIMIT_S = 900.0  # of one call
+
+Answer = TypeVar("Answer")
+
+
+@dataclass
+class Side(Generic[Answer]):
+    """One side of a comparison: what to do, how often, and what came of it."""
+
+    name: str
+    once: Callable[[], Answer]
+    repeats: int
+    runs: list[Answer] = field(default_factory=list)
+
+    def median(self, value: Callable[[Answer], float] = lambda answer: answer) -> float:
+        return statistics.median(value(run) for run in self.runs)
+
+
+def in_turns(case: str, *sides: Side[Any]) -> None:
+    """One after the other until each has had its runs, so that a busy minute falls on all of them."""
+    for turn in range(max(side.repeats for side in sides)):
+        for side in sides:
+            if turn < side.repeats:
+                table.progress(f"tune: {case}: {side.name}, {turn + 1} of {side.repeats}")
+                side.runs.append(side.once())
+
+
+class Lab:
+    """The processes and directories of one run of the benchmark. Use it as a context manager."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._root = Path(tempfile.mkdtemp(prefix="muster-bench-"))
+        self._numbers = count()
+        self._ours: PeerProcess | None = None
+        self._ray: PeerProcess | None = None
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.renew_ours()
+        if self._ray is not None:
+            try:
+                self._ray.call(peer.stop)
+            finally:
+                self._ray.close()
+        table.progress("tune: removing what was written")
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    @property
+    def with_ray(self) -> bool:
+        return self.options.with_peer
+
+    def size(self, full: int, quick: int) -> int:
+        """How many, in a full run and in a quick one."""
+        return quick if self.options.quick else full
+
+    def storage(self) -> str:
+        """A new directory. Nothing is removed before the end: file systems are slow after mass deletion."""
+        made = self._root / str(next(self._numbers))
+        made.mkdir()
+        return str(made)
+
+    def ours(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Called in our child process."""
+        if self._ours is None:
+            self._ours = PeerProcess(CPU_LIMIT_S)
+            self._ours.call(ours.start)
+        return answered(self._ours, function, *arguments)
+
+    def renew_ours(self) -> None:
+        """The next call gets a new process, without the memory of earlier ones."""
+        if self._ours is not None:
+            self._ours.close()
+            self._ours = None
+
+    def ray(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Called in the child process that has a Ray."""
+        if self._ray is None:
+            if lacking := peer.missing():
+                raise PeerError(f"Ray Tune needs {', '.join(lacking)}: pip install 'muster[bench]'")
+            table.progress("tune: starting Ray")
+            self._ray = PeerProcess(CPU_LIMIT_S)
+            self._ray.call(peer.start)
+        return answered(self._ray, function, *arguments)
+
+
+def answered(process: PeerProcess, function: Callable[..., Answer], *arguments: Any) -> Answer:
+    answer: Any = process.call(function, *arguments)
+    if answer is None:
+        raise PeerError(f"{function.__module__}.{function.__name__}{arguments}: no answer within the limit")
+    return answer
