@@ -62,6 +62,7 @@ sim: $(VENV)/.installed-core ## Simulate 2,000 seeds with all faults (SIM_SEEDS=
 bench: $(VENV)/.installed-bench ## Compare with Ray 2.60 on the same inputs
 	$(BIN)/python -m bench planner
 	$(BIN)/python -m bench reconcile
+	$(BIN)/python -m bench tune
 
 docs: $(VENV)/.installed-dev ## Check links in the docs and run the commands they show
 	$(BIN)/python tools/check_docs.py
