@@ -34,7 +34,7 @@ def loop(path):
 
 def full(path):
     store = SqliteTrialStore(path, wait_s=0.0)
-    limit = 400_000
+    limit = 600_000
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         while True:

@@ -103,6 +103,58 @@ def test_at_every_step_the_restored_experiment_stands_where_the_running_one_stoo
             assert state.scheduler.save_state() == scheduler
 
 
+def saved_as_it_runs(kind, every):
+    """A run that saves now and then: its last picture, all that had ended before, the facts since."""
+    engine = ScriptedEngine(script, {"CPU": 3})
+    state = fresh(kind, engine.capacity())
+    ended, step = [], 0
+    while not state.is_finished:
+        for event in engine.poll(0.0):
+            for command in state.handle(event):
+                engine.submit(command)
+        for command in state.advance(engine.now):
+            engine.submit(command)
+        if step % every == 0:
+            state.take_facts()
+            seen = deepcopy(picture(state))
+            ended += seen["ended"]
+            state.roster.unarchived.clear()
+            moment = (
+                0,
+                {**seen, "ended": list(ended)},
+                state.search.save_state(),
+                state.scheduler.save_state(),
+            )
+        step += 1
+        yield state, moment, state._facts
+
+
+@pytest.mark.parametrize("kind", ["fifo", "promotion"])
+def test_a_trial_that_ended_is_saved_once_and_restored_from_where_it_was_saved(kind):
+    for state, moment, facts in saved_as_it_runs(kind, every=5):
+        again = restored(kind, moment, list(facts))
+        as_seen = {trial.trial_id: trial.statistics.saved() for trial in again.roster.order}
+        assert list(as_seen) == list(state.trials)
+        assert as_seen == {trial.trial_id: trial.statistics.saved() for trial in state.roster.order}
+        assert [(t.number, t.state, t.last_result) for t in again.roster.order] == [
+            (t.number, t.state, t.last_result) for t in state.roster.order
+        ]
+        numbers = [record["number"] for record in moment[1]["ended"]]
+        assert len(set(numbers)) == len(numbers)
+    assert len(numbers) > 2
+
+
+def test_the_last_record_of_a_trial_that_ran_again_is_true():
+    facts, moments = recorded("fifo")
+    _, seen, search, scheduler = moments[-1]
+    early, late = deepcopy(seen["ended"][0]), deepcopy(seen["ended"][0])
+    early["last_result"] = {"score": -1.0}
+    twice = {**seen, "ended": [early, *seen["ended"][1:], late]}
+    state = restored("fifo", (len(facts), twice, search, scheduler), facts)
+    assert len(state.roster.order) == len(seen["ended"])
+    assert state.roster.order[early["number"]].last_result == late["last_result"]
+
+
 @pytest.mark.parametrize("kind", ["fifo", "stopping", "promotion"])
 def test_a_revived_experiment_runs_to_its_end_without_losing_or_doubling_a_trial(kind):
     facts, moments = recorded(kind)

@@ -23,6 +23,7 @@ class MemoryTrialStore:
         self._settings = trial_values.encode({})
         self._snapshot: bytes | None = None
         self._plugins: Mapping[str, bytes] = {}
+        self._ended: tuple[bytes, ...] = ()
         self._facts: list[StoredFact] = []
         self.appended = 0
 
@@ -32,9 +33,14 @@ class MemoryTrialStore:
         self.appended += len(stored)
 
     def snapshot(
-        self, trials: bytes, plugins: Mapping[str, bytes], statuses: Mapping[str, str] | None = None
+        self,
+        trials: bytes,
+        plugins: Mapping[str, bytes],
+        statuses: Mapping[str, str] | None = None,
+        ended: bytes = b"",
     ) -> None:
         self._snapshot, self._plugins, self._facts = bytes(trials), dict(plugins), []
+        self._ended += (bytes(ended),) if ended else ()
 
     def save_settings(self, settings: Mapping[str, Any]) -> None:
         self._settings = trial_values.encode(dict(settings))
@@ -44,6 +50,7 @@ class MemoryTrialStore:
             settings=trial_values.decode(*self._settings, trust=self._trust),
             snapshot=self._snapshot,
             plugins=dict(self._plugins),
+            ended=self._ended,
             facts=tuple(unpack(fact, self._place, trust=self._trust) for fact in self._facts),
         )
 

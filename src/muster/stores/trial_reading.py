@@ -70,13 +70,23 @@ class TrialReader:
     def saved(self, *, trust_pickles: bool = False) -> SavedExperiment:
         """Everything a restore needs."""
         with self._database.one_look(), self._explained():
-            snapshot = self._database.execute("SELECT snapshot FROM experiment")[0][0]
             return SavedExperiment(
                 settings=self.settings(trust_pickles=trust_pickles),
-                snapshot=None if snapshot is None else unsqueezed(snapshot),
+                snapshot=self.snapshot(),
                 plugins=self.plugins(),
+                ended=self._archives(),
                 facts=tuple(self._facts(self.tail(), trust_pickles)),
             )
+
+    def snapshot(self) -> bytes | None:
+        """The core's saved state, as it was given; None before the first."""
+        found = self._database.execute("SELECT snapshot FROM experiment")[0][0]
+        with self._explained():
+            return None if found is None else unsqueezed(found)
+
+    def _archives(self) -> tuple[bytes, ...]:
+        rows = self._database.execute("SELECT records FROM archives ORDER BY number")
+        return tuple(unsqueezed(records) for (records,) in rows)
 
     def plugins(self) -> dict[str, bytes]:
         """Saved plug-in state, by name."""

@@ -46,10 +46,15 @@ def _first_tables(database: Database) -> None:
     database.execute("INSERT INTO experiment VALUES (1, 0, x'80', NULL, NULL, NULL)")
 
 
+def _archives(database: Database) -> None:
+    # Trials that are over, as the core wrote them: each snapshot adds those that ended since the one before.
+    database.execute("CREATE TABLE archives (number INTEGER PRIMARY KEY, records BLOB NOT NULL)")
+
+
 TRIALS_SCHEMA = Schema(
     name="experiment",
     application_id=0x6D757378,
-    steps=(_first_tables,),
+    steps=(_first_tables, _archives),
     synchronous="NORMAL",
     log_pages=4000,  # 16 MB: an append changes one page or two, and a flush takes as long as 500 appends
     shrinks=True,

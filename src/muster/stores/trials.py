@@ -87,9 +87,13 @@ class SqliteTrialStore:
         self._fold.note(stored)
 
     def snapshot(
-        self, trials: bytes, plugins: Mapping[str, bytes], statuses: Mapping[str, str] | None = None
+        self,
+        trials: bytes,
+        plugins: Mapping[str, bytes],
+        statuses: Mapping[str, str] | None = None,
+        ended: bytes = b"",
     ) -> None:
-        """Replace the saved state, in one transaction; the facts it stands for go.
+        """Replace the saved state, in one transaction; the facts it stands for go, `ended` is added.
 
         `statuses` may name Ray's status of trials where the facts alone cannot tell: paused, to be retried.
         """
@@ -104,6 +108,8 @@ class SqliteTrialStore:
             )
             self._database.execute_many("REPLACE INTO plugins VALUES (?, ?)", rows)
             self._database.execute_many("DELETE FROM plugins WHERE name = ?", [(name,) for name in gone])
+            if ended:
+                self._database.execute("INSERT INTO archives (records) VALUES (?)", (squeezed(ended),))
             fold.write(self._database, statuses or {})
             self._database.execute("DELETE FROM batches")
         self._fold, self._has_inherited = Fold(), False

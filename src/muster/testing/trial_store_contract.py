@@ -132,6 +132,15 @@ class TrialStoreContract:
         assert store.load() == expected
         assert self.reopened(store, tmp_path).load() == expected
 
+    def test_trials_that_ended_are_kept_from_every_snapshot(
+        self, store: FullTrialStore, tmp_path: Path
+    ) -> None:
+        for ended in (b"first", b"", b"second" * 1000):
+            store.snapshot(b"state", {}, None, ended)
+        kept = (b"first", b"second" * 1000)
+        assert store.load().ended == kept
+        assert self.reopened(store, tmp_path).load().ended == kept
+
     def test_settings_come_back(self, store: FullTrialStore, tmp_path: Path) -> None:
         store.save_settings({"name": "old"})
         store.save_settings({"name": "e", "num_samples": 3, "shape": (1, 2)})

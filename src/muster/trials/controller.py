@@ -55,11 +55,15 @@ class TrialController:
         return not state.is_finished
 
     def save(
-        self, trials: bytes, plugins: Mapping[str, bytes], statuses: Mapping[str, str] | None = None
+        self,
+        trials: bytes,
+        plugins: Mapping[str, bytes],
+        statuses: Mapping[str, str] | None = None,
+        ended: bytes = b"",
     ) -> None:
         """A new starting point for restore; stands for everything handled so far."""
         self._write_down()
-        self._store.snapshot(trials, plugins, statuses)
+        self._store.snapshot(trials, plugins, statuses, ended)
 
     def take_deletable(self) -> tuple[CheckpointRef, ...]:
         """Checkpoints nothing can need again, for whoever deletes directories."""

@@ -80,6 +80,7 @@ class Trial:
         "max_failures",
         "num_failures",
         "num_restore_failures",
+        "number",
         "pickled_error_filename",
         "placement_group_factory",
         "relative_logdir",
@@ -121,6 +122,7 @@ class Trial:
         self.custom_dirname: str | None = None
         self.relative_logdir: str | None = None
         self.experiment_dir = ""  # set when the trial is added to an experiment; not part of its saved state
+        self.number = -1  # in the order of creation; set when the trial is added
         self.location: Mapping[str, Any] = {}  # pid, hostname, node_ip of its process
         self.start_time: float | None = None
         self.num_failures = 0

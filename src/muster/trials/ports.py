@@ -41,6 +41,7 @@ class SavedExperiment(Struct, frozen=True, kw_only=True):
     settings: Mapping[str, Any]  # what the experiment was started with, as plain data
     snapshot: bytes | None  # encoded by the core: trials, counters; None before the first one
     plugins: Mapping[str, bytes]  # plug-in name -> its saved state, taken with the snapshot
+    ended: Sequence[bytes] = ()  # encoded by the core: trials that are over, as given with each snapshot
     facts: Sequence[Fact]  # those handled after the snapshot, in order
 
 
@@ -52,9 +53,13 @@ class TrialStore(Protocol):
         ...
 
     def snapshot(
-        self, trials: bytes, plugins: Mapping[str, bytes], statuses: Mapping[str, str] | None = None
+        self,
+        trials: bytes,
+        plugins: Mapping[str, bytes],
+        statuses: Mapping[str, str] | None = None,
+        ended: bytes = b"",
     ) -> None:
-        """Replace the saved state: it stands for every fact appended so far.
+        """Replace the saved state: it stands for every fact appended so far. `ended` joins earlier ones.
 
         `statuses`: Ray's status of trials that have not ended, where the facts alone cannot tell readers.
         """

@@ -20,7 +20,7 @@ from muster.trials.plugins import Hooks
 from muster.trials.states import HAS_PROCESS, TrialState
 from muster.trials.statistics import Statistics
 
-PICTURE_VERSION = 2
+PICTURE_VERSION = 3
 MakeTrial = Callable[[str, dict[str, Any], Mapping[str, Any], str], Trial]  # id, config, params, tag
 # Plain attributes that a trial is restored with; the rest comes from the template that makes it.
 _PLAIN = (
@@ -39,14 +39,20 @@ _PLAIN = (
 
 
 def picture(state: ExperimentState) -> dict[str, Any]:
-    """Everything of the core that the plug-ins do not save themselves, as plain data."""
+    """Everything of the core that the plug-ins do not save themselves, as plain data.
+
+    `ended` holds trials that are over, except those that an earlier archive holds: so what a picture costs
+    follows the trials that live, not all there were. Whoever saves `ended` for good clears
+    `roster.unarchived`, and gives all that was ever saved back in the picture that is restored.
+    """
     return {
         "version": PICTURE_VERSION,
         "iteration": state.iteration,
         "facts_noted": state.facts_noted,
         "exhausted": state.is_exhausted,
         "stopping": state.is_stopping,
-        "trials": [_trial_record(trial) for trial in state.roster.order],
+        "ended": _records(state.roster.unarchived.values()),
+        "trials": _records(state.roster.live.values()),
         "pending": list(state.roster.pending),
         "paused": list(state.roster.paused),
         "after_save": dict(state.lifecycle.after_save),
@@ -107,11 +113,16 @@ class _Silence:
         pass
 
 
+def _records(trials: Iterable[Trial]) -> list[dict[str, Any]]:
+    return [_trial_record(trial) for trial in sorted(trials, key=lambda trial: trial.number)]
+
+
 def _trial_record(trial: Trial) -> dict[str, Any]:
     record = {name: getattr(trial, name) for name in _PLAIN}
     refs = [(c.path, c.index, dict(c.metrics)) for c in trial.checkpoints]
     return {
         **record,
+        "number": trial.number,
         "trial_id": trial.trial_id,
         "config": trial.config,
         "evaluated_params": trial.evaluated_params,
@@ -132,7 +143,9 @@ def _load(state: ExperimentState, seen: Mapping[str, Any], make_trial: MakeTrial
     state.lifecycle.restoring = set(seen["restoring"])
     waiting = {*seen["pending"], *seen["paused"]}
     by_id = {}
-    for record in seen["trials"]:
+    # One that ran again after it had ended was saved more than once: the last record is true.
+    records = {record["number"]: record for record in (*seen["ended"], *seen["trials"])}
+    for _, record in sorted(records.items()):
         trial = by_id[record["trial_id"]] = _trial_from(record, make_trial)
         state.roster.enlist(trial, is_waiting=trial.trial_id in waiting)
     for trial_id in (*seen["pending"], *seen["paused"]):  # in the order in which they began to wait

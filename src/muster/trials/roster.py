@@ -19,6 +19,7 @@ class Roster:
         self.live: dict[str, Trial] = {}  # not finished
         self.pending: dict[str, Trial] = {}  # in the order in which they began to wait
         self.paused: dict[str, Trial] = {}
+        self.unarchived: dict[str, Trial] = {}  # finished, and no archive holds them as they are
         self.experiment_dir = experiment_dir
         self.capacity = Resources.of(capacity)
         self._used = EMPTY
@@ -26,18 +27,20 @@ class Roster:
         self._held: dict[str, Resources] = {}  # what each trial with a process holds
 
     def add(self, trial: Trial) -> None:
-        trial.experiment_dir = self.experiment_dir
-        self.trials[trial.trial_id] = trial
-        self.order.append(trial)
+        self._enter(trial)
         self._index(trial)
 
     def enlist(self, trial: Trial, *, is_waiting: bool) -> None:
         """Restore: a trial in whatever state; those that wait are queued by `enqueue`, in their old order."""
-        trial.experiment_dir = self.experiment_dir
-        self.trials[trial.trial_id] = trial
-        self.order.append(trial)
+        self._enter(trial)
         if not is_waiting:
             self._index(trial)
+
+    def _enter(self, trial: Trial) -> None:
+        trial.experiment_dir = self.experiment_dir
+        trial.number = len(self.order)
+        self.trials[trial.trial_id] = trial
+        self.order.append(trial)
 
     def enqueue(self, trial: Trial) -> None:
         self._index(trial)
@@ -50,6 +53,7 @@ class Roster:
     def _index(self, trial: Trial) -> None:
         key, state = trial.trial_id, trial.state
         _keep(self.live, key, trial, state not in FINISHED)
+        _keep(self.unarchived, key, trial, state in FINISHED)
         _keep(self.pending, key, trial, state is TrialState.PENDING)
         _keep(self.paused, key, trial, state is TrialState.PAUSED)
         if state in HAS_PROCESS:

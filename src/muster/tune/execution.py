@@ -70,10 +70,11 @@ class Execution:
 
     def resume(self, saved: SavedExperiment, make_trial: MakeTrial, witness: Hooks | None = None) -> None:
         """Stand where an earlier process stood; its plug-ins were built anew and are restored here."""
-        seen = None if saved.snapshot is None else decode_picture(saved.snapshot)
+        seen = None if saved.snapshot is None else decode_picture(saved.snapshot, saved.ended)
         revive(self._state, seen, saved.facts, make_trial, witness, lambda: self._restore(saved))
 
     def _restore(self, saved: SavedExperiment) -> None:
+        self._state.roster.unarchived.clear()  # those of the store's archives; later facts may end others
         for name, plugin in self._plugins().items():
             if name not in saved.plugins:
                 continue
@@ -127,9 +128,16 @@ class Execution:
             return
         saved = {name: plugin.save_state() for name, plugin in self._plugins().items()}
         states = {name: state for name, state in saved.items() if state is not None}
-        # Facts alone cannot tell readers who is paused, or waits for another try.
-        statuses = {trial.trial_id: trial.status for trial in self._state.roster.live.values()}
-        self._controller.save(encode_picture(picture(self._state)), states, statuses)
+        # Facts alone cannot tell readers who is paused, waits for another try, or was stopped waiting.
+        roster = self._state.roster
+        changed = (*roster.live.values(), *roster.unarchived.values())
+        statuses = {trial.trial_id: trial.status for trial in changed}
+        seen = picture(self._state)
+        ended = seen.pop("ended")
+        self._controller.save(
+            encode_picture(seen), states, statuses, encode_picture({"ended": ended}) if ended else b""
+        )
+        self._state.roster.unarchived.clear()
         now = self._clock.monotonic()
         self._save_at = now + max(MIN_SAVE_PERIOD_S, SAVE_SHARE * (now - began))
 
@@ -147,7 +155,14 @@ def encode_picture(seen: Mapping[str, Any]) -> bytes:
     return msgspec.msgpack.encode(trial_values.encode(dict(seen)))
 
 
-def decode_picture(data: bytes) -> dict[str, Any]:
+def decode_picture(data: bytes, ended: Sequence[bytes] = ()) -> dict[str, Any]:
+    """The picture, with the trials that were saved for good when they ended."""
+    seen = _decoded(data)
+    seen["ended"] = [record for each in ended for record in _decoded(each)["ended"]]
+    return seen
+
+
+def _decoded(data: bytes) -> dict[str, Any]:
     try:
         content, pickles = msgspec.msgpack.decode(data, type=tuple[bytes, bytes | None])
         seen = trial_values.decode(content, pickles, trust=True)
