@@ -1,4 +1,4 @@
-"""What a person sees while an experiment runs. The tuner calls `reporter_for`; nothing here decides anything."""
+"""What a person sees while an experiment runs. The tuner calls `reporter_for`; nothing here decides."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
 
@@ -20,5 +21,58 @@ def reporter_for(
     stream: TextIO | None = None,
     is_notebook: bool | None = None,
 ) -> Reporter:
-    """A reporter for this run; `stream` is standard output and `is_notebook` is found out unless given."""
-    return Reporter()
+    """A reporter for this run; `stream` is standard output and `is_notebook` is found out unless given.
+
+    `RunConfig.progress_reporter` is driven by its own protocol, and RAY_AIR_NEW_OUTPUT=0 asks for the text of
+    old; `verbose=0` shows nothing whatever else is asked for.
+    """
+    level = run_config.verbose or 0
+    stream = stream if stream is not None else sys.stdout
+    notebook = in_notebook() if is_notebook is None else is_notebook
+    if level == 0:
+        return Reporter()
+    if run_config.progress_reporter is not None or environment.get("RAY_AIR_NEW_OUTPUT") == "0":
+        return _driven(run_config, clock, environment, notebook)
+    if notebook:
+        from muster.tune.reporting.notebook import NotebookReporter
+
+        return NotebookReporter(clock=clock)
+    if can_redraw(stream, environment):
+        from muster.tune.reporting.live import DetailedLiveReporter, LiveReporter
+
+        if level == 1:
+            return LiveReporter(stream, clock=clock, environment=environment)
+        return DetailedLiveReporter(stream, clock=clock, environment=environment, level=level)
+    from muster.tune.reporting.plain import DetailedPlainReporter, PlainReporter
+
+    kind = PlainReporter if level == 1 else DetailedPlainReporter
+    return kind(stream, clock=clock, level=level)
+
+
+def in_notebook() -> bool:
+    """Whether a notebook's kernel runs this; a plain IPython shell is a terminal."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+def can_redraw(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """A terminal whose cursor can move."""
+    try:
+        is_terminal = stream.isatty()
+        stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return False
+    return is_terminal and environment.get("TERM", "dumb").lower() not in ("dumb", "unknown")
+
+
+def _driven(run_config: RunConfig, clock: Clock, environment: Mapping[str, str], notebook: bool) -> Reporter:
+    from muster.tune.progress_reporter import detect_reporter
+    from muster.tune.reporting.driven import DetailedDrivenReporter, DrivenReporter
+
+    given = run_config.progress_reporter
+    reporter = given if given is not None else detect_reporter(is_notebook=notebook)
+    # A person who passes a reporter wants to see its tables, whatever the level of the new console means.
+    tables = given is not None and environment.get("RAY_AIR_NEW_OUTPUT") != "0"
+    level = run_config.verbose or 0
+    kind = DrivenReporter if level == 1 else DetailedDrivenReporter
+    return kind(reporter, clock=clock, level=level, tables=tables)

@@ -1,13 +1,21 @@
-"""The words at the end of a run: how to go on with one that was stopped."""
+"""The words at the end of a run: what failed, where the files are, how to go on with one that was stopped."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from muster.tune.reporting.formats import cell, home_relative
+from muster.tune.reporting.trial_table import TrialTable, chosen, parameters_of
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
     from muster.tune.reporting.info import RunInfo
+    from muster.tune.reporting.picture import Picture
+
+FINAL_ROWS = 100  # the files have all of them; a screen of 20,000 rows helps nobody
+ERROR_ROWS = 20
 
 
 def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
@@ -15,17 +23,69 @@ def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
     finished = sum(trial.is_finished() for trial in trials)
     planned = info.total if info.total is not None else len(trials)
     return [
-        f"Stopped before the end: {finished} of {planned} trials are finished. Nothing is lost. To go on:",
-        f"  in a shell:   muster tune resume {shell_word(info.directory)}",
-        f"  in Python:    tune.Tuner.restore({info.directory!r}, {_trainable(trials)}).fit()",
+        f"Stopped before the end: {finished:,} of {planned:,} trials are done, and all is saved. To go on:",
+        f"  in a shell:  muster tune resume {shlex.quote(info.directory)}",
+        f"  in Python:   tune.Tuner.restore({info.directory!r}, {_trainable(trials)}).fit()",
     ]
 
 
-def shell_word(path: str) -> str:
-    """A path as one can paste it into a shell."""
-    import shlex
+def best_lines(picture: Picture) -> list[str]:
+    """The best trial with its whole parameters, to be copied."""
+    trial = picture.best_trial
+    if trial is None:
+        return []
+    info = picture.info
+    return [
+        f"Best trial: {trial} with {info.metric}={cell(picture.best_value)}",
+        f"  parameters: {parameters_of(trial, info.parameters)!r}",
+    ]
 
-    return shlex.quote(path)
+
+def where_lines(picture: Picture, home: str = "") -> list[str]:
+    """Where the files are, and how to look at them."""
+    place = home_relative(shlex.quote(picture.info.directory), home)
+    return [f"Results: {place}", f"  look at them:  muster tune show {place}"]
+
+
+def final_rows(picture: Picture, trials: Sequence[Trial]) -> tuple[list[Trial], str]:
+    """Every trial, in the order of statuses; of very many the best and a few of each other status."""
+    if len(trials) <= FINAL_ROWS:
+        return chosen(trials, picture.counts, FINAL_ROWS)
+    best = [each.trial for each in picture.best]
+    return chosen(dict.fromkeys([*best, *trials]), picture.counts, ERROR_ROWS)
+
+
+def error_table(trials: Sequence[Trial]) -> TrialTable | None:
+    """Trials that failed at least once; `*` marks those that ended well after all."""
+    failed = [trial for trial in trials if trial.num_failures or trial.status == "ERROR"]
+    if not failed:
+        return None
+    rows = tuple(
+        (_marked(trial), str(trial.num_failures), error_file(trial)) for trial in failed[:ERROR_ROWS]
+    )
+    left = len(failed) - len(rows)
+    return TrialTable(
+        ("Trial name", "# failures", "error file"), rows, f"{left:,} more with errors" if left else ""
+    )
+
+
+def error_lines(trials: Sequence[Trial]) -> tuple[str, str]:
+    """What stands above and below the table of errors."""
+    errored = sum(trial.status == "ERROR" for trial in trials)
+    recovered = any(trial.status == "TERMINATED" and trial.num_failures for trial in trials)
+    after = "* The trial terminated successfully after retrying." if recovered else ""
+    return f"Number of errored trials: {errored:,}", after
+
+
+def error_file(trial: Trial) -> str:
+    """Where the whole traceback is; "" when nothing was written."""
+    if not trial.error_filename:
+        return ""
+    return f"{trial.local_path}/{trial.error_filename}" if trial.local_path else trial.error_filename
+
+
+def _marked(trial: Trial) -> str:
+    return f"{trial}*" if trial.status == "TERMINATED" else str(trial)
 
 
 def _trainable(trials: Sequence[Trial]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TextIO
 
 from muster.tune.callback import Callback
@@ -23,8 +24,12 @@ class Reporter(Callback):
 
     info: RunInfo
 
+    def catching(self) -> AbstractContextManager[None]:
+        """Processes made inside print through the reporter, so that they do not tear a live view."""
+        return nullcontext()
+
     def begin(self, info: RunInfo) -> None:
-        """Before the first trial and before worker processes start."""
+        """Before the first trial."""
         self.info = info
 
     def note(self, text: str) -> None:

@@ -1,0 +1,310 @@
+"""ProgressReporter and the two of Ray's that users construct: CLIReporter and JupyterNotebookReporter.
+
+Passed as `RunConfig(progress_reporter=...)`; driven by `reporting.driven`. `report` looks at all trials.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from muster.base.clock import SystemClock
+from muster.tune.reporting import legacy_text as text
+from muster.tune.reporting.choose import in_notebook
+from muster.tune.reporting.ending import error_file
+from muster.tune.reporting.formats import shortened
+from muster.tune.reporting.tally import lookup
+from muster.tune.reporting.trial_table import KNOWN_METRICS
+from muster.tune.scores import number
+
+if TYPE_CHECKING:
+    from muster.trials.model import Trial
+
+logger = logging.getLogger(__name__)
+
+_Columns = Mapping[str, str] | Sequence[str]
+
+
+class ProgressReporter:
+    """Shows the state of an experiment now and then. Override `should_report` and `report`."""
+
+    def setup(
+        self,
+        start_time: float | None = None,
+        total_samples: int | None = None,
+        metric: str | None = None,
+        mode: str | None = None,
+        **kwargs: Any,  # noqa: ANN401 - what later versions may add
+    ) -> None:
+        """Once, before the first trial."""
+
+    def should_report(self, trials: list[Trial], done: bool = False) -> bool:
+        """Whether to report now; asked several times a second."""
+        raise NotImplementedError
+
+    def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
+        """Show it. `sys_info`: the scheduler in its own words, and the resources in use."""
+        raise NotImplementedError
+
+
+class TuneReporterBase(ProgressReporter):
+    """What both reporters have in common: columns, rows, and when to report.
+
+    Args:
+        metric_columns: Result keys to show, or `{key: title}`; None: the usual ones and a few others.
+        parameter_columns: Config keys to show, or `{key: title}`; None: the searched ones.
+        total_samples: How many trials there will be; None: as the experiment says.
+        max_progress_rows: Rows of the table of trials, shared fairly between statuses.
+        max_error_rows: Rows of the table of errors.
+        max_column_length: Longer texts keep their end.
+        max_report_frequency: Seconds between two reports.
+        infer_limit: How many metrics are shown without being asked for.
+        print_intermediate_tables: Whether the table is shown before the end; None: as `verbose` says.
+        metric: What the best trial is best in; None: as the experiment says.
+        mode: "min" or "max".
+        sort_by_metric: The best trials come first.
+    """
+
+    def __init__(  # noqa: PLR0913 - Ray's keywords
+        self,
+        *,
+        metric_columns: _Columns | None = None,
+        parameter_columns: _Columns | None = None,
+        total_samples: int | None = None,
+        max_progress_rows: int = 20,
+        max_error_rows: int = 20,
+        max_column_length: int = 20,
+        max_report_frequency: float = 5,
+        infer_limit: int = 3,
+        print_intermediate_tables: bool | None = None,
+        metric: str | None = None,
+        mode: str | None = None,
+        sort_by_metric: bool = False,
+    ) -> None:
+        self._metric_columns = None if metric_columns is None else _titled(metric_columns)
+        self._parameter_columns = None if parameter_columns is None else _titled(parameter_columns)
+        self._total_samples = total_samples
+        self._max_progress_rows = max_progress_rows
+        self._max_error_rows = max_error_rows
+        self._max_column_length = max_column_length
+        self._max_report_frequency = max_report_frequency
+        self._infer_limit = infer_limit
+        self._print_intermediate_tables = print_intermediate_tables
+        self._metric, self._mode = metric, mode
+        self._sort_by_metric = sort_by_metric
+        self._clock = SystemClock()
+        self._start_time = self._clock.now()
+        self._last_report = float("-inf")
+        self._level, self._tables = 3, False
+        self._directory = ""
+        self._searched: tuple[str, ...] = ()
+        if sort_by_metric and (metric is None or mode is None):
+            logger.warning(
+                "sort_by_metric=True needs metric and mode, here or in TuneConfig; without them nothing is sorted"
+            )
+
+    def setup(
+        self,
+        start_time: float | None = None,
+        total_samples: int | None = None,
+        metric: str | None = None,
+        mode: str | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        """What was given to the constructor stays."""
+        self._start_time = self._clock.now() if start_time is None else start_time
+        self._total_samples = self._total_samples or total_samples
+        self._metric, self._mode = self._metric or metric, self._mode or mode
+
+    def set_verbosity(self, level: int, *, tables: bool = False) -> None:
+        """1: no tables, 2: a table at the end, 3: always; `tables`: always, whatever the level."""
+        self._level, self._tables = level, tables
+
+    def set_directory(self, directory: str, searched: Sequence[str]) -> None:
+        """Where results go, and which parameters are searched."""
+        self._directory, self._searched = directory, tuple(searched)
+
+    def should_report(self, trials: list[Trial], done: bool = False) -> bool:
+        """When `max_report_frequency` seconds have passed, and at the end."""
+        at = self._clock.monotonic()
+        if not done and at - self._last_report < self._max_report_frequency:
+            return False
+        self._last_report = at
+        return True
+
+    def add_metric_column(self, metric: str, representation: str | None = None) -> None:
+        """Show one more key of results; ValueError when it is shown already."""
+        columns = dict(KNOWN_METRICS) if self._metric_columns is None else self._metric_columns
+        self._metric_columns = _with_column(columns, metric, representation, "metric")
+
+    def add_parameter_column(self, parameter: str, representation: str | None = None) -> None:
+        """Show one more key of the config; ValueError when it is shown already."""
+        columns = self._parameter_columns or {}
+        self._parameter_columns = _with_column(columns, parameter, representation, "parameter")
+
+    # What is shown
+
+    def _status(self, trials: Sequence[Trial], *sys_info: str) -> list[str]:
+        lines = ["== Status ==", text.time_text(self._clock.now(), self._start_time), *filter(None, sys_info)]
+        if best := text.best_text(trials, self._metric, self._mode, self._parameters(trials)):
+            lines.append(best)
+        if directory := self._directory or (trials[0].experiment_dir if trials else ""):
+            lines.append(f"Result logdir: {directory}")
+        lines.append(text.count_text(trials, self._total_samples))
+        return lines
+
+    def _shows_table(self, done: bool) -> bool:
+        if not done and self._print_intermediate_tables is not None:
+            return self._print_intermediate_tables
+        return self._tables or self._level >= (2 if done else 3)
+
+    def _table(self, trials: Sequence[Trial], done: bool) -> tuple[list[str], list[tuple[str, ...]], str]:
+        rows, left = text.fair_choice(self._sorted(trials), float("inf") if done else self._max_progress_rows)
+        parameters = self._parameter_columns or {key: key for key in self._parameters(trials)}
+        metrics = self._metrics(rows)
+        titles = ("Trial name", "status", "loc", *parameters.values(), *metrics.values())
+        headers = [shortened(title, self._max_column_length) for title in titles]
+        shown = [text.trial_row(t, list(parameters), list(metrics), self._max_column_length) for t in rows]
+        return headers, shown, text.left_out_text(left)
+
+    def _parameters(self, trials: Sequence[Trial]) -> list[str]:
+        if self._parameter_columns:
+            return list(self._parameter_columns)
+        return list(self._searched or (sorted(trials[0].evaluated_params) if trials else ()))
+
+    def _metrics(self, rows: Sequence[Trial]) -> dict[str, str]:
+        """The asked ones; else the usual ones that are there, the one that counts, and a few others."""
+        if self._metric_columns is not None:
+            return dict(self._metric_columns)
+        there = {
+            key: title
+            for key, title in KNOWN_METRICS.items()
+            if any(key in trial.last_result for trial in rows)
+        }
+        others = [self._metric] if self._metric else []
+        others += text.inferred_metrics(rows, self._infer_limit)
+        added = [key for key in dict.fromkeys(others) if key not in there][: self._infer_limit]
+        return {**there, **{key: key for key in added}}
+
+    def _sorted(self, trials: Sequence[Trial]) -> list[Trial]:
+        metric, mode = self._metric, self._mode
+        if not self._sort_by_metric or metric is None or mode is None:
+            return list(trials)
+        sign = -1.0 if mode == "max" else 1.0
+
+        def key(trial: Trial) -> float:
+            value = number(lookup(trial.last_result, metric))
+            return float("inf") if value is None or value != value else value * sign  # noqa: PLR0124
+
+        return sorted(trials, key=key)
+
+    def _errors(self, trials: Sequence[Trial]) -> tuple[str, list[tuple[str, ...]]]:
+        failed = [trial for trial in trials if trial.num_failures or trial.status == "ERROR"]
+        shown = failed[: self._max_error_rows]
+        more = f" ({len(failed) - len(shown)} more not shown)" if len(failed) > len(shown) else ""
+        rows: list[tuple[str, ...]] = [
+            (str(trial), str(trial.num_failures), error_file(trial)) for trial in shown
+        ]
+        return f"Number of errored trials: {len(failed)}{more}", rows
+
+
+_ERROR_HEADERS = ("Trial name", "# failures", "error file")
+
+
+class CLIReporter(TuneReporterBase):
+    """Prints the state of an experiment as text; see TuneReporterBase for the keywords.
+
+    Example:
+        >>> reporter = CLIReporter(metric_columns=["loss"], max_report_frequency=30)
+        >>> reporter.add_metric_column("accuracy", "acc")
+        >>> reporter.should_report([]), reporter.should_report([])
+        (True, False)
+    """
+
+    def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
+        sys.stdout.write(self.text(trials, done, *sys_info) + "\n")
+        sys.stdout.flush()
+
+    def text(self, trials: list[Trial], done: bool, *sys_info: str) -> str:
+        """What `report` prints."""
+        lines = self._status(trials, *sys_info)
+        if trials and self._shows_table(done):
+            headers, rows, more = self._table(trials, done)
+            lines += [text.psql(headers, rows), *([more] if more else [])]
+        title, errors = self._errors(trials)
+        if errors:
+            lines += [title, text.psql(_ERROR_HEADERS, errors)]
+        return "\n".join(lines) + "\n"
+
+
+class JupyterNotebookReporter(TuneReporterBase):
+    """Shows the state of an experiment as HTML below a notebook's cell.
+
+    Args:
+        overwrite: Replace what the cell has shown so far, its own prints included.
+        keywords: See TuneReporterBase.
+    """
+
+    def __init__(self, overwrite: bool = True, **keywords: Any) -> None:  # noqa: ANN401
+        if not in_notebook():
+            logger.warning("JupyterNotebookReporter needs a notebook, and this is none: use CLIReporter here")
+        super().__init__(**keywords)
+        self._overwrite = overwrite
+
+    def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
+        from IPython.display import HTML, clear_output, display  # type: ignore[import-not-found,unused-ignore]
+
+        if self._overwrite:
+            clear_output(wait=True)
+        display(HTML(self.html(trials, done, *sys_info)))
+
+    def html(self, trials: list[Trial], done: bool, *sys_info: str) -> str:
+        """What `report` shows."""
+        from html import escape
+
+        status = [*self._status(trials, *sys_info), *memory_lines()]
+        parts = ["<br>".join(escape(line) for line in status)]
+        if trials and self._shows_table(done):
+            headers, rows, more = self._table(trials, done)
+            parts += [_html_table(headers, rows), escape(more)]
+        title, errors = self._errors(trials)
+        if errors:
+            parts += [escape(title), _html_table(_ERROR_HEADERS, errors)]
+        return "".join(f"<div>{part}</div>" for part in parts if part)
+
+
+def detect_reporter(*, is_notebook: bool | None = None, **keywords: Any) -> TuneReporterBase:  # noqa: ANN401
+    """The one of the two that fits where we run."""
+    notebook = in_notebook() if is_notebook is None else is_notebook
+    return JupyterNotebookReporter(**keywords) if notebook else CLIReporter(**keywords)
+
+
+def memory_lines() -> list[str]:
+    """How full this machine's memory is; nothing where the kernel does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            known = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in file)}
+        total, free = known["MemTotal"] / 2**20, known["MemAvailable"] / 2**20
+    except (OSError, KeyError, ValueError, IndexError):
+        return []
+    return [f"Memory usage on this node: {total - free:.1f}/{total:.1f} GiB"]
+
+
+def _titled(columns: _Columns) -> dict[str, str]:
+    return dict(columns) if isinstance(columns, Mapping) else {key: key for key in columns}
+
+
+def _with_column(columns: Mapping[str, str], key: str, title: str | None, kind: str) -> dict[str, str]:
+    if key in columns:
+        raise ValueError(f"the {kind} column {key!r} is shown already")
+    return {**columns, key: title or key}
+
+
+def _html_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    from html import escape
+
+    head = "".join(f"<th>{escape(title)}</th>" for title in headers)
+    body = "".join("<tr>" + "".join(f"<td>{escape(t)}</td>" for t in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

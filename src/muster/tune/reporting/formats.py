@@ -1,0 +1,125 @@
+"""How durations, times, numbers and names are written for people. Pure text; every reporter uses it."""
+
+from __future__ import annotations
+
+import math
+import time  # only to format a given moment
+from collections.abc import Mapping
+from typing import Any
+
+MAX_NAME = 20
+
+
+def duration(seconds: float) -> str:
+    """Days to seconds, from the first part that is not zero.
+
+    Example:
+        >>> duration(65), duration(3605), duration(86400)
+        ('1min 5s', '1hr 0min 5s', '1d 0hr 0min 0s')
+    """
+    minutes, left_s = divmod(int(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "hr"), (minutes, "min"), (left_s, "s")]
+    while len(parts) > 1 and not parts[0][0]:
+        parts.pop(0)
+    return " ".join(f"{count}{unit}" for count, unit in parts)
+
+
+def moment(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def shortened(text: str, max_len: int = MAX_NAME) -> str:
+    """The tail of a name says more than its head.
+
+    Example:
+        >>> shortened("learning_rate/some_name", 5)
+        '...me'
+    """
+    return text if len(text) <= max_len else f"...{text[3 - max_len :]}" if max_len > 3 else text[-max_len:]
+
+
+def wrapped(text: str, max_len: int = MAX_NAME) -> str:
+    """On at most two lines of this length, cut at the front when that is not enough."""
+    kept = shortened(text, 2 * max_len)
+    return kept if len(kept) <= max_len else f"{kept[:max_len]}\n{kept[max_len:]}"
+
+
+def cell(value: Any) -> str:  # noqa: ANN401 - a user's value
+    """A value in a table: numbers with five digits, anything else shortened."""
+    if value is None:
+        return ""
+    if isinstance(value, bool | int | str):
+        return shortened(str(value))
+    if _is_float(value):
+        return f"{float(value):.5g}"
+    return shortened(str(value))
+
+
+def detail(value: Any) -> str:  # noqa: ANN401 - a user's value
+    """A value in a table of one result: five decimals, zeros at the end cut."""
+    if not _is_float(value):
+        return str(value)
+    number = float(value)
+    if not math.isfinite(number) or 0 < abs(number) < 1e-4 or abs(number) >= 1e16:
+        return f"{number:.5g}"
+    text = f"{number:.5f}".rstrip("0")
+    return f"{text}0" if text.endswith(".") else text
+
+
+def assignments(values: Mapping[str, Any]) -> str:
+    """`{'x': 3.32, 'k': 1}`, as people read it in a log."""
+    return "{" + ", ".join(f"{key!r}: {brief(value)}" for key, value in values.items()) + "}"
+
+
+def brief(value: Any) -> str:  # noqa: ANN401 - a user's value
+    """A value in running text: like `repr`, floats with five digits, never long."""
+    if _is_float(value):
+        return f"{float(value):.5g}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def rate(per_second: float) -> str:
+    """Trials per second, minute or hour, whichever can be read.
+
+    Example:
+        >>> rate(1500.0), rate(1.26), rate(0.05), rate(0.0005)
+        ('1,500 trials/s', '1.3 trials/s', '3 trials/min', '1.8 trials/h')
+    """
+    for count, unit in ((per_second, "s"), (per_second * 60, "min"), (per_second * 3600, "h")):
+        if count >= 1 or unit == "h":
+            return f"{_few_digits(count)} trials/{unit}"
+    raise AssertionError("unreachable: hours take everything")
+
+
+def amount(value: float) -> str:
+    """A count of a resource.
+
+    Example:
+        >>> amount(2.0), amount(0.5)
+        ('2', '0.5')
+    """
+    return f"{value:.10g}" if value != int(value) else str(int(value))
+
+
+def home_relative(path: str, home: str) -> str:
+    """`~/...` for what lies below the home directory."""
+    return f"~{path[len(home) :]}" if home and home != "/" and path.startswith(f"{home}/") else path
+
+
+def _few_digits(count: float) -> str:
+    return f"{count:,.0f}" if count >= 10 else f"{count:.1f}".removesuffix(".0")
+
+
+def _is_float(value: object) -> bool:
+    """A float, or a scalar of numpy that is one."""
+    if isinstance(value, float):
+        return True
+    return (
+        not isinstance(value, int | str | bytes)
+        and getattr(value, "ndim", 1) == 0
+        and hasattr(value, "__float__")
+        and not hasattr(value, "__index__")
+    )

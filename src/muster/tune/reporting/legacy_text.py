@@ -1,0 +1,177 @@
+"""The words and tables of the old console: `== Status ==`, psql tables, YAML per result. Pure."""
+
+from __future__ import annotations
+
+import time  # only to format a given moment
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from muster.trials.results import flatten
+from muster.tune.reporting.formats import amount, cell, shortened
+from muster.tune.reporting.tally import STATUSES, lookup
+from muster.tune.reporting.trial_table import parameter, parameters_of
+from muster.tune.result_keys import AUTO_RESULT_KEYS
+from muster.tune.scores import number
+
+if TYPE_CHECKING:
+    from muster.trials.model import Trial
+
+Rows = Sequence[Sequence[str]]
+
+
+def time_text(now: float, started: float) -> str:
+    """`Current time: 2026-11-15 21:37:05 (running for 00:00:03.97)`."""
+    date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+    minutes, seconds = divmod(max(0.0, now - started), 60)
+    hours, minutes = divmod(int(minutes), 60)
+    days, hours = divmod(hours, 24)
+    day_text = f"{days} days, " if days else ""
+    return f"Current time: {date} (running for {day_text}{hours:02d}:{minutes:02d}:{seconds:05.2f})"
+
+
+def resource_text(capacity: Mapping[str, float], used: Mapping[str, float]) -> str:
+    parts = [f"{float(used.get(name, 0))}/{amount(capacity.get(name, 0))} {name}s" for name in ("CPU", "GPU")]
+    others = [name for name in capacity if name not in ("CPU", "GPU", "memory")]
+    parts += [f"{float(used.get(name, 0))}/{amount(capacity[name])} {name}" for name in others]
+    return f"Logical resource usage: {', '.join(parts)}"
+
+
+def count_text(trials: Sequence[Trial], total: int | None) -> str:
+    """`Number of trials: 2/5 (1 RUNNING, 1 TERMINATED)`."""
+    counts = {status: sum(trial.status == status for trial in trials) for status in STATUSES}
+    shown = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()) if count)
+    planned = f"/{total}" if total else ""
+    return f"Number of trials: {len(trials)}{planned}" + (f" ({shown})" if shown else "")
+
+
+def best_text(trials: Sequence[Trial], metric: str | None, mode: str | None, keys: Sequence[str]) -> str:
+    best = best_trial(trials, metric, mode)
+    if best is None:
+        return ""
+    told = f"{metric}={lookup(best.last_result, metric or '')}"
+    return f"Current best trial: {best.trial_id} with {told} and parameters={parameters_of(best, keys)}"
+
+
+def best_trial(trials: Sequence[Trial], metric: str | None, mode: str | None) -> Trial | None:
+    """By the last result; NaN is never the best."""
+    if metric is None or mode is None:
+        return None
+    scored = [
+        (value, trial) for trial in trials if (value := number(lookup(trial.last_result, metric))) is not None
+    ]
+    real = [each for each in scored if each[0] == each[0]]
+    if not real:
+        return None
+    return (max if mode == "max" else min)(real, key=lambda each: each[0])[1]
+
+
+def fair_choice(trials: Sequence[Trial], max_rows: float) -> tuple[list[Trial], dict[str, int]]:
+    """Trials by status such that each status gets its share of the rows, and how many were left out."""
+    by_status = {status: [t for t in trials if t.status == status] for status in STATUSES}
+    kept = dict.fromkeys(STATUSES, 0)
+    room = max_rows
+    while room > 0 and (open_ones := [s for s in STATUSES if kept[s] < len(by_status[s])]):
+        for status in open_ones:
+            if room > 0:
+                kept[status] += 1
+                room -= 1
+    chosen = [trial for status in STATUSES for trial in by_status[status][: kept[status]]]
+    return chosen, {s: len(by_status[s]) - kept[s] for s in STATUSES if len(by_status[s]) > kept[s]}
+
+
+def left_out_text(left: Mapping[str, int]) -> str:
+    total = sum(left.values())
+    return (
+        f"... {total} more trials not shown ({', '.join(f'{n} {s}' for s, n in left.items())})"
+        if total
+        else ""
+    )
+
+
+def trial_row(
+    trial: Trial, parameters: Sequence[str], metrics: Sequence[str], max_length: int
+) -> tuple[str, ...]:
+    return (
+        shortened(str(trial), max_length),
+        trial.status,
+        location_text(trial),
+        *(shortened(cell(parameter(trial, key)), max_length) for key in parameters),
+        *(shortened(cell(lookup(trial.last_result, key)), max_length) for key in metrics),
+    )
+
+
+def location_text(trial: Trial) -> str:
+    """`address:pid` of its process, while it has one."""
+    place = trial.location
+    return f"{place['node_ip']}:{place['pid']}" if "node_ip" in place and "pid" in place else ""
+
+
+def psql(headers: Sequence[str], rows: Rows) -> str:
+    """A table as the PostgreSQL shell draws it."""
+    widths = [max(len(row[i]) for row in (headers, *rows)) for i in range(len(headers))]
+    right = [bool(rows) and all(_is_number(row[i]) for row in rows if row[i]) for i in range(len(headers))]
+    line = "+".join("-" * (width + 2) for width in widths)
+
+    def drawn(cells: Sequence[str]) -> str:
+        texts = (
+            text.rjust(width) if is_right else text.ljust(width)
+            for text, width, is_right in zip(cells, widths, right, strict=True)
+        )
+        return f"| {' | '.join(texts)} |"
+
+    return "\n".join((f"+{line}+", drawn(headers), f"|{line}|", *(drawn(row) for row in rows), f"+{line}+"))
+
+
+def trial_sentence(trial: Trial, result: Mapping[str, Any], metric: str | None, keys: Sequence[str]) -> str:
+    """`Trial X reported loss=1.00 with parameters={...}.`"""
+    names = [metric] if metric else inferred_metrics([trial], 4)
+    pairs = [(name, lookup(result, name)) for name in names]
+    told = ",".join(f"{name}={_two_decimals(value)}" for name, value in pairs if value is not None)
+    return f"Trial {trial} reported {told or 'nothing'} with parameters={parameters_of(trial, keys)}."
+
+
+def trial_details(trial: Trial, result: Mapping[str, Any], end: str) -> str:
+    """A YAML block with the whole result."""
+    import yaml
+
+    shown = {key: _plain(value) for key, value in result.items() if key != "config"}
+    block = yaml.safe_dump(shown, default_flow_style=False, sort_keys=True)
+    body = "\n".join(f"  {line}" for line in block.strip().splitlines())
+    return f"Result for {trial}:\n{body}\n" + (f"{end}\n" if end else "")
+
+
+def inferred_metrics(trials: Sequence[Trial], limit: int) -> list[str]:
+    """Numbers that trials report by themselves."""
+    found: dict[str, None] = {}
+    for trial in trials:
+        for key, value in flatten(trial.last_result).items():
+            if len(found) >= limit:
+                return list(found)
+            if key not in AUTO_RESULT_KEYS and not key.startswith("config/") and number(value) is not None:
+                found[key] = None
+    return list(found)
+
+
+def _two_decimals(value: object) -> str:
+    as_number = number(value)
+    return str(value) if as_number is None or isinstance(value, bool | int) else f"{as_number:.2f}"
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - a user's value
+    """What YAML can say safely."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    as_number = number(value)
+    return str(value) if as_number is None else as_number
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

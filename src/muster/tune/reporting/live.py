@@ -1,0 +1,112 @@
+"""LiveReporter: a calm view at the bottom of a terminal that follows the experiment.
+
+What the driver and the trials print appears above it. Redrawn at most four times a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TextIO
+
+from muster.base.clock import Clock
+from muster.tune.reporting.info import RunInfo
+from muster.tune.reporting.narration import Narrator
+from muster.tune.reporting.picture import Picture
+from muster.tune.reporting.plain import HEARTBEAT_S
+from muster.tune.reporting.screen import Screen
+from muster.tune.reporting.text_table import frame_for
+from muster.tune.reporting.watching import WatchingReporter
+
+if TYPE_CHECKING:
+    from muster.trials.model import Trial
+    from muster.tune.reporting.live_view import LiveView
+
+REDRAW_S = 0.25
+
+
+class LiveReporter(WatchingReporter):
+    """What `verbose=1` shows on a terminal."""
+
+    def __init__(self, stream: TextIO, *, clock: Clock, environment: Mapping[str, str]) -> None:
+        super().__init__(clock=clock, period_s=REDRAW_S)
+        self._screen = Screen(stream, clock=clock, environment=environment)
+        self._home = environment.get("HOME", "")
+        self._view: LiveView | None = None
+
+    def catching(self) -> AbstractContextManager[None]:
+        return self._screen.catching()
+
+    def begin(self, info: RunInfo) -> None:
+        from muster.tune.reporting.live_view import LiveView, glyphs_for
+
+        super().begin(info)
+        self._view = LiveView(glyphs_for(self._screen.encoding), home=self._home)
+        self._screen.open()
+        self.show(self.picture(()), ())
+
+    def note(self, text: str) -> None:
+        self._screen.print(text)
+
+    def show(self, picture: Picture, trials: Sequence[Trial]) -> None:
+        if self._view is not None:
+            self._screen.draw(self._view.draw(picture, self._screen.size()))
+
+    def conclude(self, picture: Picture, trials: Sequence[Trial], *, interrupted: bool) -> None:
+        self._screen.settle()
+        self._screen.clear()
+        if self._view is not None:
+            size = self._screen.size()
+            self._screen.print(*self._view.conclusion(picture, trials, size, interrupted=interrupted))
+        self._screen.close()
+
+    def abort(self) -> None:
+        self._screen.close()
+
+
+class DetailedLiveReporter(LiveReporter):
+    """From `verbose=2` on: the events of trials are told above the view."""
+
+    def __init__(self, stream: TextIO, *, clock: Clock, environment: Mapping[str, str], level: int) -> None:
+        super().__init__(stream, clock=clock, environment=environment)
+        frame = frame_for(self._screen.encoding)
+        self._narrator = Narrator(self._screen.print, clock=clock, level=level, frame=frame)
+        self._window_ends = 0.0
+
+    def begin(self, info: RunInfo) -> None:
+        self._narrator.begin(info.metric)
+        self._window_ends = self._clock.monotonic() + HEARTBEAT_S
+        super().begin(info)
+
+    def show(self, picture: Picture, trials: Sequence[Trial]) -> None:
+        if self._clock.monotonic() >= self._window_ends:
+            self._window_ends = self._clock.monotonic() + HEARTBEAT_S
+            self._narrator.new_window()
+        super().show(picture, trials)
+
+    def conclude(self, picture: Picture, trials: Sequence[Trial], *, interrupted: bool) -> None:
+        self._narrator.new_window()
+        super().conclude(picture, trials, interrupted=interrupted)
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self._tally.started(trial)
+        self._narrator.started(trial)
+
+    def on_trial_result(
+        self,
+        iteration: int,
+        trials: list[Trial],
+        trial: Trial,
+        result: dict[str, Any],
+        **info: Any,  # noqa: ANN401
+    ) -> None:
+        self._narrator.reported(trial, result)
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self._tally.completed(trial)
+        self._narrator.finished(trial)
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self._tally.failed(trial)
+        failure = self._tally.failures.get(trial.trial_id)
+        self._narrator.errored(trial, failure.message if failure is not None else "")

@@ -1,0 +1,206 @@
+"""LiveView: draws a picture as lines of styled text for a terminal of a given size. No I/O.
+
+Columns keep their place and only grow, so that the table stands still while its numbers change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from muster.tune.reporting import ending
+from muster.tune.reporting.formats import amount, brief, cell, duration, home_relative, rate
+from muster.tune.reporting.live_table import LiveTable, columns_of
+from muster.tune.reporting.trial_table import parameters_of
+
+if TYPE_CHECKING:
+    from muster.trials.model import Trial
+    from muster.tune.reporting.picture import Picture
+
+MAX_WIDTH = 120  # longer lines do not read better
+BAR_MAX = 48
+STATUS_STYLES = {
+    "RUNNING": "cyan",
+    "TERMINATED": "green",
+    "PAUSED": "yellow",
+    "PENDING": "dim",
+    "ERROR": "bold red",
+}
+
+
+class Glyphs(NamedTuple):
+    """Signs, for terminals that have them and for those that have not."""
+
+    done: str
+    todo: str
+    dot: str
+    star: str
+    cross: str
+    rule: str
+
+
+UTF = Glyphs("━", "━", "·", "★", "✗", "─")
+ASCII = Glyphs("#", "-", "|", "*", "x", "-")
+
+
+def glyphs_for(encoding: str) -> Glyphs:
+    try:
+        "".join(UTF).encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return ASCII
+    return UTF
+
+
+class LiveView:
+    """One experiment's view; remembers the widths of its columns."""
+
+    def __init__(self, glyphs: Glyphs = UTF, *, home: str = "") -> None:
+        self._glyphs = glyphs
+        self._home = home
+        self._table = LiveTable(STATUS_STYLES, glyphs.star)
+
+    def draw(self, picture: Picture, size: tuple[int, int]) -> RenderableType:
+        """What fits into `size` (columns, lines): less important lines go first."""
+        width, height = min(size[0], MAX_WIDTH), size[1]
+        head = [*self._title(picture, width), self._progress(picture, width), self._counts(picture)]
+        head += [self._resources(picture), *self._best(picture, width)]
+        failures = self._failures(picture, width)
+        room = height - len(head) - len(failures) - 3
+        return _lines([Text(), *head, *self._rows(picture, room, width), *failures], width)
+
+    def conclusion(
+        self, picture: Picture, trials: Sequence[Trial], size: tuple[int, int], *, interrupted: bool
+    ) -> list[RenderableType]:
+        """What stays on the terminal."""
+        width = min(size[0], MAX_WIDTH)
+        head = [*self._title(picture, width), self._progress(picture, width), self._counts(picture)]
+        rows, more = ending.final_rows(picture, trials)
+        parts: list[RenderableType] = [_lines([*head, *self._final_table(picture, rows, more, width)], width)]
+        parts += self._error_table(trials)
+        parts += [Text(line, style="bold") for line in ending.best_lines(picture)[:1]]
+        parts += ending.best_lines(picture)[1:]
+        if interrupted:
+            parts += ["", *ending.resume_lines(picture.info, trials)]
+        else:
+            parts += ending.where_lines(picture, self._home)
+        return parts
+
+    def _title(self, picture: Picture, width: int) -> list[Text]:
+        info = picture.info
+        title = Text(info.name, style="bold")
+        title.append(f"  {info.searcher} {self._glyphs.dot} {info.scheduler}", style="dim")
+        return [title, Text(_tail(home_relative(info.directory, self._home), width), style="dim"), Text()]
+
+    def _progress(self, picture: Picture, width: int) -> Text:
+        total, finished = picture.info.total, picture.finished
+        line = Text()
+        if total:
+            share = min(1.0, finished / total)
+            line.append_text(self._bar(share, max(8, min(BAR_MAX, width - 44))))
+            line.append(f"  {finished:,}/{total:,}  {int(share * 100)}%")
+        else:
+            line.append(f"{finished:,} trials finished")
+        line.append(f"  {duration(picture.elapsed_s)}", style="dim")
+        if picture.eta_s is not None and picture.eta_s > 0:
+            line.append(f"  {duration(picture.eta_s)} left", style="dim")
+        return line
+
+    def _bar(self, share: float, width: int) -> Text:
+        done = int(share * width)
+        bar = Text(self._glyphs.done * done, style="green")
+        # Without colours both halves would look alike: what is left to do is then drawn dim.
+        return bar.append(self._glyphs.todo * (width - done), style="dim")
+
+    def _counts(self, picture: Picture) -> Text:
+        shown = [(status, count) for status, count in picture.counts.items() if count]
+        line = Text(f" {self._glyphs.dot} ").join(
+            Text(f"{count:,} {status}", style=STATUS_STYLES[status]) for status, count in shown
+        )
+        if not shown:
+            line = Text("starting", style="dim")
+        if picture.per_second is not None:
+            line.append(f"  {rate(picture.per_second)}", style="dim")
+        return line
+
+    def _resources(self, picture: Picture) -> Text:
+        capacity, used = picture.info.capacity, picture.used
+        parts = [
+            f"{name} {amount(used.get(name, 0))}/{amount(total)}"
+            for name, total in capacity.items()
+            if name != "memory"
+        ]
+        if used.get("memory"):
+            parts.append(f"memory {_gib(used['memory'])}/{_gib(capacity.get('memory', 0))} GiB")
+        return Text("  ".join(parts), style="dim")
+
+    def _best(self, picture: Picture, width: int) -> list[Text]:
+        trial = picture.best_trial
+        if trial is None:
+            return []
+        line = Text(f"{self._glyphs.star} ", style="yellow")
+        line.append(f"{picture.info.metric} {cell(picture.best_value)}", style="bold")
+        line.append(f"  {trial.trial_id}", style="dim")
+        values = parameters_of(trial, picture.info.parameters)
+        line.append("  " + " ".join(f"{key}={brief(value)}" for key, value in values.items()))
+        return [Text(), line]
+
+    def _rows(self, picture: Picture, room: int, width: int) -> list[Text]:
+        """Running trials first, then the best, then the latest, as many as there is room for."""
+        best = [each.trial for each in picture.best]
+        half = max(1, room // 2)
+        running = list(picture.running)[:half] if best or picture.recent else list(picture.running)
+        trials = list(dict.fromkeys([*running, *best, *picture.recent, *picture.running]))
+        if room < 3 or not trials:
+            return []
+        columns = columns_of(trials, picture.info)
+        self._table.learn(columns)
+        return [Text(), *self._table.lines(trials[: room - 2], width, picture.best_trial)]
+
+    def _final_table(self, picture: Picture, rows: Sequence[Trial], more: str, width: int) -> list[Text]:
+        if not rows:
+            return [Text()]
+        self._table.learn(columns_of(rows, picture.info))
+        lines = [Text(), *self._table.lines(rows, width, picture.best_trial)]
+        return [*lines, *([Text(more, style="dim")] if more else []), Text()]
+
+    def _failures(self, picture: Picture, width: int) -> list[Text]:
+        """The latest two failures: what happened, and where the whole story is."""
+        lines: list[Text] = []
+        for failed in picture.failures[-2:]:
+            again = "" if failed.trial.status == "ERROR" else " (tried again)"
+            text = f"{self._glyphs.cross} {failed.trial}: {failed.message or 'failed before this run'}{again}"
+            lines.append(Text(text, style="red"))
+            if file := ending.error_file(failed.trial):
+                lines.append(Text(f"  {_tail(home_relative(file, self._home), width - 2)}", style="dim"))
+        return [Text(), *lines] if lines else []
+
+    def _error_table(self, trials: Sequence[Trial]) -> list[RenderableType]:
+        table = ending.error_table(trials)
+        if table is None:
+            return []
+        before, after = ending.error_lines(trials)
+        parts: list[RenderableType] = [Text(before, style="bold red")]
+        for name, failures, file in table.rows:
+            times = "" if failures in ("0", "1") else f" ({failures} failures)"
+            parts.append(f"  {name}{times}  {home_relative(file, self._home)}")
+        parts += [f"  {line}" for line in (table.more, after) if line]
+        return [*parts, ""]
+
+
+def _lines(lines: Sequence[Text], width: int) -> Group:
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+        line.truncate(width, overflow="ellipsis")
+    return Group(*lines)
+
+
+def _tail(path: str, width: int) -> str:
+    """The end of a path says more than its beginning."""
+    return path if len(path) <= width else f"...{path[3 - width :]}"
+
+
+def _gib(count: float) -> str:
+    return f"{count / 2**30:.1f}"

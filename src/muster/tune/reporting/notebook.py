@@ -1,0 +1,144 @@
+"""NotebookReporter: one block of HTML in the cell's output, updated in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from muster.base.clock import Clock
+from muster.tune.reporting import ending, plain_text
+from muster.tune.reporting.formats import cell, duration
+from muster.tune.reporting.info import RunInfo
+from muster.tune.reporting.picture import Picture, rows_of
+from muster.tune.reporting.trial_table import TrialTable, columns_for, parameters_of, table_of
+from muster.tune.reporting.watching import WatchingReporter
+
+if TYPE_CHECKING:
+    from muster.trials.model import Trial
+
+REFRESH_S = 0.5
+Show = Callable[[str], None]
+
+_STYLE = (
+    "font-family:system-ui,sans-serif;font-size:13px;line-height:1.5;border-left:3px solid #4a90d9;"
+    "padding:4px 12px;margin:4px 0"
+)
+_COLOURS = {"RUNNING": "#1a7fb5", "TERMINATED": "#2e8b57", "PAUSED": "#b58900", "ERROR": "#c0392b"}
+
+
+def notebook_output() -> Show:
+    """Shows HTML in the current cell, and replaces it from then on."""
+    from IPython.display import HTML, display  # type: ignore[import-not-found,unused-ignore]
+
+    handle: list[Any] = []
+
+    def show(html: str) -> None:
+        if handle and handle[0] is not None:
+            handle[0].update(HTML(html))
+        else:
+            handle[:] = [display(HTML(html), display_id=True)]
+
+    return show
+
+
+class NotebookReporter(WatchingReporter):
+    """`output` makes the place to show at, once per run."""
+
+    def __init__(self, *, clock: Clock, output: Callable[[], Show] = notebook_output) -> None:
+        super().__init__(clock=clock, period_s=REFRESH_S)
+        self._output = output
+        self._show: Show = lambda html: None
+        self._notes: list[str] = []
+
+    def begin(self, info: RunInfo) -> None:
+        super().begin(info)
+        self._show, self._notes = self._output(), []
+        self.show(self.picture(()), ())
+
+    def note(self, text: str) -> None:
+        self._notes = [*self._notes, text][-5:]
+
+    def show(self, picture: Picture, trials: Sequence[Trial]) -> None:
+        rows, more = rows_of(picture, trials)
+        self._show(page(picture, rows, more, notes=self._notes, errors=None))
+
+    def conclude(self, picture: Picture, trials: Sequence[Trial], *, interrupted: bool) -> None:
+        rows, more = ending.final_rows(picture, trials)
+        last = ending.resume_lines(picture.info, trials) if interrupted else ending.where_lines(picture)
+        self._show(page(picture, rows, more, notes=[*self._notes, *last], errors=ending.error_table(trials)))
+
+
+def page(
+    picture: Picture,
+    rows: Sequence[Trial],
+    more: str,
+    *,
+    notes: Sequence[str],
+    errors: TrialTable | None,
+) -> str:
+    """The whole block. Everything of the user's is escaped."""
+    info = picture.info
+    parts = [
+        f"<b>{escape(info.name)}</b> <span style='opacity:.6'>{escape(info.searcher)} · "
+        f"{escape(info.scheduler)}</span><br><code>{escape(info.directory)}</code>",
+        _progress(picture),
+        _counts(picture),
+        escape(plain_text.resource_line(info.capacity, picture.used)),
+        _best(picture),
+    ]
+    if rows:
+        table = table_of(rows, columns_for(rows, info.parameters, info.metric))
+        parts += [_table(table), escape(more)]
+    if errors is not None:
+        parts += [f"<b style='color:{_COLOURS['ERROR']}'>Trials with errors</b>", _table(errors), errors.more]
+    else:
+        parts += [_failure(picture)]
+    parts += [f"<pre style='margin:0'>{escape(note)}</pre>" for note in notes]
+    shown = "".join(f"<div>{part}</div>" for part in parts if part)
+    return f"<div class='muster-progress' style='{_STYLE}'>{shown}</div>"
+
+
+def _progress(picture: Picture) -> str:
+    total = picture.info.total
+    left = f", {duration(picture.eta_s)} left" if picture.eta_s else ""
+    words = f"{duration(picture.elapsed_s)}{left}"
+    if not total:
+        return f"{picture.finished:,} trials finished · {words}"
+    bar = f"<progress value='{picture.finished}' max='{total}'></progress>"
+    return f"{bar} {picture.finished:,}/{total:,} · {words}"
+
+
+def _counts(picture: Picture) -> str:
+    return " · ".join(
+        f"<span style='color:{_COLOURS.get(status, 'inherit')}'>{count:,} {status}</span>"
+        for status, count in picture.counts.items()
+        if count
+    )
+
+
+def _best(picture: Picture) -> str:
+    trial, info = picture.best_trial, picture.info
+    if trial is None:
+        return ""
+    values = ", ".join(f"{key}={value!r}" for key, value in parameters_of(trial, info.parameters).items())
+    score = f"{info.metric} {cell(picture.best_value)}"
+    return f"★ <b>{escape(score)}</b> {escape(trial.trial_id)} <code>{escape(values)}</code>"
+
+
+def _failure(picture: Picture) -> str:
+    if not picture.failures:
+        return ""
+    failed = picture.failures[-1]
+    text = escape(f"{failed.trial}: {failed.message}")
+    return (
+        f"<span style='color:{_COLOURS['ERROR']}'>✗ {text}</span> {escape(ending.error_file(failed.trial))}"
+    )
+
+
+def _table(table: TrialTable) -> str:
+    head = "".join(f"<th>{escape(title)}</th>" for title in table.headers)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in table.rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

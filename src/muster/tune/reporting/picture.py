@@ -1,0 +1,72 @@
+"""Picture: everything a reporter shows at one moment, as data. Made by `WatchingReporter`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from muster.tune.reporting.tally import Failed, Scored, Tally
+from muster.tune.reporting.trial_table import ALL_UP_TO, PER_STATUS, chosen
+
+if TYPE_CHECKING:
+    from muster.trials.model import Trial
+    from muster.tune.reporting.info import RunInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """One moment of an experiment."""
+
+    info: RunInfo
+    now: float  # wall clock
+    elapsed_s: float
+    counts: Mapping[str, int]
+    running: Sequence[Trial]
+    best: Sequence[Scored]  # the best first
+    best_value: float | None
+    recent: Sequence[Trial]  # finished, the latest first
+    pending: Sequence[Trial]
+    paused: Sequence[Trial]
+    failures: Sequence[Failed]  # the latest last
+    used: Mapping[str, float]
+    per_second: float | None = None
+    eta_s: float | None = None
+
+    @property
+    def finished(self) -> int:
+        return self.counts["TERMINATED"] + self.counts["ERROR"]
+
+    @property
+    def best_trial(self) -> Trial | None:
+        return self.best[0].trial if self.best else None
+
+
+def rows_of(picture: Picture, trials: Sequence[Trial]) -> tuple[list[Trial], str]:
+    """All trials when they are few; else some of each status, of the finished ones the best and latest."""
+    if len(trials) <= ALL_UP_TO:
+        return chosen(trials, picture.counts, ALL_UP_TO)
+    best = [each.trial for each in picture.best if each.trial.status == "TERMINATED"]
+    candidates = [
+        *islice(picture.running, PER_STATUS),
+        *best,
+        *picture.recent,
+        *islice(picture.paused, PER_STATUS),
+        *picture.pending,
+    ]
+    return chosen(dict.fromkeys(candidates), picture.counts, PER_STATUS)
+
+
+def waiting(trials: Sequence[Trial], count: int) -> list[Trial]:
+    """Some of those that wait: new trials stand at the end of the list, so the rest is not looked at."""
+    found = []
+    for trial in islice(reversed(trials), 4 * count):
+        if trial.status == "PENDING":
+            found.append(trial)
+    return found[: -count - 1 : -1]
+
+
+def best_of(tally: Tally, count: int) -> tuple[list[Scored], float | None]:
+    ranked = tally.ranked(count)
+    return ranked, tally.value(ranked[0]) if ranked else None

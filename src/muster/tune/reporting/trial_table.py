@@ -1,0 +1,113 @@
+"""Which trials a table shows, and in which columns. Pure; the reporters draw what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from muster.trials.results import flatten
+from muster.tune.reporting.formats import cell, shortened, wrapped
+from muster.tune.reporting.tally import STATUSES, lookup
+from muster.tune.result_keys import AUTO_RESULT_KEYS, SHOULD_CHECKPOINT
+from muster.tune.scores import number
+
+if TYPE_CHECKING:
+    from muster.trials.model import Trial
+
+ALL_UP_TO = 20  # with so few trials every one has a row
+PER_STATUS = 5
+INFERRED = 4  # metrics shown without being asked for
+
+KNOWN_METRICS = {
+    "mean_accuracy": "acc",
+    "mean_loss": "loss",
+    "training_iteration": "iter",
+    "time_total_s": "total time (s)",
+    "timesteps_total": "ts",
+    "episode_reward_mean": "reward",
+}
+_NOT_INFERRED = frozenset(AUTO_RESULT_KEYS) | frozenset(KNOWN_METRICS) | {SHOULD_CHECKPOINT, "experiment_id"}
+
+
+class TrialTable(NamedTuple):
+    """Text, ready to be drawn; `more` says how many have no row: `7 more TERMINATED`."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    more: str = ""
+
+
+class Columns(NamedTuple):
+    """Flat keys of the config and of results, with their titles."""
+
+    parameters: Mapping[str, str]
+    metrics: Mapping[str, str]
+
+
+def columns_for(trials: Sequence[Trial], parameters: Sequence[str], metric: str | None) -> Columns:
+    """The searched parameters, the usual metrics that are there, the one that counts, and a few others."""
+    flats = [flatten(trial.last_result) for trial in trials]
+    metrics = {key: title for key, title in KNOWN_METRICS.items() if any(key in flat for flat in flats)}
+    inferred: dict[str, str] = {}
+    if metric is not None and metric not in metrics:
+        inferred[metric] = wrapped(metric)
+    for flat in flats:
+        for key, value in flat.items():
+            if len(inferred) >= INFERRED:
+                break
+            if key not in _NOT_INFERRED and not key.startswith("config/") and number(value) is not None:
+                inferred.setdefault(key, wrapped(key))
+    return Columns({key: wrapped(key) for key in parameters}, {**metrics, **inferred})
+
+
+def table_of(trials: Sequence[Trial], columns: Columns, more: str = "") -> TrialTable:
+    headers = ("Trial name", "status", *columns.parameters.values(), *columns.metrics.values())
+    return TrialTable(headers, tuple(row_of(trial, columns) for trial in trials), more)
+
+
+def row_of(trial: Trial, columns: Columns) -> tuple[str, ...]:
+    return (
+        shortened(str(trial)),
+        trial.status,
+        *(cell(parameter(trial, key)) for key in columns.parameters),
+        *(cell(lookup(trial.last_result, key)) for key in columns.metrics),
+    )
+
+
+def parameter(trial: Trial, key: str) -> Any:  # noqa: ANN401 - a user's value
+    """The value of a searched parameter; the config has the last word, a scheduler may have changed it."""
+    found = lookup(trial.config, key)
+    return trial.evaluated_params.get(key) if found is None else found
+
+
+def parameters_of(trial: Trial, keys: Sequence[str]) -> dict[str, Any]:
+    """The searched parameters of one trial; all evaluated ones when nobody said which are searched."""
+    if not keys:
+        return dict(trial.evaluated_params or trial.config)
+    return {key: parameter(trial, key) for key in keys}
+
+
+def in_order(trials: Iterable[Trial]) -> list[Trial]:
+    """By status, as statuses are shown; within one, as they came."""
+    place = {status: index for index, status in enumerate(STATUSES)}
+    return sorted(trials, key=lambda trial: place[trial.status])
+
+
+def chosen(trials: Iterable[Trial], counts: Mapping[str, int], per_status: int) -> tuple[list[Trial], str]:
+    """The first few of each status, and in words how many more there are."""
+    kept: list[Trial] = []
+    shown = dict.fromkeys(STATUSES, 0)
+    for trial in in_order(trials):
+        if shown[trial.status] < per_status:
+            shown[trial.status] += 1
+            kept.append(trial)
+    left = {status: counts[status] - shown[status] for status in STATUSES}
+    more = ", ".join(f"{count:,} more {status}" for status, count in left.items() if count > 0)
+    return kept, more
+
+
+def count_statuses(trials: Iterable[Trial]) -> dict[str, int]:
+    counts = dict.fromkeys(STATUSES, 0)
+    for trial in trials:
+        counts[trial.status] += 1
+    return counts
