@@ -1,7 +1,8 @@
 """TrialController.step(): poll, handle, note, submit. The whole loop; it decides nothing.
 
 A trial that may simply go on is told so before its result is on disk: its process dies with ours, so after a
-crash it repeats the step. Everything else is done only after the facts that led to it are durable.
+crash it repeats the step. Everything else is done only after the facts that led to it are durable. So facts
+that led to nothing else may wait a moment for others, and are written together.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from muster.base.clock import Clock
 from muster.trials.checkpoints import deletable
 from muster.trials.commands import ContinueTrial, EngineCommand
 from muster.trials.experiment import ExperimentState
+from muster.trials.facts import Fact
 from muster.trials.model import CheckpointRef
 from muster.trials.ports import Engine, TrialStore
 
 logger = logging.getLogger(__name__)
+_MOST_HELD = 512  # facts
 
 
 class TrialController:
@@ -27,7 +30,11 @@ class TrialController:
         self._engine = engine
         self._store = store
         self._clock = clock
-        self._durable = 0
+        self._durable = self._noted = 0  # facts, of those ever noted
+        # For how long facts may wait for others when nothing but ContinueTrial follows from them.
+        self.linger_s = 0.0
+        self._held: list[Fact] = []  # of whole steps; not durable yet
+        self._write_at = float("inf")  # when the first of them has waited long enough
 
     @property
     def state(self) -> ExperimentState:
@@ -40,16 +47,18 @@ class TrialController:
         """
         state = self._state
         later: list[EngineCommand] = []
-        for event in self._engine.poll(timeout_s):
+        for event in self._engine.poll(self._patience(timeout_s)):
             for command in state.handle(event):
                 if isinstance(command, ContinueTrial):
                     self._engine.submit(command)
                 else:
                     later.append(command)
         later.extend(state.advance(self._clock.now(), admits=admits))
-        self._write_down()
-        for command in later:
-            self._engine.submit(command)
+        self._hold()
+        if later or self._is_due():
+            self.write_down()
+            for command in later:
+                self._engine.submit(command)
         state.iteration += 1
         self._log_warnings()
         return not state.is_finished
@@ -62,7 +71,8 @@ class TrialController:
         ended: bytes = b"",
     ) -> None:
         """A new starting point for restore; stands for everything handled so far."""
-        self._write_down()
+        self._hold()
+        self.write_down()
         self._store.snapshot(trials, plugins, statuses, ended)
 
     def take_deletable(self) -> tuple[CheckpointRef, ...]:
@@ -73,11 +83,30 @@ class TrialController:
         now, self._state.doomed[:] = deletable(self._state.doomed, self._durable, in_use)
         return now
 
-    def _write_down(self) -> None:
+    def write_down(self) -> None:
+        """Make the facts of all steps that were completed durable."""
+        if self._held:
+            self._store.append(self._held)
+            self._held = []
+        self._durable = self._noted
+
+    def _hold(self) -> None:
+        self._noted = self._state.facts_noted
         facts = self._state.take_facts()
         if facts:
-            self._store.append(facts)
-        self._durable = self._state.facts_noted
+            if not self._held:
+                self._write_at = self._clock.monotonic() + self.linger_s
+            self._held.extend(facts)
+
+    def _is_due(self) -> bool:
+        held = len(self._held)
+        return held > 0 and (held >= _MOST_HELD or self._clock.monotonic() >= self._write_at)
+
+    def _patience(self, timeout_s: float) -> float:
+        """How long to wait for events: not beyond the moment when something has to be written."""
+        if not self._held:
+            return timeout_s
+        return min(timeout_s, max(0.0, self._write_at - self._clock.monotonic()))
 
     def _log_warnings(self) -> None:
         for text in self._state.warnings:

@@ -26,6 +26,7 @@ from muster.tune.plugin_state import PluginState
 SAVE_SHARE = 20.0  # times the duration of the last save
 MIN_SAVE_PERIOD_S = 1.0
 LOG_PATIENCE_S = 2.0
+LINGER_S = 0.005  # a commit costs as much as handling a result: results that follow each other share one
 
 
 class Logs(Protocol):
@@ -86,8 +87,12 @@ class Execution:
     def run(self, should_stop: Callable[[], bool] = lambda: False) -> ExperimentState:
         """To the end, or until somebody wants to stop; either way everything is saved."""
         self.save()  # before the first suggestion: replay starts from the searcher's first random state
-        while not should_stop() and self.step():
-            pass
+        self._controller.linger_s = LINGER_S
+        try:
+            while not should_stop() and self.step():
+                pass
+        finally:  # a callback may have raised: what came before is safe
+            self._controller.write_down()
         self.save()
         return self._state
 
