@@ -55,3 +55,14 @@ def plan(muster: Callable[..., Result]) -> Callable[..., Result]:
         return muster("plan", "cluster", "--demand", "demand", *words, cluster=cluster, demand=demand)
 
     return run
+
+
+@pytest.fixture
+def tune(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """`tune("ls", path, "--json", columns=60)`: `muster tune` in a terminal of so many columns."""
+
+    def run(*words: object, columns: int = 80) -> Result:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        return CliRunner().invoke(cli, ["tune", *map(str, words)])
+
+    return run

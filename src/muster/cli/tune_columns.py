@@ -145,7 +145,7 @@ class Columns:
     def _unknown(self, word: str, option: str) -> str:
         names = [*self.known, *HEADINGS.values()]
         ends = {name.rpartition("/")[2]: name for name in names}
-        near = difflib.get_close_matches(word, [*names, *ends], n=3, cutoff=0.5)
+        near = difflib.get_close_matches(word, [*names, *ends], n=3, cutoff=0.6)
         shown = list(dict.fromkeys(ends.get(name, name) for name in near))
         hint = f"Did you mean {' or '.join(shown)}? " if shown else ""
         told = ", ".join(name for name in self.known if name not in AUTO_RESULT_KEYS or name in FIXED)

@@ -102,7 +102,7 @@ def read_experiment(path: str) -> Experiment:
     if not is_experiment(place):
         raise _not_one(place)
     with _opened(place) as reader:
-        return _read(reader, place)
+        return _read(reader, place, os.path.abspath(place))
 
 
 def is_experiment(place: str) -> bool:
@@ -146,7 +146,7 @@ def _opened(place: str, root: str | None = None) -> Iterator[TrialReader]:
         yield reader
 
 
-def _read(reader: TrialReader, place: str, root: str | None = None, filesystem: object = None) -> Experiment:
+def _read(reader: TrialReader, place: str, root: str, filesystem: object = None) -> Experiment:
     pid = reader.writer()
     writer = None if pid is None else Writer(pid, _lock_time(place))
     trials = reader.trials()
@@ -156,11 +156,12 @@ def _read(reader: TrialReader, place: str, root: str | None = None, filesystem: 
             for trial in trials
         )
     return Experiment(
-        path=root or place,
+        path=root,
         trials=trials,
         settings=reader.settings(),
         writer=writer,
-        is_exhausted=_is_exhausted(reader),
+        # Nobody asks while something is left to do anyway.
+        is_exhausted=writer is not None or _is_exhausted(reader),
         filesystem=filesystem,
     )
 
@@ -199,16 +200,15 @@ _SNAPSHOT = msgspec.msgpack.Decoder(tuple[bytes, bytes | None])
 
 def _is_exhausted(reader: TrialReader) -> bool:
     """True also when it cannot be told: then the trials alone decide."""
-    if any(fact.kind in (EXHAUSTED, ENDED) for fact in reader.tail()):
-        return True
     snapshot = reader.snapshot()
-    if snapshot is None:
-        return False
-    try:
-        seen = _PICTURE.decode(_SNAPSHOT.decode(snapshot)[0])
-    except (ValueError, msgspec.MsgspecError):
-        return True
-    return seen.exhausted or seen.stopping
+    if snapshot is not None:
+        try:
+            seen = _PICTURE.decode(_SNAPSHOT.decode(snapshot)[0])
+        except (ValueError, msgspec.MsgspecError):
+            return True
+        if seen.exhausted or seen.stopping:
+            return True
+    return any(fact.kind in (EXHAUSTED, ENDED) for fact in reader.tail())
 
 
 def _text(value: object) -> str | None:

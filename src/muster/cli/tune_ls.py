@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,9 +14,11 @@ from muster.cli.tune_columns import CONFIG, FIXED, Columns, filtered, ordered, o
 from muster.cli.tune_experiment import Experiment, Writer, experiments_below, is_experiment, read_experiment
 from muster.cli.tune_table import cell, lay_out, moment, notes, page_size, painted
 from muster.errors import StoreError
+from muster.trials.results import flatten
 
-EXPERIMENT_COLUMNS = ("name", "state", "trials", "last_updated", "best")
+EXPERIMENT_COLUMNS = ("name", "state", "trials", "best", "last_updated")
 EXPERIMENT_FIXED = (*EXPERIMENT_COLUMNS, "total_trials", "metric", "mode", "path", "pid", "since", "error")
+WORDS = {"TERMINATED": "done", "ERROR": "failed"}
 
 
 class Choice(Struct, frozen=True, kw_only=True):
@@ -67,7 +70,9 @@ def listing(path: str, choice: Choice) -> Listing:
 
 def default_columns(experiment: Experiment, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Who, how far, how good, and with which of the searched values."""
-    searched = dict.fromkeys(key for trial in experiment.trials for key in trial.evaluated_params)
+    searched = dict.fromkeys(
+        key for trial in experiment.trials for key in flatten(dict(trial.evaluated_params))
+    )
     metrics = [experiment.metric] if experiment.metric else own_metrics(rows)
     parameters = (f"{CONFIG}{key}" for key in searched)
     return ("trial_id", "status", "training_iteration", "time_total_s", *metrics, *parameters)
@@ -130,14 +135,18 @@ def as_text(found: Listing, *, colour: bool) -> Iterator[str]:
         yield from heading(found.experiment, colour=colour)
         yield ""
     rows = found.rows if found.experiment is not None else [_for_people(row) for row in found.rows]
+    width = page_size()[0]
+    told: list[str] = []
     if rows:
-        layout = lay_out(rows, found.columns, page_size()[0], colour=colour)
+        layout = lay_out(rows, found.columns, width, colour=colour)
         yield from layout.lines
-        yield from (f"note: {note}" for note in notes(layout))
+        told += notes(layout)
     if found.passing < found.total:
-        yield f"note: {found.passing:,} of {found.total:,} pass the filter."
+        told.append(f"{found.passing:,} of {found.total:,} pass the filter.")
     if len(found.rows) < found.passing:
-        yield f"note: {len(found.rows):,} of {found.passing:,} are shown (--limit)."
+        told.append(f"{len(found.rows):,} of {found.passing:,} are shown (--limit).")
+    for note in told:
+        yield from textwrap.wrap(f"note: {note}", width, break_long_words=False, break_on_hyphens=False)
     if found.experiment is None:
         yield from (f"{row['name']}: {row['error']}" for row in found.rows if row.get("error"))
 
@@ -145,7 +154,8 @@ def as_text(found: Listing, *, colour: bool) -> Iterator[str]:
 def heading(experiment: Experiment, *, colour: bool) -> Iterator[str]:
     """What the experiment is, how it stands, and the best so far."""
     state = painted(experiment.state, experiment.state, colour=colour)
-    yield f"{experiment.name}: {state}{_who(experiment.writer)}, {told_counts(experiment.counts)}"
+    yield f"{experiment.name}: {state}{_who(experiment.writer)}"
+    yield told_counts(experiment.counts)
     if experiment.metric and experiment.mode:
         best = best_of(experiment)
         told = f"{cell('', best[0].value)} by {best[0].trial.trial_id}" if best else "not reported yet"
@@ -164,9 +174,12 @@ def _who(writer: Writer | None) -> str:
 
 
 def _for_people(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Counts as a text of one cell."""
+    """Counts as a text of one cell: `10 done, 2 failed`."""
     counts = row.get("trials")
     return {
         **row,
-        "trials": ", ".join(f"{n} {status.lower()}" for status, n in (counts or {}).items()) or None,
+        "trials": ", ".join(
+            f"{n} {WORDS.get(status, status.lower())}" for status, n in (counts or {}).items()
+        )
+        or None,
     }

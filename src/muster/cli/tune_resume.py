@@ -36,7 +36,7 @@ def resumed(path: str, wish: Wish, tell: Callable[[str], None]) -> tuple[list[st
     before = read_experiment(path)
     _refuse_running(before)
     if before.state == "finished" and not (wish.errored and before.counts.get("ERROR")):
-        return [*_summary(before), "", "It is finished: there is nothing to go on with."], _code(before)
+        return [*_summary(before), "", _nothing_left(before)], _code(before)
     sys.path.insert(0, os.getcwd())
     trainable = _trainable(before, wish)
     tell(f"going on with {before.path} ({_left(before)})")
@@ -45,7 +45,7 @@ def resumed(path: str, wish: Wish, tell: Callable[[str], None]) -> tuple[list[st
     except KeyboardInterrupt:
         return [f"Stopped. To go on: muster tune resume {path}"], STOPPED
     after = read_experiment(path)
-    lines = list(_summary(after))
+    lines = ["", *_summary(after)]
     if after.state == "interrupted" and not wish.skip_unfinished:
         return [*lines, "", f"Stopped before its end. To go on: muster tune resume {path}"], STOPPED
     return lines, _code(after)
@@ -149,6 +149,12 @@ def _trainable_name(experiment: Experiment) -> str:
     )
 
 
+def _nothing_left(experiment: Experiment) -> str:
+    failed = experiment.counts.get("ERROR", 0)
+    hint = f" --errored resume, or restart, runs the {failed:,} failed again." if failed else ""
+    return f"It is finished: there is nothing to go on with.{hint}"
+
+
 def _left(experiment: Experiment) -> str:
     counts = experiment.counts
     unfinished = sum(count for status, count in counts.items() if status not in ("TERMINATED", "ERROR"))
@@ -160,7 +166,7 @@ def _summary(experiment: Experiment) -> Iterator[str]:
     yield from heading(experiment, colour=False)
     best = best_of(experiment) if experiment.metric and experiment.mode else []
     if best:
-        yield from config_lines(best[0].trial.config)
+        yield "with " + "\n".join(config_lines(best[0].trial.config))
 
 
 def _code(experiment: Experiment) -> int:
