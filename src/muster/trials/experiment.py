@@ -72,15 +72,15 @@ class ExperimentState:
     def handle(self, event: Event) -> list[EngineCommand]:
         """What follows from one event, for the trial it is about. Events of unknown trials are ignored."""
         match event:
-            case Woke() | CapacityChanged():
-                return []
-            case TrialStarted() | TrialReported() | CheckpointSaved() | TrialExited():
+            case TrialReported() | TrialStarted() | TrialExited() | CheckpointSaved():
                 trial = self.roster.trials.get(event.trial_id)
                 if trial is None or trial.state in FINISHED:
                     return []
                 self.note(event)
                 self._dispatch(trial, event)
                 return self.lifecycle.take()
+            case Woke() | CapacityChanged():
+                return []
             case _:
                 assert_never(event)
 
@@ -151,10 +151,10 @@ class ExperimentState:
         self, trial: Trial, event: TrialStarted | TrialReported | CheckpointSaved | TrialExited
     ) -> None:
         match event:
-            case TrialStarted():
-                self.lifecycle.started(trial, event)
             case TrialReported():
                 self.lifecycle.obey(trial, judge(self, trial, event), event.at)
+            case TrialStarted():
+                self.lifecycle.started(trial, event)
             case CheckpointSaved():
                 self.lifecycle.saved(trial, event)
             case TrialExited():

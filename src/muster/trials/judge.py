@@ -58,7 +58,9 @@ def _decide(state: ExperimentState, trial: Trial, result: dict[str, Any], flat: 
 
 
 def _check_metrics(state: ExperimentState, trial: Trial, flat: dict[str, Any]) -> None:
-    if not state.settings.strict_metrics:
+    # Runs for every result, and nearly always nothing is wrong.
+    names = (state.settings.metric, state.scheduler.metric, state.search.metric)
+    if not state.settings.strict_metrics or all(name is None or _is_there(name, flat) for name in names):
         return
     wanted = (
         ("experiment (TuneConfig.metric)", state.settings.metric),
@@ -68,6 +70,10 @@ def _check_metrics(state: ExperimentState, trial: Trial, flat: dict[str, Any]) -
     fault = missing_metric(flat, wanted)
     if fault:
         raise TuneError(f"trial {trial.trial_id}: {fault}")
+
+
+def _is_there(name: object, flat: dict[str, Any]) -> bool:
+    return type(name) is str and name in flat
 
 
 def _save_is_due(trial: Trial, result: dict[str, Any]) -> bool:

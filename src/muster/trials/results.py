@@ -9,14 +9,11 @@ from muster.trials.model import DEBUG_METRICS, DEFAULT_METRIC, Trial
 
 
 def flatten(result: Mapping[str, Any], delimiter: str = "/") -> dict[str, Any]:
-    """Nested dicts joined by `/`; lists are left as they are. A flat result is copied and costs little."""
-    flat: dict[str, Any] = {}
-    for key, value in result.items():
-        if isinstance(value, dict) and value:
-            for inner, leaf in flatten(value, delimiter).items():
-                flat[f"{key}{delimiter}{inner}"] = leaf
-        else:
-            flat[key] = value
+    """Nested dicts joined by `/`, after the flat keys; lists and empty dicts are left as they are. A copy."""
+    flat = dict(result)
+    for key in [key for key, value in flat.items() if isinstance(value, dict) and value]:
+        for inner, leaf in flatten(flat.pop(key), delimiter).items():
+            flat[f"{key}{delimiter}{inner}"] = leaf
     return flat
 
 

@@ -18,6 +18,8 @@ _WINDOWS = (5, 10)
 _LONGEST = max(_WINDOWS)
 _MOST_WAITING = 64
 _FLOAT = frozenset({float})
+_SMALL = frozenset({int, bool})
+_EXACT = 2**53  # integers beyond it are looked at one by one
 _LIGHT = frozenset({float, int, bool, str, type(None)})
 Flat = Mapping[str, Any]
 # What is kept of a metric: its only value so far, or [max, min, avg, the last ten values].
@@ -78,6 +80,8 @@ class Statistics:
                 column = [row[name] for row in rows]
                 if _FLOAT.issuperset(map(type, column)):
                     self._add(name, column, steps)
+                elif _SMALL.issuperset(map(type, column)) and min(column) > -_EXACT and max(column) < _EXACT:
+                    self._add(name, list(map(float, column)), steps)
                 else:
                     found = [(number_of(value), step) for value, step in zip(column, steps, strict=True)]
                     usable = [(number, step) for number, step in found if number is not None]
