@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from pathlib import Path
@@ -8,7 +9,7 @@ import fsspec
 import pytest
 
 from muster.session.checkpoint import Checkpoint
-from muster.session.publish import checkpoint_name, publish_copy, publish_staged
+from muster.session.publish import MANIFEST, checkpoint_name, publish_copy, publish_staged
 
 
 @pytest.fixture
@@ -34,6 +35,7 @@ def content(path):
         os.path.relpath(os.path.join(at, name), path): Path(at, name).read_text()
         for at, _, names in os.walk(path)
         for name in names
+        if name != MANIFEST
     }
 
 
@@ -143,4 +145,6 @@ def test_a_staged_directory_gets_its_name(folder, tmp_path):
     trial = tmp_path / "trial"
     trial.mkdir()
     os.rename(folder, trial / ".partial")
-    assert content(publish_staged(str(trial / ".partial"), str(trial), "checkpoint_000000")) == BOTH
+    target = publish_staged(str(trial / ".partial"), str(trial), "checkpoint_000000")
+    assert content(target) == BOTH
+    assert json.loads(Path(target, MANIFEST).read_text()) == {"files": {"a.txt": 3, "sub/b.txt": 3}}

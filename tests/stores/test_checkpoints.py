@@ -15,10 +15,10 @@ import pytest
 
 from muster.base.clock import SystemClock
 from muster.errors import StoreError
+from muster.session.publish import checkpoint_name
 from muster.stores.checkpoints import (
     MANIFEST,
     CheckpointStore,
-    checkpoint_name,
     delete_directory,
     publish,
     sweep,
@@ -87,8 +87,8 @@ def test_a_failed_publish_leaves_the_old_one_and_no_rest(tmp_path, source, monke
 
 def test_a_killed_publisher_leaves_nothing_that_looks_published(tmp_path, source):
     script = (
-        "import os, signal, sys; import muster.stores.checkpoints as c\n"
-        "c._flush_tree = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import os, signal, sys; import muster.stores.checkpoints as c, muster.session.publish as p\n"
+        "p._sync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
         "c.publish(sys.argv[1], sys.argv[2])\n"
     )
     target = tmp_path / "trial" / "checkpoint_000001"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 
+MANIFEST = ".muster_manifest.json"  # the names and sizes of the files beside it
 CHECKPOINT_NAME = "checkpoint_{index:06d}"
 
 
@@ -32,26 +34,50 @@ def publish_copy(source: str, trial_dir: str, name: str) -> str:
 
 
 def publish_staged(partial: str, trial_dir: str, name: str) -> str:
-    """Give a finished staging directory its name, durably. A directory of that name is replaced."""
+    """Give a finished staging directory its name, durably. A directory of that name is replaced.
+
+    What is in it is written down inside, so that one that was damaged later is recognised.
+    """
+    _write_manifest(partial)
     for folder, _, files in os.walk(partial):
         for file in files:
             _sync(os.path.join(folder, file))
         _sync(folder)
     target = os.path.join(trial_dir, name)
-    _make_room(target)
+    aside = set_aside(target)
     os.rename(partial, target)
+    if aside is not None:
+        import shutil
+
+        shutil.rmtree(aside, ignore_errors=True)
     _sync(trial_dir)
     return target
 
 
-def _make_room(target: str) -> None:
-    """A report that nobody took note of may have left this name behind: its content is outdated."""
-    if os.path.lexists(target):
-        import shutil
+def set_aside(place: str) -> str | None:
+    """Rename a directory so that no half of it is taken for the whole; None when there is none.
 
-        outdated = f"{target}.{os.getpid()}.outdated"
-        os.rename(target, outdated)
-        shutil.rmtree(outdated, ignore_errors=True)
+    A report that nobody took note of may have left its name behind: its content is outdated.
+    """
+    folder, name = os.path.split(place)
+    aside = os.path.join(folder, f".{name}.{os.getpid()}.deleted")
+    try:
+        os.rename(place, aside)
+    except FileNotFoundError:
+        return None
+    return aside
+
+
+def _write_manifest(directory: str) -> None:
+    sizes: dict[str, int] = {}
+    for folder, _, files in os.walk(directory):
+        for name in files:
+            file = os.path.join(folder, name)
+            key = os.path.relpath(file, directory).replace(os.sep, "/")
+            if key != MANIFEST and os.path.exists(file):
+                sizes[key] = os.stat(file).st_size
+    with open(os.path.join(directory, MANIFEST), "w", encoding="utf-8") as stream:
+        json.dump({"files": sizes}, stream)
 
 
 def _sync(path: str) -> None:

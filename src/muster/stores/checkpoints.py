@@ -16,53 +16,34 @@ from pathlib import Path
 import msgspec
 
 from muster.errors import MusterError, StoreError
-from muster.stores.storage import Storage, local_sizes
+from muster.session.publish import MANIFEST, publish_copy, set_aside
+from muster.stores.storage import Storage
 from muster.trials.model import CheckpointRef
 
-MANIFEST = ".muster_manifest.json"  # the names and sizes of the files beside it
 _NAME = re.compile(r"checkpoint_(\d{6,})")
 _log = logging.getLogger(__name__)
 
 
-def checkpoint_name(index: int) -> str:
-    """Ray's name for the directory."""
-    return f"checkpoint_{index:06d}"
-
-
-def publish(source: str | Path, target: str | Path, *, flush: bool = True) -> None:
+def publish(source: str | Path, target: str | Path) -> None:
     """Copy a directory to `target` so that at any moment, a power cut included, it is all there or not there.
 
     One that is there already is replaced: a trial that continues from an older checkpoint makes the later
     ones again. The source is left to its owner. StoreError says what failed; then nothing is left behind.
     """
     place = Path(target)
-    partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(source, partial)
-        manifest = {"files": _without_manifest(local_sizes(partial))}
-        (partial / MANIFEST).write_bytes(msgspec.json.encode(manifest))
-        if flush:
-            _flush_tree(partial)
-        aside = _set_aside(place)
-        os.rename(partial, place)
-        shutil.rmtree(aside, ignore_errors=True)
-        if flush:
-            _flush(place.parent)
+        publish_copy(os.fspath(source), os.fspath(place.parent), place.name)
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise StoreError(f"cannot publish checkpoint {place}: {error}") from error
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
 
 
 def delete_directory(place: Path) -> None:
     """Delete so that no half of it is ever taken for the whole; one that is gone is fine."""
-    aside = _set_aside(place)
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(aside)
+    aside = set_aside(os.fspath(place))
+    if aside is not None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(aside)
 
 
 def sweep(trial_dir: str | Path) -> int:
@@ -135,13 +116,6 @@ class CheckpointStore:
         return Storage(parent or "/"), name
 
 
-def _set_aside(place: Path) -> Path:
-    aside = place.with_name(f".{place.name}.{os.getpid()}.deleted")
-    with contextlib.suppress(FileNotFoundError):
-        os.rename(place, aside)
-    return aside
-
-
 def _difference(wanted: dict[str, int], found: dict[str, int]) -> str | None:
     for name, size in wanted.items():
         if name not in found:
@@ -153,20 +127,3 @@ def _difference(wanted: dict[str, int], found: dict[str, int]) -> str | None:
 
 def _without_manifest(sizes: dict[str, int]) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if name != MANIFEST}
-
-
-def _flush_tree(directory: Path) -> None:
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            _flush(Path(folder, name))
-        _flush(Path(folder))
-
-
-def _flush(place: Path) -> None:
-    if place.is_symlink() or (os.name == "nt" and place.is_dir()):
-        return  # Windows cannot open directories
-    descriptor = os.open(place, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

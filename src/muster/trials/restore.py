@@ -119,7 +119,8 @@ def _records(trials: Iterable[Trial]) -> list[dict[str, Any]]:
 
 def _trial_record(trial: Trial) -> dict[str, Any]:
     record = {name: getattr(trial, name) for name in _PLAIN}
-    refs = [(c.path, c.index, dict(c.metrics)) for c in trial.checkpoints]
+    root = f"{trial.experiment_dir}/"  # what lies inside is stored by its inner name: directories are moved
+    refs = [(c.path.removeprefix(root), c.index, dict(c.metrics)) for c in trial.checkpoints]
     return {
         **record,
         "number": trial.number,
@@ -146,13 +147,13 @@ def _load(state: ExperimentState, seen: Mapping[str, Any], make_trial: MakeTrial
     # One that ran again after it had ended was saved more than once: the last record is true.
     records = {record["number"]: record for record in (*seen["ended"], *seen["trials"])}
     for _, record in sorted(records.items()):
-        trial = by_id[record["trial_id"]] = _trial_from(record, make_trial)
+        trial = by_id[record["trial_id"]] = _trial_from(record, make_trial, state.settings.experiment_dir)
         state.roster.enlist(trial, is_waiting=trial.trial_id in waiting)
     for trial_id in (*seen["pending"], *seen["paused"]):  # in the order in which they began to wait
         state.roster.enqueue(by_id[trial_id])
 
 
-def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial) -> Trial:
+def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial, root: str) -> Trial:
     trial = make_trial(
         record["trial_id"], record["config"], record["evaluated_params"], record["experiment_tag"]
     )
@@ -160,8 +161,15 @@ def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial) -> Trial:
         setattr(trial, name, record[name])
     trial.state, trial.intent = TrialState(record["state"]), TrialState(record["intent"])
     trial.statistics = Statistics(record["statistics"])
-    trial.checkpoints = tuple(CheckpointRef(path=p, index=i, metrics=m) for p, i, m in record["checkpoints"])
+    trial.checkpoints = tuple(
+        CheckpointRef(path=_outer(p, root), index=i, metrics=m) for p, i, m in record["checkpoints"]
+    )
     return trial
+
+
+def _outer(path: str, root: str) -> str:
+    is_elsewhere = path.startswith("/") or "://" in path
+    return path if is_elsewhere else f"{root}/{path}"
 
 
 def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:

@@ -1,0 +1,249 @@
+"""Tuner.restore: what goes on, what begins again, what stays; moved directories and damaged checkpoints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from muster import tune
+from muster.errors import TuneError
+from muster.tune import Callback, CheckpointConfig, ResumeConfig, RunConfig, TuneConfig, Tuner
+
+
+def make_train():
+    """Counts to 3 with a checkpoint at each step; fails at step 3 while the file `config["broken"]` exists."""
+
+    def train(config):
+        start = 0
+        checkpoint = tune.get_checkpoint()
+        if checkpoint is not None:
+            with checkpoint.as_directory() as directory:
+                start = json.loads(Path(directory, "state.json").read_text())["step"]
+        for step in range(start + 1, 4):
+            if step == 3 and config["index"] % 2 and Path(config["broken"]).exists():
+                raise RuntimeError(f"trial {config['index']} is broken")
+            with tempfile.TemporaryDirectory() as directory:
+                Path(directory, "state.json").write_text(json.dumps({"step": step}))
+                tune.report(
+                    {"step": step, "began_at": start}, checkpoint=tune.Checkpoint.from_directory(directory)
+                )
+
+    return train
+
+
+@pytest.fixture
+def half_broken(tmp_path):
+    """An experiment of four trials of which two have failed, and the path to it. Now they could go on."""
+    broken = tmp_path / "broken"
+    broken.touch()
+    tuner = Tuner(
+        make_train(),
+        param_space={"index": tune.grid_search([0, 1, 2, 3]), "broken": str(broken)},
+        tune_config=TuneConfig(metric="step", mode="max"),
+        run_config=RunConfig(name="exp", storage_path=str(tmp_path / "results"), verbose=0),
+    )
+    grid = tuner.fit()
+    assert [result.metrics["step"] for result in grid] == [3, 2, 3, 2]
+    assert [str(error) for error in grid.errors] == ["trial 1 is broken", "trial 3 is broken"]
+    broken.unlink()
+    return Path(grid.experiment_path)
+
+
+def seen(grid):
+    """Where each trial ended, and where its last attempt had begun."""
+    return [(result.metrics["step"], result.metrics["began_at"]) for result in grid]
+
+
+def steps_logged(grid):
+    return [[row["step"] for row in result.metrics_history] for result in grid]
+
+
+def test_results_of_an_earlier_run_can_be_looked_at_without_running_anything(half_broken):
+    restored = Tuner.restore(half_broken, make_train())
+    grid = restored.get_results()
+    assert (len(grid), grid.num_errors, grid.num_terminated) == (4, 2, 2)
+    assert [str(error) for error in grid.errors] == ["trial 1 is broken", "trial 3 is broken"]
+    again = restored.fit()
+    assert (len(again), again.num_errors, again.num_terminated) == (4, 2, 2)
+    assert steps_logged(again) == [[1, 2, 3], [1, 2], [1, 2, 3], [1, 2]]
+
+
+def test_resume_errored_goes_on_from_the_newest_checkpoint(half_broken):
+    grid = Tuner.restore(half_broken, make_train(), resume_errored=True).fit()
+    assert seen(grid) == [(3, 0), (3, 2), (3, 0), (3, 2)]
+    assert (grid.num_errors, grid.errors) == (0, [])
+    assert steps_logged(grid) == [[1, 2, 3]] * 4
+    assert not list(half_broken.glob("*/error.*"))
+
+
+def test_restart_errored_begins_again_and_replaces_the_rows(half_broken):
+    grid = Tuner.restore(half_broken, make_train(), restart_errored=True).fit()
+    assert seen(grid) == [(3, 0)] * 4
+    assert steps_logged(grid) == [[1, 2, 3]] * 4
+    assert grid.num_errors == 0
+
+
+def test_finished_trials_can_be_begun_again_too(half_broken):
+    again = ResumeConfig.ResumeType.RESTART
+    rules = ResumeConfig(finished=again, errored=again)
+    grid = Tuner.restore(half_broken, make_train(), _resume_config=rules).fit()
+    assert seen(grid) == [(3, 0)] * 4
+    assert steps_logged(grid) == [[1, 2, 3]] * 4
+
+
+def test_a_trial_that_runs_again_is_known_to_later_restores(half_broken):
+    Tuner.restore(half_broken, make_train(), resume_errored=True).fit()
+    grid = Tuner.restore(half_broken, make_train()).get_results()
+    assert (grid.num_errors, grid.num_terminated) == (0, 4)
+    assert [result.metrics["step"] for result in grid] == [3, 3, 3, 3]
+
+
+def test_a_moved_directory_goes_on_where_it_is_now(half_broken, tmp_path):
+    moved = tmp_path / "elsewhere" / "renamed"
+    shutil.copytree(half_broken, moved)
+    shutil.rmtree(half_broken.parent)
+    grid = Tuner.restore(moved, make_train(), resume_errored=True).fit()
+    assert seen(grid) == [(3, 0), (3, 2), (3, 0), (3, 2)]
+    assert grid.experiment_path == str(moved)
+    assert all(Path(result.checkpoint.path).is_relative_to(moved) for result in grid)
+    assert not half_broken.parent.exists()
+
+
+def test_a_checkpoint_that_is_gone_is_passed_over_for_an_older_one(half_broken, caplog):
+    for newest in half_broken.glob("*/checkpoint_000001"):
+        shutil.rmtree(newest)
+    grid = Tuner.restore(half_broken, make_train(), resume_errored=True).fit()
+    assert seen(grid) == [(3, 0), (3, 1), (3, 0), (3, 1)]
+    assert steps_logged(grid) == [[1, 2, 3]] * 4
+    assert "trying an older one" in caplog.text
+
+
+def test_a_checkpoint_that_lacks_a_file_is_passed_over_too(half_broken):
+    for newest in half_broken.glob("*/checkpoint_000001/state.json"):
+        newest.unlink()
+    grid = Tuner.restore(half_broken, make_train(), resume_errored=True).fit()
+    assert seen(grid) == [(3, 0), (3, 1), (3, 0), (3, 1)]
+
+
+def test_without_any_usable_checkpoint_a_trial_begins_again(half_broken):
+    for checkpoint in half_broken.glob("*/checkpoint_*"):
+        shutil.rmtree(checkpoint)
+    grid = Tuner.restore(half_broken, make_train(), resume_errored=True).fit()
+    assert seen(grid) == [(3, 0)] * 4
+    assert steps_logged(grid) == [[1, 2, 3]] * 4
+
+
+def test_another_trainable_is_refused(half_broken):
+    def other(config):
+        pass
+
+    with pytest.raises(ValueError, match=r"ran 'train', not 'other'"):
+        Tuner.restore(half_broken, other)
+
+
+def test_a_space_with_other_keys_is_refused(half_broken):
+    with pytest.raises(ValueError, match=r"missing: broken; new: fixed"):
+        Tuner.restore(half_broken, make_train(), param_space={"index": tune.grid_search([0]), "fixed": 2})
+
+
+def test_restore_is_asked_of_the_class_and_of_an_experiment(half_broken, tmp_path):
+    tuner = Tuner.restore(half_broken, make_train())
+    with pytest.raises(AttributeError, match=r"Tuner\.restore\(path, trainable"):
+        tuner.restore(half_broken, make_train())
+    with pytest.raises(FileNotFoundError, match=r"no experiment that can go on"):
+        Tuner.restore(tmp_path, make_train())
+    assert Tuner.can_restore(half_broken)
+    assert not Tuner.can_restore(half_broken.parent)
+    assert not Tuner.can_restore(next(half_broken.glob("train_*")))
+
+
+class StopAfter(Callback):
+    """Interrupts the run as Ctrl-C would, after some results; counts them over the experiment's lives."""
+
+    def __init__(self, results):
+        self.limit, self.total = results, 0
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        import os
+        import signal
+
+        self.total += 1
+        if self.total == self.limit:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    def get_state(self):
+        return {"total": self.total}
+
+    def set_state(self, state):
+        self.total = state["total"]
+
+
+def interrupted(tmp_path, limit=3, **run):
+    tuner = Tuner(
+        make_train(),
+        param_space={"index": tune.grid_search([0, 2, 4, 6]), "broken": str(tmp_path / "none")},
+        tune_config=TuneConfig(metric="step", mode="max", max_concurrent_trials=1),
+        run_config=RunConfig(
+            name="exp", storage_path=str(tmp_path), verbose=0, callbacks=[StopAfter(limit)], **run
+        ),
+    )
+    return tuner.fit()
+
+
+def test_an_interrupted_run_goes_on_with_its_callbacks_where_they_were(tmp_path, capsys):
+    grid = interrupted(tmp_path)
+    assert grid.num_terminated < 4
+    assert "Tuner.restore" in capsys.readouterr().err
+    restored = Tuner.restore(grid.experiment_path, make_train())
+    grid = restored.fit()
+    assert [result.metrics["step"] for result in grid] == [3, 3, 3, 3]
+    assert steps_logged(grid) == [[1, 2, 3]] * 4
+    assert restored._run.callbacks[0].total == 12
+
+
+def test_unfinished_trials_may_be_left_alone(tmp_path):
+    grid = interrupted(tmp_path, limit=4)
+    grid = Tuner.restore(grid.experiment_path, make_train(), resume_unfinished=False).fit()
+    assert (len(grid), grid.num_terminated) == (4, 4)
+    assert sum(len(rows) for rows in steps_logged(grid)) < 12
+
+
+def test_numbering_and_retention_of_checkpoints_go_on_after_a_restore(tmp_path):
+    keep = CheckpointConfig(num_to_keep=1)
+    grid = interrupted(tmp_path, limit=2, checkpoint_config=keep)
+    grid = Tuner.restore(grid.experiment_path, make_train()).fit()
+    left = [sorted(path.name for path in Path(result.path).glob("checkpoint_*")) for result in grid]
+    assert left == [["checkpoint_000002"]] * 4
+
+
+def test_an_experiment_at_a_url_is_found_and_gone_on_with_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    broken = tmp_path / "broken"
+    broken.touch()
+    url = f"memory://{tmp_path.name}/results"
+    grid = Tuner(
+        make_train(),
+        param_space={"index": tune.grid_search([0, 1]), "broken": str(broken)},
+        tune_config=TuneConfig(metric="step", mode="max"),
+        run_config=RunConfig(name="exp", storage_path=url, verbose=0),
+    ).fit()
+    assert grid.num_errors == 1
+    broken.unlink()
+    shutil.rmtree(tmp_path / "home")  # as if on another machine
+    assert Tuner.can_restore(f"{url}/exp")
+    grid = Tuner.restore(f"{url}/exp", make_train(), resume_errored=True).fit()
+    assert seen(grid) == [(3, 0), (3, 2)]
+    assert steps_logged(grid) == [[1, 2, 3]] * 2
+    with grid[1].checkpoint.as_directory() as directory:
+        assert json.loads(Path(directory, "state.json").read_text()) == {"step": 3}
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_starts(tmp_path):
+    (tmp_path / "file").write_text("not a directory")
+    tuner = Tuner(make_train(), run_config=RunConfig(name="exp", storage_path=str(tmp_path / "file")))
+    with pytest.raises(TuneError, match=r"cannot be written to .*file/exp.*storage_path"):
+        tuner.fit()
