@@ -19,15 +19,18 @@ _CONTINUE = frame(Kind.CONTINUE)
 class Line:
     """Frames to and from the driver."""
 
-    def __init__(self, read_fd: int, write_fd: int, *, beat_s: float, parent_pid: int) -> None:
+    def __init__(self, *, beat_s: float) -> None:
         self._beat_s = beat_s
-        self._parent_pid = parent_pid
         self.is_watched = False
-        self._read_fd = read_fd
-        self._write_fd = write_fd
         self._reader = FrameReader()
         self._frames: deque[Frame] = deque()
         self._sending = threading.Lock()
+
+    def connect(self, read_fd: int, write_fd: int, parent_pid: int) -> None:
+        """Before anything else: our ends of the pipes, and whose end is ours."""
+        self._read_fd = read_fd
+        self._write_fd = write_fd
+        self._parent_pid = parent_pid
 
     def receive(self) -> Frame:
         """The next frame; when the driver is gone this process ends, with all it started."""

@@ -39,6 +39,8 @@ def write_order(order: Order) -> bytes:
 def read_order(payload: bytes) -> Order:
     """The worker's side; `config` may still be a pickle: opening it runs user code, see `open_config`."""
     order = Order(*unpack(payload))
+    if order.checkpoint_metrics is None:
+        return order
     return order._replace(checkpoint_metrics=opened(order.checkpoint_metrics))
 
 

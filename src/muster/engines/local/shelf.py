@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -25,6 +27,15 @@ class Shelf:
                 raise KeyError(f"no trainable is registered as {name!r}")
             self._opened[name] = pickle.loads(self._blobs[name])
         return self._opened[name]
+
+    @contextmanager
+    def lent(self, name: str, trainable: Any) -> Iterator[None]:  # noqa: ANN401 - as above
+        """Have this one too, for a while."""
+        self._opened[name] = trainable
+        try:
+            yield
+        finally:
+            del self._opened[name]
 
     def load_all(self) -> None:
         """Open all that can be opened, so that what they import is warm. The rest fails where it is used."""

@@ -1,6 +1,6 @@
 """A trial's process: waits for orders, runs one trial after the other, tells how each ended.
 
-Entered from the zygote after a fork (`become_worker`), or as a fresh interpreter (`main`).
+Entered from the zygote after a fork (`become`), or as a fresh interpreter (`main`).
 """
 
 from __future__ import annotations
@@ -31,33 +31,37 @@ Address = tuple[str, str]  # hostname, node_ip
 
 
 class Worker:
-    """Serves trials until it is told to leave, or one of them fails."""
+    """Serves trials until it is told to leave, or one of them fails.
+
+    A zygote makes it before it forks: a child then only connects its line.
+    """
 
     def __init__(self, line: Line, shelf: Shelf, clock: Clock, address: Address) -> None:
-        self._line = line
-        self._shelf = shelf
+        self.line = line
+        self.shelf = shelf
         self._clock = clock
+        self._address = address
         self._output = Output()
         self._instance: ClassRun | None = None
         self._home = os.getcwd()
-        surroundings.note_working_directory()
-        self._location = (os.getpid(), *address)
+        self._works_in_trial_dir = surroundings.environment().get("RAY_CHDIR_TO_TRIAL_DIR", "1") != "0"
 
     def serve(self) -> None:
         """Take frames until there is nothing more to do here."""
+        self._location = (os.getpid(), *self._address)
         while True:
-            kind, payload = self._line.receive()
+            kind, payload = self.line.receive()
             if kind == Kind.TRAINABLE:
-                self._shelf.put(*unpack(payload))
+                self.shelf.put(*unpack(payload))
             elif kind == Kind.QUIT:
                 break
             elif kind == Kind.START:
                 verdict = self._trial(read_order(payload))
                 if not verdict[1]:
                     self._clean_up()
-                    self._line.send(told(verdict))
+                    self.line.send(told(verdict))
                     return
-                self._line.send(told(verdict))
+                self.line.send(told(verdict))
             # Anything else was meant for a trial that has ended meanwhile.
         self._clean_up()
 
@@ -65,7 +69,7 @@ class Worker:
         session: TrialSession | None = None
         try:
             self._settle_in(order)
-            session = TrialSession(order, self._line, self._clock)
+            session = TrialSession(order, self.line, self._clock)
             token = install(session, whole_process=True)
             try:
                 self._run(order, session)
@@ -84,7 +88,7 @@ class Worker:
 
     def _run(self, order: Order, session: TrialSession) -> None:
         try:
-            trainable, config = self._shelf.get(order.trainable_name), open_config(order)
+            trainable, config = self.shelf.get(order.trainable_name), open_config(order)
         except Exception as error:
             raise CodeUnreadable(str(error)) from error
         if order.checkpoint_path:
@@ -105,7 +109,7 @@ class Worker:
         return made
 
     def _tell_started(self, *, is_function: bool) -> None:
-        self._line.send(frame(Kind.STARTED, pack((*self._location, is_function))))
+        self.line.send(frame(Kind.STARTED, pack((*self._location, is_function))))
 
     def _instance_for(self, kind: type, config: dict[str, Any]) -> ClassRun:
         if self._instance is None:
@@ -115,12 +119,14 @@ class Worker:
         return self._instance
 
     def _settle_in(self, order: Order) -> None:
-        env = surroundings.environment()
-        for name, value in order.env.items():
-            env[name] = value
-        os.makedirs(order.trial_dir, exist_ok=True)
+        if order.env:
+            surroundings.environment().update(order.env)
+        try:
+            os.mkdir(order.trial_dir)  # the usual case, and a third of the price
+        except OSError:
+            os.makedirs(order.trial_dir, exist_ok=True)
         self._output.redirect(order.trial_dir, order.log_to_file)
-        if env.get("RAY_CHDIR_TO_TRIAL_DIR", "1") != "0":
+        if self._works_in_trial_dir:
             os.chdir(order.trial_dir)
 
     def _move_out(self) -> None:
@@ -135,18 +141,22 @@ class Worker:
                 traceback.print_exc()
 
 
-def become_worker(line: Line, shelf: Shelf, address: Address) -> NoReturn:
+def become(worker: Worker) -> NoReturn:
     """Be a worker in this process, and leave it in the end."""
-    signal.signal(signal.SIGTERM, _stop_politely)
     code = 0
     try:
-        Worker(line, shelf, SystemClock(), address).serve()
+        worker.serve()
     except TrialStopped:
         pass
     except BaseException:  # noqa: BLE001 - the last place that can say anything
         traceback.print_exc()
         code = 70
     leave(code)
+
+
+def end_politely_on_sigterm() -> None:
+    """SIGTERM raises TrialStopped from now on, in forks too."""
+    signal.signal(signal.SIGTERM, _stop_politely)
 
 
 def _stop_politely(number: int, where: FrameType | None) -> None:
@@ -174,10 +184,13 @@ def main() -> NoReturn:
             sys.argv[:], address = unpack(payload)
         else:
             shelf.put(*unpack(payload))
-    line = Line(read_fd, write_fd, beat_s=beat_s, parent_pid=parent_pid)
+    line = Line(beat_s=beat_s)
+    line.connect(read_fd, write_fd, parent_pid)
     line.watch()
     shelf.load_all()
-    become_worker(line, shelf, address)
+    surroundings.note_working_directory()
+    end_politely_on_sigterm()
+    become(Worker(line, shelf, SystemClock(), address))
 
 
 def _whole(fd: int) -> bytes:

@@ -13,10 +13,12 @@ import signal
 import socket
 import sys
 import traceback
+from _signal import signal as set_handler  # type: ignore[import-not-found]  # without Enums: each child calls it
 from collections import deque
 from types import FrameType
 from typing import IO, TYPE_CHECKING, NoReturn
 
+from muster.base.clock import SystemClock
 from muster.engines.local.forking import (
     be_killed_first,
     die_with_parent,
@@ -27,15 +29,18 @@ from muster.engines.local.forking import (
 from muster.engines.local.line import Line
 from muster.engines.local.output import flush
 from muster.engines.local.pipe import FrameReader, Kind, frame, pack, unpack
+from muster.engines.local.rehearsal import rehearse
 from muster.engines.local.shelf import Shelf
 from muster.engines.local.surroundings import note_working_directory
-from muster.engines.local.worker import become_worker
+from muster.engines.local.worker import Worker, become, end_politely_on_sigterm
 
 if TYPE_CHECKING:
     import subprocess
 
 MAX_FDS = 200
+CHUNK = 1 << 16  # larger ones are mapped and unmapped each time
 LOOK_MS = 1000
+_SIGCHLD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
 BOOT = (
     "import sys; sys.path[:] = sys.argv[1].split(chr(10)); "
     "from muster.engines.local.{module} import main; main()"
@@ -47,26 +52,30 @@ class Zygote:
 
     def __init__(self, control: socket.socket, driver_pid: int) -> None:
         self._control = control
+        self._control_fd = control.fileno()
         self._driver_pid = driver_pid
         self._frames = FrameReader()
         self._fds: deque[int] = deque()
         self._children: dict[int, int] = {}  # pid -> token
         self._popen: dict[int, subprocess.Popen[bytes]] = {}  # started interpreters, by pid
         self._shelf = Shelf()
-        self._saved: IO[bytes] | None = None  # frames that a fresh interpreter needs
+        self._worker: Worker | None = None  # what every fork becomes
+        self._told: list[bytes] = []  # frames that a fresh interpreter needs
+        self._saved: IO[bytes] | None = None  # the same, as a file that such an interpreter reads
         self._forks: bool | None = None  # None: find out
         self._warm = True
         self._beat_s = 5.0
         self._address = ("", "")
-        self._wake = _woken_by_children()
+        self._wake = _quiet_pipe()
+        _woken_by_children(self._wake)
 
     def serve(self) -> None:
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
-        poller.register(self._wake, select.POLLIN)
+        poller.register(self._wake[0], select.POLLIN)
         while os.getppid() == self._driver_pid:
             for fd, _ in poller.poll(LOOK_MS):
-                if fd == self._wake:
+                if fd == self._wake[0]:
                     os.read(fd, 4096)
                 elif not self._take():
                     return
@@ -75,7 +84,7 @@ class Zygote:
     def _take(self) -> bool:
         """Handle what the driver sent; False when it is gone."""
         try:
-            data, fds, _, _ = socket.recv_fds(self._control, 1 << 20, MAX_FDS)
+            data, fds, _, _ = socket.recv_fds(self._control, CHUNK, MAX_FDS)
         except ConnectionResetError:
             return False
         self._fds.extend(fds)
@@ -89,21 +98,24 @@ class Zygote:
         elif kind == Kind.KILL:
             self._kill(*unpack(payload))
         elif kind == Kind.TRAINABLE:
-            self._keep(frame(kind, payload))
+            self._told.append(frame(kind, payload))
             self._shelf.put(*unpack(payload))
             self._forks = None
         elif kind == Kind.INIT:
             argv, self._address, self._warm, self._beat_s = unpack(payload)
-            self._keep(frame(kind, pack((argv, self._address))))
+            self._told.append(frame(kind, pack((argv, self._address))))
             sys.argv[:] = argv
 
-    def _keep(self, data: bytes) -> None:
+    def _saved_frames(self) -> int:
+        """The descriptor of a file with all that a fresh interpreter needs."""
         if self._saved is None:
             import tempfile
 
             self._saved = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this process
-        self._saved.write(data)
+        self._saved.write(b"".join(self._told))
         self._saved.flush()
+        self._told.clear()
+        return self._saved.fileno()
 
     def _may_fork(self) -> bool:
         if self._forks is None:
@@ -112,9 +124,34 @@ class Zygote:
                 flush()
                 prepare_death_signal()
             self._forks = self._warm and fork_is_safe()
-            gc.collect()
-            gc.freeze()  # children do not touch, hence do not copy, what is here now
+            if self._forks:
+                self._prepare_forks()
         return self._forks
+
+    def _prepare_forks(self) -> None:
+        """Do here, once, what every child would have to do, and leave memory in a state that forks well."""
+        if self._worker is None:
+            self._move_into_a_fork()
+        end_politely_on_sigterm()
+        self._worker = Worker(Line(beat_s=self._beat_s), self._shelf, SystemClock(), self._address)
+        gc.collect()
+        rehearse(self._worker)
+        gc.freeze()  # children do not touch, hence do not copy, what is here now
+
+    def _move_into_a_fork(self) -> None:
+        """Go on as a child of ourselves: what libraries do after a fork has then been done once, too.
+
+        The process that the driver knows only waits, and ends when we end.
+        """
+        parent_pid = os.getpid()
+        pid = os.fork()
+        if pid:
+            self._control.close()
+            os.waitpid(pid, 0)
+            os._exit(0)
+        _leave_parent(parent_pid)
+        self._driver_pid = parent_pid
+        _woken_by_children(self._wake)
 
     def _make_child(self, token: int, read_fd: int, write_fd: int) -> None:
         try:
@@ -144,27 +181,23 @@ class Zygote:
         return pid
 
     def _be_child(self, read_fd: int, write_fd: int, parent_pid: int) -> NoReturn:
-        os.setsid()
-        die_with_parent(parent_pid)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self._control.close()
-        for fd in (self._wake, *self._fds):
+        """Every line costs each trial: what is touched first here is copied by the kernel, page by page."""
+        _leave_parent(parent_pid)
+        for fd in (self._control_fd, *self._wake, *self._fds):
             os.close(fd)
-        if self._saved is not None:
-            self._saved.close()
         fresh_randomness()
-        line = Line(read_fd, write_fd, beat_s=self._beat_s, parent_pid=parent_pid)
-        become_worker(line, self._shelf, self._address)
+        worker: Worker = self._worker  # type: ignore[assignment]  # made before the first fork
+        worker.line.connect(read_fd, write_fd, parent_pid)
+        become(worker)
 
     def _start_interpreter(self, read_fd: int, write_fd: int) -> int:
         import subprocess
 
-        saved = -1 if self._saved is None else self._saved.fileno()
+        saved = self._saved_frames()
         numbers = [read_fd, write_fd, saved, self._beat_s, os.getpid()]
         made = subprocess.Popen(
             [sys.executable, "-c", BOOT.format(module="worker"), "\n".join(sys.path), *map(str, numbers)],
-            pass_fds=[fd for fd in (read_fd, write_fd, saved) if fd >= 0],
+            pass_fds=[read_fd, write_fd, saved],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -241,14 +274,25 @@ def _signal(pid: int, number: int, *, whole_group: bool) -> None:
             continue
 
 
-def _woken_by_children() -> int:
-    """A descriptor that becomes readable when a child ends."""
-    read_fd, write_fd = os.pipe()
-    os.set_blocking(read_fd, False)
-    os.set_blocking(write_fd, False)
+def _leave_parent(parent_pid: int) -> None:
+    """What any fork of ours does first: lead its own group, end with its parent, forget its signals."""
+    os.setsid()
+    die_with_parent(parent_pid)
+    signal.set_wakeup_fd(-1)
+    set_handler(_SIGCHLD, _DEFAULT)
+
+
+def _quiet_pipe() -> tuple[int, int]:
+    fds = os.pipe()
+    for fd in fds:
+        os.set_blocking(fd, False)
+    return fds
+
+
+def _woken_by_children(pipe: tuple[int, int]) -> None:
+    """The first of these descriptors becomes readable when a child ends."""
     signal.signal(signal.SIGCHLD, _ignore)
-    signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-    return read_fd
+    signal.set_wakeup_fd(pipe[1], warn_on_full_buffer=False)
 
 
 def _ignore(number: int, where: FrameType | None) -> None:
