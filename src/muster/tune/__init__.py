@@ -1,7 +1,6 @@
 """Hyperparameter tuning with Ray Tune's names: change the import, keep the script.
 
-Being built: `Tuner.fit` and `Tuner.restore` work on one machine; `run`, the reporters and remote storage are
-still to come. Every name is loaded when it is first used.
+Every name is loaded when it is first used, so that importing this costs next to nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
         SyncConfig,
         TuneConfig,
     )
+    from muster.tune.experiment import Experiment
+    from muster.tune.progress_reporter import CLIReporter, JupyterNotebookReporter, ProgressReporter
     from muster.tune.result import Result
     from muster.tune.result_grid import ResultGrid
     from muster.tune.schedulers import create_scheduler
@@ -50,15 +51,20 @@ if TYPE_CHECKING:
     from muster.tune.trainable.registry import register_env, register_trainable
     from muster.tune.trainable.resources import with_resources
     from muster.tune.trainable.trainable import Trainable
+    from muster.tune.tune import run, run_experiments
     from muster.tune.tuner import Tuner
 
 __all__ = [
+    "CLIReporter",
     "Callback",
     "Checkpoint",
     "CheckpointConfig",
+    "Experiment",
     "ExperimentAnalysis",
     "FailureConfig",
+    "JupyterNotebookReporter",
     "PlacementGroupFactory",
+    "ProgressReporter",
     "Result",
     "ResultGrid",
     "ResumeConfig",
@@ -88,6 +94,8 @@ __all__ = [
     "register_env",
     "register_trainable",
     "report",
+    "run",
+    "run_experiments",
     "sample_from",
     "uniform",
     "with_parameters",
@@ -97,12 +105,16 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "CLIReporter": ".progress_reporter",
         "Callback": ".callback",
         "Checkpoint": "muster.session.checkpoint",
         "CheckpointConfig": ".config",
+        "Experiment": ".experiment",
         "ExperimentAnalysis": ".analysis",
         "FailureConfig": ".config",
+        "JupyterNotebookReporter": ".progress_reporter",
         "PlacementGroupFactory": "muster.trials.bundles",
+        "ProgressReporter": ".progress_reporter",
         "Result": ".result",
         "ResultGrid": ".result_grid",
         "ResumeConfig": ".config",
@@ -132,6 +144,8 @@ __getattr__, __dir__ = lazy_names(
         "register_env": ".trainable.registry",
         "register_trainable": ".trainable.registry",
         "report": "muster.session.report",
+        "run": ".tune",
+        "run_experiments": ".tune",
         "sample_from": ".search.space",
         "uniform": ".search.space",
         "with_parameters": ".trainable.parameters",

@@ -91,7 +91,7 @@ def deep_update(
         if key not in original and not new_keys_allowed:
             known = ", ".join(map(str, original)) or "none"
             raise KeyError(f"unknown key {key!r}; known: {known}")
-        old = original.get(key)
+        old: Any = original.get(key)
         if not isinstance(old, dict) or not isinstance(value, dict):
             is_whole = True
         else:

@@ -1,0 +1,303 @@
+"""run and run_experiments: an experiment in one call, as scripts older than the Tuner write it.
+
+A thin translation: arguments become an Experiment, a TuneConfig and a RunConfig, and `launch` does the rest.
+(The module is not called `run`, because importing it would then hide the function `tune.run`.)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy, deepcopy
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from muster.errors import TuneError
+from muster.tune.analysis import ExperimentAnalysis
+from muster.tune.config import (
+    CheckpointConfig,
+    FailureConfig,
+    ResumeConfig,
+    RunConfig,
+    SyncConfig,
+    TuneConfig,
+)
+from muster.tune.config_parts import DEPRECATED
+from muster.tune.experiment import Experiment
+from muster.tune.experiment.experiment import as_experiments
+from muster.tune.resume_option import resume_rules
+
+if TYPE_CHECKING:
+    from muster.trials.model import Trial
+    from muster.tune.launch import Launched
+
+logger = logging.getLogger(__name__)
+
+VERBOSE = 2  # what run() shows unless it is told otherwise
+_GONE_VARIABLES = ("TUNE_RESULT_DIR", "RAY_AIR_LOCAL_CACHE_DIR")
+
+
+def run(  # noqa: PLR0913 - Ray's signature
+    run_or_experiment: Any,  # noqa: ANN401 - function, class, name or Experiment
+    *,
+    name: str | None = None,
+    metric: str | None = None,
+    mode: str | None = None,
+    stop: Any = None,  # noqa: ANN401 - criteria, function, Stopper or several
+    time_budget_s: float | timedelta | None = None,
+    config: dict[str, Any] | None = None,
+    resources_per_trial: Any = None,  # noqa: ANN401 - dict, PlacementGroupFactory or function
+    num_samples: int = 1,
+    storage_path: str | os.PathLike[str] | None = None,
+    storage_filesystem: Any = None,  # noqa: ANN401 - untyped fsspec
+    search_alg: Any = None,  # noqa: ANN401 - searcher or its name
+    scheduler: Any = None,  # noqa: ANN401 - scheduler or its name
+    checkpoint_config: CheckpointConfig | None = None,
+    verbose: int | None = None,
+    progress_reporter: Any = None,  # noqa: ANN401
+    log_to_file: bool | str | Sequence[str] = False,
+    trial_name_creator: Callable[[Trial], str] | None = None,
+    trial_dirname_creator: Callable[[Trial], str] | None = None,
+    sync_config: SyncConfig | None = None,
+    export_formats: Sequence[str] | None = None,
+    max_failures: int = 0,
+    fail_fast: bool | str = False,
+    restore: str | None = None,
+    resume: bool | str | None = None,
+    resume_config: ResumeConfig | None = None,
+    reuse_actors: bool = False,
+    raise_on_failed_trial: bool = True,
+    callbacks: Sequence[Any] | None = None,
+    max_concurrent_trials: int | None = None,
+    keep_checkpoints_num: int | None = None,
+    checkpoint_score_attr: str | None = None,
+    checkpoint_freq: int = 0,
+    checkpoint_at_end: bool = False,
+    chdir_to_trial_dir: bool | str = DEPRECATED,
+    local_dir: str | None = None,
+) -> ExperimentAnalysis:
+    """Run an experiment to its end. The arguments mean what they mean in TuneConfig and RunConfig.
+
+    TuneError when trials failed, unless `raise_on_failed_trial` is False. With an Experiment, what it says
+    itself (space, stop, ...) counts and not what is said here.
+    """
+    told = dict(locals())
+    experiment = _experiment(told)
+    launched = _launched(experiment, told)
+    analysis = _analysis(launched, metric, mode)
+    _raise_if_asked(launched, analysis, told)
+    return analysis
+
+
+def run_experiments(  # noqa: PLR0913, PLR0917 - Ray's signature
+    experiments: Experiment | Mapping[str, Any] | Sequence[Experiment],
+    scheduler: Any = None,  # noqa: ANN401
+    verbose: int | None = None,
+    progress_reporter: Any = None,  # noqa: ANN401
+    resume: bool | str | None = None,
+    resume_config: ResumeConfig | None = None,
+    reuse_actors: bool = False,
+    raise_on_failed_trial: bool = True,
+    concurrent: bool = True,
+    callbacks: Sequence[Any] | None = None,
+) -> list[Trial]:
+    """Run several experiments, each with a copy of the scheduler; all their trials.
+
+    They run one after another, each with all the resources. `concurrent` decides only what a failed trial
+    means: False: the experiments after it are not begun; True: the error is raised when all have ended.
+    """
+    told = dict(locals())
+    trials: list[Trial] = []
+    failed: list[Trial] = []
+    for experiment in as_experiments(experiments):
+        launched = _launched(experiment, {**told, "scheduler": deepcopy(scheduler)})
+        trials += launched.state.roster.order
+        failed += _incomplete(launched)
+        if launched.is_interrupted or (failed and raise_on_failed_trial and not concurrent):
+            break
+    if failed and raise_on_failed_trial:
+        raise TuneError("Trials did not complete", failed)
+    return trials
+
+
+def _experiment(told: Mapping[str, Any]) -> Experiment:
+    """What to run, from the arguments of run()."""
+    given = told["run_or_experiment"]
+    if isinstance(given, Experiment):
+        return given
+    if isinstance(given, list | tuple) or given is None:
+        raise TuneError(
+            f"tune.run takes one trainable or Experiment, not {given!r}; several: tune.run_experiments([...])"
+        )
+    _check(told)
+    same = (
+        *("stop", "time_budget_s", "config", "resources_per_trial", "num_samples", "storage_path"),
+        *("storage_filesystem", "sync_config", "trial_name_creator", "trial_dirname_creator", "log_to_file"),
+        *("export_formats", "max_failures", "restore"),
+    )
+    return Experiment(
+        told["name"],
+        given,
+        checkpoint_config=_checkpoint_config(told),
+        **{name: told[name] for name in same},
+    )
+
+
+def _check(told: Mapping[str, Any]) -> None:
+    from muster.engines.local.surroundings import environment
+
+    if told["local_dir"] is not None:
+        raise DeprecationWarning("tune.run(local_dir=...) does not exist any more: use storage_path")
+    if told["chdir_to_trial_dir"] != DEPRECATED:
+        raise DeprecationWarning(
+            "tune.run(chdir_to_trial_dir=...) does not exist any more: set the environment variable "
+            "RAY_CHDIR_TO_TRIAL_DIR=0 to keep the working directory of the driver"
+        )
+    for name in _GONE_VARIABLES:
+        if environment().get(name):
+            raise DeprecationWarning(
+                f"the environment variable {name} is not used any more: use storage_path"
+            )
+    limit = told["max_concurrent_trials"]
+    if limit is not None and limit < 0:
+        raise ValueError(f"tune.run(max_concurrent_trials={limit}): must be at least 1, or None for no limit")
+
+
+def _checkpoint_config(told: Mapping[str, Any]) -> CheckpointConfig:
+    """With what is still said in the old way put into it."""
+    config = copy(told["checkpoint_config"]) if told["checkpoint_config"] is not None else CheckpointConfig()
+    if not isinstance(config, CheckpointConfig):
+        kind = type(config).__name__
+        raise ValueError(f"tune.run(checkpoint_config=...): must be a CheckpointConfig, not a {kind}")
+    score = told["checkpoint_score_attr"]
+    old = {
+        "keep_checkpoints_num": ("num_to_keep", told["keep_checkpoints_num"]),
+        "checkpoint_score_attr": ("checkpoint_score_attribute", (score or "").removeprefix("min-")),
+        "checkpoint_freq": ("checkpoint_frequency", told["checkpoint_freq"]),
+        "checkpoint_at_end": ("checkpoint_at_end", told["checkpoint_at_end"]),
+    }
+    for argument, (attribute, value) in old.items():
+        if value:
+            warnings.warn(
+                f"tune.run({argument}=...) is deprecated: use CheckpointConfig({attribute}=...)",
+                DeprecationWarning,
+                stacklevel=4,
+            )
+            setattr(config, attribute, value)
+    if score:
+        config.checkpoint_score_order = "min" if score.startswith("min-") else "max"
+    config.__post_init__()  # the values that came in are checked too
+    return config
+
+
+def _launched(experiment: Experiment, told: Mapping[str, Any]) -> Launched:
+    """Run one experiment; `told` are the arguments of run() or run_experiments()."""
+    from muster.tune.launch import Launch, launch
+    from muster.tune.trainable.packing import packed
+
+    asked = Launch(
+        trainable=experiment.trainable,
+        trainable_name=experiment.run_identifier,
+        code=packed(experiment.trainable),
+        param_space=experiment.config,
+        tune=_tune_config(experiment, told),
+        run=_run_config(experiment, told),
+        overrides=_overrides(experiment),
+        must_be_resumable=False,
+    )
+    rules = resume_rules(told["resume"], told["resume_config"])
+    if rules is not None:
+        asked.place.fetch()
+        if _has_earlier_run(asked.place.directory):
+            asked.resume = rules
+        else:
+            logger.info("there is nothing to resume in %s: a new experiment begins", asked.place.address)
+    return launch(asked)
+
+
+def _has_earlier_run(directory: os.PathLike[str]) -> bool:
+    from muster.stores.trial_reading import STORE_NAME
+
+    return os.path.isfile(os.path.join(directory, STORE_NAME))
+
+
+def _overrides(experiment: Experiment) -> dict[str, Any]:
+    """What only run() can say about its trials."""
+    found: dict[str, Any] = {}
+    if experiment.resources_per_trial is not None:
+        found["resources_per_trial"] = experiment.resources_per_trial
+    if experiment.restore is not None:
+        found["restore_path"] = experiment.restore
+    if experiment.export_formats:
+        found["export_formats"] = tuple(experiment.export_formats)
+    return found
+
+
+def _tune_config(experiment: Experiment, told: Mapping[str, Any]) -> TuneConfig:
+    return TuneConfig(
+        mode=told.get("mode"),
+        metric=told.get("metric"),
+        search_alg=told.get("search_alg"),
+        scheduler=told["scheduler"],
+        num_samples=experiment.num_samples,
+        max_concurrent_trials=told.get("max_concurrent_trials"),
+        time_budget_s=experiment.time_budget_s,
+        reuse_actors=told["reuse_actors"],
+        trial_name_creator=experiment.trial_name_creator,
+        trial_dirname_creator=experiment.trial_dirname_creator,
+    )
+
+
+def _run_config(experiment: Experiment, told: Mapping[str, Any]) -> RunConfig:
+    from muster.base.clock import SystemClock
+    from muster.engines.local.surroundings import environment
+    from muster.tune.naming import dated_name
+
+    dated = dated_name(experiment.run_identifier, SystemClock().now(), environment())
+    fail_fast = told.get("fail_fast", False)
+    return RunConfig(
+        name=experiment.name or dated,
+        storage_path=experiment.storage_path,
+        storage_filesystem=experiment.storage_filesystem,
+        failure_config=FailureConfig(max_failures=experiment.max_failures, fail_fast=fail_fast),
+        checkpoint_config=experiment.checkpoint_config,
+        sync_config=experiment.sync_config,
+        verbose=VERBOSE if told["verbose"] is None else told["verbose"],
+        stop=experiment.stop,
+        callbacks=told["callbacks"],
+        progress_reporter=told["progress_reporter"],
+        log_to_file=experiment.log_to_file,
+    )
+
+
+def _analysis(launched: Launched, metric: Any, mode: Any) -> ExperimentAnalysis:  # noqa: ANN401
+    place = launched.place
+    is_there = place.is_remote and launched.is_uploaded  # else the files of the trials are here
+    return ExperimentAnalysis(
+        place.address if is_there else place.directory,
+        storage_filesystem=place.filesystem if is_there else None,
+        trials=None if is_there else launched.state.roster.order,
+        default_metric=metric if isinstance(metric, str) else None,
+        default_mode=mode if isinstance(mode, str) else None,
+    )
+
+
+def _incomplete(launched: Launched) -> list[Trial]:
+    """Trials that did not end well; those of an interrupted run have not ended at all."""
+    if launched.is_interrupted:
+        return []
+    return [trial for trial in launched.state.roster.order if trial.status != trial.TERMINATED]
+
+
+def _raise_if_asked(launched: Launched, analysis: ExperimentAnalysis, told: Mapping[str, Any]) -> None:
+    failed = _incomplete(launched)
+    if not failed:
+        return
+    if isinstance(told["fail_fast"], str):
+        errors = [record.error for record in analysis.trials if record.status == "ERROR"]
+        raise errors[0] if errors and isinstance(errors[0], Exception) else TuneError(str(errors))
+    if told["raise_on_failed_trial"]:
+        raise TuneError("Trials did not complete", failed)
+    logger.error("Trials did not complete: %s", failed)
