@@ -6,6 +6,7 @@ The file appears whole or not at all.
 from __future__ import annotations
 
 import csv
+import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -115,7 +116,7 @@ def _frame(rows: Rows, columns: Sequence[str]) -> Any:  # noqa: ANN401 - pandas 
 
 def _need_pyarrow(file: Path) -> None:
     try:
-        import pyarrow  # type: ignore[import-not-found]  # noqa: F401
+        importlib.import_module("pyarrow")
     except ImportError as error:
         raise ConfigError(
             f'-o {file}: Parquet needs pyarrow, which is not installed: pip install "muster[parquet]", '

@@ -1,0 +1,305 @@
+"""`muster tune show`, `best` and `export` on a real experiment and on ones with known facts."""
+
+from __future__ import annotations
+
+import csv
+import json
+import pickle
+
+import pandas as pd
+import pytest
+import yaml
+from tests.cli.tune_experiments import FAILURE, four_trials, write
+from tests.tune.experiments import add_checkpoint, logged_row, write_json
+
+from muster.stores.trial_values import Pickled
+from muster.testing.trial_builders import created, exited, reported, started
+from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.search.space import grid_search
+from muster.tune.tuner import Tuner
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """Three trials of which the last one fails after its first result."""
+
+    def train(config):
+        import tempfile
+
+        from muster.session.checkpoint import Checkpoint
+        from muster.session.report import report
+
+        for step in (1, 2):
+            if step == 2 and config["x"] == 3:
+                raise ValueError("three is bad")
+            with tempfile.TemporaryDirectory() as directory:
+                saved = Checkpoint.from_directory(directory)
+                report({"loss": abs(config["x"] - 2 * step), "acc": {"top": step}}, checkpoint=saved)
+
+    root = tmp_path_factory.mktemp("real")
+    Tuner(
+        train,
+        param_space={"x": grid_search([1, 2, 3]), "fixed": "yes"},
+        tune_config=TuneConfig(metric="loss", mode="min"),
+        run_config=RunConfig(name="e", storage_path=str(root), verbose=0),
+    ).fit()
+    return root / "e"
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory):
+    return four_trials(tmp_path_factory.mktemp("store") / "four")
+
+
+def test_an_experiment_is_told_with_settings_best_time_and_failures(tune, real):
+    result = tune("show", real)
+    assert result.exit_code == 0, result.output
+    text = result.stdout
+    (failed,) = (path for path in real.iterdir() if path.is_dir() and "x=3" in path.name)
+    assert text.startswith("e: finished\n3 trials: 2 TERMINATED, 1 ERROR\nbest loss (min): 1 by ")
+    for part in (
+        f"\nin {real}\n",
+        "\nSettings\n  trainable_name  train\n  metric          loss\n  mode            min\n",
+        "\n  search_alg      BasicVariantGenerator\n  scheduler       FIFOScheduler\n",
+        "\n  {'x': 3, 'fixed': 'yes'}\n",
+        "\nTime\n",
+        ": user-error\n    File ",
+        f"    ValueError: three is bad\n    see {failed.name}/error.txt\n",
+    ):
+        assert part in text
+    assert "resume" not in text
+
+
+def test_an_experiment_as_json(tune, real):
+    found = json.loads(tune("show", real, "--json").stdout)
+    assert (found["state"], found["trials"], found["best"]) == ("finished", {"TERMINATED": 2, "ERROR": 1}, 1)
+    assert found["settings"]["search_alg"] == "BasicVariantGenerator"
+    assert found["time"]["wall_s"] > found["time"]["longest_s"] > 0
+    (failure,) = found["failures"]
+    assert (failure["kind"], failure["error"]) == ("user-error", "ValueError: three is bad")
+
+
+def test_a_trial_is_told_with_config_result_checkpoints_failures_and_files(tune, real):
+    trials = json.loads(tune("ls", real, "--json").stdout)["trials"]
+    trial_id = trials[2]["trial_id"]
+    for name in (trial_id, trial_id[-5:], trials[2]["trial_name"], trials[2]["path"]):
+        result = tune("show", real, name)
+        assert result.exit_code == 0, result.output
+        for part in (
+            f"train_{trial_id}: ERROR, 1 result\nin {trials[2]['path']}\n",
+            "\nConfig\n  {'x': 3, 'fixed': 'yes'}\n",
+            "\nLast result\n  loss                1\n  acc/top             1\n",
+            "\nCheckpoints\n  name               iter  loss  acc/top\n"
+            "  checkpoint_000000     1     1        1\n",
+            "\nFailures\n  1 failure, 1 start\n  the last one (user-error):\n    Traceback",
+            "/error.txt\n",
+            "\nFiles\n  error.pkl\n  error.txt\n",
+        ):
+            assert part in result.stdout
+
+
+def test_a_trial_as_json_lists_its_checkpoints_with_their_metrics(tune, real):
+    trials = json.loads(tune("ls", real, "--json").stdout)["trials"]
+    found = json.loads(tune("show", real, trials[0]["trial_id"], "--json").stdout)
+    assert [(each["name"], each["metrics"], each["is_newest"]) for each in found["checkpoints"]] == [
+        ("checkpoint_000000", {"loss": 1, "acc": {"top": 1}}, False),
+        ("checkpoint_000001", {"loss": 3, "acc": {"top": 2}}, True),
+    ]
+    assert (found["config"], found["result"]["loss"], found["failure"]) == ({"x": 1, "fixed": "yes"}, 3, None)
+    assert {"result.json", "params.json", "progress.csv"} <= set(found["files"])
+
+
+def test_an_unknown_trial_names_near_ones(tune, four):
+    result = tune("show", four, "a_0000")
+    assert (result.exit_code, "no trial 'a_0000'; did you mean a_0000" in result.output) == (2, True)
+
+
+def test_failures_beyond_a_few_are_counted(tune, tmp_path):
+    facts = []
+    for number in range(7):
+        facts += [created(f"t{number}"), started(f"t{number}"), exited(f"t{number}", FAILURE)]
+    text = tune("show", write(tmp_path / "e", facts)).stdout
+    assert text.count("ValueError: no such luck") == 5
+    assert "\n  ... and 2 more: " in text
+
+
+def test_the_best_trial_has_a_config_to_paste(tune, four):
+    assert tune("best", four).stdout == (
+        "four: best 1 of 2 by loss (min)\n\n"
+        "1. loss = 0.25, trial a_00001, TERMINATED after 2 iterations\n"
+        "{'lr': 0.1, 'net': {'width': 2}}\n"
+    )
+
+
+def test_other_metrics_modes_and_more_trials(tune, four):
+    result = tune("best", four, "--metric", "loss", "--mode", "max", "-n", "5", "--format", "json")
+    assert [(each["trial_id"], each["value"]) for each in json.loads(result.stdout)] == [
+        ("a_00000", 0.5),
+        ("a_00001", 0.25),
+    ]
+    found = yaml.safe_load(
+        tune("best", four, "--metric", "acc/top", "--mode", "max", "--format", "yaml").stdout
+    )
+    assert found == [
+        {
+            "trial_id": "a_00000",
+            "status": "TERMINATED",
+            "metric": "acc/top",
+            "value": 1.0,
+            "config": {"lr": 0.0, "net": {"width": 1}},
+            "training_iteration": 1,
+            "checkpoint": None,
+            "path": f"{four}/train_a_00000_dir",
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scope", "best"),
+    [("last", "b"), ("all", "a"), ("avg", "b"), ("last-5-avg", "b"), ("last-10-avg", "b")],
+)
+def test_the_scope_says_which_values_of_a_trial_count(tune, tmp_path, scope, best):
+    facts = []
+    for name, losses in {"a": [1.0, 9.0, 9.0], "b": [3.0, 3.0, 3.0]}.items():
+        rows = [logged_row(name, step, {"lr": 1}, loss=loss) for step, loss in enumerate(losses, start=1)]
+        write_json(tmp_path / "e" / f"train_{name}_dir", rows)
+        facts += [created(name), started(name)]
+        facts += [reported(name, step, loss=loss) for step, loss in enumerate(losses, start=1)]
+        facts.append(exited(name))
+    result = tune("best", write(tmp_path / "e", facts), "--scope", scope, "--json")
+    assert json.loads(result.stdout)[0]["trial_id"] == best
+
+
+def test_a_scope_over_results_that_were_not_logged_is_refused(tune, four):
+    result = tune("best", four, "--scope", "all")
+    assert (result.exit_code, "--scope last does without" in result.output) == (2, True)
+
+
+def test_no_metric_no_mode_and_nothing_reported_are_told_apart(tune, four, tmp_path):
+    silent = write(tmp_path / "silent", [created("a")], {})
+    goalless = write(tmp_path / "goalless", [created("a"), started("a"), reported("a", acc=1)], {})
+    empty = write(tmp_path / "empty", [created("a")])
+    told = {
+        (silent,): "does not say what it optimises; give --metric (and no trial reported anything yet)",
+        (goalless,): "does not say what it optimises; give --metric (it reported acc)",
+        (goalless, "--metric", "acc"): "--metric acc: give --mode min or --mode max with it",
+        (empty,): "no trial has a finite 'loss'; no trial reported a number",
+        (four, "--metric", "los", "--mode", "min"): "no trial has a finite 'los'; reported are loss, acc/top",
+    }
+    for words, message in told.items():
+        result = tune("best", *words)
+        assert (result.exit_code, message in result.output) == (2, True), result.output
+
+
+def test_values_that_cannot_be_pasted_are_named(tune, tmp_path):
+    facts = [created("a", {"f": len, "x": float("inf")}), started("a"), reported("a", loss=1.0)]
+    place = write(tmp_path / "e", facts)
+    result = tune("best", place, "--format", "json")
+    assert json.loads(result.stdout)[0]["config"] == {"f": "<pickled <built-in function len>>", "x": None}
+    assert result.stderr == "note: no plain data, shown as text or null: f, x\n"
+    assert tune("best", place, "--format", "yaml").stderr == "note: no plain data, shown as text or null: f\n"
+
+
+def test_export_writes_one_row_per_trial(tune, four, tmp_path):
+    for name in ("t.csv", "t.json", "t.jsonl", "t.pkl"):
+        result = tune("export", four, "-o", tmp_path / name)
+        assert (result.exit_code, result.stdout) == (0, ""), result.output
+    lines = list(csv.DictReader((tmp_path / "t.csv").read_text(encoding="utf-8").splitlines()))
+    rows = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
+    assert rows == [
+        json.loads(line) for line in (tmp_path / "t.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    assert [row["trial_id"] for row in lines] == [row["trial_id"] for row in rows]
+    assert list(lines[0])[:3] == ["trial_id", "status", "training_iteration"]
+    assert [(row["config/net/width"], row["loss"]) for row in rows] == [
+        (1, 0.5),
+        (2, 0.25),
+        (4, None),
+        (8, None),
+    ]
+    assert [row["loss"] for row in lines] == ["0.5", "0.25", "nan", ""]
+    assert list(pd.read_pickle(tmp_path / "t.pkl")["config/net/width"]) == [1, 2, 4, 8]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv", "t.json", "t.jsonl", "t.pkl"]
+
+
+def test_export_of_results_writes_one_row_per_result(tune, real, tmp_path):
+    assert tune("export", real, "--results", "-o", tmp_path / "r.jsonl").exit_code == 0
+    rows = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(row["config/x"], row["training_iteration"], row["loss"], row["acc/top"]) for row in rows] == [
+        (1, 1, 1, 1),
+        (1, 2, 3, 2),
+        (2, 1, 0, 1),
+        (2, 2, 2, 2),
+        (3, 1, 1, 1),
+    ]
+
+
+def test_results_that_were_not_logged_are_told_as_left_out(tune, four, tmp_path):
+    result = tune("export", four, "--results", "-o", tmp_path / "r.csv")
+    assert result.exit_code == 0
+    assert "left out, because their results cannot be read (3): a_00000: " in result.stderr
+
+
+def test_files_that_cannot_be_written_are_refused(tune, four, tmp_path):
+    assert "the name must end in one of .csv, .json" in tune("export", four, "-o", tmp_path / "t.xls").output
+    result = tune("export", four, "-o", tmp_path / "gone" / "t.csv")
+    assert (result.exit_code, "cannot be written: No such file or directory" in result.output) == (2, True)
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tune, four, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    result = tune("export", four, "-o", tmp_path / "t.parquet")
+    assert (result.exit_code, 'pip install "muster[parquet]"' in result.output) == (2, True)
+
+
+def test_parquet_holds_every_trial(tune, four, tmp_path):
+    pytest.importorskip("pyarrow")
+    assert tune("export", four, "-o", tmp_path / "t.parquet").exit_code == 0
+    assert list(pd.read_parquet(tmp_path / "t.parquet")["trial_id"]) == [f"a_0000{n}" for n in range(4)]
+
+
+class Mine:
+    """A pickle that leaves a file behind when somebody loads it."""
+
+    def __init__(self, trap) -> None:
+        self.trap = str(trap)
+
+    def __reduce__(self):
+        return (open, (self.trap, "w"))
+
+
+def test_nothing_but_resume_ever_unpickles(tune, tmp_path):
+    trap = tmp_path / "sprung"
+    place, bomb = tmp_path / "e", Mine(trap)
+    folder = place / "train_a_dir"
+    rows = [logged_row("a", 1, {"lr": 1}, loss=1.0)]
+    write_json(folder, rows)
+    add_checkpoint(folder, 0)
+    for name in ("error.pkl", "params.pkl"):
+        (folder / name).write_bytes(pickle.dumps(bomb))
+    failure = type(FAILURE)(kind=FAILURE.kind, message="m", traceback="t", exception=pickle.dumps(bomb))
+    facts = [created("a", {"lr": 1, "odd": bomb}), started("a"), reported("a", loss=1.0, odd=bomb)]
+    write(place, [*facts, exited("a", failure)], {"metric": "loss", "mode": "min", "odd": bomb})
+    for name in ("tuner.pkl", "trainable.pkl"):
+        (place / name).write_bytes(pickle.dumps(bomb))
+    commands = (
+        ("ls", place, "--columns", "*"),
+        ("ls", place, "--json"),
+        ("ls", tmp_path),
+        ("show", place),
+        ("show", place, "--json"),
+        ("show", place, "a"),
+        ("show", place, "a", "--json"),
+        ("best", place, "--scope", "all"),
+        ("best", place, "--format", "yaml"),
+        ("export", place, "-o", tmp_path / "t.csv"),
+        ("export", place, "-o", tmp_path / "t.pkl"),
+        ("export", place, "--results", "-o", tmp_path / "r.json"),
+        ("resume", place),  # finished: says so, and loads nothing either
+    )
+    for words in commands:
+        result = tune(*words)
+        assert result.exit_code in (0, 1), result.output
+        assert not trap.exists(), words
+    Pickled(pickle.dumps(bomb), "").load().close()
+    assert trap.exists()  # it does go off
