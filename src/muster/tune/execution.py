@@ -94,6 +94,7 @@ class Execution:
         finally:  # a callback may have raised: what came before is safe
             self._controller.write_down()
         self.save()
+        self._give_up()
         return self._state
 
     def step(self, timeout_s: float = 0.1, *, admits: bool = True) -> bool:
@@ -108,10 +109,13 @@ class Execution:
         state.hooks.fire("on_step_begin", iteration=state.iteration, trials=state.roster.order)
         goes_on = self._controller.step(timeout_s, admits=admits)
         state.hooks.fire("on_step_end", iteration=state.iteration, trials=state.roster.order)
+        self._give_up()
+        return goes_on
+
+    def _give_up(self) -> None:
         superfluous = self._controller.take_deletable()
         if superfluous:
             self._discard(superfluous)
-        return goes_on
 
     def _logs_are_near(self) -> bool:
         """Let the log writer come close first, without waiting, so that `save` has little to wait for."""

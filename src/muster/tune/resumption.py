@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.base.clock import Clock
-from muster.stores.checkpoints import CheckpointStore, sweep
-from muster.trials.model import Trial
+from muster.stores.checkpoints import CheckpointStore, delete_directory, sweep
+from muster.trials.model import CheckpointRef, Trial
 from muster.trials.resuming import ResumeRules, apply_rules
 from muster.tune.config import ResumeConfig
 from muster.tune.logger.catching_up import Witness
@@ -46,9 +47,23 @@ class Resumption:
         apply_rules(state, self._rules, self._clock.now(), self._forget_failure)
         checkpoints = CheckpointStore(self._place.local)
         for trial in state.roster.live.values():
-            if trial.local_path is not None:
-                sweep(trial.local_path)
             drop_unusable(trial, checkpoints)
+        state.give_up(self._forgotten(state, checkpoints))
+
+    def _forgotten(self, state: ExperimentState, checkpoints: CheckpointStore) -> list[CheckpointRef]:
+        """Checkpoints that a crash kept from being deleted, or from being noted: no trial knows of them."""
+        known = {ref.path for trial in state.roster.order for ref in trial.checkpoints}
+        found = []
+        for trial in state.roster.order:
+            if trial.relative_logdir is None or not os.path.isdir(str(trial.local_path)):
+                continue
+            sweep(str(trial.local_path))
+            for index, path in checkpoints.listed(trial.relative_logdir):
+                if index > trial.checkpoint_index:
+                    delete_directory(Path(path))  # now: the trial is about to use this name again
+                elif path not in known:
+                    found.append(CheckpointRef(path=path, index=index))
+        return found
 
     def repair_logs(self, writer: LogWriter, hooks: CallbackList) -> None:
         """Results that the store has and the files may lack."""
