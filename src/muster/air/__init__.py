@@ -1,0 +1,1 @@
+"""Ray's name for what its libraries share; here, the trackers (`muster.air.integrations`)."""

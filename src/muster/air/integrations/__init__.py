@@ -1,0 +1,1 @@
+"""Experiment trackers: `mlflow`, `wandb` and `comet`, each with the package of that name installed."""

@@ -1,0 +1,116 @@
+"""CometTracker: talks to Comet for CometLoggerCallback, on a thread. One Comet experiment per trial."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from muster.air.integrations.numbers import is_number, plain, step_of
+from muster.trials.results import flatten
+from muster.tune.logger.background import Row
+from muster.tune.logger.table import flat_row
+from muster.tune.logger.tracker import TrialFacts
+
+_SYSTEM = frozenset({"node_ip", "hostname", "pid", "date"})
+_OTHER = frozenset({"trial_id", "experiment_id", "experiment_tag"})
+_NEVER = frozenset({"done", "should_checkpoint", "checkpoint_dir_name"})
+# Comet watches frameworks, arguments, output and the machine by itself; the driver trains nothing.
+_QUIET: dict[str, Any] = {
+    "log_code": False,
+    "log_graph": False,
+    "log_git_metadata": False,
+    "log_git_patch": False,
+    "log_env_details": False,
+    "auto_param_logging": False,
+    "auto_metric_logging": False,
+    "auto_output_logging": False,
+    "parse_args": False,
+    "display_summary_level": 0,
+}
+
+
+class CometSettings(Struct, frozen=True, kw_only=True):
+    online: bool = True
+    tags: list[str] = []
+    experiment_kwargs: dict[str, Any] = {}
+
+
+class CometTracker:
+    """Implements Tracker."""
+
+    name = "Comet"
+    advice = (
+        "The experiment goes on without it: check COMET_API_KEY and the network, or pass online=False; "
+        "what is missing there is in the trials' result.json"
+    )
+
+    def __init__(self, settings: CometSettings) -> None:
+        self._settings = settings
+        self._experiments: dict[str, Any] = {}
+
+    def start(self, trial: TrialFacts) -> None:
+        experiment = self._experiments.get(trial.trial_id)
+        if experiment is None:
+            experiment = self._experiments[trial.trial_id] = self._begin(trial)
+        experiment.log_parameters(plain(flatten(trial.config)))
+
+    def write(self, trial_id: str, rows: list[Row]) -> None:
+        experiment = self._experiment(trial_id)
+        for result, _ in rows:
+            self._write_one(experiment, flat_row(result), step_of(result))
+
+    def end(self, trial_id: str, failed: bool) -> None:
+        experiment = self._experiment(trial_id)
+        experiment.log_other("Failed", failed)
+        experiment.end()
+        self._experiments.pop(trial_id)
+
+    def checkpoint(self, trial_id: str, path: str) -> None:
+        import comet_ml
+
+        experiment = self._experiment(trial_id)
+        artifact = comet_ml.Artifact(f"checkpoint_{trial_id}", "model")
+        artifact.add(path)
+        experiment.log_artifact(artifact)
+
+    def files(self, trial: TrialFacts) -> None:
+        """Comet is sent checkpoints only."""
+
+    def close(self) -> None:
+        for trial_id in list(self._experiments):
+            self.end(trial_id, failed=True)
+
+    def is_passing(self, error: BaseException) -> bool:
+        return isinstance(error, OSError)
+
+    def _begin(self, trial: TrialFacts) -> Any:  # noqa: ANN401
+        import comet_ml
+
+        settings = self._settings
+        kind = comet_ml.Experiment if settings.online else comet_ml.OfflineExperiment
+        experiment = kind(**{**_QUIET, **settings.experiment_kwargs})
+        experiment.set_name(trial.name)
+        experiment.add_tags(settings.tags)
+        experiment.log_other("Created from", "muster")
+        return experiment
+
+    def _experiment(self, trial_id: str) -> Any:  # noqa: ANN401
+        if trial_id not in self._experiments:
+            raise LookupError(f"Comet has no experiment for trial {trial_id}")
+        return self._experiments[trial_id]
+
+    def _write_one(self, experiment: Any, flat: dict[str, Any], step: int) -> None:  # noqa: ANN401
+        metrics: dict[str, Any] = {}
+        for key, value in flat.items():
+            if key in _NEVER or value is None:
+                continue
+            if key in _SYSTEM:
+                experiment.log_system_info(key, value)
+            elif key in _OTHER:
+                experiment.log_other(key, value)
+            elif is_number(value):
+                metrics[key] = plain(value)
+            elif isinstance(value, list) and value and all(map(is_number, value)):
+                experiment.log_curve(key, x=list(range(len(value))), y=plain(value), step=step)
+        experiment.log_metrics(metrics, step=step)
