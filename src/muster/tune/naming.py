@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 
 from muster.base.clock import Clock
@@ -18,6 +20,9 @@ def dated(at: float) -> str:
     return datetime.fromtimestamp(at).strftime(DATE)
 
 
+_of_second = lru_cache(maxsize=1)(dated)  # trials come many at a time
+
+
 def dated_name(trainable: str, at: float, environment: Mapping[str, str]) -> str:
     """`train_2026-11-16_02-10-00`; without the date when TUNE_DISABLE_DATED_SUBDIR=1."""
     if environment.get("TUNE_DISABLE_DATED_SUBDIR") == "1":
@@ -26,15 +31,16 @@ def dated_name(trainable: str, at: float, environment: Mapping[str, str]) -> str
 
 
 def directory_namer(experiment: Path, clock: Clock) -> Callable[[Trial], str]:
-    """A directory name for each trial that no other trial has."""
-    taken: set[str] = set()
+    """A directory name for each trial that no other trial has.
+
+    One writer at a time has the experiment, so names that are not there at first are taken only here.
+    """
+    taken: set[str] = set(os.listdir(experiment)) if experiment.is_dir() else set()
     ids = RandomIds()
 
     def name(trial: Trial) -> str:
-        wanted = trial_dirname(trial, dated(clock.now()))
-        chosen = unique_dirname(
-            wanted, lambda n: n in taken or (experiment / n).exists(), lambda: ids.fresh("x")[-4:]
-        )
+        wanted = trial_dirname(trial, _of_second(int(clock.now())))
+        chosen = unique_dirname(wanted, taken.__contains__, lambda: ids.fresh("x")[-4:])
         taken.add(chosen)
         return chosen
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
-from muster.tune.search.domains import Categorical, Domain, Function
+from muster.tune.search.domains import Categorical, Domain, Float, Function, Integer
 from muster.tune.search.paths import Path, children, flat_name, is_container, sort_key
 
+_LEAVES = (int, float, str, bool, type(None))
 Grids = list[tuple[Path, Sequence[Any]]]
 
 
@@ -51,13 +52,14 @@ def _modules(code: CodeType) -> dict[str, Any]:
 class Unresolved:
     """The open places of one specification, in the order in which they are drawn."""
 
-    __slots__ = ("domains", "functions", "grids", "paths")
+    __slots__ = ("_is_final", "domains", "functions", "grids", "paths")
 
     def __init__(self) -> None:
         self.grids: Grids = []  # sorted by path; the first varies fastest
         self.domains: dict[Path, Domain] = {}
         self.functions: dict[Path, Function] = {}
         self.paths: list[Path] = []  # random variables first, then grids
+        self._is_final: bool | None = None
 
     def __bool__(self) -> bool:
         return bool(self.paths)
@@ -69,6 +71,14 @@ class Unresolved:
         for _, options in self.grids:
             product *= len(options)
         return product
+
+    @property
+    def is_final(self) -> bool:
+        """Only numbers and plain options are to be drawn: once they are, nothing can be open any more."""
+        if self._is_final is None:
+            drawn = self.domains.values()
+            self._is_final = not self.grids and not self.functions and all(map(_gives_leaves, drawn))
+        return self._is_final
 
     def grid_point(self, index: int) -> dict[Path, Any]:
         """The grid values of one point, found by its index alone."""
@@ -97,6 +107,12 @@ def searched_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
 def has_unresolved_values(config: Any) -> bool:  # noqa: ANN401
     """Whether a domain, a grid or a function is anywhere in the configuration."""
     return bool(find_unresolved(iter([((), config)])))
+
+
+def _gives_leaves(domain: Domain) -> bool:
+    if type(domain) is Categorical:
+        return all(isinstance(option, _LEAVES) for option in domain.categories)
+    return type(domain) in (Float, Integer)
 
 
 def _collect(node: Any, path: Path, found: Unresolved) -> None:  # noqa: ANN401

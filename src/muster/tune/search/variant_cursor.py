@@ -19,6 +19,9 @@ Variant = tuple[dict[Path, Any], Any]  # resolved variables by path, and the spe
 Frame = list[Any]  # [index of a grid point, random state to draw it again]
 
 
+_NOTHING = Unresolved()
+
+
 class _Level:
     """One specification with open places, and the grid point to be taken next."""
 
@@ -89,6 +92,8 @@ class VariantCursor(Iterator[Variant]):
         values = {**self._drawn(level), **level.open.grid_point(level.index)}
         level.index += 1
         spec = filled(level.spec, values)
+        if level.open.is_final:
+            return spec, _NOTHING
         functions = level.open.functions
         if functions:
             spec = resolve_functions(spec, functions, _call_with_spec)
@@ -100,7 +105,8 @@ class VariantCursor(Iterator[Variant]):
         domains = level.open.domains
         if not domains:
             return {}
-        level.before = self._stream.state()
+        if self._is_constant or not level.open.is_final:  # else nobody draws these values again
+            level.before = self._stream.state()
         rng = self._stream.rng
         drawn = {path: domain.sample(random_state=rng) for path, domain in domains.items()}
         if self._is_constant:
