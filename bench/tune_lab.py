@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -51,6 +53,8 @@ class Lab:
     def __init__(self, options: Options) -> None:
         self.options = options
         self._root = Path(tempfile.mkdtemp(prefix="muster-bench-"))
+        self._environment_before = dict(os.environ)
+        os.environ.update(bytecode_cache(self._root))
         self._numbers = count()
         self._ours: PeerProcess | None = None
         self._ray: PeerProcess | None = None
@@ -67,6 +71,9 @@ class Lab:
                 self._ray.call(peer.stop)
             finally:
                 self._ray.close()
+        for name in set(os.environ) - set(self._environment_before):
+            del os.environ[name]
+        os.environ.update(self._environment_before)
         table.progress("tune: removing what was written")
         shutil.rmtree(self._root, ignore_errors=True)
 
@@ -106,6 +113,16 @@ class Lab:
             self._ray = PeerProcess(CPU_LIMIT_S)
             self._ray.call(peer.start)
         return answered(self._ray, function, *arguments)
+
+
+def bytecode_cache(root: Path) -> dict[str, str]:
+    """Environment of all children. Where Python is told not to keep bytecode, they keep it here.
+
+    Otherwise every process of either side would compile its imports anew, which is not what is measured.
+    """
+    if not sys.dont_write_bytecode:
+        return {}
+    return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(root / "bytecode")}
 
 
 def answered(process: PeerProcess, function: Callable[..., Answer], *arguments: Any) -> Answer:

@@ -24,6 +24,7 @@ def imports(lab: Lab) -> dict[str, float]:
     bare = Side("an empty interpreter", lambda: seconds_of("pass"), repeats)
     plain = Side("import muster.tune", lambda: seconds_of("import muster.tune"), repeats)
     whole = Side("every name of it", lambda: seconds_of("from muster.tune import *"), repeats)
+    whole.once()
     in_turns("import", bare, plain, whole)
     figures = {
         "import_ms": 1000 * (plain.median() - bare.median()),
@@ -45,7 +46,11 @@ def first_result(lab: Lab) -> dict[str, float]:
     """From the start of the process to the first call of on_trial_result."""
     mine = Side("ours", lambda: first_result_s("muster", lab.storage()), lab.size(9, 3))
     theirs = Side("Ray Tune", lambda: first_result_s("ray", lab.storage()), lab.size(3, 1))
-    in_turns("first result", mine, *([theirs] if lab.with_ray else []))
+    sides = [mine, theirs] if lab.with_ray else [mine]
+    for side in sides:
+        table.progress(f"tune: first result: {side.name}, once before it counts")
+        side.once()
+    in_turns("first result", *sides)
     figures = {"seconds.first_result": mine.median()}
     rows = [("ours", table.seconds(mine.median()))]
     if lab.with_ray:
