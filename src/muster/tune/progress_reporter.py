@@ -6,7 +6,6 @@ Passed as `RunConfig(progress_reporter=...)`; driven by `reporting.driven`. `rep
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,8 @@ from muster.tune.reporting import legacy_text as text
 from muster.tune.reporting.choose import in_notebook
 from muster.tune.reporting.ending import error_file
 from muster.tune.reporting.formats import shortened
-from muster.tune.reporting.tally import lookup
-from muster.tune.reporting.trial_table import KNOWN_METRICS
-from muster.tune.scores import number
+from muster.tune.reporting.outlet import Outlet
+from muster.tune.reporting.trial_table import KNOWN_METRICS, best_first, fair_choice
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -102,7 +100,7 @@ class TuneReporterBase(ProgressReporter):
         self._searched: tuple[str, ...] = ()
         if sort_by_metric and (metric is None or mode is None):
             logger.warning(
-                "sort_by_metric=True needs metric and mode, here or in TuneConfig; without them nothing is sorted"
+                "sort_by_metric=True needs metric and mode, here or in TuneConfig; nothing is sorted without"
             )
 
     def setup(
@@ -161,7 +159,7 @@ class TuneReporterBase(ProgressReporter):
         return self._tables or self._level >= (2 if done else 3)
 
     def _table(self, trials: Sequence[Trial], done: bool) -> tuple[list[str], list[tuple[str, ...]], str]:
-        rows, left = text.fair_choice(self._sorted(trials), float("inf") if done else self._max_progress_rows)
+        rows, left = fair_choice(self._sorted(trials), float("inf") if done else self._max_progress_rows)
         parameters = self._parameter_columns or {key: key for key in self._parameters(trials)}
         metrics = self._metrics(rows)
         titles = ("Trial name", "status", "loc", *parameters.values(), *metrics.values())
@@ -189,16 +187,9 @@ class TuneReporterBase(ProgressReporter):
         return {**there, **{key: key for key in added}}
 
     def _sorted(self, trials: Sequence[Trial]) -> list[Trial]:
-        metric, mode = self._metric, self._mode
-        if not self._sort_by_metric or metric is None or mode is None:
+        if not self._sort_by_metric or self._metric is None or self._mode is None:
             return list(trials)
-        sign = -1.0 if mode == "max" else 1.0
-
-        def key(trial: Trial) -> float:
-            value = number(lookup(trial.last_result, metric))
-            return float("inf") if value is None or value != value else value * sign  # noqa: PLR0124
-
-        return sorted(trials, key=key)
+        return best_first(trials, self._metric, self._mode)
 
     def _errors(self, trials: Sequence[Trial]) -> tuple[str, list[tuple[str, ...]]]:
         failed = [trial for trial in trials if trial.num_failures or trial.status == "ERROR"]
@@ -224,8 +215,7 @@ class CLIReporter(TuneReporterBase):
     """
 
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
-        sys.stdout.write(self.text(trials, done, *sys_info) + "\n")
-        sys.stdout.flush()
+        Outlet().say(self.text(trials, done, *sys_info))
 
     def text(self, trials: list[Trial], done: bool, *sys_info: str) -> str:
         """What `report` prints."""

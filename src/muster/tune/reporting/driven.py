@@ -13,6 +13,7 @@ from muster.base.clock import Clock
 from muster.tune.reporting import ending
 from muster.tune.reporting.info import RunInfo
 from muster.tune.reporting.legacy_text import resource_text, trial_details, trial_sentence
+from muster.tune.reporting.outlet import Outlet
 from muster.tune.reporting.pace import Pace
 from muster.tune.reporting.reporter import Reporter
 
@@ -32,6 +33,7 @@ class DrivenReporter(Reporter):
         self._clock = clock
         self._pace = Pace(POLL_S)
         self._level = level
+        self._outlet = Outlet()
         self._told_at: dict[str, float] = {}
         configure = getattr(reporter, "set_verbosity", None)
         if configure is not None:
@@ -50,7 +52,7 @@ class DrivenReporter(Reporter):
             remember(info.directory, info.parameters)
 
     def note(self, text: str) -> None:
-        _print(text)
+        self._outlet.say(text)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
         began = self._clock.monotonic()
@@ -63,7 +65,7 @@ class DrivenReporter(Reporter):
         if self._reporter.should_report(list(trials), done=True):
             self._report(trials, done=True)
         if interrupted:
-            _print("\n".join(ending.resume_lines(self.info, trials)))
+            self._outlet.say("\n".join(ending.resume_lines(self.info, trials)))
 
     def _report(self, trials: Sequence[Trial], *, done: bool) -> None:
         used = resource_text(self.info.capacity, self.info.used())
@@ -96,13 +98,6 @@ class DetailedDrivenReporter(DrivenReporter):
 
     def _tell(self, trial: Trial, result: Mapping[str, Any], end: str = "") -> None:
         if self._level >= 3:
-            _print(trial_details(trial, result, end.strip()))
+            self._outlet.say(trial_details(trial, result, end.strip()))
         else:
-            _print(trial_sentence(trial, result, self.info.metric, self.info.parameters) + end)
-
-
-def _print(text: str) -> None:
-    import sys
-
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+            self._outlet.say(trial_sentence(trial, result, self.info.metric, self.info.parameters) + end)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from muster.tune.reporting.formats import cell, home_relative
-from muster.tune.reporting.trial_table import TrialTable, chosen, parameters_of
+from muster.tune.reporting.trial_table import TrialTable, best_first, fair_choice, more_text, parameters_of
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -47,12 +47,14 @@ def where_lines(picture: Picture, home: str = "") -> list[str]:
     return [f"Results: {place}", f"  look at them:  muster tune show {place}"]
 
 
-def final_rows(picture: Picture, trials: Sequence[Trial]) -> tuple[list[Trial], str]:
-    """Every trial, in the order of statuses; of very many the best and a few of each other status."""
-    if len(trials) <= FINAL_ROWS:
-        return chosen(trials, picture.counts, FINAL_ROWS)
-    best = [each.trial for each in picture.best]
-    return chosen(dict.fromkeys([*best, *trials]), picture.counts, ERROR_ROWS)
+def final_rows(
+    picture: Picture, trials: Sequence[Trial], *, max_rows: int = FINAL_ROWS, interrupted: bool = False
+) -> tuple[list[Trial], str]:
+    """Trials that were tried, the best first within their status; of very many some of each status."""
+    tried = [trial for trial in trials if trial.status != "PENDING"] if interrupted else trials
+    ranked = best_first(tried, picture.info.metric, picture.info.mode)
+    kept, left = fair_choice(ranked, max_rows)
+    return kept, more_text(left)
 
 
 def error_table(trials: Sequence[Trial]) -> TrialTable | None:

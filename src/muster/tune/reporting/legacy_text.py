@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time  # only to format a given moment
 from collections.abc import Mapping, Sequence
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from muster.trials.results import flatten
 from muster.tune.reporting.formats import amount, cell, shortened
 from muster.tune.reporting.tally import STATUSES, lookup
-from muster.tune.reporting.trial_table import parameter, parameters_of
+from muster.tune.reporting.trial_table import best_first, parameter, parameters_of
 from muster.tune.result_keys import AUTO_RESULT_KEYS
 from muster.tune.scores import number
 
@@ -56,27 +57,9 @@ def best_trial(trials: Sequence[Trial], metric: str | None, mode: str | None) ->
     """By the last result; NaN is never the best."""
     if metric is None or mode is None:
         return None
-    scored = [
-        (value, trial) for trial in trials if (value := number(lookup(trial.last_result, metric))) is not None
-    ]
-    real = [each for each in scored if each[0] == each[0]]
-    if not real:
-        return None
-    return (max if mode == "max" else min)(real, key=lambda each: each[0])[1]
-
-
-def fair_choice(trials: Sequence[Trial], max_rows: float) -> tuple[list[Trial], dict[str, int]]:
-    """Trials by status such that each status gets its share of the rows, and how many were left out."""
-    by_status = {status: [t for t in trials if t.status == status] for status in STATUSES}
-    kept = dict.fromkeys(STATUSES, 0)
-    room = max_rows
-    while room > 0 and (open_ones := [s for s in STATUSES if kept[s] < len(by_status[s])]):
-        for status in open_ones:
-            if room > 0:
-                kept[status] += 1
-                room -= 1
-    chosen = [trial for status in STATUSES for trial in by_status[status][: kept[status]]]
-    return chosen, {s: len(by_status[s]) - kept[s] for s in STATUSES if len(by_status[s]) > kept[s]}
+    first = next(iter(best_first(trials, metric, mode)), None)
+    value = None if first is None else number(lookup(first.last_result, metric))
+    return None if value is None or isnan(value) else first
 
 
 def left_out_text(left: Mapping[str, int]) -> str:

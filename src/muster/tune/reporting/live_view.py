@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_WIDTH = 120  # longer lines do not read better
 BAR_MAX = 48
+RECENT_ROWS = 5
+FINAL_ROWS = 20  # what a person takes in at the end; the files have the rest
 STATUS_STYLES = {
     "RUNNING": "cyan",
     "TERMINATED": "green",
@@ -39,11 +41,10 @@ class Glyphs(NamedTuple):
     dot: str
     star: str
     cross: str
-    rule: str
 
 
-UTF = Glyphs("━", "━", "·", "★", "✗", "─")
-ASCII = Glyphs("#", "-", "|", "*", "x", "-")
+UTF = Glyphs("━", "─", "·", "★", "✗")
+ASCII = Glyphs("#", "-", "|", "*", "x")
 
 
 def glyphs_for(encoding: str) -> Glyphs:
@@ -77,7 +78,7 @@ class LiveView:
         """What stays on the terminal."""
         width = min(size[0], MAX_WIDTH)
         head = [*self._title(picture, width), self._progress(picture, width), self._counts(picture)]
-        rows, more = ending.final_rows(picture, trials)
+        rows, more = ending.final_rows(picture, trials, max_rows=FINAL_ROWS, interrupted=interrupted)
         parts: list[RenderableType] = [_lines([*head, *self._final_table(picture, rows, more, width)], width)]
         parts += self._error_table(trials)
         parts += [Text(line, style="bold") for line in ending.best_lines(picture)[:1]]
@@ -111,7 +112,6 @@ class LiveView:
     def _bar(self, share: float, width: int) -> Text:
         done = int(share * width)
         bar = Text(self._glyphs.done * done, style="green")
-        # Without colours both halves would look alike: what is left to do is then drawn dim.
         return bar.append(self._glyphs.todo * (width - done), style="dim")
 
     def _counts(self, picture: Picture) -> Text:
@@ -150,9 +150,9 @@ class LiveView:
     def _rows(self, picture: Picture, room: int, width: int) -> list[Text]:
         """Running trials first, then the best, then the latest, as many as there is room for."""
         best = [each.trial for each in picture.best]
-        half = max(1, room // 2)
-        running = list(picture.running)[:half] if best or picture.recent else list(picture.running)
-        trials = list(dict.fromkeys([*running, *best, *picture.recent, *picture.running]))
+        others = [trial for trial in (*best, *picture.recent[:RECENT_ROWS]) if trial.status != "RUNNING"]
+        running = picture.running[: max(room - 2 - len(others), (room - 2) // 2)]
+        trials = list(dict.fromkeys([*running, *best, *others]))
         if room < 3 or not trials:
             return []
         columns = columns_of(trials, picture.info)

@@ -64,7 +64,7 @@ class NotebookReporter(WatchingReporter):
         self._show(page(picture, rows, more, notes=self._notes, errors=None))
 
     def conclude(self, picture: Picture, trials: Sequence[Trial], *, interrupted: bool) -> None:
-        rows, more = ending.final_rows(picture, trials)
+        rows, more = ending.final_rows(picture, trials, interrupted=interrupted)
         last = ending.resume_lines(picture.info, trials) if interrupted else ending.where_lines(picture)
         self._show(page(picture, rows, more, notes=[*self._notes, *last], errors=ending.error_table(trials)))
 

@@ -12,6 +12,7 @@ from muster.base.clock import Clock
 from muster.tune.reporting import plain_text
 from muster.tune.reporting.info import RunInfo
 from muster.tune.reporting.narration import Narrator
+from muster.tune.reporting.outlet import Outlet
 from muster.tune.reporting.picture import Picture
 from muster.tune.reporting.text_table import frame_for
 from muster.tune.reporting.watching import WatchingReporter
@@ -27,7 +28,7 @@ class PlainReporter(WatchingReporter):
 
     def __init__(self, stream: TextIO, *, clock: Clock, level: int = 1) -> None:
         super().__init__(clock=clock, period_s=HEARTBEAT_S)
-        self._stream = stream
+        self._say = Outlet(stream).say
         self._level = level
         self._frame = frame_for(getattr(stream, "encoding", None))
         self._narrator = Narrator(self._say, clock=clock, level=level, frame=self._frame)
@@ -69,10 +70,6 @@ class PlainReporter(WatchingReporter):
         self._tally.recovered(trial)
         failure = self._tally.failures.get(trial.trial_id)
         self._narrator.retried(trial, failure.message if failure is not None else "")
-
-    def _say(self, text: str) -> None:
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
 
 
 class DetailedPlainReporter(PlainReporter):

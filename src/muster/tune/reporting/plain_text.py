@@ -54,7 +54,7 @@ def time_line(picture: Picture) -> str:
     parts = [f"Current time: {moment(picture.now)}. Total running time: {duration(picture.elapsed_s)}"]
     if picture.per_second is not None:
         parts.append(f"{rate(picture.per_second)}")
-    if picture.eta_s is not None:
+    if picture.eta_s:
         parts.append(f"about {duration(picture.eta_s)} left")
     return ", ".join(parts)
 
@@ -95,7 +95,7 @@ def trial_table(picture: Picture, trials: Sequence[Trial], frame: Frame) -> str:
 def conclusion(picture: Picture, trials: Sequence[Trial], frame: Frame, *, interrupted: bool) -> str:
     """The last words: how many, the best, all trials, what failed, where the files are."""
     parts = [status_line(picture.counts), time_line(picture)]
-    rows, more = ending.final_rows(picture, trials)
+    rows, more = ending.final_rows(picture, trials, interrupted=interrupted)
     if rows:
         parts.append(_drawn(picture, rows, more, frame))
     errors = ending.error_table(trials)
@@ -110,7 +110,7 @@ def conclusion(picture: Picture, trials: Sequence[Trial], frame: Frame, *, inter
 
 def result_table(trial: Trial, result: Mapping[str, Any], frame: Frame) -> str:
     """One result: the keys we fill in first, then what the trial reported."""
-    flat = {key: value for key, value in flatten(result).items() if _is_shown(key)}
+    flat = {key: value for key, value in flatten(result).items() if _is_shown(key) and value is not None}
     first = [key for key in AUTO_RESULT_KEYS if key in flat]
     rows = [(key, detail(flat[key])) for key in (*first, *(key for key in flat if key not in first))]
     return listed((f"Trial {trial} result",), rows, frame)

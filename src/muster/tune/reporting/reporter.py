@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from muster.tune.callback import Callback
 from muster.tune.reporting.ending import resume_lines
+from muster.tune.reporting.outlet import Outlet
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -34,18 +35,12 @@ class Reporter(Callback):
 
     def note(self, text: str) -> None:
         """A line for the person, such as a warning; may be called between `begin` and `end`."""
-        _tell(f"{text}\n")
+        Outlet(sys.stderr).say(text)
 
     def end(self, *, interrupted: bool, trials: Sequence[Trial]) -> None:
         """After the last trial, or when somebody stopped the run."""
         if interrupted:
-            _tell("\n".join(resume_lines(self.info, trials)) + "\n")
+            Outlet(sys.stderr).say("\n".join(resume_lines(self.info, trials)))
 
     def abort(self) -> None:
         """An exception leaves the run: give the terminal back. May be called at any time, also twice."""
-
-
-def _tell(text: str, stream: TextIO | None = None) -> None:
-    target = stream or sys.stderr
-    target.write(text)
-    target.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -66,14 +67,14 @@ class Screen:
     def size(self) -> tuple[int, int]:
         """Columns and lines, as they are now: people resize windows."""
         try:
-            columns, lines = os.get_terminal_size(self._stream.fileno())
+            columns, lines = os.get_terminal_size((self._own or self._stream).fileno())
         except (OSError, ValueError):
             columns, lines = 80, 24
         return (columns or 80, lines or 24)
 
     def draw(self, area: RenderableType) -> None:
-        """Replace the live area."""
-        with self._lock:
+        """Replace the live area. A terminal that has gone away is no reason to end an experiment."""
+        with self._lock, contextlib.suppress(OSError):
             if self._console is None:
                 return
             self._console.size = _dimensions(self.size())
@@ -94,7 +95,7 @@ class Screen:
 
     def print(self, *parts: RenderableType) -> None:
         """Lines above the live area, or simply lines when there is none."""
-        with self._lock:
+        with self._lock, contextlib.suppress(OSError):
             if self._console is not None:
                 self._console.size = _dimensions(self.size())
                 for part in parts:
@@ -102,10 +103,10 @@ class Screen:
 
     def clear(self) -> None:
         """Take the live area away; lines can still be printed."""
-        with self._lock:
-            if self._live is not None:
-                self._live.stop()
-                self._live = None
+        with self._lock, contextlib.suppress(OSError):
+            live, self._live = self._live, None
+            if live is not None:
+                live.stop()
 
     def settle(self) -> None:
         """Everything printed so far is shown; output goes its ordinary way again."""
@@ -120,12 +121,13 @@ class Screen:
             self._console = None
             own, self._own = self._own, None
             if own is not None:
-                own.close()
+                with contextlib.suppress(OSError):
+                    own.close()
 
     def _above(self, lines: list[str]) -> None:
         from rich.text import Text
 
-        with self._lock:
+        with self._lock, contextlib.suppress(OSError):
             if self._console is not None:
                 self._console.print(Text("\n").join(Text.from_ansi(line) for line in lines), soft_wrap=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf, isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster.trials.results import flatten
@@ -93,6 +94,19 @@ def in_order(trials: Iterable[Trial]) -> list[Trial]:
     return sorted(trials, key=lambda trial: place[trial.status])
 
 
+def best_first(trials: Iterable[Trial], metric: str | None, mode: str | None) -> list[Trial]:
+    """By the last value of a metric; without one, or where it is missing or NaN, as they came."""
+    if metric is None:
+        return list(trials)
+    sign = -1.0 if mode == "max" else 1.0
+
+    def key(trial: Trial) -> float:
+        value = number(lookup(trial.last_result, metric))
+        return inf if value is None or isnan(value) else value * sign
+
+    return sorted(trials, key=key)
+
+
 def chosen(trials: Iterable[Trial], counts: Mapping[str, int], per_status: int) -> tuple[list[Trial], str]:
     """The first few of each status, and in words how many more there are."""
     kept: list[Trial] = []
@@ -102,8 +116,26 @@ def chosen(trials: Iterable[Trial], counts: Mapping[str, int], per_status: int) 
             shown[trial.status] += 1
             kept.append(trial)
     left = {status: counts[status] - shown[status] for status in STATUSES}
-    more = ", ".join(f"{count:,} more {status}" for status, count in left.items() if count > 0)
-    return kept, more
+    return kept, more_text(left)
+
+
+def more_text(left: Mapping[str, int]) -> str:
+    """`7 more TERMINATED, 33 more PENDING`."""
+    return ", ".join(f"{count:,} more {status}" for status, count in left.items() if count > 0)
+
+
+def fair_choice(trials: Sequence[Trial], max_rows: float) -> tuple[list[Trial], dict[str, int]]:
+    """Trials by status such that each status gets its share of the rows, and how many were left out."""
+    by_status = {status: [t for t in trials if t.status == status] for status in STATUSES}
+    kept = dict.fromkeys(STATUSES, 0)
+    room = max_rows
+    while room > 0 and (open_ones := [s for s in STATUSES if kept[s] < len(by_status[s])]):
+        for status in open_ones:
+            if room > 0:
+                kept[status] += 1
+                room -= 1
+    chosen = [trial for status in STATUSES for trial in by_status[status][: kept[status]]]
+    return chosen, {s: len(by_status[s]) - kept[s] for s in STATUSES if len(by_status[s]) > kept[s]}
 
 
 def count_statuses(trials: Iterable[Trial]) -> dict[str, int]:
