@@ -283,6 +283,21 @@ def test_the_state_file_itself_may_be_named(tune, four):
     assert tune("ls", four / "experiment.sqlite").output == TABLE
 
 
+def test_an_experiment_at_a_url_is_read_and_nobody_says_whether_it_runs(tune, four, tmp_path):
+    import fsspec
+
+    unfinished = write(tmp_path / "b", [created("b"), started("b")])
+    files = fsspec.filesystem("memory")
+    for name, place in (("four", four), ("b", unfinished)):
+        files.pipe(f"/exp/{name}/experiment.sqlite", (place / "experiment.sqlite").read_bytes())
+    assert tune("ls", "memory://exp/four").output == TABLE
+    text = tune("show", "memory://exp/b").output
+    assert text.startswith("b: unfinished\n1 trial: 1 RUNNING\n")
+    assert "\nin memory://exp/b\nTo go on: muster tune resume memory://exp/b\n" in text
+    missing = tune("ls", "memory://exp/gone")
+    assert (missing.exit_code, "is no experiment: it has no experiment.sqlite" in missing.output) == (2, True)
+
+
 def test_many_trials_take_little_time(tmp_path):
     facts = []
     for number in range(5000):

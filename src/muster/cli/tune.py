@@ -81,7 +81,7 @@ def ls(path: str, as_json: bool, watch: bool, output: Path | None, desc: bool, *
 
     limit = asked["limit"] or (max(page_size()[1] - 8, 5) if watch else None)
     words = {"filters": asked["filters"], "sort": asked["sort"], "columns": asked["columns"]}
-    choice = Choice(**words, descending=desc, limit=limit)
+    choice = Choice(**words, descending=desc, limit=limit, active_first=watch)
 
     def look() -> tuple[Iterable[str], bool]:
         found = listing(path, choice)

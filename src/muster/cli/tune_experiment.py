@@ -10,7 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,12 @@ class Experiment:
     writer: Writer | None = None
     is_exhausted: bool = True  # nothing is left to suggest, as far as can be told
     filesystem: Any = None  # fsspec's, when the directory is not on this machine
+    url: str = ""  # its address then; `path` is without the scheme
+
+    @property
+    def address(self) -> str:
+        """What a command can be given."""
+        return self.url or self.path
 
     @property
     def name(self) -> str:
@@ -64,11 +70,14 @@ class Experiment:
 
     @property
     def state(self) -> str:
-        """running, finished, or interrupted: `muster tune resume` would find something to do."""
+        """running, finished, or interrupted: `muster tune resume` would find something to do.
+
+        Of one that is not on this machine and not finished it cannot be told whether it runs: unfinished.
+        """
         if self.writer is not None:
             return "running"
         is_done = self.is_exhausted and all(trial.status in FINISHED for trial in self.trials)
-        return "finished" if is_done else "interrupted"
+        return "finished" if is_done else "interrupted" if self.filesystem is None else "unfinished"
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -96,9 +105,10 @@ def read_experiment(path: str) -> Experiment:
     from muster.tune.result_files import opened_place
     from muster.tune.saved_trials import experiment_directory
 
-    place, filesystem = opened_place(experiment_directory(os.path.expanduser(path)), None)
+    asked = experiment_directory(os.path.expanduser(path))
+    place, filesystem = opened_place(asked, None)
     if filesystem is not None:
-        return _read_remote(place, filesystem)
+        return replace(_read_remote(place, filesystem), url=asked)
     if not is_experiment(place):
         raise _not_one(place)
     with _opened(place) as reader:
@@ -122,7 +132,10 @@ def note_file(path: str, name: str) -> Path:
     """Where a note about an experiment belongs."""
     if os.path.basename(name) != name:
         raise StoreError(f"--filename {name}: must be a name, the file goes into the experiment's directory")
-    return Path(read_experiment(path).path, name)
+    experiment = read_experiment(path)
+    if experiment.filesystem is not None:
+        raise StoreError(f"{experiment.address}: notes are only for experiments on this machine")
+    return Path(experiment.path, name)
 
 
 def _not_one(place: str) -> StoreError:
@@ -150,7 +163,7 @@ def _read(reader: TrialReader, place: str, root: str, filesystem: object = None)
     pid = reader.writer()
     writer = None if pid is None else Writer(pid, _lock_time(place))
     trials = reader.trials()
-    if writer is None:
+    if writer is None and filesystem is None:
         trials = tuple(
             msgspec.structs.replace(trial, status=INTERRUPTED) if trial.status == "RUNNING" else trial
             for trial in trials
@@ -172,7 +185,9 @@ def _read_remote(place: str, filesystem: object) -> Experiment:
     try:
         content = Storage(place, filesystem).read(STORE_NAME)
     except MusterError as error:
-        raise StoreError(f"{place} is no experiment that can be read: {error}") from error
+        raise StoreError(
+            f"{place} is no experiment: it has no {STORE_NAME} that can be read ({error})"
+        ) from error
     with tempfile.TemporaryDirectory() as copy:
         Path(copy, STORE_NAME).write_bytes(content)
         with _opened(copy, place) as reader:

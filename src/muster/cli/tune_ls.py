@@ -11,7 +11,14 @@ from msgspec import Struct
 
 from muster.cli.tune_best import best_of
 from muster.cli.tune_columns import CONFIG, FIXED, Columns, filtered, ordered, own_metrics, trial_row
-from muster.cli.tune_experiment import Experiment, Writer, experiments_below, is_experiment, read_experiment
+from muster.cli.tune_experiment import (
+    FINISHED,
+    Experiment,
+    Writer,
+    experiments_below,
+    is_experiment,
+    read_experiment,
+)
 from muster.cli.tune_table import cell, lay_out, moment, notes, page_size, painted
 from muster.errors import StoreError
 from muster.trials.results import flatten
@@ -29,6 +36,7 @@ class Choice(Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...] = ()
     descending: bool = False
     limit: int | None = None
+    active_first: bool = False  # unless an order is asked for
 
 
 class Listing(Struct, frozen=True, kw_only=True):
@@ -88,7 +96,10 @@ def _chosen(
     columns = Columns(rows, fixed)
     shown = columns.asked(choice.columns, "--columns") or tuple(default)
     passing = filtered(rows, choice.filters, columns)
-    passing = ordered(passing, columns.asked(choice.sort, "--sort"), descending=choice.descending)
+    order = columns.asked(choice.sort, "--sort")
+    if choice.active_first and not order:
+        passing.sort(key=lambda row: row.get("status") in FINISHED)
+    passing = ordered(passing, order, descending=choice.descending)
     kept = passing[: choice.limit] if choice.limit is not None else passing
     return Listing(rows=kept, columns=shown, passing=len(passing), total=len(rows), experiment=experiment)
 
@@ -108,7 +119,7 @@ def experiment_row(experiment: Experiment) -> dict[str, Any]:
     writer = experiment.writer
     return {
         "name": experiment.name,
-        "path": experiment.path,
+        "path": experiment.address,
         "state": experiment.state,
         "pid": None if writer is None else writer.pid,
         "since": None if writer is None else writer.since,

@@ -39,15 +39,15 @@ def resumed(path: str, wish: Wish, tell: Callable[[str], None]) -> tuple[list[st
         return [*_summary(before), "", _nothing_left(before)], _code(before)
     sys.path.insert(0, os.getcwd())
     trainable = _trainable(before, wish)
-    tell(f"going on with {before.path} ({_left(before)})")
+    tell(f"going on with {before.address} ({_left(before)})")
     try:
         _run(before, trainable, wish)
     except KeyboardInterrupt:
-        return [f"Stopped. To go on: muster tune resume {path}"], STOPPED
+        return [f"Stopped. To go on: muster tune resume {before.address}"], STOPPED
     after = read_experiment(path)
     lines = ["", *_summary(after)]
-    if after.state == "interrupted" and not wish.skip_unfinished:
-        return [*lines, "", f"Stopped before its end. To go on: muster tune resume {path}"], STOPPED
+    if after.state != "finished" and not wish.skip_unfinished:
+        return [*lines, "", f"Stopped before its end. To go on: muster tune resume {before.address}"], STOPPED
     return lines, _code(after)
 
 
@@ -55,7 +55,7 @@ def _refuse_running(experiment: Experiment) -> None:
     writer = experiment.writer
     if writer is not None:
         raise LedgerLocked(
-            f"{experiment.path}: runs now ({writer} since {moment(writer.since)}). Wait for it, or stop "
+            f"{experiment.address}: runs now ({writer} since {moment(writer.since)}). Wait for it, or stop "
             "it with Ctrl-C there; `muster tune show --watch` looks on"
         )
 
@@ -65,7 +65,7 @@ def _run(experiment: Experiment, trainable: Any, wish: Wish) -> None:  # noqa: A
 
     try:
         tuner = Tuner.restore(
-            experiment.path,
+            experiment.address,
             trainable,
             resume_unfinished=not wish.skip_unfinished,
             resume_errored=wish.errored == "resume",
@@ -86,12 +86,24 @@ def _trainable(experiment: Experiment, wish: Wish) -> Any:  # noqa: ANN401
     from muster.tune.saved_tuner import saved_trainable
 
     try:
-        return saved_trainable(Path(experiment.path))
+        return saved_trainable(_local_directory(experiment))
     except FileNotFoundError:
         raise RestoreError(
-            f"{experiment.path}: has no trainable.pkl. Say where the trainable is: --trainable module:name, "
-            "or --script FILE"
+            f"{experiment.address}: has no trainable.pkl. Say where the trainable is: --trainable "
+            "module:name, or --script FILE"
         ) from None
+
+
+def _local_directory(experiment: Experiment) -> Path:
+    """Its files on this machine; those of a remote one are brought here, as `Tuner.restore` does."""
+    if experiment.filesystem is None:
+        return Path(experiment.path)
+    from muster.tune.place import Place
+
+    parent, _, name = experiment.address.rpartition("/")
+    place = Place(parent, name, None)
+    place.fetch()
+    return Path(place.directory)
 
 
 def _named(text: str) -> Any:  # noqa: ANN401

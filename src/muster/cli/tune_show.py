@@ -21,7 +21,7 @@ NOTE_FILE = "note.txt"
 def experiment_lines(experiment: Experiment, *, colour: bool) -> Iterator[str]:
     """State, settings, best, time and failures."""
     yield from heading(experiment, colour=colour)
-    yield f"in {experiment.path}"
+    yield f"in {experiment.address}"
     yield from _next_step(experiment)
     yield from section("Settings", _settings_lines(experiment))
     yield from section("Best", _best_lines(experiment))
@@ -53,8 +53,8 @@ def section(title: str, lines: Iterator[str]) -> Iterator[str]:
 
 
 def _next_step(experiment: Experiment) -> Iterator[str]:
-    if experiment.state == "interrupted":
-        yield f"To go on: muster tune resume {experiment.path}"
+    if experiment.state in ("interrupted", "unfinished"):
+        yield f"To go on: muster tune resume {experiment.address}"
 
 
 def _settings_lines(experiment: Experiment) -> Iterator[str]:

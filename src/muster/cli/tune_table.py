@@ -24,6 +24,7 @@ STYLES = {
     "ERROR": "31",
     "running": "36",
     "interrupted": "33",
+    "unfinished": "33",
     "finished": "32",
     "unreadable": "31",
 }
