@@ -139,7 +139,7 @@ class RunningTrial:
         if command.checkpoint is not None:
             self.progress.resume(command.checkpoint.metrics)
 
-    def publish(self, checkpoint: Checkpoint) -> str:
+    def publish(self, checkpoint: Any) -> str:  # noqa: ANN401 - checked here
         """Copy it into the trial's directory, whole or not at all."""
         if not isinstance(checkpoint, Checkpoint):
             kind = type(checkpoint).__name__

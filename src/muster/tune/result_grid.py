@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
@@ -87,6 +88,33 @@ class ResultGrid:
         The last result of each; with a metric and a mode, the one where that metric is best.
         """
         return self._experiment_analysis.dataframe(filter_metric, filter_mode)
+
+    def plot(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        metric: str | None = None,
+        mode: str | None = None,
+        kind: str = "all",
+    ) -> str:
+        """Draw learning curves, parallel coordinates and parameter importance; the path of the file.
+
+        Args:
+            path: A file that ends in .png (needs matplotlib) or .html (needs nothing, shows trials under the
+                pointer); by default `results.png` in the experiment's directory. Replaced when it exists.
+            metric: A flat key; by default that of the TuneConfig.
+            mode: "min" or "max"; by default that of the TuneConfig.
+            kind: "all", "curves", "parallel" or "importance".
+
+        A trial's last value of the metric counts, as for get_best_result. Importance is the share of the
+        metric's variation that a parameter explains on its own; see muster.tune.plots.importance.
+
+        Example:
+            results.plot("results.html")
+        """
+        from muster.tune.plots import save_plot
+
+        return save_plot(self._experiment_analysis, path, metric=metric, mode=mode, kind=kind)
 
     def __len__(self) -> int:
         return len(self._experiment_analysis.trials)

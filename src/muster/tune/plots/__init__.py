@@ -1,0 +1,79 @@
+"""Pictures of an experiment, as a PNG or an HTML file; `ResultGrid.plot` calls `save_plot`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from muster.tune.analysis import ExperimentAnalysis
+
+__all__ = ["KINDS", "save_plot"]
+
+KINDS = ("all", "curves", "parallel", "importance")
+DEFAULT_FILE = "results.png"
+_PNG, _HTML = (".png",), (".html", ".htm")
+
+
+def save_plot(
+    analysis: ExperimentAnalysis,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    metric: str | None = None,
+    mode: str | None = None,
+    kind: str = "all",
+) -> str:
+    """Draw and write; the file's path. See ResultGrid.plot."""
+    if kind not in KINDS:
+        raise ValueError(f"plot(kind={kind!r}): must be one of {', '.join(KINDS)}")
+    target = _target(analysis, path)
+    metric, mode = _goal(analysis, metric, mode)
+    if target.suffix.lower() in _PNG:
+        from muster.tune.plots.png import need_matplotlib
+
+        need_matplotlib()  # before reading results, which may take a while
+    from muster.tune.plots.source import collect
+
+    name = analysis.experiment_path.rstrip("/").rpartition("/")[2] or "experiment"
+    scene = collect(analysis.trials, name=name, metric=metric, mode=mode)
+    if target.suffix.lower() in _PNG:
+        from muster.tune.plots.png import save_png
+
+        save_png(scene, kind, str(target))
+    else:
+        from muster.tune.plots.page import html_page
+
+        target.write_text(html_page(scene, kind), encoding="utf-8")
+    return str(target)
+
+
+def _target(analysis: ExperimentAnalysis, path: str | os.PathLike[str] | None) -> Path:
+    if path is None:
+        place = Path(analysis.experiment_path)
+        if not place.is_dir():
+            raise ValueError(f"plot: {place} is no directory of this machine: pass path='results.png'")
+        return place / DEFAULT_FILE
+    target = Path(os.path.expanduser(os.fspath(path)))
+    if target.suffix.lower() not in (*_PNG, *_HTML):
+        raise ValueError(f"plot(path={str(path)!r}): must end in .png or .html")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"plot(path={str(path)!r}): there is no directory {target.parent}: make it first"
+        )
+    return target
+
+
+def _goal(analysis: ExperimentAnalysis, metric: str | None, mode: str | None) -> tuple[str, str]:
+    from muster.tune.plots.source import known_metrics
+    from muster.tune.scores import check_mode
+
+    metric, mode = metric or analysis.default_metric, mode or analysis.default_mode
+    if not metric:
+        known = known_metrics(analysis.trials)
+        hint = f"; the trials reported {', '.join(known)}" if known else ""
+        raise ValueError(f"plot: which metric? Pass metric='...', or set it in the TuneConfig{hint}")
+    if not mode:
+        raise ValueError(f"plot: is a low or a high {metric} good? Pass mode='min' or mode='max'")
+    check_mode(mode, "plot")
+    return metric, mode

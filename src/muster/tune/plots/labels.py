@@ -1,0 +1,52 @@
+"""Short texts for pictures: numbers, values and names that may be very long."""
+
+from __future__ import annotations
+
+import re
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+ELLIPSIS = "…"
+
+
+def short_number(value: float) -> str:
+    """Three digits, without superfluous ones.
+
+    Example:
+        >>> short_number(0.00001), short_number(1234567.0), short_number(64), short_number(0.30000000004)
+        ('1e-5', '1.23e6', '64', '0.3')
+    """
+    if value == int(value) and abs(value) < 100_000:
+        return str(int(value))
+    text = f"{value:.3g}"
+    mantissa, mark, exponent = text.partition("e")
+    return f"{mantissa}e{int(exponent)}" if mark else mantissa
+
+
+def value_text(value: object) -> str:
+    """A config value as people would write it; objects by name, without their address in memory."""
+    if isinstance(value, float):
+        return short_number(value)
+    if isinstance(value, str):
+        return value
+    name = getattr(value, "__name__", None)
+    text = name if isinstance(name, str) else _ADDRESS.sub("", repr(value))
+    return " ".join(text.split())
+
+
+def shortened(text: str, room: int) -> str:
+    """At most `room` characters. Of a nested key the end counts most, of other texts both ends.
+
+    Example:
+        >>> shortened("model/encoder/hidden_size", 14), shortened("a_very_long_name_indeed", 12)
+        ('…/hidden_size', 'a_very…ndeed')
+    """
+    if len(text) <= room:
+        return text
+    parts = text.split("/")
+    for first in range(1, len(parts)):
+        tail = f"{ELLIPSIS}/{'/'.join(parts[first:])}"
+        if len(tail) <= room:
+            return tail
+    text = parts[-1] if len(parts) > 1 else text
+    head = room // 2
+    return f"{text[:head]}{ELLIPSIS}{text[len(text) - (room - head - 1) :]}"

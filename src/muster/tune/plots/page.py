@@ -1,0 +1,89 @@
+"""The picture as one HTML file: data, style and script in it, nothing fetched from anywhere."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from muster.tune.plots.headline import explanation, headline, subtitle
+from muster.tune.plots.parallel import shown_axes, table
+from muster.tune.plots.source import Curve, Dot, Scene
+
+SCRIPTS = ("tools.js", "curves.js", "parallel.js", "importance.js", "main.js")
+
+
+def html_page(scene: Scene, kind: str) -> str:
+    """The whole file's text."""
+    # In a script element only "</" and "<!--" mean something: without "<" neither can occur.
+    data = json.dumps(page_data(scene, kind), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    parts = {
+        "TITLE": html.escape(headline(scene)),
+        "SUBTITLE": html.escape(subtitle(scene)),
+        "STYLE": _text("page.css"),
+        "DATA": data,
+        "SCRIPT": "\n".join(_text(name) for name in SCRIPTS),
+    }
+    before = _text("page.html").split("@@")
+    return "".join(parts.get(piece, piece) for piece in before)
+
+
+def page_data(scene: Scene, kind: str) -> dict[str, Any]:
+    """What the script draws, as plain data."""
+    columns = shown_axes(scene)
+    rows = table(scene, columns) if scene.lines else np.empty((0, len(columns)))
+    return {
+        "metric": scene.metric,
+        "mode": scene.mode,
+        "kind": kind,
+        "hasProgress": scene.has_progress,
+        "longest": scene.longest,
+        "best": scene.best,
+        "explanation": explanation(scene),
+        "axes": [{"name": axis.name, "ticks": axis.ticks, "log": axis.is_log} for axis in columns],
+        "leftOut": max(0, len(scene.parameters) - len(columns) + 1),
+        "lines": list(scene.lines),
+        "rows": [_numbers(row) for row in rows],
+        "trials": [_trial(dot) for dot in scene.dots],
+        "importance": {
+            "problem": scene.ranking.problem,
+            "chance": scene.ranking.chance,
+            "entries": [
+                {"name": entry.name, "share": entry.share, "direction": entry.direction}
+                for entry in scene.ranking.entries
+            ],
+        },
+    }
+
+
+def _trial(dot: Dot) -> dict[str, Any]:
+    return {
+        "id": dot.trial_id,
+        "status": dot.status,
+        "n": dot.number,
+        "value": None if math.isnan(dot.value) else dot.value,
+        "shade": round(dot.shade, 4),
+        "parameters": dict(dot.parameters),
+        "curve": None if dot.curve is None else _curve(dot.curve),
+    }
+
+
+def _curve(curve: Curve) -> dict[str, list[float | None]]:
+    return {
+        "iterations": _numbers(curve.iterations),
+        "seconds": _numbers(curve.seconds),
+        "values": _numbers(curve.values),
+    }
+
+
+def _numbers(values: np.ndarray) -> list[float | None]:
+    """Five digits draw as well as seventeen, and make a third of the file."""
+    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _text(name: str) -> str:
+    return (resources.files("muster.tune.plots") / "web" / name).read_text(encoding="utf-8")

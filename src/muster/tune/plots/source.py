@@ -1,0 +1,229 @@
+"""What a picture of an experiment shows, read from its trials: curves, values, axes, importance.
+
+The last value of the metric is a trial's value, as in get_best_result. Reads result logs; draws nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from muster.trials.results import flatten
+from muster.tune.plots.axes import Axis, metric_axis, parameter_axis
+from muster.tune.plots.importance import Ranking, goodness_ranks, ranked
+from muster.tune.plots.labels import value_text
+from muster.tune.scores import number
+
+if TYPE_CHECKING:
+    from muster.tune.trial_record import TrialRecord
+
+logger = logging.getLogger(__name__)
+
+MOST_CURVES = 250  # drawn; more would be one grey area, and take long to read
+MOST_POINTS = 160  # of one curve
+MOST_LINES = 600  # of parallel coordinates
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A trial's metric over time; values that are not finite are NaN."""
+
+    iterations: np.ndarray
+    seconds: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One trial in the picture."""
+
+    trial_id: str
+    status: str
+    number: int  # in the order of creation, from 1
+    value: float  # the last one; NaN: none, or not finite
+    has_value: bool  # it reported the metric at all
+    shade: float  # 0: as good as the best, 1: as bad as the worst
+    parameters: Mapping[str, str]
+    curve: Curve | None = None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything that the drawing side needs. Rows of `parameters` and `metric_axis` belong to `dots`."""
+
+    name: str
+    metric: str
+    mode: str
+    dots: tuple[Dot, ...]
+    best: int | None  # position in `dots`
+    parameters: tuple[Axis, ...]  # the most important first
+    metric_axis: Axis
+    ranking: Ranking
+    lines: tuple[int, ...]  # those that parallel coordinates show, the worst first
+
+    @property
+    def curves(self) -> list[Dot]:
+        return [dot for dot in self.dots if dot.curve is not None]
+
+    @property
+    def has_progress(self) -> bool:
+        """Whether some trial reported more than once."""
+        return any(dot.curve is not None and dot.curve.values.size > 1 for dot in self.dots)
+
+    @property
+    def longest(self) -> float:
+        """The furthest iteration that any trial reached."""
+        return max((float(dot.curve.iterations[-1]) for dot in self.curves if dot.curve), default=0.0)
+
+
+def collect(trials: Sequence[TrialRecord], *, name: str, metric: str, mode: str) -> Scene:
+    """Read what there is; ValueError when trials have results, but none has this metric."""
+    told = [_last_value(trial, metric) for trial in trials]
+    _check_metric(trials, told, metric)
+    values = np.array([math.nan if value is None else value for value in told])
+    finite = np.where(np.isfinite(values), values, np.nan)
+    has_value = np.array([value is not None for value in told], dtype=bool)
+    configs = [flatten(trial.config) for trial in trials]
+    axes = _parameter_axes(configs)
+    ranking = ranked([_part(axis, has_value) for axis in axes], values[has_value], mode)
+    place = {entry.name: n for n, entry in enumerate(ranking.entries)}
+    axes.sort(key=lambda axis: place.get(axis.name, len(place)))
+    best = _best(finite, mode)
+    order = _worst_first(values, has_value, mode)
+    curves = _curves(trials, _spread_out(order, best, MOST_CURVES), metric)
+    shown = [axis.name for axis in axes]
+    upright = metric_axis(metric, finite)
+    shades = _shades(upright.positions, mode)
+    dots = tuple(
+        Dot(
+            trial_id=trial.trial_id,
+            status=trial.status,
+            number=n + 1,
+            value=float(finite[n]),
+            has_value=bool(has_value[n]),
+            shade=float(shades[n]),
+            parameters={key: value_text(configs[n][key]) for key in shown if key in configs[n]},
+            curve=curves.get(n),
+        )
+        for n, trial in enumerate(trials)
+    )
+    lines = _spread_out([n for n in order if np.isfinite(finite[n])], best, MOST_LINES)
+    return Scene(name, metric, mode, dots, best, tuple(axes), upright, ranking, tuple(lines))
+
+
+def known_metrics(trials: Sequence[TrialRecord]) -> list[str]:
+    """Numbers that trials reported, without what is filled in for everybody."""
+    from muster.tune.result_keys import AUTO_RESULT_KEYS
+
+    found: dict[str, None] = {}
+    for trial in trials:
+        for key, value in flatten(trial.last_result).items():
+            if key.partition("/")[0] not in AUTO_RESULT_KEYS and number(value) is not None:
+                found[key] = None
+    return list(found)
+
+
+def _check_metric(trials: Sequence[TrialRecord], told: Sequence[float | None], metric: str) -> None:
+    if any(value is not None for value in told):
+        return
+    known = known_metrics(trials)
+    if known:
+        raise ValueError(
+            f"plot: no trial reported {metric!r}; they reported {', '.join(known)}: pass metric=..."
+        )
+
+
+def _last_value(trial: TrialRecord, metric: str) -> float | None:
+    value = _looked_up(trial.last_result, metric)
+    if value is None and len(trial.last_result) > 1 and trial.analysed is not None:
+        value = trial.metric_analysis.get(metric, {}).get("last")  # it does not report it every time
+    return value
+
+
+def _looked_up(row: Mapping[str, Any], metric: str) -> float | None:
+    value: Any = row.get(metric, _ABSENT)
+    if value is _ABSENT and "/" in metric:
+        value = row
+        for part in metric.split("/"):
+            value = value.get(part, _ABSENT) if isinstance(value, Mapping) else _ABSENT
+    return None if value is _ABSENT else number(value)
+
+
+def _parameter_axes(configs: Sequence[Mapping[str, Any]]) -> list[Axis]:
+    names = dict.fromkeys(name for config in configs for name in config)
+    made = (parameter_axis(name, [c.get(name, _ABSENT) for c in configs], _ABSENT) for name in names)
+    return [axis for axis in made if axis is not None]
+
+
+def _part(axis: Axis, chosen: np.ndarray) -> Axis:
+    return Axis(
+        axis.name, axis.positions[chosen], axis.ticks, axis.is_category, axis.is_log, axis.codes[chosen]
+    )
+
+
+def _best(values: np.ndarray, mode: str) -> int | None:
+    if not np.isfinite(values).any():
+        return None
+    return int(np.nanargmax(values) if mode == "max" else np.nanargmin(values))
+
+
+def _worst_first(values: np.ndarray, has_value: np.ndarray, mode: str) -> list[int]:
+    chosen = np.flatnonzero(has_value)
+    if not chosen.size:
+        return []
+    order = np.argsort(goodness_ranks(values[chosen], mode), kind="stable")
+    return [int(n) for n in chosen[order]]
+
+
+def _spread_out(order: Sequence[int], best: int | None, limit: int) -> list[int]:
+    """So many of them, from bad to good in equal steps; the best one is last."""
+    if len(order) > limit:
+        places = np.linspace(0, len(order) - 1, limit).round().astype(int)
+        order = [order[place] for place in places]
+    rest = [n for n in order if n != best]
+    return rest if best is None else [*rest, best]
+
+
+def _shades(positions: np.ndarray, mode: str) -> np.ndarray:
+    """As the metric's axis has it, so that the axis can be the legend."""
+    share = 1 - positions if mode == "max" else positions
+    return np.where(np.isfinite(positions), share, 1.0)
+
+
+def _curves(trials: Sequence[TrialRecord], chosen: Sequence[int], metric: str) -> dict[int, Curve]:
+    found: dict[int, Curve] = {}
+    failed: list[str] = []
+    for n in chosen:
+        try:
+            rows = trials[n].rows_if_any()
+        except (OSError, ValueError) as error:
+            failed.append(f"{trials[n]}: {error}")
+            continue
+        curve = _curve(rows or [trials[n].last_result], metric)
+        if curve is not None:
+            found[n] = curve
+    if failed:
+        logger.warning("plot: results of %d trial(s) cannot be read:\n  %s", len(failed), "\n  ".join(failed))
+    return found
+
+
+def _curve(rows: Sequence[Mapping[str, Any]], metric: str) -> Curve | None:
+    points = []
+    for position, row in enumerate(rows, start=1):
+        value = _looked_up(row, metric)
+        if value is not None:
+            at, seconds = number(row.get("training_iteration")), number(row.get("time_total_s"))
+            points.append((position if at is None else at, seconds or 0.0, value))
+    if not points:
+        return None
+    if len(points) > MOST_POINTS:
+        places = np.linspace(0, len(points) - 1, MOST_POINTS).round().astype(int)
+        points = [points[place] for place in places]
+    table = np.array(points, dtype=float)
+    return Curve(table[:, 0], table[:, 1], np.where(np.isfinite(table[:, 2]), table[:, 2], np.nan))
