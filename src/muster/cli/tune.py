@@ -23,7 +23,10 @@ RAY_NAMES = {"list-trials": "ls", "lsx": "ls", "list-experiments": "ls"}
 
 
 class _Tune(click.Group):
-    """Knows Ray's names of our commands."""
+    """Knows Ray's names of our commands, and lists ours in the order of a day's work."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, RAY_NAMES.get(cmd_name, cmd_name))
@@ -43,6 +46,7 @@ class _RayWords(click.Command):
 
 @click.group(
     cls=_Tune,
+    context_settings={"max_content_width": 88},
     epilog="Exit codes: 0 done; 1 `resume` ended with failed trials; 2 bad input; 130 interrupted.",
 )
 def tune() -> None:
@@ -54,7 +58,7 @@ def tune() -> None:
     """
 
 
-@tune.command(cls=_RayWords)
+@tune.command(cls=_RayWords, short_help="List trials, or experiments.")
 @click.argument("path")
 @click.option("--sort", multiple=True, metavar="A,B", help="Order by these columns.")
 @click.option("--desc", is_flag=True, help="The largest first.")
@@ -100,7 +104,7 @@ def ls(path: str, as_json: bool, watch: bool, output: Path | None, desc: bool, *
         _print(look()[0])
 
 
-@tune.command(name="show")
+@tune.command(name="show", short_help="Tell about an experiment, or one of its trials.")
 @click.argument("path")
 @click.argument("trial", required=False)
 @_json
@@ -228,7 +232,7 @@ def resume(ctx: click.Context, /, path: str, **asked: Any) -> None:  # noqa: ANN
     ctx.exit(code)
 
 
-@tune.command(name="add-note")
+@tune.command(name="add-note", short_help="Write a note about an experiment.")
 @click.argument("path")
 @click.option("--filename", default="note.txt", show_default=True, help="In the experiment's directory.")
 def add_note(path: str, filename: str) -> None:
