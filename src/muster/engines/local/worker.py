@@ -22,6 +22,7 @@ from muster.engines.local.output import Output, flush
 from muster.engines.local.pipe import FrameReader, Kind, frame, pack, unpack
 from muster.engines.local.running import ClassRun, require_checkpoint, run_function
 from muster.engines.local.shelf import Shelf
+from muster.engines.local.tidy import Tidy, go_home
 from muster.engines.local.trial_session import TrialSession
 from muster.engines.local.verdict import CodeUnreadable, Verdict, ended, failed, told
 from muster.session.channel import TrialStopped, install, uninstall
@@ -43,6 +44,7 @@ class Worker:
         self._address = address
         self._output = Output()
         self._instance: ClassRun | None = None
+        self._tidy: Tidy | None = None  # only of processes that may serve another trial
         self._home = os.getcwd()
         self._works_in_trial_dir = surroundings.environment().get("RAY_CHDIR_TO_TRIAL_DIR", "1") != "0"
 
@@ -68,6 +70,8 @@ class Worker:
     def _trial(self, order: Order) -> Verdict:
         session: TrialSession | None = None
         try:
+            if order.stays_when_done and self._tidy is None:
+                self._tidy = Tidy(int(self.line.is_watched))
             self._settle_in(order)
             session = TrialSession(order, self.line, self._clock)
             token = install(session, whole_process=True)
@@ -77,14 +81,22 @@ class Worker:
                 uninstall(token)
                 self._move_out()
         except TrialStopped:
-            return ended(is_done=False, stays=session is not None and session.stays_when_stopped)
+            stays = session is not None and session.stays_when_stopped
+            return ended(is_done=False, stays=stays and self._is_as_before())
         except SystemExit as leaving:
             if leaving.code not in (None, 0):
                 return failed(leaving)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises is this trial's outcome
             whole = surroundings.environment().get("RAY_AIR_FULL_TRACEBACKS") == "1"
             return failed(error, whole_message=whole)
-        return ended(is_done=True, stays=order.stays_when_done)
+        return ended(is_done=True, stays=order.stays_when_done and self._is_as_before())
+
+    def _is_as_before(self) -> bool:
+        """Whether another trial may use this process. An instance may have threads of its own, by intent."""
+        if self._tidy is None:
+            return False
+        self._tidy.restore()
+        return self._instance is not None or not self._tidy.left_running(int(self.line.is_watched))
 
     def _run(self, order: Order, session: TrialSession) -> None:
         try:
@@ -131,7 +143,7 @@ class Worker:
 
     def _move_out(self) -> None:
         self._output.restore()
-        os.chdir(self._home)
+        go_home(self._home)
 
     def _clean_up(self) -> None:
         if self._instance is not None:

@@ -1,0 +1,310 @@
+"""Trainables that behave badly, against the real engine: each ends by itself with a clear word about it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from muster.base.clock import SystemClock
+from muster.engines.local.engine import LocalEngine, LocalOptions
+from muster.session import Checkpoint, get_checkpoint, report
+from muster.testing.engine_fixture import Driver
+from muster.testing.engine_hard import is_gone
+from muster.testing.trainables import counts, prints_much, waits
+from muster.trials.events import FailureKind, TrialStarted
+
+
+@pytest.fixture
+def opened(tmp_path):
+    made = []
+
+    def open_engine(*trainables, quiet=True, **options):
+        engine = LocalEngine(
+            clock=SystemClock(),
+            trainables={t.__name__: cloudpickle.dumps(t) for t in trainables},
+            capacity={"CPU": 2},
+            options=LocalOptions(quiet=quiet, kill_after_s=0.3, **options),
+        )
+        made.append(engine)
+        return Driver(engine, tmp_path)
+
+    yield open_engine
+    for engine in made:
+        engine.close()
+
+
+def interrupts_itself(config):
+    raise KeyboardInterrupt
+
+
+def test_a_keyboard_interrupt_inside_of_a_trial_is_an_error_of_that_trial(opened):
+    driver = opened(interrupts_itself, counts)
+    driver.start("a", "interrupts_itself")
+    driver.start("b", "counts", {"steps": 1})
+    failure = driver.to_exit("a").failure
+    assert (failure.kind, failure.message.endswith("KeyboardInterrupt")) == (FailureKind.USER_ERROR, True)
+    assert driver.to_exit("b").is_done
+
+
+def reads_address_zero(config):
+    import ctypes
+
+    ctypes.string_at(0)
+
+
+def test_a_segmentation_fault_is_named(opened):
+    driver = opened(reads_address_zero)
+    driver.start("a", "reads_address_zero")
+    failure = driver.to_exit("a").failure
+    assert (failure.kind, failure.message) == (FailureKind.KILLED, "killed by signal 11 (SIGSEGV)")
+
+
+def allocates_against_a_limit(config):
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
+    bytearray(2**33)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS is not enforced elsewhere")
+def test_memory_refused_and_a_kill_are_told_apart(opened):
+    driver = opened(allocates_against_a_limit, waits)
+    driver.start("refused", "allocates_against_a_limit")
+    driver.start("killed", "waits")
+    os.kill(driver.to_report("killed").result["pid"], signal.SIGKILL)
+    refused, killed = driver.to_exit("refused").failure, driver.to_exit("killed").failure
+    assert (refused.kind, refused.message.endswith("MemoryError")) == (FailureKind.OUT_OF_MEMORY, True)
+    assert (killed.kind, killed.message) == (FailureKind.KILLED, "killed by signal 9 (SIGKILL)")
+
+
+def deletes_its_directory(config):
+    import shutil
+
+    shutil.rmtree(os.getcwd())
+    report({"step": 1})
+    with open_folder() as folder:
+        report({"step": 2}, checkpoint=Checkpoint(folder))
+    report({"step": 3, "kept": os.path.isdir(get_checkpoint().path)})
+
+
+def open_folder():
+    import tempfile
+
+    return tempfile.TemporaryDirectory()
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_trial_may_delete_its_own_directory(opened, tmp_path, reuse):
+    driver = opened(deletes_its_directory)
+    for name in ("a", "b"):
+        driver.start(name, "deletes_its_directory", may_reuse=reuse)
+        assert driver.to_exit(name).is_done
+        assert driver.results(name, "step") == [1, 2, 3]
+        assert driver.results(name, "kept")[-1] is True
+
+
+def leaves_a_thread(config):
+    """Its thread would go on for ever, and report into whatever trial runs then."""
+
+    def go_on():
+        while True:
+            time.sleep(0.01)
+
+    threading.Thread(target=go_on).start()
+    report({"pid": os.getpid()})
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_thread_left_running_neither_delays_the_end_nor_meets_the_next_trial(opened, reuse):
+    driver = opened(leaves_a_thread)
+    for name in ("a", "b"):
+        driver.start(name, "leaves_a_thread", may_reuse=reuse)
+        assert driver.to_exit(name).is_done
+    (a,), (b,) = driver.results("a", "pid"), driver.results("b", "pid")
+    assert a != b
+    driver.poll_until(lambda: is_gone(a) and is_gone(b))
+
+
+def leaves_a_child(config):
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(600)
+        os._exit(0)
+    report({"pid": os.getpid(), "child": pid})
+
+
+def test_a_process_with_children_left_is_not_reused_and_its_children_end(opened):
+    driver = opened(leaves_a_child)
+    for name in ("a", "b"):
+        driver.start(name, "leaves_a_child", may_reuse=True)
+        assert driver.to_exit(name).is_done
+    pids = [driver.results(name, key)[0] for name in ("a", "b") for key in ("pid", "child")]
+    assert len(set(pids)) == 4
+    driver.poll_until(lambda: all(map(is_gone, pids)))
+
+
+def changes_everything(config):
+    seen = {
+        "cwd": os.path.basename(os.getcwd()),
+        "new": os.environ.get("NEW_VARIABLE"),
+        "path": os.environ.get("PATH"),
+        "home": os.environ.get("HOME"),
+        "handlers": [str(signal.getsignal(n)) for n in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM)],
+        "timer": signal.getitimer(signal.ITIMER_REAL),
+    }
+    os.environ["NEW_VARIABLE"] = "of an earlier trial"
+    os.environ["PATH"] = "nowhere"
+    os.environ.pop("HOME", None)
+    for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_REAL, 600)
+    os.chdir("/")
+    report({"seen": seen, "pid": os.getpid()})
+
+
+def test_the_next_trial_in_the_same_process_finds_environment_directory_and_signals_as_new(opened):
+    driver = opened(changes_everything)
+    for name in ("a", "b"):
+        driver.start(name, "changes_everything", may_reuse=True)
+        assert driver.to_exit(name).is_done
+    assert driver.results("a", "pid") == driver.results("b", "pid")
+    (first,), (second,) = driver.results("a", "seen"), driver.results("b", "seen")
+    assert (first.pop("cwd"), second.pop("cwd")) == ("a", "b")
+    assert second == first
+
+
+def reports_much(config):
+    report({"data": b"x" * config["bytes"], "step": 1})
+    report({"step": 2})
+
+
+def test_a_result_of_fifty_megabytes_arrives(opened):
+    driver = opened(reports_much)
+    driver.start("a", "reports_much", {"bytes": 50 * 2**20})
+    assert driver.to_exit("a").is_done
+    assert driver.results("a", "step") == [1, 2]
+    assert len(driver.results("a", "data")[0]) == 50 * 2**20
+
+
+def uses_an_array(config):
+    report({"bytes": len(config["data"])})
+
+
+def test_a_config_of_fifty_megabytes_that_is_no_plain_data_arrives(opened):
+    driver = opened(uses_an_array, counts)
+    driver.start("a", "uses_an_array", {"data": bytearray(50 * 2**20)})
+    driver.start("b", "counts", {"steps": 3})
+    assert driver.to_exit("b").is_done
+    assert driver.to_exit("a").is_done
+    assert driver.results("a", "bytes") == [50 * 2**20]
+
+
+def reports_a_lock(config):
+    report({"fine": 1.0, "guard": threading.Lock()})
+
+
+def reports_a_lambda(config):
+    report({"made": lambda x: x + config["y"]})
+
+
+def test_what_cannot_be_reported_is_named_and_the_others_go_on(opened):
+    driver = opened(reports_a_lock, reports_a_lambda)
+    driver.start("a", "reports_a_lock")
+    driver.start("b", "reports_a_lambda", {"y": 2})
+    failure = driver.to_exit("a").failure
+    assert failure.kind is FailureKind.UNPICKLABLE
+    assert "the reported value 'guard' (lock) cannot be pickled" in failure.message
+    assert driver.to_exit("b").is_done
+    assert driver.results("b", "made")[0](1) == 3
+
+
+DRIVER_OF_A_PRINTER = """
+import sys
+from pathlib import Path
+import cloudpickle
+from muster.base.clock import SystemClock
+from muster.engines.local.engine import LocalEngine
+from muster.testing.engine_fixture import Driver
+from muster.testing.trainables import counts, prints_much
+blobs = {t.__name__: cloudpickle.dumps(t) for t in (counts, prints_much)}
+with LocalEngine(clock=SystemClock(), trainables=blobs, capacity={"CPU": 2}) as engine:
+    driver = Driver(engine, Path(sys.argv[1]))
+    driver.start("a", "prints_much", {"megabytes": int(sys.argv[2])})
+    driver.start("b", "counts", {"steps": 5})
+    driver.to_exit("b")  # while the other fills a pipe that nobody empties yet
+    sys.stderr.write("b ended\\n")
+    driver.to_exit("a")
+"""
+
+
+def test_printing_without_a_file_goes_straight_through_and_holds_up_nobody_else(tmp_path):
+    import subprocess
+
+    megabytes = 30
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER_OF_A_PRINTER, str(tmp_path), str(megabytes)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert driver.stderr.readline() == b"b ended\n"
+    out, err = driver.communicate(timeout=100)
+    assert (len(out), out[-8:]) == (megabytes * 2**20 + len("the end\n"), b"the end\n")
+    assert (err, driver.returncode) == (b"an error line\n", 0)
+
+
+def test_trials_that_start_quickly_one_after_the_other_are_all_fresh(opened):
+    state = []  # travels with the function: a process that was used before would find it changed
+
+    def remembers(config):
+        state.append(1)
+        report({"length": len(state), "pid": os.getpid()})
+
+    driver = opened(remembers)
+    names = [f"t{n}" for n in range(20)]
+    for name in names:
+        driver.start(name, "remembers")
+    driver.to_exit(*names)
+    assert [driver.results(name, "length") for name in names] == [[1]] * 20
+    assert len({driver.results(name, "pid")[0] for name in names}) == 20
+    assert not any(e.reused for e in driver.events if isinstance(e, TrialStarted))
+
+
+def test_a_directory_that_cannot_be_made_fails_its_trial_with_the_reason(opened, tmp_path):
+    (tmp_path / "a").write_text("a file stands in the way")
+    driver = opened(counts)
+    driver.start("a", "counts")
+    driver.start("b", "counts", {"steps": 1})
+    failure = driver.to_exit("a").failure
+    assert "FileExistsError" in failure.message
+    assert str(Path(tmp_path, "a")) in failure.message
+    assert driver.to_exit("b").is_done
+
+
+def test_a_rehearsal_leaves_nothing_behind(opened):
+    """What the helper plays through before it forks must not be seen by trials."""
+
+    def looks(config):
+        from muster.session.channel import current
+
+        session = current()
+        report(
+            {
+                "mine": session.context.get_trial_id(),
+                "iteration": session.progress.iteration,
+                "descriptors": len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0,
+            }
+        )
+
+    driver = opened(looks, prints_much)
+    driver.start("a", "looks")
+    driver.to_exit("a")
+    seen = {key: driver.results("a", key) for key in ("mine", "iteration")}
+    assert seen == {"mine": ["a"], "iteration": [0]}
+    assert driver.results("a", "descriptors")[0] <= 6  # 0, 1, 2, two pipes, and the listing itself
