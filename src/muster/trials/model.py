@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.states import FINISHED, PUBLIC, TRIAL_MACHINE, TrialState
 from muster.trials.statistics import DEBUG_METRICS, TRAINING_ITERATION, Statistics
+from muster.trials.trial_reading import TrialReading
 
 __all__ = [
     "DEBUG_METRICS",
@@ -53,7 +54,7 @@ class FailurePolicy(Struct, frozen=True, kw_only=True):
     count_preemption: bool = False  # a machine that was taken back counts as a failure
 
 
-class Trial:
+class Trial(TrialReading):
     """One configuration being tried. Only `ExperimentState` changes its state."""
 
     # The values of `status`, by the names that plug-ins written for Ray use.

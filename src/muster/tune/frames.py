@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from muster.errors import ConfigError
-from muster.trials.results import flatten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,8 +33,17 @@ def flat_row(row: Mapping[str, Any], delimiter: str = "/") -> Row:
         {'loss': 2, 'config/lr': 1}
     """
     plain = {key: value for key, value in row.items() if not isinstance(value, dict)}
-    nested = {key: value for key, value in row.items() if isinstance(value, dict) and value}
-    return {**plain, **flatten(nested, delimiter)}
+    nested = {key: value for key, value in row.items() if isinstance(value, dict)}
+    return {**plain, **dict(_leaves(nested, delimiter))}
+
+
+def _leaves(nested: Mapping[str, Any], delimiter: str) -> Iterator[tuple[str, Any]]:
+    """In the order in which they are written, whatever their depth; an empty dict has none."""
+    for key, value in nested.items():
+        if isinstance(value, dict):
+            yield from ((f"{key}{delimiter}{inner}", leaf) for inner, leaf in _leaves(value, delimiter))
+        else:
+            yield key, value
 
 
 def frame(rows: Iterable[Mapping[str, Any]], what: str) -> pd.DataFrame:

@@ -131,7 +131,7 @@ def _of_trial(trial: Trial, path: str, filesystem: Any) -> TrialRecord:  # noqa:
         experiment_tag=trial.experiment_tag,
         config=trial.config,
         evaluated_params=trial.evaluated_params,
-        last_result=trial.last_result,
+        last_result=_tagged(trial.last_result, trial.experiment_tag),
         analysed=trial.metric_analysis,
         newest=trial.checkpoint,
         retained=best_checkpoints(trial.checkpoints, trial.checkpoint_policy),
@@ -149,12 +149,17 @@ def _of_summary(summary: TrialSummary, path: str, filesystem: Any) -> TrialRecor
         experiment_tag=summary.experiment_tag,
         config=dict(summary.config),
         evaluated_params=dict(summary.evaluated_params),
-        last_result=dict(summary.result) or {"trial_id": summary.trial_id},
+        last_result=_tagged(dict(summary.result) or {"trial_id": summary.trial_id}, summary.experiment_tag),
         newest=summary.checkpoint,
         pickled_error=None if failure is None else failure.exception,
         error_text="" if failure is None else failure.traceback or failure.message,
         filesystem=filesystem,
     )
+
+
+def _tagged(result: Mapping[str, Any], tag: str) -> dict[str, Any]:
+    """The last result says which trial it was; the rows in the log files do not."""
+    return {**result, "experiment_tag": tag}
 
 
 def analysis_of(rows: list[Row]) -> MetricAnalysis:

@@ -43,6 +43,7 @@ class Experiment:
     """
 
     PUBLIC_KEYS = PUBLIC_KEYS
+    run_identifier: str  # the name of the trainable
 
     def __init__(  # noqa: PLR0913 - Ray's parameters, in Ray's order
         self,

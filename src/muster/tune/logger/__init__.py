@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from muster.tune.logger.csv import CSVLoggerCallback
     from muster.tune.logger.json import JsonLoggerCallback
     from muster.tune.logger.logger import LoggerCallback
+    from muster.tune.logger.pretty import pretty_print
     from muster.tune.logger.tensorboard import TBXLoggerCallback
 
-__all__ = ["CSVLoggerCallback", "JsonLoggerCallback", "LoggerCallback", "TBXLoggerCallback"]
+__all__ = ["CSVLoggerCallback", "JsonLoggerCallback", "LoggerCallback", "TBXLoggerCallback", "pretty_print"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -21,5 +22,6 @@ __getattr__, __dir__ = lazy_names(
         "JsonLoggerCallback": ".json",
         "LoggerCallback": ".logger",
         "TBXLoggerCallback": ".tensorboard",
+        "pretty_print": ".pretty",
     },
 )

@@ -1,0 +1,180 @@
+"""What Ray Tune 2.60 offers and muster does not, each with the reason. Checked by test_public_surface.py.
+
+A key is a module (and everything below it), `module:name`, or `Name.member` of a class.
+An entry that is not needed any more fails the test, so the list only shrinks.
+"""
+
+from __future__ import annotations
+
+_NEXT = "not yet: the next issue brings the other schedulers and searchers"
+_INTERNAL = "inside of Ray Tune; no documented use by scripts"
+_TRAIN = "belongs to Ray Train or Ray Data, not to tuning"
+_RLLIB = "belongs to RLlib"
+_RAY_TESTS = "made for Ray's own tests"
+_CONTROLLER = "the controller's business: here only ExperimentState changes a trial"
+_RAY_CORE = "speaks of Ray Core's actors and placement groups"
+
+MODULES = {
+    "ray.air.constants": _INTERNAL,
+    "ray.air.data_batch_type": _TRAIN,
+    "ray.air.execution": _RAY_CORE,
+    "ray.air.integrations.keras": "moved: muster.tune.integration.keras",
+    "ray.air.session": "removed by Ray: use tune.report and tune.get_context",
+    "ray.air.util": _TRAIN,
+    "ray.tune.automl": "not importable in Ray 2.60 either",
+    "ray.tune.cli": "the command is `muster tune`, in muster.cli",
+    "ray.tune.constants": _INTERNAL,
+    "ray.tune.execution.class_cache": _INTERNAL,
+    "ray.tune.execution.cluster_info": _INTERNAL,
+    "ray.tune.execution.experiment_state": _INTERNAL,
+    "ray.tune.execution.insufficient_resources_manager": _INTERNAL,
+    "ray.tune.execution.placement_groups": "import PlacementGroupFactory from muster.tune",
+    "ray.tune.execution.tune_controller": _INTERNAL,
+    "ray.tune.experiment.config_parser": _INTERNAL,
+    "ray.tune.experimental": "replaced by muster.tune.reporting; chosen by RunConfig(verbose=...)",
+    "ray.tune.impl": _INTERNAL,
+    "ray.tune.integration.ray_train": _TRAIN,
+    "ray.tune.logger.aim": "Aim is not supported: a LoggerCallback of your own can write to it",
+    "ray.tune.logger.comet": "import it from muster.air.integrations.comet",
+    "ray.tune.logger.mlflow": "import it from muster.air.integrations.mlflow",
+    "ray.tune.logger.wandb": "import it from muster.air.integrations.wandb",
+    "ray.tune.resources": "deprecated by Ray: use PlacementGroupFactory or a dict",
+    "ray.tune.schedulers.hb_bohb": _NEXT,
+    "ray.tune.schedulers.hyperband": _NEXT,
+    "ray.tune.schedulers.median_stopping_rule": _NEXT,
+    "ray.tune.schedulers.pb2": _NEXT,
+    "ray.tune.schedulers.pb2_utils": _NEXT,
+    "ray.tune.schedulers.pbt": _NEXT,
+    "ray.tune.schedulers.resource_changing_scheduler": _NEXT,
+    "ray.tune.schedulers.util": _INTERNAL,
+    "ray.tune.search.ax": _NEXT,
+    "ray.tune.search.bayesopt": _NEXT,
+    "ray.tune.search.bohb": _NEXT,
+    "ray.tune.search.hebo": _NEXT,
+    "ray.tune.search.hyperopt": _NEXT,
+    "ray.tune.search.nevergrad": _NEXT,
+    "ray.tune.search.util": _INTERNAL,
+    "ray.tune.search.zoopt": _NEXT,
+    "ray.tune.trainable.function_trainable": "functions run as they are; no class is made of them",
+    "ray.tune.trainable.metadata": _INTERNAL,
+    "ray.tune.trainable.trainable_fn_utils": _INTERNAL,
+    "ray.tune.utils.callback": _INTERNAL,
+    "ray.tune.utils.file_transfer": _INTERNAL,
+    "ray.tune.utils.log": "what is shown is chosen by RunConfig(verbose=...)",
+    "ray.tune.utils.mock": _RAY_TESTS,
+    "ray.tune.utils.mock_trainable": _RAY_TESTS,
+    "ray.tune.utils.object_cache": _INTERNAL,
+    "ray.tune.utils.release_test_util": _RAY_TESTS,
+    "ray.tune.utils.resource_updater": _INTERNAL,
+    "ray.tune.utils.serialization": "state is not JSON with pickles inside: see muster.stores",
+}
+
+NAMES = {
+    "ray.air:AcquiredResources": _RAY_CORE,
+    "ray.air:DataBatchType": _TRAIN,
+    "ray.air:ResourceRequest": _RAY_CORE,
+    "ray.air:ScalingConfig": _TRAIN,
+    "ray.air.config:ScalingConfig": _TRAIN,
+    "ray.tune.experiment:Trial": "made by search algorithms only, which always give an id",
+    "ray.tune.experiment:_convert_to_experiment_list": _INTERNAL,
+    "ray.tune.experiment.trial:Trial": "made by search algorithms only, which always give an id",
+    "ray.tune.logger.logger:pretty_print": "import it from muster.tune.logger",
+    "ray.tune.progress_reporter:RemoteReporterMixin": _RAY_CORE,
+    "ray.tune.progress_reporter:TrialProgressCallback": _INTERNAL,
+    "ray.tune.registry:register_input": _RLLIB,
+    "ray.tune.registry:registry_contains_input": _RLLIB,
+    "ray.tune.registry:registry_get_input": _RLLIB,
+    "ray.tune.result:EXPR_META_FILE": "a file that Ray does not write either",
+    "ray.tune.result:JOB_META_FILE": "a file that Ray does not write either",
+    "ray.tune.schedulers:HyperBandForBOHB": _NEXT,
+    "ray.tune.schedulers:HyperBandScheduler": _NEXT,
+    "ray.tune.schedulers:MedianStoppingRule": _NEXT,
+    "ray.tune.schedulers:PopulationBasedTraining": _NEXT,
+    "ray.tune.schedulers:PopulationBasedTrainingReplay": _NEXT,
+    "ray.tune.schedulers:ResourceChangingScheduler": _NEXT,
+    "ray.tune.search.searcher:ConcurrencyLimiter": "import it from muster.tune.search",
+    "ray.tune.search.variant_generator:RecursiveDependencyError": "raised by us only",
+    "ray.tune.search.variant_generator:assign_value": _INTERNAL,
+    "ray.tune.search.variant_generator:parse_spec_vars": _INTERNAL,
+    "ray.tune.trainable:FunctionTrainable": "functions run as they are; no class is made of them",
+    "ray.tune.trainable:wrap_function": "functions run as they are; no class is made of them",
+    "ray.tune.utils:UtilMonitor": _INTERNAL,
+    "ray.tune.utils:_detect_config_single": _INTERNAL,
+    "ray.tune.utils.util:Tee": _INTERNAL,
+    "ray.tune.utils.util:UtilMonitor": _INTERNAL,
+    "ray.tune.utils.util:retry_fn": _INTERNAL,
+    "ray.tune.utils.util:validate_warmstart": _INTERNAL,
+}
+
+_OWN_STATE = "the state is saved by save_state/save_to_dir, as bytes"
+_REPORTER = "set by the experiment; scripts give them to the constructor"
+_HOOKS = "hooks go through `fire`, which never loses one"
+
+MEMBERS = {
+    "BasicVariantGenerator.CKPT_FILE_TMPL": _OWN_STATE,
+    "BasicVariantGenerator.get_state": _OWN_STATE,
+    "BasicVariantGenerator.set_state": _OWN_STATE,
+    **dict.fromkeys(
+        (
+            f"CallbackList.{name}"
+            for name in (
+                *("on_checkpoint", "on_experiment_end", "on_step_begin", "on_step_end", "on_trial_complete"),
+                *("on_trial_error", "on_trial_recover", "on_trial_restore", "on_trial_result"),
+                *("on_trial_save", "on_trial_start"),
+            )
+        ),
+        _HOOKS,
+    ),
+    "CallbackList.CKPT_FILE_TMPL": _OWN_STATE,
+    "CallbackList.IS_CALLBACK_CONTAINER": _INTERNAL,
+    "CallbackList.can_restore": _OWN_STATE,
+    "CallbackList.restore_from_dir": _OWN_STATE,
+    "CallbackList.save_to_dir": _OWN_STATE,
+    "CallbackList.set_state": _OWN_STATE,
+    **{
+        f"{kind}.{name}": _REPORTER
+        for kind in ("CLIReporter", "JupyterNotebookReporter", "TuneReporterBase")
+        for name in (
+            *("DEFAULT_COLUMNS", "VALID_SUMMARY_TYPES", "set_search_properties", "set_start_time"),
+            "set_total_samples",
+        )
+    },
+    "JupyterNotebookReporter.display": "`report` shows the HTML that `html` gives",
+    "JupyterNotebookReporter.output_queue": _RAY_CORE,
+    **{
+        f"{kind}.default_sampler_cls": "`default_sampler` makes one"
+        for kind in ("Categorical", "Domain", "Float", "Function", "Integer")
+    },
+    "JsonLoggerCallback.update_config": "the files hold the config a trial was started with",
+    "MLflowLoggerCallback.setup": "called with keywords only, like every hook",
+    "PlacementGroupFactory.to_placement_group": _RAY_CORE,
+    "SearchGenerator.CKPT_FILE_TMPL": _OWN_STATE,
+    "SearchGenerator.create_trial_if_possible": "next_trial does it",
+    "SearchGenerator.get_state": _OWN_STATE,
+    "SearchGenerator.set_state": _OWN_STATE,
+    "TBXLoggerCallback.VALID_HPARAMS": _INTERNAL,
+    "TBXLoggerCallback.VALID_NP_HPARAMS": _INTERNAL,
+    "Trainable.is_actor": _RAY_CORE,
+    **dict.fromkeys(
+        (
+            f"Trial.{name}"
+            for name in (
+                *("create_placement_group_factory", "from_directory", "from_json_state", "generate_id"),
+                *("get_json_state", "handle_error", "init_local_path", "init_logdir"),
+                *("invalidate_json_state", "on_checkpoint", "on_restore", "reset"),
+                *("resolve_config_placeholders", "restore_run_metadata", "set_config"),
+                *("set_experiment_tag", "set_location", "set_status", "set_storage", "should_checkpoint"),
+                *("should_recover", "should_stop", "update_last_result", "update_resources"),
+                *("is_restoring", "is_saving", "num_failures_after_restore"),
+            )
+        ),
+        _CONTROLLER,
+    ),
+    "Trial.get_error": "ResultGrid.errors and Result.error have the exceptions",
+    "Trial.get_pickled_error": "ResultGrid.errors and Result.error have the exceptions",
+    "Trial.latest_checkpoint_result": "trial.checkpoint has the path and the metrics",
+    "Trial.get_ray_actor_ip": _RAY_CORE,
+    "Trial.set_ray_actor": _RAY_CORE,
+    "Trial.get_trainable_cls": "registry.get_trainable_cls(trial.trainable_name)",
+    "WandbLoggerCallback.AUTO_CONFIG_KEYS": _INTERNAL,
+}

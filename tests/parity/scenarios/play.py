@@ -1,0 +1,70 @@
+"""Plays every scenario with one of the two systems and writes what came out, as JSON.
+
+    PARITY_SYSTEM=ray python play.py OUT.json [scenario ...]
+
+Only `system.py` knows which package is used.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+import traceback
+
+
+def main(out, wanted):
+    with tempfile.TemporaryDirectory() as root:
+        os.environ["PARITY_ROOT"] = root
+        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = "4"
+        if os.environ["PARITY_SYSTEM"] == "ray":
+            _start_ray()
+        play(wanted, out)
+
+
+def _start_ray():
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ["RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS"] = "0"
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+
+
+def play(wanted, out):
+    import checkpoints
+    import reporting
+    import searchers
+    import spaces
+    import stopping
+
+    modules = (spaces, reporting, stopping, searchers, checkpoints)
+    found = {}
+    for scenario in (each for module in modules for each in module.SCENARIOS):
+        if wanted and scenario.__name__ not in wanted:
+            continue
+        began = time.perf_counter()
+        try:
+            found[scenario.__name__] = scenario()
+        except Exception as error:
+            traceback.print_exc()
+            found[scenario.__name__] = {"failed": f"{type(error).__name__}: {error}"}
+        write(found, out)
+        sys.stderr.write(f"{scenario.__name__}: {time.perf_counter() - began:.1f} s\n")
+
+
+def write(found, out):
+    """One line per part of a scenario: short, and a difference shows as a line."""
+    lines = []
+    for name, outcome in found.items():
+        parts = outcome.items() if isinstance(outcome, dict) else [("", outcome)]
+        inner = ",\n".join(f"  {json.dumps(str(key))}: {json.dumps(part)}" for key, part in parts)
+        lines.append(f" {json.dumps(name)}: {{\n{inner}\n }}")
+    with open(out, "w", encoding="utf-8") as stream:
+        stream.write("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], set(sys.argv[2:]))
