@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from tests.cli.tune_experiments import four_trials, write
 
+from muster.stores.trials import SqliteTrialStore
 from muster.testing.trial_builders import created, exited, reported, started
 
 TABLE = """\
@@ -296,6 +297,33 @@ def test_an_experiment_at_a_url_is_read_and_nobody_says_whether_it_runs(tune, fo
     assert "\nin memory://exp/b\nTo go on: muster tune resume memory://exp/b\n" in text
     missing = tune("ls", "memory://exp/gone")
     assert (missing.exit_code, "is no experiment: it has no experiment.sqlite" in missing.output) == (2, True)
+
+
+def test_more_to_suggest_and_nobody_there_means_interrupted(tune, tmp_path):
+    with SqliteTrialStore(tmp_path, trust_pickles=True) as store:
+        store.append([created("a"), started("a"), reported("a", loss=1.0), exited("a")])
+    assert tune("ls", tmp_path).output.splitlines()[0] == f"{tmp_path.name}: interrupted"
+
+
+def test_reported_texts_cannot_command_the_terminal(tune, tmp_path):
+    facts = [created("a", {"text": "\x1b]0;mine\x07\x1b[2J"}), started("a"), reported("a", loss=1.0)]
+    place = write(tmp_path / "e", facts)
+    for words in (("ls", place), ("show", place), ("show", place, "a"), ("best", place)):
+        assert set(tune(*words).output) & {"\x1b", "\x07"} == set()
+
+
+def test_keys_that_are_no_texts_and_an_empty_config_are_shown(tune, tmp_path):
+    place = write(
+        tmp_path / "e", [created("a", {}), started("a"), reported("a", **{"loss": 1.0, "by": {1: 2}})]
+    )
+    result = tune("ls", place, "--columns", "trial,by/1,config/*")
+    assert result.output.splitlines()[-2:] == ["trial  by/1", "a         2"]
+    assert tune("show", place, "a").exit_code == 0
+
+
+def test_watching_and_writing_exclude_each_other(tune, tmp_path):
+    result = tune("ls", write(tmp_path / "e", []), "--watch", "--json")
+    assert (result.exit_code, "leave out --json and --output" in result.output) == (2, True)
 
 
 def test_many_trials_take_little_time(tmp_path):

@@ -161,12 +161,18 @@ def test_ctrl_c_stops_gently_and_says_how_to_go_on(tune, copy):
         (["--trainable", "nowhere:train"], "--trainable nowhere:train: No module named 'nowhere'"),
         (["--trainable", "json:train"], "--trainable json:train: no 'train' there; it has JSONDecodeError"),
         (["--script", "nowhere.py"], "--script nowhere.py: there is no such file"),
+        (
+            ["--script", "broken.py"],
+            "--script broken.py: cannot be loaded: ZeroDivisionError: division by zero",
+        ),
         (["--script", "a.py", "--trainable", "a:b"], "--trainable and --script: give one of them"),
         (["--trainable", "json:dumps"], "'train', not 'dumps'"),
     ],
 )
 def test_a_trainable_that_is_not_found_is_told(tune, copy, monkeypatch, words, message):
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(copy.parent)
+    (copy.parent / "broken.py").write_text("1 / 0")
     result = tune("resume", copy, *words)
     assert (result.exit_code, message in result.output) == (2, True), result.output
 

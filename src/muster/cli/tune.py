@@ -3,6 +3,7 @@ is in the tune_* files, imported when it is wanted."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,8 @@ def ls(path: str, as_json: bool, watch: bool, output: Path | None, desc: bool, *
     from muster.cli.tune_ls import Choice, as_record, as_text, listing
     from muster.cli.tune_table import page_size
 
+    if watch and (as_json or output is not None):
+        raise click.UsageError("--watch shows a table: leave out --json and --output")
     limit = asked["limit"] or (max(page_size()[1] - 8, 5) if watch else None)
     words = {"filters": asked["filters"], "sort": asked["sort"], "columns": asked["columns"]}
     choice = Choice(**words, descending=desc, limit=limit, active_first=watch)
@@ -244,8 +247,13 @@ def add_note(path: str, filename: str) -> None:
     remark(f"note: {file}")
 
 
-def _print(lines: Iterable[str]) -> None:
-    emit("\n".join(lines).encode("utf-8", "replace"))
+_CONTROLS = re.compile(r"(\x1b\[\d{0,2}m)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _print(lines: Iterable[str], before: str = "") -> None:
+    """What trials reported cannot move the cursor or rename the window: only our colours pass."""
+    text = _CONTROLS.sub(lambda found: found[1] or "\N{REPLACEMENT CHARACTER}", "\n".join(lines))
+    emit((before + text).encode("utf-8", "replace"))
 
 
 def _emit_json(value: object) -> None:
@@ -262,7 +270,7 @@ def _watched(look: Callable[[], tuple[Iterable[str], bool]]) -> None:
     try:
         while True:
             lines, is_running = look()
-            emit((clear + "\n".join(lines)).encode("utf-8", "replace"))
+            _print(lines, clear)
             if not is_running:
                 return
             clock.sleep(WATCH_S)

@@ -59,7 +59,7 @@ def trial_row(trial: TrialSummary, path: str) -> dict[str, Any]:
     failure = trial.failure
     name = trial.trial_name
     return {
-        **flat_row({key: value for key, value in trial.result.items() if key != "config"}),
+        **flat_row({str(key): value for key, value in trial.result.items() if key != "config"}),
         **flat_row({"config": dict(trial.config)}),
         "trial_id": trial.trial_id,
         "trial_name": name,
@@ -138,7 +138,7 @@ class Columns:
         if "*" not in word:
             return (self.one(word, option),)
         found = tuple(name for name in self.known if fnmatch.fnmatchcase(name, word))
-        if not found:
+        if not found and word != f"{CONFIG}*":  # an empty config is no mistake
             raise ConfigError(self._unknown(word, option))
         return found
 

@@ -38,9 +38,9 @@ def resumed(path: str, wish: Wish, tell: Callable[[str], None]) -> tuple[list[st
     if before.state == "finished" and not (wish.errored and before.counts.get("ERROR")):
         return [*_summary(before), "", _nothing_left(before)], _code(before)
     sys.path.insert(0, os.getcwd())
-    trainable = _trainable(before, wish)
-    tell(f"going on with {before.address} ({_left(before)})")
     try:
+        trainable = _trainable(before, wish)
+        tell(f"going on with {before.address} ({_left(before)})")
         _run(before, trainable, wish)
     except KeyboardInterrupt:
         return [f"Stopped. To go on: muster tune resume {before.address}"], STOPPED
@@ -116,6 +116,8 @@ def _named(text: str) -> Any:  # noqa: ANN401
         raise ConfigError(
             f"--trainable {text}: {error}. Start muster in the directory that holds the module, or install it"
         ) from error
+    except Exception as error:  # a user's module may raise anything
+        raise _broken(f"--trainable {text}", error) from error
     return _attribute(module, name, f"--trainable {text}")
 
 
@@ -131,9 +133,16 @@ def _from_script(script: Path, name: str) -> Any:  # noqa: ANN401
         raise ConfigError(f"--script {script}: must be a Python file, its name ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[SCRIPT_MODULE] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _broken(f"--script {script}", error) from error
     cloudpickle.register_pickle_by_value(module)  # trials' processes cannot import it under this name
     return _attribute(module, name, f"--script {script}")
+
+
+def _broken(option: str, error: Exception) -> ConfigError:
+    return ConfigError(f"{option}: cannot be loaded: {type(error).__name__}: {error}")
 
 
 def _attribute(module: object, path: str, option: str) -> Any:  # noqa: ANN401

@@ -129,7 +129,8 @@ def _failure_lines(experiment: Experiment, *, colour: bool) -> Iterator[str]:
         yield from (f"  {line}" for line in _last_lines(told["traceback"]))
         yield from (f"  see {file}" for file in error_file(experiment, trial))
     if len(failed) > MAX_FAILURES:
-        yield f"... and {len(failed) - MAX_FAILURES:,} more: muster tune ls --filter 'status == ERROR' ..."
+        command = f"muster tune ls {experiment.address} --filter 'status == ERROR' --columns trial_id,error"
+        yield f"... and {len(failed) - MAX_FAILURES:,} more: {command}"
 
 
 def _last_lines(traceback: str) -> list[str]:

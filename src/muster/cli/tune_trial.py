@@ -85,7 +85,7 @@ def _trial_failure_lines(experiment: Experiment, trial: TrialSummary) -> Iterato
 
 def _result_lines(result: Mapping[str, Any]) -> Iterator[str]:
     """What the user reported, then how far and where; the rest of what we fill in is said to be in --json."""
-    flat = flat_row({key: value for key, value in result.items() if key != "config"})
+    flat = flat_row({str(key): value for key, value in result.items() if key != "config"})
     own = {key: value for key, value in flat.items() if key not in AUTO_RESULT_KEYS}
     told = {key: flat[key] for key in TOLD if key in flat}
     yield from pairs({**own, **told})
@@ -135,7 +135,10 @@ def _checkpoint_lines(experiment: Experiment, trial: TrialSummary) -> Iterator[s
         for each in found
     ]
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    yield from lay_out(rows, columns, page_size()[0] - 2, colour=False).lines
+    layout = lay_out(rows, columns, page_size()[0] - 2, colour=False)
+    yield from layout.lines
+    if layout.left_out:
+        yield f"({', '.join(layout.left_out)} did not fit; --json has all)"
 
 
 def _files(experiment: Experiment, trial: TrialSummary) -> list[str]:
