@@ -8,43 +8,25 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import cloudpickle  # type: ignore[import-untyped]
-from msgspec.structs import replace
-
-from muster.base.clock import Clock, SystemClock
-from muster.base.resources import Resources
-from muster.engines.local.surroundings import environment
-from muster.engines.own_loop import OwnLoopEngine
 from muster.errors import TuneError
-from muster.session.checkpoint import Checkpoint
-from muster.stores.checkpoints import delete_directory
-from muster.stores.deletions import DeletionQueue
-from muster.stores.trial_reading import STORE_NAME
-from muster.stores.trials import SqliteTrialStore
-from muster.trials.experiment import ExperimentState
-from muster.trials.model import CheckpointRef, Trial
-from muster.trials.plugins import CONTINUE, PAUSE, STOP, Plugins
+from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.states import FINISHED, TrialState
-from muster.trials.template import TrialTemplate
-from muster.tune.analysis import ExperimentAnalysis
-from muster.tune.assembly import scheduler_of, search_of, settings_of, stopper_of, template_of
-from muster.tune.callback import CallbackList
-from muster.tune.config import RunConfig, TuneConfig
-from muster.tune.execution import Execution
-from muster.tune.logger.catching_up import Witness
-from muster.tune.logger.defaults import default_callbacks
-from muster.tune.logger.writer import LogWriter
-from muster.tune.naming import dated_name, directory_namer
-from muster.tune.result_grid import ResultGrid
+from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
 
-TUNER_FILE = "tuner.pkl"
+if TYPE_CHECKING:
+    from muster.session.checkpoint import Checkpoint
+    from muster.trials.model import Trial
+    from muster.tune.hand_driven import Wanted
+    from muster.tune.result_grid import ResultGrid
+
 DEFAULT_NAME = "ask"
 
 
@@ -74,7 +56,8 @@ class AskTell:
         param_space: The search space, as for Tuner.
         tune_config: What to optimise and how to search.
         run_config: Where to write, when to stop, what to keep.
-        name: What trials are called, in place of a trainable's name.
+        trainable: Only names the trials; it is not run.
+        resume: Go on with the experiment that is there, by these rules; `restore` is the simpler way.
 
     Use it from one thread; tell the results of parallel workers there. Every result is on disk when `tell`
     returns: after a crash `AskTell.restore(path)` stands where it stood.
@@ -93,55 +76,52 @@ class AskTell:
         >>> folder.cleanup()
     """
 
-    _is_open: bool
-
     def __init__(
         self,
         param_space: Mapping[str, Any] | None = None,
         *,
         tune_config: TuneConfig | None = None,
         run_config: RunConfig | None = None,
-        name: str = DEFAULT_NAME,
-        clock: Clock | None = None,
+        trainable: Any = None,  # noqa: ANN401 - function, class or name
+        resume: ResumeConfig | None = None,
     ) -> None:
-        self._clock = clock or SystemClock()
-        self._tune = tune_config or TuneConfig()
-        self._run = copy(run_config) if run_config is not None else RunConfig()
-        self._run.name = self._run.name or dated_name(name, self._clock.now(), environment())
-        _refuse_what_a_loop_cannot(self._run)
-        self._name, self._space = name, dict(param_space or {})
+        from muster.tune.hand_driven import HandDriven
+
+        self._wanted = _wanted(dict(param_space or {}), tune_config, run_config, trainable, resume)
         self._thread = threading.get_ident()
-        if (self.directory / STORE_NAME).exists():
-            raise TuneError(
-                f"{self.directory} already holds an experiment: AskTell.restore({str(self.directory)!r}) "
-                "goes on with it; for a new one choose another RunConfig(name=...)"
-            )
-        self._open(is_resumed=False)
+        self._parts = HandDriven(self._wanted)
+        self._state, self._engine = self._parts.state, self._parts.engine
+        # Forgotten, or the end of the program: nothing is lost, but the files should be complete.
+        self._close = weakref.finalize(self, self._parts.close)
 
     @classmethod
-    def restore(cls, path: str | os.PathLike[str], *, clock: Clock | None = None) -> AskTell:
+    def restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> AskTell:  # noqa: ANN401
         """Go on with the experiment in `path`: trials that were asked for and not ended come back from `ask`.
 
         They go on from their last checkpoint; without one they begin again. Runs code that was pickled in the
         directory: restore only what is yours.
         """
-        file = Path(os.path.expanduser(os.fspath(path))) / TUNER_FILE
-        if not file.is_file():
-            raise FileNotFoundError(f"{file}: not there, so {file.parent} is no experiment that can go on")
-        saved = cloudpickle.loads(file.read_bytes())
-        made = cls.__new__(cls)
-        made._clock = clock or SystemClock()
-        made._tune, made._run = saved["tune_config"], saved["run_config"]
-        made._run.name, made._run.storage_path = file.parent.name, str(file.parent.parent)
-        made._name, made._space = saved["trainable_name"], saved["param_space"]
-        made._thread = threading.get_ident()
-        made._open(is_resumed=True)
-        return made
+        from muster.tune.place import Place
+        from muster.tune.saved_tuner import SavedTuner
+
+        parent, _, name = os.path.expanduser(os.fspath(path)).rstrip("/").rpartition("/")
+        place = Place(parent or ("/" if os.fspath(path).startswith("/") else "."), name, storage_filesystem)
+        place.fetch()
+        saved = SavedTuner.read(place.directory)
+        run = saved.run_config
+        run.name, run.storage_path, run.storage_filesystem = name, place.parent, storage_filesystem
+        return cls(
+            saved.param_space,
+            tune_config=saved.tune_config,
+            run_config=run,
+            trainable=saved.trainable_name,
+            resume=ResumeConfig(),
+        )
 
     @property
     def directory(self) -> Path:
-        """Where the experiment's files are."""
-        return Path(os.path.expanduser(str(self._run.storage_path))) / str(self._run.name)
+        """Where the experiment's files are made."""
+        return self._wanted.place.directory
 
     @property
     def is_finished(self) -> bool:
@@ -154,14 +134,16 @@ class AskTell:
         None means: not now. Either the search is over (`is_finished`), or `tell` must come first, because the
         searcher or `max_concurrent_trials` allows no more trials at once.
         """
+        from muster.base.resources import Resources
+
         self._check_usable()
         roster = self._state.roster
         before = set(self._engine.running)
         roster.capacity = Resources.of({"CPU": float(roster.with_process + 1)})  # room for one more
-        self._execution.step(0.0)
+        self._parts.execution.step(0.0)
         self._settle()
         new = [trial_id for trial_id in self._engine.running if trial_id not in before]
-        return _asked(self._state.trials[new[0]], self._engine) if new else None
+        return self._asked(new[0]) if new else None
 
     def tell(
         self,
@@ -194,15 +176,25 @@ class AskTell:
             return _decision(known)
         if trial_id not in self._engine.running:
             raise ValueError(_not_out(known))
-        self._say(trial_id, metrics, done=done, checkpoint=checkpoint, error=error)
+        _check_told(metrics, done, checkpoint, error)
+        if metrics is not None:
+            is_last = done and error is None
+            self._engine.report(trial_id, metrics, done=is_last, checkpoint=checkpoint)
+        if error is not None:
+            self._engine.fail(trial_id, error)
+        elif metrics is None:
+            self._engine.finish(trial_id)
         self._settle()
         self._engine.recalled.pop(trial_id, None)  # it hears of it now
         return _decision(known)
 
     def results(self) -> ResultGrid:
         """What is known so far, also while trials are running."""
-        self._writer.flush()
-        metric, mode = self._tune.metric, self._tune.mode
+        from muster.tune.analysis import ExperimentAnalysis
+        from muster.tune.result_grid import ResultGrid
+
+        self._parts.flush()
+        metric, mode = self._wanted.tune.metric, self._wanted.tune.mode
         return ResultGrid(
             ExperimentAnalysis(
                 self.directory,
@@ -214,17 +206,7 @@ class AskTell:
 
     def close(self) -> None:
         """Save everything and close the files. Safe to call twice; `results` works on."""
-        if self._is_open:
-            self._is_open = False
-            try:
-                self._execution.save()
-                self._trash.close()
-                state = self._state
-                state.hooks.fire("on_experiment_end", iteration=state.iteration, trials=state.roster.order)
-            finally:
-                self._store.close()
-                self._engine.close()
-                self._writer.close()
+        self._close()
 
     def __enter__(self) -> AskTell:
         return self
@@ -234,106 +216,23 @@ class AskTell:
     ) -> None:
         self.close()
 
-    def _open(self, *, is_resumed: bool) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        if not is_resumed:
-            self._write_down()
-        template = self._template()
-        search, _ = search_of(self._tune, template)
-        settings = settings_of(self._tune, self._run, str(self.directory), 1, environment())
-        # One suggestion per ask, as late as can be: each knows everything that was told before it.
-        settings = replace(settings, max_pending=1)
-        self._writer = LogWriter(self._clock)
-        self._engine = OwnLoopEngine(self._clock)
-        callbacks = default_callbacks(self._run.callbacks, environment())
-        hooks = CallbackList(callbacks, writer=self._writer, experiment_dir=str(self.directory))
-        plugins = Plugins(
-            search=search,
-            scheduler=scheduler_of(self._tune),
-            stopper=stopper_of(self._tune, self._run),
-            hooks=hooks,
-        )
-        self._state = ExperimentState(
-            settings,
-            plugins,
-            capacity=self._engine.capacity(),
-            directory_for=directory_namer(self.directory, self._clock),
-        )
-        self._store = SqliteTrialStore(self.directory, clock=self._clock, trust_pickles=True)
-        self._is_open = True
-        try:
-            self._begin(template, hooks, is_resumed)
-        except BaseException:
-            self._is_open = False
-            self._store.close()
-            self._writer.close()
-            raise
-
-    def _begin(self, template: TrialTemplate, hooks: CallbackList, is_resumed: bool) -> None:
-        self._trash = DeletionQueue(_delete, self._store.sync, clock=self._clock)
-        self._execution = Execution(
-            self._state,
-            engine=self._engine,
-            store=self._store,
-            clock=self._clock,
-            discard=_into(self._trash),
-            logs=self._writer,
-        )
-        if is_resumed:
-            witness = Witness()
-            self._execution.resume(self._store.load(), template.make, witness)
-            kinds = 0
-            for each in hooks.callbacks:
-                kinds |= getattr(each, "kinds", 0)
-            witness.tell(self._writer, kinds, str(self.directory), self._clock.now())
-        hooks.setup(stop=self._run.stop, num_samples=self._tune.num_samples)
-        self._execution.save()  # before the first suggestion: replay starts from here
-
-    def _template(self) -> TrialTemplate:
-        """Without resources: the loop knows itself what it can run."""
-
-        def loop(config: dict[str, Any]) -> None: ...
-
-        loop.__name__ = self._name
-        return replace(template_of(loop, self._space, self._tune, self._run), resources=None)
-
-    def _write_down(self) -> None:
-        """What `restore` needs, with the plug-ins as they are before the first trial."""
-        saved = {
-            "trainable_name": self._name,
-            "param_space": self._space,
-            "tune_config": self._tune,
-            "run_config": self._run,
-        }
-        (self.directory / TUNER_FILE).write_bytes(cloudpickle.dumps(saved))
-
-    def _say(
-        self,
-        trial_id: str,
-        metrics: Mapping[str, Any] | None,
-        *,
-        done: bool,
-        checkpoint: Checkpoint | None,
-        error: BaseException | None,
-    ) -> None:
-        if metrics is None and not done and error is None:
-            raise ValueError("tell: nothing was told: pass metrics={...}, done=True or error=...")
-        if metrics is None and checkpoint is not None:
-            raise ValueError("tell(checkpoint=...): a checkpoint comes with the metrics it was made at")
-        if metrics is not None:
-            if not isinstance(metrics, Mapping):
-                raise TypeError(f"tell: metrics must be a dict, not a {type(metrics).__name__}")
-            is_last = done and error is None
-            self._engine.report(trial_id, metrics, done=is_last, checkpoint=checkpoint)
-        if error is not None:
-            self._engine.fail(trial_id, error)
-        elif metrics is None:
-            self._engine.finish(trial_id)
-
     def _settle(self) -> None:
         """Let everything that was said have its consequences; nobody new is let in."""
         while not self._engine.is_quiet:
-            self._execution.step(0.0, admits=False)
+            self._parts.execution.step(0.0, admits=False)
+
+    def _asked(self, trial_id: str) -> AskedTrial:
+        from muster.session.checkpoint import Checkpoint
+
+        running = self._engine.running[trial_id]
+        command, ref = running.command, running.command.checkpoint
+        return AskedTrial(
+            trial_id=trial_id,
+            config=dict(command.config),
+            checkpoint=None if ref is None else Checkpoint(ref.path),
+            training_iteration=running.progress.iteration,
+            directory=command.trial_dir,
+        )
 
     def _trial(self, trial_id: str) -> Trial:
         found = self._state.trials.get(trial_id)
@@ -344,7 +243,7 @@ class AskTell:
         return found
 
     def _check_usable(self) -> None:
-        if not self._is_open:
+        if not self._close.alive:
             raise TuneError(
                 f"this search is closed: AskTell.restore({str(self.directory)!r}) goes on with it"
             )
@@ -355,16 +254,52 @@ class AskTell:
             )
 
 
-def _asked(trial: Trial, engine: OwnLoopEngine) -> AskedTrial:
-    running = engine.running[trial.trial_id]
-    ref = running.command.checkpoint
-    return AskedTrial(
-        trial_id=trial.trial_id,
-        config=dict(running.command.config),
-        checkpoint=None if ref is None else Checkpoint(ref.path),
-        training_iteration=running.progress.iteration,
-        directory=running.command.trial_dir,
+def _wanted(
+    space: dict[str, Any],
+    tune: TuneConfig | None,
+    run: RunConfig | None,
+    trainable: Any,  # noqa: ANN401
+    resume: ResumeConfig | None,
+) -> Wanted:
+    from muster.base.clock import SystemClock
+    from muster.engines.local.surroundings import environment
+    from muster.stores.trial_reading import STORE_NAME
+    from muster.tune.hand_driven import Wanted
+    from muster.tune.launch import place_of
+    from muster.tune.naming import dated_name
+    from muster.tune.trainable.packing import packed
+    from muster.tune.trainable.registry import trainable_name
+
+    name = DEFAULT_NAME if trainable is None else trainable_name(trainable)
+    asked = copy(run) if run is not None else RunConfig()
+    asked.name = asked.name or dated_name(name, SystemClock().now(), environment())
+    _refuse_what_a_loop_cannot(asked)
+    place = place_of(asked)
+    if resume is None and (place.directory / STORE_NAME).exists():
+        raise TuneError(
+            f"{place.address} already holds an experiment: AskTell.restore({place.address!r}) goes on with "
+            "it; for a new one choose another RunConfig(name=...)"
+        )
+    return Wanted(
+        name=name,
+        param_space=space,
+        tune=tune or TuneConfig(),
+        run=asked,
+        place=place,
+        code=b"" if trainable is None or isinstance(trainable, str) else packed(trainable),
+        resume=resume,
     )
+
+
+def _check_told(
+    metrics: object, done: bool, checkpoint: Checkpoint | None, error: BaseException | None
+) -> None:
+    if metrics is None and not done and error is None:
+        raise ValueError("tell: nothing was told: pass metrics={...}, done=True or error=...")
+    if metrics is None and checkpoint is not None:
+        raise ValueError("tell(checkpoint=...): a checkpoint comes with the metrics it was made at")
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise TypeError(f"tell: metrics must be a dict, not a {type(metrics).__name__}")
 
 
 def _decision(trial: Trial) -> str:
@@ -382,27 +317,11 @@ def _not_out(trial: Trial) -> str:
 
 def _refuse_what_a_loop_cannot(run: RunConfig) -> None:
     asked = {
-        f"storage_path={run.storage_path!r} (only local paths)": "://" in str(run.storage_path),
-        "storage_filesystem": run.storage_filesystem is not None,
         "trial_time_limit_s (nothing can end your own code)": run.trial_time_limit_s is not None,
         "log_to_file (the output of your loop is your own)": bool(run.log_to_file),
-        "engine='ray'": run.engine == "ray",
-        "progress_reporter": run.progress_reporter is not None,
+        "engine='ray' (trials run where you run them)": run.engine == "ray",
+        "progress_reporter (your loop knows best what to show)": run.progress_reporter is not None,
     }
     wrong = [name for name, is_asked in asked.items() if is_asked]
     if wrong:
         raise TuneError(f"RunConfig: {', '.join(wrong)}: not possible with ask and tell. Leave it out.")
-
-
-def _delete(ref: CheckpointRef) -> None:
-    delete_directory(Path(ref.path))
-
-
-def _into(trash: DeletionQueue) -> Callable[[Sequence[CheckpointRef]], None]:
-    """The core gives up only what is safe to delete, so nothing more has to be waited for."""
-
-    def discard(refs: Sequence[CheckpointRef]) -> None:
-        trash.discard(refs, after=0)
-        trash.settle(0)
-
-    return discard

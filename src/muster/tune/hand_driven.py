@@ -1,0 +1,200 @@
+"""HandDriven: the parts of an experiment whose trials are run by the user's own loop; AskTell drives it.
+
+The composition root beside `launch`: the same store, plug-ins, loggers, uploads and restore, with an engine
+that waits for the user instead of for processes. It decides nothing about trials.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from muster.base.clock import SystemClock
+from muster.engines.local.surroundings import environment
+from muster.engines.own_loop import OwnLoopEngine
+from muster.errors import TuneError
+from muster.stores.checkpoints import CheckpointStore, delete_directory
+from muster.stores.deletions import DeletionQueue
+from muster.stores.trials import SqliteTrialStore
+from muster.trials.experiment import ExperimentState
+from muster.trials.model import CheckpointRef
+from muster.trials.plugins import Plugins
+from muster.trials.template import TrialTemplate
+from muster.tune.assembly import scheduler_of, search_of, settings_of, stopper_of, template_of
+from muster.tune.callback import CallbackList
+from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
+from muster.tune.execution import Execution
+from muster.tune.logger.defaults import default_callbacks
+from muster.tune.logger.writer import LogWriter
+from muster.tune.naming import directory_namer
+from muster.tune.place import Place
+from muster.tune.resumption import Resumption
+from muster.tune.saved_tuner import SavedTuner
+from muster.tune.settings_record import settings_record
+from muster.tune.sound_start import SoundStart
+from muster.tune.uploading import Uploads
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the experiment is to be. `run` has a name; `resume` None: a new experiment."""
+
+    name: str  # of its trials, in place of a trainable's
+    param_space: dict[str, Any]
+    tune: TuneConfig
+    run: RunConfig
+    place: Place
+    code: bytes = b""  # the trainable, pickled, when there is one
+    resume: ResumeConfig | None = None
+
+
+class HandDriven:
+    """An open experiment; `close` it."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._clock = SystemClock()
+        wanted.place.prepare()
+        if wanted.resume is None:
+            _write_down(wanted)
+        self.engine = OwnLoopEngine(self._clock)
+        with ExitStack() as stack:
+            self._writer = LogWriter(self._clock)
+            stack.callback(self._writer.close)
+            self._uploads = self._start_uploads()
+            self._hooks = self._callbacks()
+            self._template = _template(wanted)
+            self.state = self._make_state()
+            self._store = stack.enter_context(SqliteTrialStore(wanted.place.directory, trust_pickles=True))
+            self._trash = DeletionQueue(self._delete, self._store.sync, clock=self._clock)
+            self.execution = self._begin()
+            self._open = stack.pop_all()
+
+    def flush(self) -> None:
+        """Wait until results are in their files."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Everything is saved, completed and, where that is wanted, copied."""
+        with self._open:
+            self.execution.save()
+            self._trash.close()
+            state = self.state
+            state.hooks.fire("on_experiment_end", iteration=state.iteration, trials=state.roster.order)
+            self._writer.close()
+            self._tell_problems(self._writer.take_problems())
+            if self._uploads is not None:
+                self._store.sync()
+                if not self._uploads.finish():
+                    place = self._wanted.place
+                    logger.error(
+                        "not everything was copied to %s; it is in %s", place.address, place.directory
+                    )
+                self._tell_problems(self._uploads.take_problems())
+        self.engine.close()
+
+    def _begin(self) -> Execution:
+        wanted, state = self._wanted, self.state
+        self._store.save_settings(settings_record(wanted.name, wanted.tune, state))
+        execution = Execution(
+            state,
+            engine=SoundStart(self.engine, CheckpointStore(wanted.place.local), state.roster.trials.get),
+            store=self._store,
+            clock=self._clock,
+            discard=_into(self._trash),
+            logs=self._writer,
+        )
+        if wanted.resume is not None:
+            resumption = Resumption(wanted.resume, wanted.place, self._clock)
+            resumption.revive(execution, state, self._store.load(), self._template.make)
+            resumption.repair_logs(self._writer, self._hooks)
+        self._hooks.setup(stop=wanted.run.stop, num_samples=wanted.tune.num_samples)
+        execution.save()  # before the first suggestion: replay starts from the searcher's first random state
+        return execution
+
+    def _make_state(self) -> ExperimentState:
+        wanted = self._wanted
+        search, _ = search_of(wanted.tune, self._template)
+        settings = settings_of(wanted.tune, wanted.run, str(wanted.place.directory), 1, environment())
+        plugins = Plugins(
+            search=search,
+            scheduler=scheduler_of(wanted.tune),
+            stopper=stopper_of(wanted.tune, wanted.run),
+            hooks=self._hooks,
+        )
+        return ExperimentState(
+            # One suggestion per ask, as late as can be: it knows everything that was told before it.
+            replace(settings, max_pending=1),
+            plugins,
+            capacity=self.engine.capacity(),
+            directory_for=directory_namer(wanted.place.directory, self._clock),
+        )
+
+    def _callbacks(self) -> CallbackList:
+        chosen = default_callbacks(self._wanted.run.callbacks, environment())
+        if self._uploads is not None:
+            chosen.append(self._uploads)
+        return CallbackList(chosen, writer=self._writer, experiment_dir=str(self._wanted.place.directory))
+
+    def _start_uploads(self) -> Uploads | None:
+        wanted = self._wanted
+        if not wanted.place.is_remote or wanted.run.sync_config is None:
+            return None
+        return Uploads(wanted.place, wanted.run.sync_config, (None, None), self._clock)
+
+    def _delete(self, ref: CheckpointRef) -> None:
+        delete_directory(Path(ref.path))
+        if self._uploads is not None:
+            self._uploads.discard(ref)
+
+    def _tell_problems(self, problems: Sequence[str]) -> None:
+        for problem in problems:
+            logger.warning("%s", problem)
+
+
+def _template(wanted: Wanted) -> TrialTemplate:
+    """Without resources: the loop knows itself what it can run."""
+    made = template_of(_loop(wanted.name), wanted.param_space, wanted.tune, wanted.run)
+    return replace(made, resources=None)
+
+
+def _loop(name: str) -> Callable[[dict[str, Any]], None]:
+    """Stands for the user's loop where a trainable is expected; says so when somebody runs it."""
+
+    def loop(config: dict[str, Any]) -> None:
+        raise TuneError("this experiment is driven by ask and tell: go on with it by AskTell.restore(path)")
+
+    loop.__name__ = name
+    return loop
+
+
+def _write_down(wanted: Wanted) -> None:
+    """What `restore` needs, with the plug-ins as they are before the first trial."""
+    import cloudpickle  # type: ignore[import-untyped]
+
+    saved = SavedTuner(
+        trainable_name=wanted.name,
+        param_space=wanted.param_space,
+        tune_config=wanted.tune,
+        run_config=wanted.run,
+        overrides={},
+    )
+    saved.write(wanted.place.directory, wanted.code or cloudpickle.dumps(_loop(wanted.name)))
+
+
+def _into(trash: DeletionQueue) -> Callable[[Sequence[CheckpointRef]], None]:
+    """The core gives up only what is safe to delete, so nothing more has to be waited for."""
+
+    def discard(refs: Sequence[CheckpointRef]) -> None:
+        trash.discard(refs, after=0)
+        trash.settle(0)
+
+    return discard
