@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster.errors import TuneError
 from muster.trials.events import TrialReported
-from muster.trials.model import CheckpointRef, Trial
+from muster.trials.model import DEFAULT_METRIC, CheckpointRef, Trial
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP
 from muster.trials.results import flatten, missing_metric, note_result
 from muster.trials.stopping import should_stop
@@ -60,7 +60,7 @@ def _decide(state: ExperimentState, trial: Trial, result: dict[str, Any], flat: 
 def _check_metrics(state: ExperimentState, trial: Trial, flat: dict[str, Any]) -> None:
     # Runs for every result, and nearly always nothing is wrong.
     names = (state.settings.metric, state.scheduler.metric, state.search.metric)
-    if not state.settings.strict_metrics or all(name is None or _is_there(name, flat) for name in names):
+    if not state.settings.strict_metrics or all(_is_there(name, flat) for name in names):
         return
     wanted = (
         ("experiment (TuneConfig.metric)", state.settings.metric),
@@ -73,7 +73,7 @@ def _check_metrics(state: ExperimentState, trial: Trial, flat: dict[str, Any]) -
 
 
 def _is_there(name: object, flat: dict[str, Any]) -> bool:
-    return type(name) is str and name in flat
+    return name is None or (type(name) is str and (name in flat or name == DEFAULT_METRIC))
 
 
 def _save_is_due(trial: Trial, result: dict[str, Any]) -> bool:
