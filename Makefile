@@ -22,14 +22,18 @@ $(VENV)/.installed-core: pyproject.toml tools/setup.sh
 
 $(VENV)/.installed-dev: pyproject.toml tools/setup.sh
 	@$(SETUP) dev
-	@touch $@ $(VENV)/.installed-core
+	@touch $@ $(VENV)/.installed-core $(VENV)/.installed-quickstart
 
 $(VENV)/.installed-bench: pyproject.toml tools/setup.sh
 	@$(SETUP) bench
 	@touch $@ $(VENV)/.installed-core
 
-quickstart: $(VENV)/.installed-core ## Watch a simulated day of an autoscaled cluster
-	@$(BIN)/muster sim day
+$(VENV)/.installed-quickstart: pyproject.toml tools/setup.sh
+	@$(SETUP) quickstart
+	@touch $@ $(VENV)/.installed-core
+
+quickstart: $(VENV)/.installed-quickstart ## Tune a small neural network, watch it, look at the picture
+	@$(BIN)/python examples/tune/quickstart.py
 
 setup: $(VENV)/.installed-dev ## Make .venv with everything development needs
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -27,13 +28,43 @@ def test_the_example_plans_with_every_objective(root, demand, objective):
     assert json.loads(result.stdout)["satisfied"] is (EXIT_CODES[demand] == 0)
 
 
-def test_the_first_tuning_example_finds_a_good_configuration(root, tmp_path):
-    script = root / "examples" / "tune" / "first.py"
+TUNE_EXAMPLES = {
+    "class_api.py": r"best loss .* with \{'rate': 0\.4\}\nits newest checkpoint: .*checkpoint_00000\d\n"
+    r"trials that failed for good: 0\n$",
+    "custom_callback.py": r"(?s)train_\w+_00000: loss 2\.5000 at step 1\n.*: loss 0\.1000 at step 5\n"
+    r"train_\w+_00004: failed\nthe end, after 5 trials\n$",
+    "early_stopping.py": r"every epoch +best loss 0\.115 after 1080 epochs\n"
+    r"ASHA +best loss 0\.1\d\d after \d{3} epochs\n$",
+    "first.py": r"(?s)best loss 0\.\d+ with .*files of the best trial: .*\n$",
+    "optuna_multi_objective.py": r"^\d+ of 60 configurations are beaten by no other:\n"
+    r"(  accuracy 0\.\d+ .*\n)+$",
+    "quickstart.py": r"(?s)Best accuracy on held-out digits: 0\.9\d\d\n.*Picture: .*results\.png\n",
+    "resume_after_kill.py": r"8 trials, each of the 20 results there once: yes\n$",
+}
+
+
+def test_every_tuning_example_is_run_here(root):
+    assert {path.name for path in (root / "examples" / "tune").iterdir() if path.suffix == ".py"} == set(
+        TUNE_EXAMPLES
+    )
+
+
+@pytest.mark.parametrize("name", TUNE_EXAMPLES)
+def test_the_tuning_example_prints_what_it_promises(root, tmp_path, name):
     done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(root / "examples" / "tune" / name), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("best loss ")
+    assert re.search(TUNE_EXAMPLES[name], done.stdout), done.stdout
+
+
+def test_the_first_tuning_example_keeps_one_checkpoint_of_each_trial(root, tmp_path):
+    script = root / "examples" / "tune" / "first.py"
+    subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, timeout=60, check=True)
     kept = [
         len(list(trial.glob("checkpoint_*"))) for trial in (tmp_path / "first").iterdir() if trial.is_dir()
     ]

@@ -1,0 +1,54 @@
+"""Two goals at once with Optuna: accuracy up, latency down. Prints the configurations nothing else beats.
+
+python examples/tune/optuna_multi_objective.py [DIRECTORY]     (needs optuna: pip install "muster[optuna]")
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+
+from muster import tune
+from muster.tune.search.optuna import OptunaSearch
+
+
+def train(config: dict) -> dict:
+    """A model that gets better and slower as it grows; past some size it only gets slower."""
+    size = config["width"] * config["depth"]
+    return {
+        "accuracy": 1 - 1 / (1 + size / 50) - 0.02 * (config["dropout"] - 0.3) ** 2,
+        "latency_ms": 0.2 * config["depth"] + size / 40,
+    }
+
+
+def is_beaten(one: dict, by: dict) -> bool:
+    better = by["accuracy"] > one["accuracy"] or by["latency_ms"] < one["latency_ms"]
+    return by["accuracy"] >= one["accuracy"] and by["latency_ms"] <= one["latency_ms"] and better
+
+
+def main() -> None:
+    storage = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="muster-")
+    tuner = tune.Tuner(
+        train,
+        param_space={
+            "width": tune.randint(8, 257),
+            "depth": tune.randint(1, 9),
+            "dropout": tune.uniform(0.0, 0.6),
+        },
+        tune_config=tune.TuneConfig(
+            search_alg=OptunaSearch(metric=["accuracy", "latency_ms"], mode=["max", "min"], seed=0),
+            num_samples=60,
+            max_concurrent_trials=2,
+        ),
+        run_config=tune.RunConfig(name="two-goals", storage_path=storage, verbose=0),
+    )
+    metrics = [result.metrics for result in tuner.fit()]
+    front = [one for one in metrics if not any(is_beaten(one, other) for other in metrics)]
+    print(f"{len(front)} of {len(metrics)} configurations are beaten by no other:")
+    for each in sorted(front, key=lambda one: one["latency_ms"]):
+        chosen = {key: each["config"][key] for key in ("width", "depth")}
+        print(f"  accuracy {each['accuracy']:.3f}   latency {each['latency_ms']:5.1f} ms   {chosen}")
+
+
+if __name__ == "__main__":
+    main()
