@@ -14,7 +14,7 @@ from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16  # what a pipe holds; more would be mapped and unmapped for every read
 ProcessKey = tuple[str, PlacementGroupFactory, tuple[str, ...]]
 
 

@@ -16,7 +16,7 @@ from muster.engines.local import surroundings
 from muster.engines.local.pipe import Frame, FrameReader, Kind, frame, pack
 from muster.engines.local.zygote import BOOT
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16
 
 
 class Nursery:
