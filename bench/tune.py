@@ -214,10 +214,10 @@ def optuna(lab: Lab) -> dict[str, float]:
 
 
 CASES = {
-    "import": tune_start.imports,
-    "first_result": tune_start.first_result,
     "trials": trials,
     "results": results,
+    "import": tune_start.imports,
+    "first_result": tune_start.first_result,
     "growth": growth,
     "restore": restore,
     "optuna": optuna,

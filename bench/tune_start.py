@@ -47,7 +47,7 @@ def first_result(lab: Lab) -> dict[str, float]:
     mine = Side("ours", lambda: first_result_s("muster", lab.storage()), lab.size(9, 3))
     theirs = Side("Ray Tune", lambda: first_result_s("ray", lab.storage()), lab.size(3, 1))
     sides = [mine, theirs] if lab.with_ray else [mine]
-    for side in sides:
+    for side in [mine] if lab.options.quick else sides:
         table.progress(f"tune: first result: {side.name}, once before it counts")
         side.once()
     in_turns("first result", *sides)
