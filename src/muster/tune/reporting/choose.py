@@ -62,7 +62,7 @@ def can_redraw(stream: TextIO, environment: Mapping[str, str]) -> bool:
         stream.fileno()
     except (AttributeError, OSError, ValueError):
         return False
-    return is_terminal and environment.get("TERM", "dumb").lower() not in ("dumb", "unknown")
+    return is_terminal and environment.get("TERM", "").lower() not in ("", "dumb", "unknown")
 
 
 def _driven(run_config: RunConfig, clock: Clock, environment: Mapping[str, str], notebook: bool) -> Reporter:

@@ -121,8 +121,6 @@ class LiveView:
         )
         if not shown:
             line = Text("starting", style="dim")
-        if picture.per_second is not None:
-            line.append(f"  {rate(picture.per_second)}", style="dim")
         return line
 
     def _resources(self, picture: Picture) -> Text:
@@ -134,6 +132,8 @@ class LiveView:
         ]
         if used.get("memory"):
             parts.append(f"memory {_gib(used['memory'])}/{_gib(capacity.get('memory', 0))} GiB")
+        if picture.per_second is not None:
+            parts.append(rate(picture.per_second))
         return Text("  ".join(parts), style="dim")
 
     def _best(self, picture: Picture, width: int) -> list[Text]:
@@ -151,7 +151,7 @@ class LiveView:
         """Running trials first, then the best, then the latest, as many as there is room for."""
         best = [each.trial for each in picture.best]
         others = [trial for trial in (*best, *picture.recent[:RECENT_ROWS]) if trial.status != "RUNNING"]
-        running = picture.running[: max(room - 2 - len(others), (room - 2) // 2)]
+        running = picture.running[: max(1, room - 2 - len(others), (room - 2) // 2)]
         trials = list(dict.fromkeys([*running, *best, *others]))
         if room < 3 or not trials:
             return []

@@ -105,16 +105,16 @@ class OutputTap:
         return data or None
 
     def _take(self, data: bytes) -> None:
-        data, end, after = data.partition(_END)
-        ends = bool(end)
-        whole, _, rest = (self._rest + data).rpartition(b"\n")
-        if (not data or ends) and b"\r" not in rest:
-            whole, rest = (whole + b"\n" + rest if whole else rest), b""
-        self._rest = rest[-_CHUNK:]
-        if whole:
+        body, end, after = (self._rest + data).partition(_END)
+        whole, newline, self._rest = body.rpartition(b"\n")
+        if newline:
             self._tell(whole)
-        if ends:
-            self._rest += after
+        # A line without an end may be a question; one with `\r` is a progress bar that goes on.
+        if self._rest and (end or (not data and b"\r" not in self._rest) or len(self._rest) > _CHUNK):
+            self._tell(self._rest)
+            self._rest = b""
+        if end:
+            self._rest = after
             self._drained.set()
 
     def _tell(self, whole: bytes) -> None:

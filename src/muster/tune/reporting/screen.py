@@ -13,7 +13,7 @@ from muster.base.clock import Clock
 from muster.tune.reporting.output_tap import OutputTap
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleDimensions, RenderableType
     from rich.live import Live
 
 
@@ -132,7 +132,7 @@ class Screen:
                 self._console.print(Text("\n").join(Text.from_ansi(line) for line in lines), soft_wrap=True)
 
 
-def _dimensions(size: tuple[int, int]):  # type: ignore[no-untyped-def]  # noqa: ANN202 - rich is imported lazily
+def _dimensions(size: tuple[int, int]) -> ConsoleDimensions:
     from rich.console import ConsoleDimensions
 
     return ConsoleDimensions(*size)

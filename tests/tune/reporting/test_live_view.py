@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from tests.tune.reporting.scene import NOW, finish, move, run_info, start, step, trial
+
+from muster.base.clock import ManualClock
+from muster.trials.events import FailureKind, TrialFailure
+from muster.tune.reporting.live_view import ASCII, LiveView, glyphs_for
+from muster.tune.reporting.watching import WatchingReporter
+
+
+class Watching(WatchingReporter):
+    """Keeps the pictures."""
+
+    def show(self, picture, trials):
+        self.shown = picture
+
+    def conclude(self, picture, trials, *, interrupted):
+        self.shown = picture
+
+
+def lines(parts, width):
+    page = Console(
+        file=io.StringIO(), width=width, height=200, color_system=None, highlight=False, markup=False
+    )
+    for part in parts:
+        page.print(part, soft_wrap=isinstance(part, str))
+    return [line.rstrip() for line in page.file.getvalue().splitlines()]
+
+
+def half_way(**changes):
+    """Twenty trials: six finished, one failed, two running."""
+    clock = ManualClock(NOW)
+    reporter = Watching(clock=clock, period_s=0.25)
+    reporter.begin(run_info(directory="/home/me/results/try", **changes))
+    trials = [trial(n, "PENDING", loss=1 / (n + 1)) for n in range(9)]
+    trials += [trial(n, "PENDING") for n in range(9, 20)]
+    step(reporter, trials)
+    for each in trials[:9]:
+        start(reporter, trials, each)
+    for each in trials[:6]:
+        finish(reporter, trials, each)
+    failed = trials[6]
+    failed.num_failures, failed.error_filename = 1, "error.txt"
+    failure = TrialFailure(kind=FailureKind.USER_ERROR, message="Traceback\nValueError: boom")
+    reporter.on_trial_failure(iteration=0, trials=trials, trial=failed, failure=failure)
+    reporter.on_trial_error(iteration=0, trials=trials, trial=move(failed, "ERROR"))
+    clock.advance(10)
+    step(reporter, trials)
+    return reporter.shown, trials
+
+
+def test_the_view_shows_progress_the_best_trials_and_failures():
+    picture, _ = half_way()
+    assert lines([LiveView(home="/home/me").draw(picture, (100, 40))], 100) == [
+        "",
+        "try  BasicVariantGenerator · FIFOScheduler",
+        "~/results/try",
+        "",
+        "━━━━━━──────────────────────────────────────────  7/50  14%  10s  1min 1s left",
+        "2 RUNNING · 6 TERMINATED · 11 PENDING · 1 ERROR",
+        "CPU 2/2  42 trials/min",
+        "",
+        "★ loss 0.11111  a1a89_00008  x=2 k=2",
+        "",
+        "  trial            status         x  k  iter  time (s)     loss",
+        "  obj_a1a89_00007  RUNNING     1.75  1     3       1.5    0.125",
+        "★ obj_a1a89_00008  RUNNING        2  2     3       1.5  0.11111",
+        "  obj_a1a89_00005  TERMINATED  1.25  2     3       1.5  0.16667",
+        "  obj_a1a89_00004  TERMINATED     1  1     3       1.5      0.2",
+        "  obj_a1a89_00003  TERMINATED  0.75  0     3       1.5     0.25",
+        "  obj_a1a89_00006  ERROR        1.5  0     3       1.5  0.14286",
+        "  obj_a1a89_00002  TERMINATED   0.5  2     3       1.5  0.33333",
+        "",
+        "✗ obj_a1a89_00006: ValueError: boom",
+        "  /results/try/trial_6/error.txt",
+    ]
+
+
+def test_sixty_columns_lose_columns_and_not_their_meaning():
+    picture, _ = half_way()
+    shown = lines([LiveView().draw(picture, (60, 40))], 60)
+    assert max(map(len, shown)) <= 60
+    assert shown[4:6] == [
+        "━━──────────────  7/50  14%  10s  1min 1s left",
+        "2 RUNNING · 6 TERMINATED · 11 PENDING · 1 ERROR",
+    ]
+    assert shown[10] == "  trial            status         x  k  iter     loss"
+
+
+def test_a_low_window_keeps_the_head():
+    picture, _ = half_way()
+    shown = lines([LiveView().draw(picture, (100, 12))], 100)
+    assert len(shown) == 12
+    assert not any("trial            status" in line for line in shown)
+    shown = lines([LiveView().draw(picture, (100, 17))], 100)
+    assert len(shown) <= 17
+    assert next(line.split()[:2] for line in shown if "obj_" in line) == ["obj_a1a89_00007", "RUNNING"]
+
+
+def test_a_terminal_without_box_lines_gets_ascii():
+    picture, _ = half_way()
+    shown = "\n".join(lines([LiveView(glyphs_for("ascii")).draw(picture, (100, 40))], 100))
+    assert shown.isascii()
+    assert shown.splitlines()[4].startswith("######------")
+    assert glyphs_for("ascii") is ASCII
+
+
+def test_columns_do_not_shrink_while_numbers_change():
+    picture, trials = half_way()
+    view = LiveView()
+    before = lines([view.draw(picture, (100, 40))], 100)[10]
+    for each in trials[:9]:
+        each.last_result["loss"] = 1
+    assert lines([view.draw(picture, (100, 40))], 100)[10] == before
+
+
+def test_without_a_total_there_is_a_count_and_no_bar():
+    picture, _ = half_way(total=None, time_budget_s=70.0)
+    assert lines([LiveView().draw(picture, (100, 40))], 100)[4] == "7 trials finished  10s  1min 0s left"
+
+
+def test_the_end_stays_on_the_terminal():
+    picture, trials = half_way()
+    shown = lines(
+        LiveView(home="/home/me").conclusion(picture, trials[:7], (100, 40), interrupted=False), 100
+    )
+    assert shown[6] == "  trial            status         x  k  iter  time (s)     loss"
+    assert [line.split()[-1] for line in shown[7:14]] == [
+        "0.16667",
+        "0.2",
+        "0.25",
+        "0.33333",
+        "0.5",
+        "1",
+        "0.14286",
+    ]
+    assert shown[14:] == [
+        "",
+        "Number of errored trials: 1",
+        "  obj_a1a89_00006  /results/try/trial_6/error.txt",
+        "",
+        "Best trial: obj_a1a89_00008 with loss=0.11111",
+        "  parameters: {'x': 2.0, 'k': 2}",
+        "Results: ~/results/try",
+        "  look at them:  muster tune show ~/results/try",
+    ]
+
+
+def test_a_run_that_was_stopped_leaves_out_what_was_not_tried_and_says_how_to_go_on():
+    picture, trials = half_way()
+    shown = lines(LiveView().conclusion(picture, trials, (100, 40), interrupted=True), 100)
+    assert not any("a1a89_00019" in line for line in shown)
+    assert shown[-3:] == [
+        "Stopped before the end: 7 of 50 trials are done, and all is saved. To go on:",
+        "  in a shell:  muster tune resume /home/me/results/try",
+        "  in Python:   tune.Tuner.restore('/home/me/results/try', obj).fit()",
+    ]

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import re
+
+from tests.tune.reporting.scene import NOW, finish, run_info, start, step, trial
+
+from muster.base.clock import ManualClock
+from muster.tune.reporting.notebook import REFRESH_S, NotebookReporter
+
+
+def begun(**changes):
+    pages, clock = [], ManualClock(NOW)
+    reporter = NotebookReporter(clock=clock, output=lambda: pages.append)
+    reporter.begin(run_info(total=4, **changes))
+    return reporter, pages, clock
+
+
+def words(html):
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html)).strip()
+
+
+def test_one_block_is_updated_in_place_and_not_too_often():
+    reporter, pages, clock = begun()
+    trials = [trial(n, "PENDING", loss=1.0 - n / 4) for n in range(4)]
+    assert len(pages) == 1
+    step(reporter, trials)
+    for each in trials[:2]:
+        start(reporter, trials, each)
+        finish(reporter, trials, each)
+        step(reporter, trials)
+    assert len(pages) == 2
+    clock.advance(REFRESH_S)
+    step(reporter, trials)
+    assert len(pages) == 3
+    assert words(pages[-1]) == (
+        "try BasicVariantGenerator · FIFOScheduler /results/try "
+        "2/4 · 0s, 0s left 2 TERMINATED · 2 PENDING "
+        "Logical resource usage: 2.0/2 CPUs, 0/0 GPUs "
+        "★ loss 0.75 a1a89_00001 x=0.25, k=1 "
+        "Trial name status x k iter total time (s) loss "
+        "obj_a1a89_00000 TERMINATED 0 0 3 1.5 1 "
+        "obj_a1a89_00001 TERMINATED 0.25 1 3 1.5 0.75 "
+        "obj_a1a89_00002 PENDING 0.5 2 3 1.5 0.5 "
+        "obj_a1a89_00003 PENDING 0.75 0 3 1.5 0.25"
+    )
+
+
+def test_what_users_wrote_is_escaped():
+    reporter, pages, _ = begun(name="<script>alert(1)</script>")
+    reporter.note("<i>")
+    each = trial(0, "ERROR", loss=1.0, failures=1)
+    each.custom_trial_name = "<b>bold</b>"
+    reporter.end(interrupted=False, trials=[each])
+    assert "<script" not in pages[-1]
+    assert "<b>bold" not in pages[-1]
+    assert "&lt;i&gt;" in pages[-1]
+    assert "/results/try/trial_0/error.txt" in pages[-1]
+
+
+def test_a_stopped_run_says_how_to_go_on():
+    reporter, pages, _ = begun()
+    reporter.end(interrupted=True, trials=[trial(0, loss=1.0)])
+    assert "muster tune resume /results/try" in pages[-1]

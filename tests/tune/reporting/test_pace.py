@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from muster.tune.reporting.pace import Pace, Speed
+
+
+def test_a_cheap_picture_comes_once_per_period():
+    pace = Pace(0.25)
+    assert pace.due == float("-inf")
+    pace.showed(10.0, 10.001)
+    assert pace.due == 10.25
+
+
+def test_an_expensive_picture_comes_so_rarely_that_it_takes_two_percent_of_the_time():
+    pace = Pace(0.25)
+    pace.showed(10.0, 10.1)
+    assert pace.due == pytest.approx(15.0)
+
+
+def test_nothing_finished_means_no_speed_and_no_end():
+    speed = Speed(0.0, 0)
+    speed.sample(10.0, 0)
+    assert (speed.per_second(), speed.eta_s(10, None)) == (None, None)
+
+
+def test_few_trials_give_the_speed_since_the_start():
+    speed = Speed(0.0, 0)
+    for at in range(1, 101):
+        speed.sample(float(at), 2 if at >= 50 else 0)
+    assert speed.per_second() == 2 / 100
+    assert speed.eta_s(4, None) == 100.0
+
+
+def test_many_trials_give_the_speed_of_late():
+    speed = Speed(0.0, 0)
+    for at in range(1, 101):
+        speed.sample(float(at), max(0, (at - 50) * 10))
+    assert speed.per_second() == 10.0
+    assert speed.eta_s(1000, None) == 50.0
+
+
+def test_restored_trials_do_not_count_as_fast():
+    speed = Speed(100.0, 1000)
+    speed.sample(110.0, 1010)
+    assert speed.per_second() == 1.0
+
+
+def test_a_time_budget_that_ends_sooner_is_the_end():
+    speed = Speed(0.0, 0)
+    speed.sample(10.0, 10)
+    assert [speed.eta_s(100, left) for left in (30.0, 300.0, -1.0)] == [30.0, 90.0, 0.0]
+    assert speed.eta_s(None, 30.0) == 30.0
+    assert speed.eta_s(None, None) is None

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import pytest
+from tests.tune.reporting.scene import move, trial
+
+from muster.tune.reporting.tally import KEPT_BEST, KEPT_FAILURES, Tally, last_line, lookup
+
+NAN = float("nan")
+
+
+def finished(tally, *trials):
+    for each in trials:
+        tally.started(each)
+        tally.completed(each)
+
+
+def test_counts_follow_the_events():
+    tally = Tally("loss", "min")
+    trials = [trial(n, "PENDING") for n in range(6)]
+    for each in trials[:4]:
+        tally.started(move(each, "RUNNING"))
+    tally.completed(move(trials[0], "TERMINATED"))
+    tally.failed(move(trials[1], "ERROR"))
+    tally.recovered(move(trials[2], "PENDING"))
+    tally.settle()
+    assert tally.counts(len(trials)) == {
+        "RUNNING": 1,
+        "TERMINATED": 1,
+        "PAUSED": 0,
+        "PENDING": 3,
+        "ERROR": 1,
+    }
+
+
+def test_a_pause_of_which_nobody_told_is_seen_and_ends_with_the_next_start():
+    tally = Tally("loss", "min")
+    each = trial(0, "RUNNING", loss=1.0)
+    tally.started(each)
+    move(each, "PAUSED")
+    tally.settle()
+    assert (list(tally.running), list(tally.paused)) == ([], [each.trial_id])
+    assert [scored.trial for scored in tally.ranked(5)] == [each]
+    tally.started(move(each, "RUNNING"))
+    assert (list(tally.running), list(tally.paused)) == ([each.trial_id], [])
+    assert [scored.trial for scored in tally.ranked(5)] == [each]
+    tally.completed(move(each, "TERMINATED"))
+    assert [scored.trial for scored in tally.ranked(5)] == [each]
+    assert tally.counts(1)["TERMINATED"] == 1
+
+
+def test_a_paused_trial_that_is_stopped_counts_once():
+    tally = Tally("loss", "min")
+    each = trial(0, "PAUSED", loss=1.0)
+    tally.reset([each])
+    tally.completed(move(each, "TERMINATED"))
+    assert [scored.trial for scored in tally.ranked(5)] == [each]
+    assert tally.counts(1) == {"RUNNING": 0, "TERMINATED": 1, "PAUSED": 0, "PENDING": 0, "ERROR": 0}
+
+
+@pytest.mark.parametrize(("mode", "best"), [("min", [2, 0, 3]), ("max", [3, 0, 2])])
+def test_nan_is_never_the_best_and_zero_may_be_c207(mode, best):
+    tally = Tally("loss", mode)
+    trials = [trial(n, loss=loss) for n, loss in enumerate([0.5, NAN, 0.0, 3])] + [trial(4)]
+    finished(tally, *trials)
+    assert [scored.trial for scored in tally.ranked(5)] == [trials[n] for n in best]
+
+
+def test_only_nan_means_no_best():
+    tally = Tally("loss", "min")
+    finished(tally, trial(0, loss=NAN))
+    assert tally.ranked(5) == []
+
+
+def test_the_earlier_of_two_equal_trials_is_the_better_one():
+    tally = Tally("loss", "min")
+    trials = [trial(n, loss=1.0) for n in range(3)]
+    finished(tally, *trials)
+    assert [scored.trial for scored in tally.ranked(2)] == trials[:2]
+
+
+def test_a_running_trial_can_be_the_best_and_lose_that_again():
+    tally = Tally("loss", "min")
+    done, running = trial(0, loss=1.0), trial(1, "RUNNING", loss=0.5)
+    finished(tally, done)
+    tally.started(running)
+    assert [scored.trial for scored in tally.ranked(1)] == [running]
+    running.last_result = {"loss": 2.0}
+    assert [scored.trial for scored in tally.ranked(1)] == [done]
+    assert tally.value(tally.ranked(1)[0]) == 1.0
+
+
+def test_what_is_kept_does_not_grow_with_the_number_of_trials():
+    tally = Tally("loss", "max")
+    for number in range(2000):
+        each = trial(number, loss=float(number % 997), failures=1)
+        tally.started(each)
+        tally.noted_failure(each, "boom")
+        tally.completed(each)
+    assert len(tally.best) == KEPT_BEST
+    assert len(tally.failures) == KEPT_FAILURES
+    assert tally.running == {}
+    assert [tally.value(scored) for scored in tally.ranked(3)] == [996.0, 996.0, 995.0]
+
+
+def test_restored_trials_are_counted_once():
+    tally = Tally("loss", "min")
+    trials = [trial(0, loss=1.0), trial(1, "ERROR"), trial(2, "PAUSED", loss=0.5), trial(3, "PENDING")]
+    tally.started(trials[0])
+    tally.completed(trials[0])
+    tally.reset(trials)
+    assert tally.counts(4) == {"RUNNING": 0, "TERMINATED": 1, "PAUSED": 1, "PENDING": 1, "ERROR": 1}
+    assert [scored.trial for scored in tally.ranked(5)] == [trials[2], trials[0]]
+    assert list(tally.failures) == [trials[1].trial_id]
+
+
+def test_without_a_metric_nothing_is_best():
+    tally = Tally()
+    finished(tally, trial(0, loss=1.0))
+    assert tally.ranked(5) == []
+
+
+def test_values_are_found_by_flat_key():
+    values = {"a": {"b": 1, "c": [5, {"d": 6}]}, "x/y": 2}
+    keys = ("a/b", "a/c/0", "a/c/1/d", "x/y", "a/z", "a/c/9", "a/b/c", "no")
+    assert [lookup(values, key) for key in keys] == [1, 5, 6, 2, None, None, None, None]
+
+
+def test_the_last_line_of_a_traceback_says_what_happened():
+    assert last_line("Traceback:\n  File x\nValueError: boom\n\n") == "ValueError: boom"
+    assert last_line("") == ""
