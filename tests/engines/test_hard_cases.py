@@ -17,7 +17,7 @@ from muster.engines.local.engine import LocalEngine, LocalOptions
 from muster.session import Checkpoint, get_checkpoint, report
 from muster.testing.engine_fixture import Driver
 from muster.testing.engine_hard import is_gone
-from muster.testing.trainables import counts, prints_much, waits
+from muster.testing.trainables import Steps, counts, prints_much, waits
 from muster.trials.events import FailureKind, TrialStarted
 
 
@@ -308,3 +308,26 @@ def test_a_rehearsal_leaves_nothing_behind(opened):
     seen = {key: driver.results("a", key) for key in ("mine", "iteration")}
     assert seen == {"mine": ["a"], "iteration": [0]}
     assert driver.results("a", "descriptors")[0] <= 6  # 0, 1, 2, two pipes, and the listing itself
+
+
+class Busy(Steps):
+    pass
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_config_may_ask_how_busy_the_machine_is(opened, reuse):
+    driver = opened(counts, Busy)
+    config = {"steps": 2, "log_sys_usage": True}
+    driver.start("a", "counts", config, may_reuse=reuse)
+    driver.to_exit("a")
+    driver.start("plain", "counts", {"steps": 1}, may_reuse=reuse)
+    driver.to_exit("plain")
+    driver.start("class", "Busy", config)
+    measured = [*driver.results("a", "perf"), driver.to_report("class").result["perf"]]
+    assert len(measured) == 3
+    for perf in measured:
+        assert {"cpu_util_percent", "ram_util_percent"} <= set(perf)
+        assert all(0.0 <= value <= 100.0 for value in perf.values())
+    assert driver.results("plain", "perf") == [None]
+    started = [event.reused for event in driver.events if isinstance(event, TrialStarted)]
+    assert started == [False, reuse, False]  # the monitor's thread does not stand in the way

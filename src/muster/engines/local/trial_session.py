@@ -17,6 +17,7 @@ from muster.session.checkpoint import Checkpoint
 from muster.session.context import TuneContext
 from muster.session.progress import Progress, Stamp
 from muster.session.publish import checkpoint_name, publish_copy, publish_staged, staging_path
+from muster.session.usage import RESULT_KEY, UsageMonitor
 from muster.trials.bundles import PlacementGroupFactory
 
 # How many forks led to this process: a session is of the process that made it, not of its forks. (Asking the
@@ -56,6 +57,7 @@ class TrialSession:
         self.on_save: Callable[[], Saved] = self._save_of_function
         self.on_result: Callable[[Mapping[str, Any], Stamp, float], None] | None = None
         self._last_report_saved: int | None = None
+        self._usage: UsageMonitor | None = None
         self._checkpoint = Checkpoint(order.checkpoint_path) if order.checkpoint_path else None
         if order.checkpoint_path:
             self.progress.resume(order.checkpoint_metrics or {})
@@ -78,6 +80,15 @@ class TrialSession:
     def get_checkpoint(self) -> Checkpoint | None:
         return self._checkpoint
 
+    def watch_usage(self) -> None:
+        """Say in every result how busy the machine is."""
+        self._usage = UsageMonitor()
+
+    def end(self) -> None:
+        """The trial is over, however it ended."""
+        if self._usage is not None:
+            self._usage.stop()
+
     def begin(self) -> None:
         """The first iteration's time starts now."""
         self._resumed_at = self._clock.monotonic()
@@ -89,6 +100,8 @@ class TrialSession:
         with self._turn:
             if self.stopped:
                 raise TrialStopped
+            if self._usage is not None:
+                metrics = {**metrics, RESULT_KEY: self._usage.take()}
             body = self._sendable(metrics)
             index = None if checkpoint is None else self._publish(checkpoint)
             now = self._clock.now()

@@ -27,6 +27,7 @@ from muster.engines.local.trial_session import TrialSession
 from muster.engines.local.verdict import CodeUnreadable, Verdict, ended, failed, told
 from muster.session.channel import TrialStopped, install, uninstall
 from muster.session.progress import Signature
+from muster.session.usage import wants_usage
 
 Address = tuple[str, str]  # hostname, node_ip
 
@@ -78,6 +79,7 @@ class Worker:
             try:
                 self._run(order, session)
             finally:
+                session.end()
                 uninstall(token)
                 self._move_out()
         except TrialStopped:
@@ -105,6 +107,8 @@ class Worker:
             raise CodeUnreadable(str(error)) from error
         if order.checkpoint_path:
             require_checkpoint(order.checkpoint_path)
+        if wants_usage(config):
+            session.watch_usage()
         if isinstance(trainable, type):
             run = self._instance_for(trainable, config)
             if order.checkpoint_path:

@@ -1,0 +1,69 @@
+"""How busy the machine is while a trial runs: `config["log_sys_usage"] = True` adds it to every result.
+
+Engines start a UsageMonitor for such a trial and add `take()` to its results. Linux needs nothing else, other
+systems psutil. GPUs are asked through pynvml, else nvidia-smi, where there are any.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+PERIOD_S = 0.7
+CONFIG_KEY = "log_sys_usage"
+RESULT_KEY = "perf"  # so results have perf/cpu_util_percent and so on
+
+Sample = Mapping[str, float]
+
+
+def wants_usage(config: Mapping[str, Any]) -> bool:
+    return bool(config.get(CONFIG_KEY))
+
+
+class UsageMonitor:
+    """Samples from a thread of its own until `stop`."""
+
+    def __init__(self, read: Callable[[], Sample] | None = None, period_s: float = PERIOD_S) -> None:
+        if read is None:
+            from muster.session.usage_readers import machine_reader
+
+            read = machine_reader()
+            if read is None:
+                warnings.warn(
+                    f"config[{CONFIG_KEY!r}] is set, but this system says how busy it is only through psutil: "
+                    "pip install 'muster[sysusage]'; results come without it",
+                    stacklevel=2,
+                )
+        self._read = read
+        self._period_s = period_s
+        self._guard = threading.Lock()
+        self._samples: list[Sample] = []
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="muster-usage", daemon=True)
+        if read is not None:
+            self._thread.start()
+
+    def take(self) -> dict[str, float]:
+        """Means since the last call; looks now when there is nothing since then. {} when blind."""
+        with self._guard:
+            samples, self._samples = self._samples, []
+        if not samples and self._read is not None:
+            samples = [self._read()]
+        found: dict[str, list[float]] = {}
+        for sample in samples:
+            for name, value in sample.items():
+                found.setdefault(name, []).append(value)
+        return {name: sum(values) / len(values) for name, values in found.items()}
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(self._period_s)
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._period_s):
+            sample = self._read() if self._read is not None else {}
+            with self._guard:
+                self._samples.append(sample)
