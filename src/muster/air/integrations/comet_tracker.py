@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
@@ -48,6 +49,7 @@ class CometTracker:
     def __init__(self, settings: CometSettings) -> None:
         self._settings = settings
         self._experiments: dict[str, Any] = {}
+        self._said: dict[str, dict[str, Any]] = {}  # what describes a trial, sent when it changes
 
     def start(self, trial: TrialFacts) -> None:
         experiment = self._experiments.get(trial.trial_id)
@@ -58,13 +60,16 @@ class CometTracker:
     def write(self, trial_id: str, rows: list[Row]) -> None:
         experiment = self._experiment(trial_id)
         for result, _ in rows:
-            self._write_one(experiment, flat_row(result), step_of(result))
+            flat = flat_row(result)
+            self._describe(trial_id, experiment, flat)
+            self._write_one(experiment, flat, step_of(result))
 
     def end(self, trial_id: str, failed: bool) -> None:
         experiment = self._experiment(trial_id)
         experiment.log_other("Failed", failed)
         experiment.end()
         self._experiments.pop(trial_id)
+        self._said.pop(trial_id, None)
 
     def checkpoint(self, trial_id: str, path: str) -> None:
         import comet_ml
@@ -89,9 +94,10 @@ class CometTracker:
 
         settings = self._settings
         kind = comet_ml.Experiment if settings.online else comet_ml.OfflineExperiment
-        experiment = kind(**{**_QUIET, **settings.experiment_kwargs})
+        experiment = _beside_others(lambda: kind(**{**_QUIET, **settings.experiment_kwargs}))
         experiment.set_name(trial.name)
-        experiment.add_tags(settings.tags)
+        if settings.tags:
+            experiment.add_tags(settings.tags)
         experiment.log_other("Created from", "muster")
         return experiment
 
@@ -100,17 +106,33 @@ class CometTracker:
             raise LookupError(f"Comet has no experiment for trial {trial_id}")
         return self._experiments[trial_id]
 
+    def _describe(self, trial_id: str, experiment: Any, flat: dict[str, Any]) -> None:  # noqa: ANN401
+        said = self._said.setdefault(trial_id, {})
+        for key in (_SYSTEM | _OTHER) & flat.keys():
+            if said.get(key) != flat[key]:
+                said[key] = flat[key]
+                say = experiment.log_system_info if key in _SYSTEM else experiment.log_other
+                say(key, flat[key])
+
     def _write_one(self, experiment: Any, flat: dict[str, Any], step: int) -> None:  # noqa: ANN401
         metrics: dict[str, Any] = {}
         for key, value in flat.items():
-            if key in _NEVER or value is None:
+            if key in _NEVER or key in _SYSTEM or key in _OTHER:
                 continue
-            if key in _SYSTEM:
-                experiment.log_system_info(key, value)
-            elif key in _OTHER:
-                experiment.log_other(key, value)
-            elif is_number(value):
+            if is_number(value):
                 metrics[key] = plain(value)
             elif isinstance(value, list) and value and all(map(is_number, value)):
                 experiment.log_curve(key, x=list(range(len(value))), y=plain(value), step=step)
         experiment.log_metrics(metrics, step=step)
+
+
+def _beside_others(make: Callable[[], Any]) -> Any:  # noqa: ANN401 - a comet_ml experiment
+    """Comet ends the experiment made before whenever it makes one; trials run side by side, so hide it."""
+    from comet_ml.config import get_global_experiment, set_global_experiment
+
+    users = get_global_experiment()
+    set_global_experiment(None)
+    try:
+        return make()
+    finally:
+        set_global_experiment(users)

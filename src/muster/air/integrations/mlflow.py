@@ -5,7 +5,9 @@ Both import mlflow when it is needed; the callback does so on its own thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from muster.air.integrations.installed import require
@@ -109,13 +111,14 @@ def setup_mlflow(  # noqa: PLR0913, PLR0917 - Ray's signature
     mlflow.set_tracking_uri(tracking_uri or given.get("tracking_uri") or mlflow.get_tracking_uri())
     if uri := registry_uri or given.get("registry_uri"):
         mlflow.set_registry_uri(uri)
-    chosen = _experiment_id(
-        mlflow,
-        experiment_id or given.get("experiment_id"),
-        experiment_name or given.get("experiment_name"),
-        artifact_location or given.get("artifact_location"),
-        create=create_experiment_if_not_exists or bool(given.get("create_experiment_if_not_exists")),
-    )
+    with _one_trial_at_a_time():
+        chosen = _experiment_id(
+            mlflow,
+            experiment_id or given.get("experiment_id"),
+            experiment_name or given.get("experiment_name"),
+            artifact_location or given.get("artifact_location"),
+            create=create_experiment_if_not_exists or bool(given.get("create_experiment_if_not_exists")),
+        )
     _begin_run(mlflow, chosen, run_name or given.get("run_name"), {**given.get("tags", {}), **(tags or {})})
     texts = param_texts(params)
     for first in range(0, len(texts), 100):  # as many as MLflow takes at a time
@@ -128,6 +131,22 @@ def _divided(config: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str
     params = dict(config or {})
     settings = params.pop("mlflow", None)
     return params, dict(settings or {})
+
+
+@contextmanager
+def _one_trial_at_a_time() -> Iterator[None]:
+    """MLflow fails when two processes make its database, or an experiment, at the same moment."""
+    trial_dir = get_context().get_trial_dir()
+    try:
+        import fcntl
+    except ImportError:
+        fcntl = None  # type: ignore[assignment]
+    if trial_dir is None or fcntl is None:
+        yield
+        return
+    with open(Path(trial_dir).parent / ".mlflow.lock", "w", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)  # let go when the file is closed
+        yield
 
 
 def _experiment_id(

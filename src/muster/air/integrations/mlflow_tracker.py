@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from muster.air.integrations.numbers import is_number, step_of
+from muster.air.integrations.reachable import check_reachable
 from muster.trials.results import flatten
 from muster.tune.logger.background import Row
 from muster.tune.logger.table import flat_row
@@ -53,6 +54,8 @@ class MLflowTracker:
         self._configs: dict[str, dict[str, Any]] = {}
 
     def start(self, trial: TrialFacts) -> None:
+        if self._settings.tracking_uri is not None:
+            check_reachable(self._settings.tracking_uri)
         self._configs[trial.trial_id] = trial.config
         if trial.trial_id not in self._runs:
             self._runs[trial.trial_id] = self._found_run(trial) or self._new_run(trial)
