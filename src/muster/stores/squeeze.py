@@ -15,7 +15,8 @@ def squeezed(data: bytes, dictionary: bytes | None = None) -> bytes:
         return _AS_IT_IS + data
     if dictionary is None:
         return _DEFLATED + zlib.compress(data, 1)
-    packer = zlib.compressobj(1, zlib.DEFLATED, -15, 8, zlib.Z_DEFAULT_STRATEGY, dictionary)
+    # A window as long as the dictionary, and small tables: making a large packer takes longer than packing.
+    packer = zlib.compressobj(1, zlib.DEFLATED, -13, 5, zlib.Z_DEFAULT_STRATEGY, dictionary)
     return _WITH_DICTIONARY + packer.compress(data) + packer.flush()
 
 

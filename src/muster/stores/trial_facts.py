@@ -29,6 +29,7 @@ REPORTED_SAVED = 7  # a report with a checkpoint
 UNSAVED = 8  # an answer to a save, without a checkpoint
 FAILED = 9  # an exit with a failure
 ADMITTED, ENDED = 10, 11
+_OF_NUMBERS = frozenset({EXITED, ADMITTED, EXHAUSTED, ENDED})  # nothing of the user's in them
 _ENCODER = msgspec.msgpack.Encoder()
 _BATCH = msgspec.msgpack.Decoder(list[tuple[int, str, Raw]])
 
@@ -65,8 +66,10 @@ class Place:
 def pack(fact: Fact, place: Place) -> StoredFact:
     """Never refuses a user's value: see `trial_values`."""
     kind, body = _PACKERS[type(fact)](fact, place)
+    if kind in _OF_NUMBERS:
+        return StoredFact(kind, getattr(fact, "trial_id", ""), _ENCODER.encode(body), None)
     data, pickles = trial_values.encode(body)
-    return StoredFact(kind, getattr(fact, "trial_id", ""), data, pickles)
+    return StoredFact(kind, fact.trial_id, data, pickles)  # type: ignore[union-attr]  # those without are above
 
 
 def unpack(stored: StoredFact, place: Place, *, trust: bool = False) -> Fact:

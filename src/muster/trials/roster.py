@@ -52,10 +52,20 @@ class Roster:
 
     def _index(self, trial: Trial) -> None:
         key, state = trial.trial_id, trial.state
-        _keep(self.live, key, trial, state not in FINISHED)
-        _keep(self.unarchived, key, trial, state in FINISHED)
-        _keep(self.pending, key, trial, state is TrialState.PENDING)
-        _keep(self.paused, key, trial, state is TrialState.PAUSED)
+        if state is not TrialState.PENDING:
+            self.pending.pop(key, None)
+        else:
+            self.pending.setdefault(key, trial)
+        if state is not TrialState.PAUSED:
+            self.paused.pop(key, None)
+        else:
+            self.paused.setdefault(key, trial)
+        if state not in FINISHED:
+            self.live.setdefault(key, trial)
+            self.unarchived.pop(key, None)
+        else:
+            self.live.pop(key, None)
+            self.unarchived[key] = trial
         if state in HAS_PROCESS:
             if key not in self._held:
                 self._held[key] = size = self.size(trial)
@@ -83,10 +93,3 @@ class Roster:
     @property
     def with_process(self) -> int:
         return len(self._held)
-
-
-def _keep(index: dict[str, Trial], key: str, trial: Trial, belongs: bool) -> None:
-    if belongs:
-        index.setdefault(key, trial)
-    else:
-        index.pop(key, None)

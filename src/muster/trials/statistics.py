@@ -66,7 +66,11 @@ class Statistics:
         rows, self._waiting = self._waiting, []
         if not rows:
             return
-        if any(rows[0].keys() != row.keys() for row in rows):
+        if len(rows) == 1 and not self._kept:  # most trials report once
+            self._kept = {
+                name: value for name, value in _numbers_of(rows[0]).items() if name not in DEBUG_METRICS
+            }
+        elif any(rows[0].keys() != row.keys() for row in rows):
             for row in rows:
                 self._fold_alike([row])
         else:
