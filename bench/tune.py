@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from bench import table, tune_pipe, tune_start
+from bench import table, tune_bare, tune_start
 from bench.options import Options
 from bench.ours import tune as ours
 from bench.peer import tune as peer
@@ -25,13 +25,15 @@ def run(options: Options) -> dict[str, float]:
     return figures
 
 
-def compare(lab: Lab, name: str, mine: tuple[Job, int], theirs: tuple[Job, int]) -> tuple[Side, Side]:
-    """Both sides on a job each, so many times; Ray only if it takes part."""
+def compare(
+    lab: Lab, name: str, mine: tuple[Job, int], theirs: tuple[Job, int], *others: Side
+) -> tuple[Side, Side]:
+    """Both sides on a job each, so many times; Ray only if it takes part; others in between."""
     (my_job, my_repeats), (their_job, their_repeats) = mine, theirs
     us = Side("ours", lambda: lab.ours(ours.fit, my_job, lab.storage()), my_repeats)
     them = Side("Ray Tune", lambda: lab.ray(peer.fit, their_job, lab.storage()), their_repeats)
     lab.ours(ours.fit, Job(trials=2), lab.storage())
-    in_turns(name, *([us, them] if lab.with_ray else [us]))
+    in_turns(name, us, *others, *([them] if lab.with_ray else []))
     return us, them
 
 
@@ -67,6 +69,7 @@ def trials(lab: Lab) -> dict[str, float]:
     """Trivial trials, one report each, a process each or processes used again."""
     figures: dict[str, float] = {}
     rows = []
+    files = Side("bare files", lambda: tune_bare.files_s(lab.size(500, 100), lab.storage()), lab.size(5, 3))
     for name, reuse, mine, theirs in (
         ("reuse", True, (lab.size(2000, 400), lab.size(5, 3)), (lab.size(300, 40), lab.size(3, 1))),
         ("noreuse", False, (lab.size(500, 100), lab.size(5, 3)), (lab.size(8, 3), lab.size(3, 1))),
@@ -76,11 +79,14 @@ def trials(lab: Lab) -> dict[str, float]:
             f"trials, {name}",
             (Job(mine[0], reuse=reuse), mine[1]),
             (Job(theirs[0], reuse=reuse), theirs[1]),
+            *([files] if reuse else []),
         )
         figures |= rate_figures("trials", name, us, them)
         title = f"{mine[0]} trials (Ray: {theirs[0]}), reuse_actors={reuse}"
         rows.append(rate_row(title, "trials", name, us, figures))
     table.show("tune: trivial trials, loggers on", ROW, rows)
+    figures["files_ms_per_trial"] = 1000 * files.median()
+    table.note(f"a directory with five small files alone takes {figures['files_ms_per_trial']:.3f} ms here")
     return figures
 
 
@@ -88,11 +94,8 @@ def results(lab: Lab) -> dict[str, float]:
     """Reports of one trial and of sixteen at once; and the pipe that no report can beat."""
     one = Job(trials=1, reports=lab.size(10_000, 2000))
     rounds = lab.size(20_000, 5000)
-    pipe = Side("a pipe", lambda: tune_pipe.round_trips_per_s(rounds), lab.size(5, 3))
-    us = Side("ours", lambda: lab.ours(ours.fit, one, lab.storage()), lab.size(7, 3))
-    them = Side("Ray Tune", lambda: lab.ray(peer.fit, one, lab.storage()), lab.size(3, 1))
-    lab.ours(ours.fit, Job(trials=2), lab.storage())
-    in_turns("results, one trial", *([us, pipe, them] if lab.with_ray else [us, pipe]))
+    pipe = Side("a pipe", lambda: tune_bare.round_trips_per_s(rounds), lab.size(5, 3))
+    us, them = compare(lab, "results, one trial", (one, lab.size(7, 3)), (one, lab.size(3, 1)), pipe)
     figures = rate_figures("results", "one", us, them)
     figures["pipe_round_trips_per_s"] = pipe.median()
     figures["results_over_pipe"] = figures["results_per_s.one"] / pipe.median()

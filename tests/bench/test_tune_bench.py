@@ -10,7 +10,7 @@ from bench.tune_job import Job
 from bench.tune_lab import Lab, Side, in_turns
 
 from bench import __main__ as cli
-from bench import tune_job, tune_lab, tune_pipe, tune_start
+from bench import tune_bare, tune_job, tune_lab, tune_start
 from muster import tune
 
 TINY = 12
@@ -30,7 +30,11 @@ def figures_of(capsys, case: str) -> dict[str, float]:
 
 
 def test_trials_and_results_without_ray_give_our_rates_and_the_pipes(capsys, tiny):
-    assert sorted(figures_of(capsys, "trials")) == ["trials_per_s.noreuse", "trials_per_s.reuse"]
+    assert sorted(figures_of(capsys, "trials")) == [
+        "files_ms_per_trial",
+        "trials_per_s.noreuse",
+        "trials_per_s.reuse",
+    ]
     assert sorted(figures_of(capsys, "results")) == [
         "pipe_round_trips_per_s",
         "results_over_pipe",
@@ -111,5 +115,10 @@ def test_without_rays_loggers_the_comparison_is_refused(monkeypatch, capsys):
         lab.ray(tune_lab.peer.stop)
 
 
+def test_bare_files_are_a_directory_with_five_files_for_each_trial(tmp_path):
+    assert 0.0 < tune_bare.files_s(2, str(tmp_path)) < 10.0
+    assert [len(list(place.iterdir())) for place in tmp_path.iterdir()] == [5, 5]
+
+
 def test_a_pipe_goes_there_and_back_more_than_once_a_millisecond_or_so():
-    assert tune_pipe.round_trips_per_s(200) > 100
+    assert tune_bare.round_trips_per_s(200) > 100
