@@ -33,7 +33,7 @@ def template_of(
     more = dict(overrides or {})
     given = more.pop("resources_per_trial", None)
     return TrialTemplate(
-        trainable_name=trainable_name(trainable),
+        trainable_name=more.pop("trainable_name", None) or trainable_name(trainable),
         param_space=param_space,
         num_samples=tune.num_samples,
         resources=trial_resources(trainable, given),

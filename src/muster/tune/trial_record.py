@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from muster.session.checkpoint import Checkpoint
 from muster.trials.checkpoints import best_checkpoints
-from muster.trials.model import CheckpointRef, Trial
+from muster.trials.model import TRAINING_ITERATION, CheckpointRef, Trial
 from muster.trials.results import flatten, note_result
+from muster.trials.statistics import Statistics
 from muster.tune.frames import Row
 from muster.tune.result_files import Scored, TrialFolder
 
@@ -35,7 +36,7 @@ class TrialRecord:
     config: dict[str, Any] = field(default_factory=dict)
     evaluated_params: dict[str, Any] = field(default_factory=dict)
     last_result: dict[str, Any] = field(default_factory=dict)
-    analysed: MetricAnalysis | None = None  # None: from the log
+    analysed: MetricAnalysis | Statistics | None = None  # None: from the log
     newest: CheckpointRef | None = None
     retained: tuple[CheckpointRef, ...] | None = None  # worst first; None: those on disk
     pickled_error: bytes | None = None  # None: the one in its directory
@@ -66,6 +67,8 @@ class TrialRecord:
         """`max, min, avg, last, last-5-avg, last-10-avg` of every flat metric."""
         if self.analysed is None:
             self.analysed = analysis_of(self.rows_if_any())
+        elif isinstance(self.analysed, Statistics):  # for the few trials that are looked at
+            self.analysed = self.analysed.analysis()
         return self.analysed
 
     @property
@@ -131,8 +134,8 @@ def _of_trial(trial: Trial, path: str, filesystem: Any) -> TrialRecord:  # noqa:
         experiment_tag=trial.experiment_tag,
         config=trial.config,
         evaluated_params=trial.evaluated_params,
-        last_result=_tagged(trial.last_result, trial.experiment_tag),
-        analysed=trial.metric_analysis,
+        last_result=_completed(trial.last_result, trial),
+        analysed=trial.statistics,
         newest=trial.checkpoint,
         retained=best_checkpoints(trial.checkpoints, trial.checkpoint_policy),
         filesystem=filesystem,
@@ -149,7 +152,7 @@ def _of_summary(summary: TrialSummary, path: str, filesystem: Any) -> TrialRecor
         experiment_tag=summary.experiment_tag,
         config=dict(summary.config),
         evaluated_params=dict(summary.evaluated_params),
-        last_result=_tagged(dict(summary.result) or {"trial_id": summary.trial_id}, summary.experiment_tag),
+        last_result=_completed(dict(summary.result) or {"trial_id": summary.trial_id}, summary),
         newest=summary.checkpoint,
         pickled_error=None if failure is None else failure.exception,
         error_text="" if failure is None else failure.traceback or failure.message,
@@ -157,9 +160,12 @@ def _of_summary(summary: TrialSummary, path: str, filesystem: Any) -> TrialRecor
     )
 
 
-def _tagged(result: Mapping[str, Any], tag: str) -> dict[str, Any]:
-    """The last result says which trial it was; the rows in the log files do not."""
-    return {**result, "experiment_tag": tag}
+def _completed(result: Mapping[str, Any], trial: Trial | TrialSummary) -> dict[str, Any]:
+    """The last result says which trial it was; when there is none, at least where and with what it ran."""
+    if TRAINING_ITERATION in result:
+        return {**result, "experiment_tag": trial.experiment_tag}
+    location = dict(trial.location) if isinstance(trial, Trial) else {}
+    return {**location, "config": dict(trial.config), **result}
 
 
 def analysis_of(rows: list[Row]) -> MetricAnalysis:

@@ -197,10 +197,11 @@ def _launched(experiment: Experiment, told: Mapping[str, Any]) -> Launched:
     from muster.tune.launch import Launch, launch
     from muster.tune.trainable.packing import packed
 
+    trainable = _exporting(experiment, told["reuse_actors"])
     asked = Launch(
-        trainable=experiment.trainable,
+        trainable=trainable,
         trainable_name=experiment.run_identifier,
-        code=packed(experiment.trainable),
+        code=packed(trainable),
         param_space=experiment.config,
         tune=_tune_config(experiment, told),
         run=_run_config(experiment, told),
@@ -215,6 +216,20 @@ def _launched(experiment: Experiment, told: Mapping[str, Any]) -> Launched:
         else:
             logger.info("there is nothing to resume in %s: a new experiment begins", asked.place.address)
     return launch(asked)
+
+
+def _exporting(experiment: Experiment, reuses: bool) -> Any:  # noqa: ANN401 - function or class
+    """The trainable, made to export its model when it has to."""
+    from muster.tune.trainable.exporting import with_export
+
+    if not experiment.export_formats:
+        return experiment.trainable
+    if reuses:
+        raise TuneError(
+            "export_formats and reuse_actors exclude each other: a trial that hands its process on to the "
+            "next one cannot export its model at its end. Leave one of them out"
+        )
+    return with_export(experiment.trainable, experiment.export_formats)
 
 
 def _has_earlier_run(directory: os.PathLike[str]) -> bool:

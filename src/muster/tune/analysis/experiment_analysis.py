@@ -248,13 +248,15 @@ class ExperimentAnalysis:
 def _row_of(rows: Sequence[Mapping[str, Any]], metric: str | None, mode: str | None, who: str) -> Row | None:
     if not rows:
         return None
-    if metric is None or mode is None:
-        return flat_row(rows[-1])
     flat = [flat_row(row) for row in rows]
+    blank = dict.fromkeys((key for row in flat for key in row), math.nan)  # every column the trial ever had
+    if metric is None or mode is None:
+        return {**blank, **flat[-1]}
     best = best_scored([(row, row) for row in flat], metric, mode)
     if best is None:
         logger.warning("trial %s logged no number for %r and is left out", who, metric)
-    return best
+        return None
+    return {**blank, **best}
 
 
 def _last_results(trials: Sequence[TrialRecord], what: str) -> pd.DataFrame:

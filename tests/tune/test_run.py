@@ -1,0 +1,281 @@
+"""tune.run and run_experiments, as older scripts call them, on real processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from muster import tune
+from muster.errors import TuneError
+from muster.tune.config import ResumeConfig
+from muster.tune.resume_option import resume_rules
+
+KIND = ResumeConfig.ResumeType
+
+
+def train(config):
+    for step in range(3):
+        tune.report({"score": config["x"] * (step + 1)})
+
+
+def fails(config):
+    raise ValueError("not today")
+
+
+class Counter(tune.Trainable):
+    def setup(self, config):
+        self.at = 0
+
+    def step(self):
+        self.at += 1
+        return {"at": self.at}
+
+    def save_checkpoint(self, checkpoint_dir):
+        Path(checkpoint_dir, "at").write_text(str(self.at))
+
+    def load_checkpoint(self, checkpoint):
+        self.at = int(Path(checkpoint, "at").read_text())
+
+    def _export_model(self, export_formats, export_dir):
+        path = Path(export_dir, "model.bin")
+        path.write_text(str(self.at))
+        return dict.fromkeys(export_formats, str(path))
+
+
+@pytest.fixture
+def quiet(tmp_path):
+    return {"storage_path": str(tmp_path), "verbose": 0}
+
+
+def directories(experiment: Path) -> list[Path]:
+    return sorted(path for path in experiment.iterdir() if path.is_dir())
+
+
+def test_run_gives_an_analysis_of_the_best_configuration(quiet, tmp_path):
+    space = {"x": tune.grid_search([1, 3, 2])}
+    found = tune.run(train, name="e", metric="score", mode="max", config=space, **quiet)
+    assert (found.best_config, found.best_result["score"]) == ({"x": 3}, 9)
+    assert [trial.status for trial in found.trials] == ["TERMINATED"] * 3
+    assert space == {"x": {"grid_search": [1, 3, 2]}}  # C-091
+    assert len(directories(tmp_path / "e")) == 3
+
+
+def test_without_a_name_the_directory_is_called_after_the_trainable(quiet, tmp_path):
+    tune.run(train, config={"x": 1}, **quiet)
+    assert [path.name.rpartition("_20")[0] for path in tmp_path.iterdir()] == ["train"]
+
+
+def test_a_registered_name_can_be_run(quiet):
+    tune.register_trainable("doubler", lambda config: {"y": 2 * config["x"]})
+    found = tune.run("doubler", config={"x": 4}, **quiet)
+    assert found.results_df["y"].tolist() == [8]
+    with pytest.raises(TuneError, match="Unknown trainable: halver"):
+        tune.run("halver", **quiet)
+
+
+def test_failed_trials_are_an_error_that_names_them(quiet):
+    with pytest.raises(TuneError, match="Trials did not complete") as caught:
+        tune.run(fails, name="e", **quiet)
+    assert [str(trial).startswith("fails_") for trial in caught.value.args[1]] == [True]
+
+
+def test_failed_trials_can_be_looked_at_instead(quiet):
+    found = tune.run(fails, name="e", raise_on_failed_trial=False, **quiet)
+    assert [(trial.status, str(trial.error)) for trial in found.trials] == [("ERROR", "not today")]
+
+
+def test_fail_fast_raise_gives_the_users_exception(quiet):
+    with pytest.raises(ValueError, match="not today"):
+        tune.run(fails, name="e", fail_fast="raise", **quiet)
+    with pytest.raises(ValueError, match="max_failures"):
+        tune.run(fails, name="e", fail_fast=True, max_failures=2, **quiet)
+
+
+def test_a_class_makes_no_checkpoint_unless_it_is_told_to(quiet, tmp_path):
+    tune.run(Counter, name="e", stop={"at": 2}, **quiet)
+    assert not list((tmp_path / "e").rglob("checkpoint_*"))
+
+
+def test_the_old_checkpoint_arguments_warn_and_work(quiet, tmp_path):
+    with pytest.warns(DeprecationWarning) as warned:
+        tune.run(
+            Counter,
+            name="e",
+            stop={"at": 4},
+            checkpoint_freq=1,
+            keep_checkpoints_num=1,
+            checkpoint_score_attr="min-at",
+            **quiet,
+        )
+    told = [str(each.message).split("=")[0] for each in warned]
+    assert told == [
+        "tune.run(keep_checkpoints_num",
+        "tune.run(checkpoint_score_attr",
+        "tune.run(checkpoint_freq",
+    ]
+    kept = sorted(path.name for path in (tmp_path / "e").rglob("checkpoint_*"))
+    assert kept == ["checkpoint_000000", "checkpoint_000003"]  # the best by "min", and the newest
+
+
+def test_every_trial_can_begin_with_one_checkpoint(quiet):
+    """C-002."""
+    first = tune.run(
+        Counter,
+        name="first",
+        stop={"at": 2},
+        checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+        **quiet,
+    )
+    place = first.get_last_checkpoint(first.trials[0]).path
+    more = tune.run(Counter, name="more", stop={"at": 5}, num_samples=2, restore=place, **quiet)
+    seen = [(trial.last_result["at"], trial.last_result["iterations_since_restore"]) for trial in more.trials]
+    assert seen == [(5, 3), (5, 3)]
+
+
+def test_resources_per_trial_reach_the_trial(quiet):
+    def asks(config):
+        return {"cpus": tune.get_context().get_trial_resources().required_resources["CPU"]}
+
+    found = tune.run(asks, name="e", resources_per_trial={"cpu": 0.5}, **quiet)
+    assert [trial.last_result["cpus"] for trial in found.trials] == [0.5]
+
+
+def test_a_model_is_exported_at_the_end(quiet, tmp_path):
+    """C-097."""
+    tune.run(Counter, name="e", stop={"at": 2}, export_formats=["model"], **quiet)
+    assert [path.read_text() for path in (tmp_path / "e").rglob("model.bin")] == ["2"]
+
+
+def test_a_finished_run_is_not_repeated_when_it_is_resumed(quiet):
+    arguments = {"name": "e", "config": {"x": tune.grid_search([1, 2])}, **quiet}
+    first = tune.run(train, **arguments)
+    again = tune.run(train, resume="AUTO", **arguments)
+    ids = [[trial.trial_id for trial in each.trials] for each in (first, again)]
+    assert ids[0] == ids[1]
+
+
+def test_errored_trials_are_run_again_when_that_is_asked_for(quiet, tmp_path):
+    marker = tmp_path / "marker"
+
+    def once(config):
+        if not marker.exists():
+            marker.touch()
+            raise ValueError("first time")
+        return {"score": 1}
+
+    tune.run(once, name="e", raise_on_failed_trial=False, **quiet)
+    left = tune.run(once, name="e", resume=True, raise_on_failed_trial=False, **quiet)
+    again = tune.run(once, name="e", resume="AUTO+ERRORED", **quiet)
+    assert [[t.status for t in each.trials] for each in (left, again)] == [["ERROR"], ["TERMINATED"]]
+
+
+def test_there_may_be_nothing_to_resume(quiet):
+    found = tune.run(train, name="e", config={"x": 1}, resume=True, **quiet)
+    assert [trial.status for trial in found.trials] == ["TERMINATED"]
+
+
+@pytest.mark.parametrize(
+    ("resume", "rules"),
+    [
+        (None, None),
+        (False, None),
+        (True, ResumeConfig()),
+        ("AUTO", ResumeConfig()),
+        ("auto", ResumeConfig()),
+        ("AUTO+ERRORED", ResumeConfig(errored=KIND.RESUME)),
+        ("AUTO+RESTART_ERRORED", ResumeConfig(errored=KIND.RESTART)),
+        ("AUTO+ERRORED_ONLY", ResumeConfig(unfinished=KIND.SKIP, errored=KIND.RESUME)),
+        ("AUTO+RESTART_ERRORED_ONLY", ResumeConfig(unfinished=KIND.SKIP, errored=KIND.RESTART)),
+        ("AUTO+ERRORED+RESTART_ERRORED", ResumeConfig(errored=KIND.RESTART)),
+    ],
+)
+def test_resume_strings_mean_what_they_mean_in_ray(resume, rules):
+    assert resume_rules(resume) == rules
+
+
+def test_an_explicit_resume_config_wins():
+    mine = ResumeConfig(finished=KIND.RESTART)
+    assert (resume_rules("AUTO+ERRORED", mine), resume_rules(None, mine)) == (mine, mine)
+
+
+@pytest.mark.parametrize("resume", ["LOCAL", "REMOTE", "PROMPT", "ERRORED_ONLY"])
+def test_resume_strings_of_old_are_refused(resume):
+    with pytest.raises(DeprecationWarning, match="does not exist any more"):
+        resume_rules(resume)
+
+
+@pytest.mark.parametrize("resume", ["AUTO+SOME", "SOMETIMES"])
+def test_unknown_resume_strings_are_refused(resume):
+    with pytest.raises(ValueError, match="must be True, False, 'AUTO'"):
+        resume_rules(resume)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"local_dir": "x"}, DeprecationWarning, "use storage_path"),
+        ({"chdir_to_trial_dir": True}, DeprecationWarning, "RAY_CHDIR_TO_TRIAL_DIR"),
+        ({"max_concurrent_trials": -1}, ValueError, "at least 1"),
+        ({"checkpoint_config": {"num_to_keep": 1}}, ValueError, "must be a CheckpointConfig"),
+        ({"config": 3}, ValueError, "must be a dict"),
+        ({"mode": "most", "metric": "x"}, ValueError, "must be 'min' or 'max'"),
+        ({"verbose": 9}, ValueError, "verbose"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_runs(arguments, kind, words, tmp_path):
+    with pytest.raises(kind, match=words):
+        tune.run(train, **{"storage_path": str(tmp_path), "verbose": 0, **arguments})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_environment_variables_that_ray_dropped_are_refused(monkeypatch, quiet):
+    """C-249."""
+    monkeypatch.setenv("TUNE_RESULT_DIR", "somewhere")
+    with pytest.raises(DeprecationWarning, match="TUNE_RESULT_DIR"):
+        tune.run(train, config={"x": 1}, **quiet)
+
+
+def test_several_experiments_are_sent_to_run_experiments(quiet):
+    with pytest.raises(TuneError, match="run_experiments"):
+        tune.run([tune.Experiment("e", train)], **quiet)
+
+
+def test_an_experiment_object_can_be_run(tmp_path):
+    experiment = tune.Experiment("mine", train, config={"x": 2}, stop={"score": 4}, storage_path=tmp_path)
+    found = tune.run(experiment, verbose=0)
+    assert [trial.last_result["score"] for trial in found.trials] == [4]
+    (directory,) = directories(tmp_path / "mine")
+    assert json.loads((directory / "params.json").read_text()) == {"x": 2}
+
+
+@pytest.mark.parametrize("concurrent", [True, False])
+def test_run_experiments_gives_the_trials_of_all(tmp_path, concurrent):
+    place = {"storage_path": str(tmp_path)}
+    trials = tune.run_experiments(
+        {
+            "one": {"run": train, "config": {"x": tune.grid_search([1, 2])}, **place},
+            "two": {"run": Counter, "stop": {"at": 2}, **place},
+        },
+        verbose=0,
+        concurrent=concurrent,
+    )
+    assert [(trial.trainable_name, trial.status) for trial in trials] == [
+        ("train", "TERMINATED"),
+        ("train", "TERMINATED"),
+        ("Counter", "TERMINATED"),
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+
+
+@pytest.mark.parametrize(("concurrent", "begun"), [(True, ["bad", "good"]), (False, ["bad"])])
+def test_a_failed_trial_ends_run_experiments_at_once_or_at_the_end(tmp_path, concurrent, begun):
+    place = {"storage_path": str(tmp_path)}
+    experiments = [
+        tune.Experiment("bad", fails, **place),
+        tune.Experiment("good", train, config={"x": 1}, **place),
+    ]
+    with pytest.raises(TuneError, match="Trials did not complete"):
+        tune.run_experiments(experiments, verbose=0, concurrent=concurrent)
+    assert sorted(path.name for path in tmp_path.iterdir()) == begun
