@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import shutil
 import threading
@@ -324,6 +325,13 @@ def test_what_would_be_ignored_or_overwritten_is_refused(tmp_path):
         search_in(tmp_path, {"x": 1})
     with pytest.raises(FileNotFoundError, match="no experiment that can go on"):
         AskTell.restore(tmp_path / "nothing")
+
+
+def test_the_example_in_the_docstring_does_what_it_says():
+    from muster.tune import ask_tell
+
+    found = doctest.testmod(ask_tell)
+    assert (found.failed, found.attempted) == (0, 7)
 
 
 def test_optuna_learns_from_what_is_told(tmp_path):
