@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import doctest
+import importlib
+
 import numpy as np
 import pytest
 
@@ -103,3 +106,19 @@ def test_a_path_below_home_is_shortened_only_there():
     assert formats.home_relative("/home/men/r", "/home/me") == "/home/men/r"
     assert formats.home_relative("/r", "") == "/r"
     assert formats.home_relative("/r", "/") == "/r"
+
+
+def test_control_characters_of_users_reach_no_terminal():
+    evil = "a\x1b[2Jb\nc\x07"
+    assert formats.printable(evil) == "a?[2Jb c?"
+    assert formats.cell(evil) == "a?[2Jb c?"
+    assert formats.detail(evil) == "a?[2Jb c?"
+    assert formats.cell("größe") == "größe"
+
+
+@pytest.mark.parametrize(
+    ("module", "examples"), [("muster.tune.reporting.formats", 4), ("muster.tune.progress_reporter", 3)]
+)
+def test_the_examples_do_what_they_say(module, examples):
+    found = doctest.testmod(importlib.import_module(module))
+    assert (found.failed, found.attempted) == (0, examples)

@@ -12,10 +12,20 @@ def test_a_cheap_picture_comes_once_per_period():
     assert pace.due == 10.25
 
 
-def test_an_expensive_picture_comes_so_rarely_that_it_takes_two_percent_of_the_time():
+def test_expensive_pictures_come_so_rarely_that_they_take_two_percent_of_the_time():
     pace = Pace(0.25)
-    pace.showed(10.0, 10.1)
-    assert pace.due == pytest.approx(15.0)
+    for at in (10.0, 20.0, 30.0):
+        pace.showed(at, at + 0.1)
+    assert pace.due == pytest.approx(35.0)
+
+
+def test_one_slow_picture_does_not_stop_the_next():
+    pace = Pace(0.25)
+    pace.showed(10.0, 11.0)
+    assert pace.due == 11.0
+    pace.showed(11.0, 11.001)
+    pace.showed(20.0, 21.0)
+    assert pace.due == pytest.approx(21.049)
 
 
 def test_nothing_finished_means_no_speed_and_no_end():

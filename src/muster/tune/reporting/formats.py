@@ -40,6 +40,13 @@ def shortened(text: str, max_len: int = MAX_NAME) -> str:
     return text if len(text) <= max_len else f"...{text[3 - max_len :]}" if max_len > 3 else text[-max_len:]
 
 
+def printable(text: str) -> str:
+    """Without what moves a cursor or breaks a line: names, errors and values are the user's."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else " " if char in "\n\t" else "?" for char in text)
+
+
 def wrapped(text: str, max_len: int = MAX_NAME) -> str:
     """On at most two lines of this length, cut at the front when that is not enough."""
     kept = shortened(text, 2 * max_len)
@@ -51,16 +58,16 @@ def cell(value: Any) -> str:  # noqa: ANN401 - a user's value
     if value is None:
         return ""
     if isinstance(value, bool | int | str):
-        return shortened(str(value))
+        return shortened(printable(str(value)))
     if _is_float(value):
         return f"{float(value):.5g}"
-    return shortened(str(value))
+    return shortened(printable(str(value)))
 
 
 def detail(value: Any) -> str:  # noqa: ANN401 - a user's value
     """A value in a table of one result: five decimals, zeros at the end cut."""
     if not _is_float(value):
-        return str(value)
+        return printable(str(value))
     number = float(value)
     if not math.isfinite(number) or 0 < abs(number) < 1e-4 or abs(number) >= 1e16:
         return f"{number:.5g}"
@@ -77,7 +84,7 @@ def brief(value: Any) -> str:  # noqa: ANN401 - a user's value
     """A value in running text: like `repr`, floats with five digits, never long."""
     if _is_float(value):
         return f"{float(value):.5g}"
-    text = repr(value)
+    text = printable(repr(value))
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -38,26 +38,29 @@ class LiveReporter(WatchingReporter):
         return self._screen.catching()
 
     def begin(self, info: RunInfo) -> None:
-        from muster.tune.reporting.live_view import LiveView, glyphs_for
-
         super().begin(info)
-        self._view = LiveView(glyphs_for(self._screen.encoding), home=self._home)
+        self._view = None
         self._screen.open()
-        self.show(self.picture(()), ())
 
     def note(self, text: str) -> None:
         self._screen.print(text)
 
     def show(self, picture: Picture, trials: Sequence[Trial]) -> None:
-        if self._view is not None:
-            self._screen.draw(self._view.draw(picture, self._screen.size()))
+        self._screen.draw(self._live_view().draw(picture, self._screen.size()))
+
+    def _live_view(self) -> LiveView:
+        """Made after the first step, while the first trials start: loading rich takes a while."""
+        if self._view is None:
+            from muster.tune.reporting.live_view import LiveView, glyphs_for
+
+            self._view = LiveView(glyphs_for(self._screen.encoding), home=self._home)
+        return self._view
 
     def conclude(self, picture: Picture, trials: Sequence[Trial], *, interrupted: bool) -> None:
         self._screen.settle()
         self._screen.clear()
-        if self._view is not None:
-            size = self._screen.size()
-            self._screen.print(*self._view.conclusion(picture, trials, size, interrupted=interrupted))
+        size = self._screen.size()
+        self._screen.print(*self._live_view().conclusion(picture, trials, size, interrupted=interrupted))
         self._screen.close()
 
     def abort(self) -> None:

@@ -10,16 +10,22 @@ ENOUGH = 5  # finished trials that make the recent speed mean something
 
 
 class Pace:
-    """At most one picture per period, and rarer when pictures are slow to make."""
+    """At most one picture per period, and rarer when pictures are slow to make.
+
+    What counts is the fastest of the last few: one that met a busy moment does not stop the next ones, nor
+    does the first, which also loads what it is drawn with.
+    """
 
     def __init__(self, period_s: float, share: float = SHARE) -> None:
         self.period_s = period_s
         self._share = share
+        self._costs: deque[float] = deque([0.0], maxlen=3)
         self.due = float("-inf")
 
     def showed(self, began: float, ended: float) -> None:
         """A picture took from `began` to `ended`, on the monotonic clock."""
-        self.due = max(began + self.period_s, ended + (ended - began) * (1 / self._share - 1))
+        self._costs.append(ended - began)
+        self.due = max(began + self.period_s, ended + min(self._costs) * (1 / self._share - 1))
 
 
 class Speed:

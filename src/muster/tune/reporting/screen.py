@@ -31,23 +31,30 @@ class Screen:
         self._own: TextIO | None = None
 
     def open(self) -> None:
-        if self._console is not None:
+        if self._own is not None:
             return
-        from rich.console import Console
-
         fd = self._stream.fileno()
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         # Our own copy of the terminal: the descriptors everybody else writes to are about to be caught.
         self._own = open(os.dup(fd), "w", encoding=encoding, errors="replace")  # noqa: SIM115
-        self._console = Console(
-            file=self._own,
-            force_terminal=True,
-            highlight=False,
-            markup=False,
-            emoji=False,
-            _environ=self._environment,
-        )
         self._tap_for(fd).open()
+
+    def _page(self) -> Console | None:
+        """Made when first needed: rich takes its time to load, and trials should not wait for it."""
+        if self._console is None and self._own is not None:
+            from rich.console import Console
+
+            self._console = Console(
+                file=self._own,
+                force_terminal=True,
+                highlight=False,
+                markup=False,
+                emoji=False,
+                _environ=self._environment,
+            )
+        if self._console is not None:
+            self._console.size = _dimensions(self.size())
+        return self._console
 
     def _tap_for(self, fd: int) -> OutputTap:
         if self._tap is None:
@@ -75,14 +82,14 @@ class Screen:
     def draw(self, area: RenderableType) -> None:
         """Replace the live area. A terminal that has gone away is no reason to end an experiment."""
         with self._lock, contextlib.suppress(OSError):
-            if self._console is None:
+            page = self._page()
+            if page is None:
                 return
-            self._console.size = _dimensions(self.size())
             if self._live is None:
                 from rich.live import Live
 
                 self._live = Live(
-                    console=self._console,
+                    console=page,
                     auto_refresh=False,
                     transient=True,
                     redirect_stdout=False,
@@ -90,16 +97,17 @@ class Screen:
                     vertical_overflow="crop",
                 )
                 self._live.start()
-                self._console.show_cursor(True)  # a driver killed with -9 must not leave a hidden cursor
+                page.show_cursor(True)  # a driver killed with -9 must not leave a hidden cursor
             self._live.update(area, refresh=True)
 
     def print(self, *parts: RenderableType) -> None:
         """Lines above the live area, or simply lines when there is none."""
         with self._lock, contextlib.suppress(OSError):
-            if self._console is not None:
-                self._console.size = _dimensions(self.size())
-                for part in parts:
-                    self._console.print(part, soft_wrap=isinstance(part, str))
+            page = self._page()
+            if page is None:
+                return
+            for part in parts:
+                page.print(part, soft_wrap=isinstance(part, str))
 
     def clear(self) -> None:
         """Take the live area away; lines can still be printed."""
@@ -128,8 +136,9 @@ class Screen:
         from rich.text import Text
 
         with self._lock, contextlib.suppress(OSError):
-            if self._console is not None:
-                self._console.print(Text("\n").join(Text.from_ansi(line) for line in lines), soft_wrap=True)
+            page = self._page()
+            if page is not None:
+                page.print(Text("\n").join(Text.from_ansi(line) for line in lines), soft_wrap=True)
 
 
 def _dimensions(size: tuple[int, int]) -> ConsoleDimensions:

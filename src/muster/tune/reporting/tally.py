@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from muster.tune.reporting.formats import printable
 from muster.tune.scores import number
 
 if TYPE_CHECKING:
@@ -175,4 +176,4 @@ def lookup(values: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - a user
 def last_line(text: str) -> str:
     """The line of a traceback that says what happened."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    return printable(lines[-1]) if lines else ""
