@@ -28,7 +28,7 @@ def test_a_row_looks_as_ray_writes_it():
     }
     flat = flat_row(row)
     table = Table()
-    table.widen(table.new_columns([flat]))
+    table = table.widened(table.new_columns([flat]))
     assert table.header() == "loss,nan,inf,flag,s,np32,arr,lst,none,é,done,nest/a/b\r\n".encode()
     seen_from_ray = '1.0,nan,inf,True,"a,""b""\n",0.1,[0. 1. 2.],"[1, 2, 3]",,ü,False,0\r\n'
     assert table.encode([flat]) == seen_from_ray.encode()

@@ -50,6 +50,20 @@ def test_a_new_row_after_close_is_written_too(tmp_path):
     assert writer.close(10)
 
 
+def test_trials_with_the_same_keys_do_not_get_each_others_new_columns(tmp_path):
+    writer = LogWriter(flush_every_s=60)
+    logs = [writer.log(name, str(tmp_path / name)) for name in "ab"]
+    for log in logs:
+        writer.start(log, CSV, {}, 0)
+        writer.row(log, CSV, {"x": 1, "y": 2})
+    assert writer.flush(10)
+    writer.row(logs[0], CSV, {"x": 3, "y": 4, "new": 5})
+    writer.row(logs[1], CSV, {"x": 6, "y": 7})
+    writer.close(10)
+    assert (tmp_path / "a" / "progress.csv").read_bytes() == b"x,y,new\r\n1,2,\r\n3,4,5\r\n"
+    assert (tmp_path / "b" / "progress.csv").read_bytes() == b"x,y\r\n1,2\r\n6,7\r\n"
+
+
 def test_nothing_to_write_starts_no_thread():
     before = threading.active_count()
     writer = LogWriter()

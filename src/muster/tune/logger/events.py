@@ -18,6 +18,7 @@ from muster.tune.logger.crc32c import MOST_KNOWN, KnownRecord, crc32c, masked
 PREFIX = "ray/tune/"
 SKIPPED = frozenset({"config", "pid", "timestamp", "time_total_s", "training_iteration"})
 _NUMBERS = frozenset({float, int, bool})
+_VERSION = b"\x1a\x0dbrain.Event:2"
 _double = struct.Struct("<d")
 _float = struct.Struct("<f")
 
@@ -49,10 +50,16 @@ def _head(length: int) -> bytes:
 def opening(at: float, first_step: int | None = None) -> bytes:
     """The first records of a file. With a step: what older files have from that step on is void."""
     stamp = b"\x09" + _double.pack(at)
-    version = frame(stamp + b"\x1a\x0dbrain.Event:2")
+    version = b"".join(_framed([stamp + _VERSION], _known_opening()))
     if first_step is None:
         return version
     return version + frame(stamp + b"\x10" + varint(first_step) + b"\x3a\x02\x08\x01")
+
+
+@lru_cache(maxsize=1)
+def _known_opening() -> KnownRecord:
+    """Every file begins with it; only the time in it differs."""
+    return KnownRecord(b"\x09" + bytes(8) + _VERSION, range(1, 9))
 
 
 class _Layout:

@@ -52,6 +52,7 @@ def append_all(descriptor: int, data: bytes) -> None:
     """All of it or nothing: what a full disk took of it is cut off again before the error goes on."""
     done = 0
     try:
+        done = os.write(descriptor, data) if data else 0
         while done < len(data):
             done += os.write(descriptor, memoryview(data)[done:])
     except OSError:

@@ -58,10 +58,9 @@ class Table:
                 checked = keys
         return list(found)
 
-    def widen(self, names: Sequence[str]) -> None:
-        self.columns += names
-        self._known = frozenset(self.columns)
-        self._keys = ()
+    def widened(self, names: Sequence[str]) -> Table:
+        """One with more columns; this one may be in use for other files."""
+        return Table([*self.columns, *names])
 
     def header(self) -> bytes:
         return _header(tuple(self.columns))

@@ -31,6 +31,17 @@ class Bench:
         self.open_files = files.OpenFiles(open_limit)
         self.events = EventEncoder()
         self.complain = complain
+        self._tables: dict[tuple[str, ...], Table] = {}
+
+    def table_for(self, records: Sequence[Flat]) -> Table:
+        """For the first records of a file. Most trials report the same keys: they share a table."""
+        keys = tuple(records[0])
+        table = self._tables.get(keys)
+        if table is None:
+            if len(self._tables) > 64:
+                self._tables.clear()
+            table = self._tables[keys] = Table(keys)
+        return table
 
 
 class TrialLog:
@@ -71,7 +82,7 @@ class TrialLog:
         """Its process is up, at `iteration` (None: unknown); rows beyond it are replaced by what comes."""
         self.ended = False
         self._settle(bench)
-        self._is_new = not any(os.path.exists(self._path(name)) for name in (RESULTS, PROGRESS, PARAMS))
+        self._is_new = not (os.path.exists(self._path(RESULTS)) or os.path.exists(self._path(PROGRESS)))
         if self._is_new:
             self._table = Table()
         else:
@@ -100,6 +111,8 @@ class TrialLog:
 
     def encode_rows(self, bench: Bench) -> None:
         """Turn the rows that came in into bytes; one that cannot be written is told and left out."""
+        if not self.rows:
+            return
         rows, self.rows = self.rows, []
         try:
             self._encode(bench, rows)
@@ -121,6 +134,8 @@ class TrialLog:
             self.close(bench)
 
     def close(self, bench: Bench) -> None:
+        if len(bench.open_files) == 0:
+            return
         for name in (RESULTS, PROGRESS, self._events):
             bench.open_files.close(self._path(name))
 
@@ -194,13 +209,14 @@ class TrialLog:
             self._pending.setdefault(self._events, []).append(records)
 
     def _csv_bytes(self, bench: Bench, records: Sequence[Flat]) -> bytes:
-        table = self._columns()
-        new = table.new_columns(records)
+        if not self._columns().columns:
+            self._table = bench.table_for(records)
+        new = self._columns().new_columns(records)
         if new and self._has_header:
             self._widen(bench, new)
         elif new:
-            table.widen(new)
-        return table.encode(records)
+            self._table = self._columns().widened(new)
+        return self._columns().encode(records)
 
     def _columns(self) -> Table:
         if self._table is None:
@@ -216,12 +232,12 @@ class TrialLog:
             bench.open_files.close(path)
             with open(path, "rb") as file:
                 data = file.read()
-            wider = Table([*table.columns, *new])
+            wider = table.widened(new)
             files.write_whole(path, widened(data, wider.header(), len(new)))
         except OSError as error:
             bench.complain(path, error)
         else:
-            table.widen(new)
+            self._table = wider
 
     def _write_whole(self) -> None:
         write = files.write_new if self._is_new else files.write_whole
@@ -249,7 +265,8 @@ class TrialLog:
 
     def _append_to(self, bench: Bench, path: str, data: bytes, *, for_now: bool) -> None:
         if for_now:
-            bench.open_files.close(path)
+            if len(bench.open_files):
+                bench.open_files.close(path)
             files.append_once(path, data)
         else:
             files.append_all(bench.open_files.descriptor(path), data)
