@@ -5,6 +5,8 @@ from __future__ import annotations
 import doctest
 import json
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -343,3 +345,41 @@ def test_optuna_learns_from_what_is_told(tmp_path):
         while (trial := search.ask()) is not None:
             search.tell(trial, {"y": -((trial.config["x"] - 0.5) ** 2)}, done=True)
         assert abs(search.results().get_best_result().config["x"] - 0.5) < 0.2
+
+
+LOOP = """
+import sys
+from muster import tune
+from muster.tune.ask_tell import AskTell
+
+goal = tune.TuneConfig(metric="y", mode="max", num_samples=50)
+run = tune.RunConfig(name="killed", storage_path=sys.argv[1])
+search = AskTell({"x": tune.uniform(0, 1)}, tune_config=goal, run_config=run)
+while (trial := search.ask()) is not None:
+    for step in range(1, 5):
+        search.tell(trial, {"y": trial.config["x"] * step}, done=step == 4)
+        print(trial.trial_id, step, flush=True)
+"""
+
+
+def test_a_loop_that_is_killed_has_lost_nothing_it_told(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", LOOP, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as loop:
+        told = [loop.stdout.readline().split() for _ in range(30)]
+        loop.kill()
+        told += [line.split() for line in loop.stdout]
+    last = {trial_id: int(step) for trial_id, step in told}
+    with AskTell.restore(tmp_path / "killed") as search:
+        trials = search._state.trials
+        known = {trial_id: trials[trial_id].last_result["training_iteration"] for trial_id in last}
+        extra = [known[trial_id] - step for trial_id, step in last.items()]
+        assert extra in ([0] * len(last), [*[0] * (len(last) - 1), 1])  # the kill may come before the print
+        while (trial := search.ask()) is not None:
+            search.tell(trial, {"y": trial.config["x"]}, done=True)
+        results = search.results()
+    ended = {result.metrics["trial_id"]: len(result.metrics_dataframe) for result in results}
+    assert (len(results), {result.metrics["done"] for result in results}) == (50, {True})
+    assert [ended[trial_id] for trial_id, step in last.items() if step == 4] == [4] * (
+        sum(step == 4 for step in last.values())
+    )
