@@ -7,6 +7,7 @@ MusterError                   retryable: ClassVar[bool] = False
     VersionConflict           somebody else committed; observe again
     LedgerCorrupt             says what is damaged and how to go on; the file is left as it is
     LedgerLocked              another process holds the ledger
+    StoreFull                 no room on the disk, or it does not answer; nothing was written   retryable
   ProviderError               kind says how to react
     CapacityExhausted         try another type, or later        retryable
     QuotaExceeded             raise the quota; do not loop
@@ -74,6 +75,12 @@ class LedgerCorrupt(StoreError):
 
 class LedgerLocked(StoreError):
     """Another process holds the ledger."""
+
+    retryable = True
+
+
+class StoreFull(StoreError):
+    """The disk has no room, or does not take what is written; nothing was written."""
 
     retryable = True
 

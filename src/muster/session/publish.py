@@ -28,6 +28,10 @@ def publish_copy(source: str, trial_dir: str, name: str) -> str:
         shutil.rmtree(partial, ignore_errors=True)
         shutil.copytree(source, partial)
         return publish_staged(partial, trial_dir, name)
+    except shutil.Error as error:  # its text is a list of everything that failed
+        shutil.rmtree(partial, ignore_errors=True)
+        _, _, reason = error.args[0][0]
+        raise OSError(f"checkpoint {name} could not be kept: {str(reason).partition(': ')[0]}") from error
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from muster.base.clock import Clock
-from muster.errors import LedgerCorrupt, LedgerLocked, StoreError
+from muster.errors import LedgerCorrupt, LedgerLocked, StoreError, StoreFull
 from muster.stores.lock import FileLock
 
 Row = tuple[Any, ...]
@@ -294,9 +294,9 @@ def explained(error: sqlite3.Error, path: Path, repair: str = LEDGER_REPAIR) -> 
     if any(sign in text for sign in ("malformed", "not a database", "encrypted", "no such", "corrupt")):
         return LedgerCorrupt(_damaged(path, str(error), repair))
     if "full" in text:
-        return StoreError(f"{path}: the disk is full; nothing was written. Free some space on it")
+        return StoreFull(f"{path}: the disk is full; nothing was written. Free some space on it")
     if "i/o" in text:
-        return StoreError(
+        return StoreFull(
             f"{path}: {error}; nothing was written. Is the disk full, a quota or a file-size limit reached, "
             f"or the disk gone?"
         )

@@ -6,6 +6,7 @@ the rarer it is done, so that it never costs more than a twentieth of the time.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from muster.base.clock import Clock
-from muster.errors import RestoreError
+from muster.errors import RestoreError, StoreFull
 from muster.stores import trial_values
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
@@ -22,6 +23,8 @@ from muster.trials.plugins import Hooks
 from muster.trials.ports import Engine, SavedExperiment, TrialStore
 from muster.trials.restore import MakeTrial, picture, revive
 from muster.tune.plugin_state import PluginState
+
+logger = logging.getLogger(__name__)
 
 SAVE_SHARE = 20.0  # times the duration of the last save
 MIN_SAVE_PERIOD_S = 1.0
@@ -128,7 +131,8 @@ class Execution:
     def save(self) -> None:
         """A new starting point for restore.
 
-        Skipped when results cannot be brought to their files: then the store has to keep them.
+        Skipped when results cannot be brought to their files, or when there is no room for it: then the store
+        keeps the facts, and a restore has more of them to go through.
         """
         began = self._clock.monotonic()
         self._mark = None
@@ -143,9 +147,14 @@ class Execution:
         statuses = {trial.trial_id: trial.status for trial in changed}
         seen = picture(self._state)
         ended = seen.pop("ended")
-        self._controller.save(
-            encode_picture(seen), states, statuses, encode_picture({"ended": ended}) if ended else b""
-        )
+        try:
+            self._controller.save(
+                encode_picture(seen), states, statuses, encode_picture({"ended": ended}) if ended else b""
+            )
+        except StoreFull as error:
+            logger.warning("no snapshot, the facts are kept instead: %s", error)
+            self._save_at = began + SAVE_SHARE * LOG_PATIENCE_S
+            return
         self._state.roster.unarchived.clear()
         now = self._clock.monotonic()
         self._save_at = now + max(MIN_SAVE_PERIOD_S, SAVE_SHARE * (now - began))

@@ -32,6 +32,7 @@ from muster.tune.interrupts import gentle_stop
 from muster.tune.logger.defaults import default_callbacks
 from muster.tune.logger.writer import LogWriter
 from muster.tune.naming import directory_namer
+from muster.tune.patient_store import PatientStore
 from muster.tune.place import Place
 from muster.tune.reporting import RunInfo, reporter_for
 from muster.tune.resumption import Resumption
@@ -94,9 +95,8 @@ class _Launch:
     def __init__(self, asked: Launch, stack: ExitStack) -> None:
         self._asked, self._stack = asked, stack
         self._clock = SystemClock()
-        self._template = template_of(
-            asked.trainable, asked.param_space, asked.tune, asked.run, asked.overrides
-        )
+        named = {**asked.overrides, "trainable_name": asked.trainable_name}  # it may be registered by another
+        self._template = template_of(asked.trainable, asked.param_space, asked.tune, asked.run, named)
         self._search, ahead = search_of(asked.tune, self._template)
         self._settings = settings_of(asked.tune, asked.run, str(asked.place.directory), ahead, environment())
         # The engine before anything with a thread or a lock: its first process is a copy of ours.
@@ -115,11 +115,13 @@ class _Launch:
         store = self._stack.enter_context(SqliteTrialStore(asked.place.directory, trust_pickles=True))
         store.save_settings(settings_record(asked.trainable_name, asked.tune, state))
         wanted = self._stack.enter_context(gentle_stop(environment()))
+        patient = PatientStore(store, self._clock, self._reporter.note, wanted.is_set, asked.place.directory)
+        self._stack.callback(patient.close)
         trash = DeletionQueue(self._delete, store.sync, clock=self._clock)
         execution = Execution(
             state,
             engine=SoundStart(self._engine, CheckpointStore(asked.place.local), state.roster.trials.get),
-            store=store,
+            store=patient,
             clock=self._clock,
             discard=_into(trash),
             logs=self._writer,

@@ -1,0 +1,94 @@
+"""PatientStore: stands around a trial store and makes or waits for room on a full disk before it gives up.
+
+It keeps a little room in reserve, so that trials which need none can go on beside one that filled the disk.
+Nothing is decided or started while it waits: what follows from a fact is done only when the fact is durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from muster.base.clock import Clock
+from muster.errors import StoreFull
+from muster.trials.facts import Fact
+from muster.trials.ports import SavedExperiment, TrialStore
+
+PATIENCE_S = 60.0
+PAUSE_S = 0.5
+RESERVE_BYTES = 1 << 20  # some thousand results
+RESERVE_NAME = "experiment.sqlite.reserve"
+
+
+class PatientStore:
+    """Tells the person what it does; after `PATIENCE_S`, or when somebody wants to stop, it raises."""
+
+    def __init__(
+        self,
+        store: TrialStore,
+        clock: Clock,
+        tell: Callable[[str], None],
+        should_stop: Callable[[], bool],
+        directory: Path,
+    ) -> None:
+        self._store, self._clock, self._tell, self._should_stop = store, clock, tell, should_stop
+        self._reserve = directory / RESERVE_NAME
+        self.load: Callable[[], SavedExperiment] = store.load
+        with contextlib.suppress(OSError):  # no room for a reserve: then there is none
+            _fill(self._reserve, RESERVE_BYTES)
+
+    def append(self, facts: Sequence[Fact]) -> None:
+        try:
+            self._store.append(facts)
+        except StoreFull as error:
+            if not self._append_with_reserve(facts):
+                self._append_later(facts, error)
+
+    def close(self) -> None:
+        """Gives the reserve back; the store is closed by its owner."""
+        self._reserve.unlink(missing_ok=True)
+
+    def snapshot(
+        self,
+        trials: bytes,
+        plugins: Mapping[str, bytes],
+        statuses: Mapping[str, str] | None = None,
+        ended: bytes = b"",
+    ) -> None:
+        self._store.snapshot(trials, plugins, statuses, ended)
+
+    def _append_with_reserve(self, facts: Sequence[Fact]) -> bool:
+        try:
+            os.unlink(self._reserve)
+            self._store.append(facts)
+        except (OSError, StoreFull):
+            return False
+        self._tell(f"the disk of {self._reserve.parent} is full; make room soon, little is left in reserve")
+        return True
+
+    def _append_later(self, facts: Sequence[Fact], first: StoreFull) -> None:
+        self._tell(f"{first}. The experiment waits up to {PATIENCE_S:.0f} s for it.")
+        deadline = self._clock.monotonic() + PATIENCE_S
+        while self._clock.monotonic() < deadline and not self._should_stop():
+            self._clock.sleep(PAUSE_S)
+            try:
+                self._store.append(facts)
+            except StoreFull:
+                continue
+            self._tell("there is room again; the experiment goes on")
+            return
+        raise StoreFull(
+            f"{first}. What was written before is safe: make room, then go on with Tuner.restore(...) or "
+            "`muster tune resume`"
+        ) from first
+
+
+def _fill(file: Path, size: int) -> None:
+    """Room that is really taken: not a hole in a file."""
+    with open(file, "wb") as stream:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(stream.fileno(), 0, size)
+        else:
+            stream.write(bytes(size))

@@ -1,0 +1,226 @@
+"""Trainables, disks and configurations that misbehave: an error on that trial, and the experiment goes on."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from muster import tune
+from muster.base.clock import ManualClock
+from muster.errors import StoreFull
+from muster.stores.trial_reading import open_trials
+from muster.tune import RunConfig, TuneConfig, Tuner
+from muster.tune.patient_store import PatientStore
+
+
+def never_end():
+    import signal
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True:
+        time.sleep(1)
+
+
+def fork():
+    if os.fork() == 0:
+        time.sleep(0.1)
+        os._exit(0)
+
+
+HABITS = {
+    "exits": lambda: os._exit(3),
+    "raises SystemExit": lambda: sys.exit(7),
+    "segfaults": lambda: __import__("ctypes").string_at(0),
+    "reports a lock": lambda: tune.report({"score": 2.0, "lock": threading.Lock()}),
+    "ignores SIGTERM and never ends": never_end,
+    "well behaved": lambda: None,
+    "reports NaN": lambda: tune.report({"score": math.nan}),
+    "leaves a child": lambda: subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]),
+    "forks": fork,
+    "prints a lot": lambda: [sys.stdout.write("x" * 10_000 + "\n") for _ in range(2_000)],
+    "prints bytes that are no text": lambda: os.write(1, bytes(range(128, 256)) * 100),
+}
+
+
+def misbehave(config):
+    """One bad habit per trial."""
+    tune.report({"score": 1.0})
+    HABITS[config["habit"]]()
+    tune.report({"score": 3.0})
+
+
+FAILS = {
+    "exits": "exit",
+    "raises SystemExit": "",
+    "segfaults": "",
+    "reports a lock": "lock",
+    "ignores SIGTERM and never ends": "ran longer than its limit of 6 s",
+}
+FINE = [
+    "well behaved",
+    "reports NaN",
+    "leaves a child",
+    "forks",
+    "prints a lot",
+    "prints bytes that are no text",
+]
+
+
+@pytest.fixture(scope="module")
+def aftermath(tmp_path_factory):
+    """One experiment with every habit, each in a trial of its own, two at a time."""
+    tuner = Tuner(
+        misbehave,
+        param_space={"habit": tune.grid_search(list(HABITS))},
+        tune_config=TuneConfig(metric="score", mode="max"),
+        run_config=RunConfig(
+            name="bad",
+            storage_path=str(tmp_path_factory.mktemp("hostile")),
+            verbose=0,
+            trial_time_limit_s=6,
+            log_to_file=True,
+        ),
+    )
+    return {result.config["habit"]: result for result in tuner.fit()}
+
+
+@pytest.mark.parametrize("habit", FAILS)
+def test_a_trial_that_cannot_go_on_is_an_error_that_says_why(aftermath, habit):
+    result = aftermath[habit]
+    assert result.error is not None
+    assert FAILS[habit] in f"{type(result.error).__name__} {result.error}"
+    assert [row["score"] for row in result.metrics_history] == [1.0]
+
+
+@pytest.mark.parametrize("habit", FINE)
+def test_a_trial_with_harmless_habits_ends_well(aftermath, habit):
+    result = aftermath[habit]
+    assert result.error is None
+    scores = [row["score"] for row in result.metrics_history]
+    expected = [1.0, math.nan, 3.0] if habit == "reports NaN" else [1.0, 3.0]
+    assert [repr(score) for score in scores] == [repr(score) for score in expected]
+
+
+def test_nothing_that_was_printed_is_lost_when_it_goes_to_files(aftermath):
+    assert (Path(aftermath["prints a lot"].path) / "stdout").stat().st_size == 2_000 * 10_001
+    assert (Path(aftermath["prints bytes that are no text"].path) / "stdout").stat().st_size == 12_800
+
+
+def test_a_function_that_cannot_be_pickled_is_refused_with_the_name_of_what_it_holds(tmp_path):
+    door = threading.Lock()
+
+    def locked(config):
+        with door:
+            pass
+
+    with pytest.raises(TypeError, match=r"locked > door: a lock"):
+        Tuner(locked, run_config=RunConfig(storage_path=str(tmp_path)))
+
+
+def test_a_config_key_with_a_slash_is_a_key_like_any_other(tmp_path):
+    def train(config):
+        tune.report({"score": config["a/b"] + config["c"]["d/e"]})
+
+    grid = Tuner(
+        train,
+        param_space={"a/b": tune.grid_search([1, 2]), "c": {"d/e": tune.choice([10])}},
+        tune_config=TuneConfig(metric="score", mode="max"),
+        run_config=RunConfig(name="slash", storage_path=str(tmp_path), verbose=0),
+    ).fit()
+    assert sorted(result.metrics["score"] for result in grid) == [11, 12]
+    assert grid.get_best_result().config == {"a/b": 2, "c": {"d/e": 10}}
+
+
+class Full:
+    """A store without room for some appends."""
+
+    def __init__(self, failures):
+        self.failures, self.taken = failures, []
+
+    def append(self, facts):
+        if self.failures:
+            self.failures -= 1
+            raise StoreFull("disk: full")
+        self.taken.append(facts)
+
+    def load(self):
+        return None
+
+    def close(self):
+        pass
+
+
+def test_facts_wait_for_room_on_the_disk(tmp_path):
+    store, told = Full(failures=5), []
+    patient = PatientStore(store, ManualClock(), told.append, lambda: False, tmp_path)
+    patient.append(["fact"])
+    assert store.taken == [["fact"]]
+    assert told == [
+        "disk: full. The experiment waits up to 60 s for it.",
+        "there is room again; the experiment goes on",
+    ]
+
+
+def test_room_in_reserve_is_used_first_and_given_back_at_the_end(tmp_path):
+    told = []
+    patient = PatientStore(Full(failures=1), ManualClock(), told.append, lambda: False, tmp_path)
+    assert [file.stat().st_size for file in tmp_path.iterdir()] == [1 << 20]
+    patient.append(["fact"])
+    assert told == [f"the disk of {tmp_path} is full; make room soon, little is left in reserve"]
+    assert list(tmp_path.iterdir()) == []
+    again = PatientStore(Full(failures=0), ManualClock(), told.append, lambda: False, tmp_path)
+    again.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_after_a_minute_without_room_it_is_said_how_to_go_on(tmp_path):
+    patient = PatientStore(Full(failures=10_000), ManualClock(), lambda text: None, lambda: False, tmp_path)
+    with pytest.raises(StoreFull, match=r"make room, then go on with Tuner\.restore"):
+        patient.append(["fact"])
+
+
+def test_somebody_who_wants_to_stop_does_not_wait_for_room(tmp_path):
+    patient = PatientStore(Full(failures=3), ManualClock(), lambda text: None, lambda: True, tmp_path)
+    with pytest.raises(StoreFull, match="make room"):
+        patient.append(["fact"])
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 3 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
+    if sys.platform != "linux" or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk can be mounted only by root on Linux")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_fails_the_trial_that_needs_room_and_no_other(small_disk):
+    def train(config):
+        import tempfile
+
+        for step in range(12):
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "model").write_bytes(b"x" * 400_000)
+                checkpoint = tune.Checkpoint.from_directory(folder) if config["keeps"] else None
+                tune.report({"step": step}, checkpoint=checkpoint)
+
+    grid = Tuner(
+        train,
+        param_space={"keeps": tune.grid_search([True, False, False])},
+        run_config=RunConfig(name="full", storage_path=str(small_disk), verbose=0),
+    ).fit()
+    assert [result.error is None for result in grid] == [False, True, True]
+    assert "No space left on device" in str(grid[0].error)
+    assert [result.metrics["training_iteration"] for result in grid][1:] == [12, 12]
+    with open_trials(small_disk / "full") as reader:
+        assert [trial.status for trial in reader.trials()] == ["ERROR", "TERMINATED", "TERMINATED"]
