@@ -43,6 +43,12 @@ def test_a_best_value_in_the_middle_is_seen_though_it_has_no_direction():
     assert entry.share > 0.8
 
 
+def test_a_best_value_off_the_middle_has_no_direction_either():
+    entry = ranked(axes(lr=LR), np.abs(np.log10(LR) + 1.8), "min").entries[0]
+    assert entry.trend > 0.5  # most values lie below the best one
+    assert entry.direction == ""
+
+
 def test_categories_and_conditional_parameters_count():
     momentum = [m if net == "a" else ABSENT for m, net in zip(NOISE, NET, strict=True)]
     values = (np.array(NET) == "a") + RANDOM.normal(0, 0.1, COUNT)

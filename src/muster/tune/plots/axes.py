@@ -173,7 +173,7 @@ def _round_steps(low: float, high: float) -> list[float]:
     """Multiples of 1, 2 or 5 times a power of ten."""
     if high == low:
         return [low]
-    raw = (high - low) / (MOST_TICKS - 1)
+    raw = (high - low) / (MOST_TICKS + 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)

@@ -23,6 +23,7 @@ _MOST_BINS = 8
 _TRIALS_PER_BIN = 12
 _SHUFFLES = 200
 _CLEAR_TREND = 0.3  # a rank correlation below this has no direction worth naming
+_MOSTLY = 0.6  # of what is explained must be explained by the trend: else the best value may be in the middle
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Importance:
     @property
     def direction(self) -> str:
         """What to do with it, when that can be said."""
-        if abs(self.trend) < _CLEAR_TREND:
+        if abs(self.trend) < _CLEAR_TREND or self.trend**2 < _MOSTLY * self.share:
             return ""
         return "higher is better" if self.trend > 0 else "lower is better"
 

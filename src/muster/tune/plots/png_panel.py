@@ -16,7 +16,7 @@ def tidy(axes: Axes) -> None:
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color(style.FAINT)
-    axes.tick_params(colors=style.SOFT, labelsize=style.SMALL, length=3)
+    axes.tick_params(which="both", colors=style.SOFT, labelsize=style.SMALL, length=3)
     axes.xaxis.label.set_color(style.INK)
     axes.yaxis.label.set_color(style.INK)
     axes.grid(axis="y", color=style.FAINT, linewidth=0.5, alpha=0.6)
