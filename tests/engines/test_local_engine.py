@@ -14,7 +14,7 @@ from muster.engines.local.engine import LocalEngine, LocalOptions
 from muster.session import get_context, report
 from muster.testing.engine_fixture import Driver
 from muster.testing.engine_hard import is_gone
-from muster.testing.trainables import TRAINABLES, Steps, counts, waits
+from muster.testing.trainables import TRAINABLES, Steps, counts, forks, waits
 from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import StopTrial
 from muster.trials.events import FailureKind, TrialExited, TrialReported, TrialStarted
@@ -119,6 +119,17 @@ def test_a_killed_helper_fails_its_trials_and_is_replaced(opened):
     failure = driver.to_exit("a", answer=False).failure
     assert (failure.kind, "helper process" in failure.message) == (FailureKind.KILLED, True)
     driver.poll_until(lambda: is_gone(pid))
+    driver.start("b", "counts")
+    assert driver.to_exit("b").is_done
+
+
+def test_a_helper_told_to_end_takes_everything_along_and_is_replaced(opened):
+    driver = opened(forks, counts)
+    driver.start("a", "forks")
+    result = driver.to_report("a").result
+    os.kill(driver.engine._staff._nursery.pid, signal.SIGTERM)
+    assert driver.to_exit("a", answer=False).failure.kind is FailureKind.KILLED
+    driver.poll_until(lambda: all(is_gone(result[key]) for key in ("pid", "forked", "started")))
     driver.start("b", "counts")
     assert driver.to_exit("b").is_done
 

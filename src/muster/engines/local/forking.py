@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+_SIGKILL = int(getattr(signal, "SIGKILL", 9))
 
 
 def fork_is_safe() -> bool:
@@ -49,8 +50,8 @@ def prepare_death_signal() -> None:
         import ctypes
 
         prctl = ctypes.CDLL(None).prctl
-        prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
-        prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)  # the first call is the slow one: not in every child
+        prctl.argtypes = [ctypes.c_int, ctypes.c_ulong]  # this option takes no more
+        prctl(_PR_SET_PDEATHSIG, 0)  # the first call is the slow one: not in every child
         _prctl.append(prctl)
 
 
@@ -58,7 +59,7 @@ def die_with_parent(parent_pid: int) -> None:
     """Be killed when the parent ends (Linux); elsewhere the heartbeat thread notices."""
     prepare_death_signal()
     if _prctl:
-        _prctl[0](_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        _prctl[0](_PR_SET_PDEATHSIG, _SIGKILL)
     if os.getppid() != parent_pid:
         os._exit(1)  # it ended before we asked
 

@@ -29,7 +29,7 @@ from muster.engines.local.forking import (
 from muster.engines.local.line import Line
 from muster.engines.local.output import flush
 from muster.engines.local.pipe import FrameReader, Kind, frame, pack, unpack
-from muster.engines.local.rehearsal import rehearse
+from muster.engines.local.rehearsal import ROUNDS, rehearse
 from muster.engines.local.shelf import Shelf
 from muster.engines.local.surroundings import note_working_directory
 from muster.engines.local.worker import Worker, become, end_politely_on_sigterm
@@ -74,12 +74,16 @@ class Zygote:
         poller.register(self._control, select.POLLIN)
         poller.register(self._wake[0], select.POLLIN)
         while os.getppid() == self._driver_pid:
-            for fd, _ in poller.poll(LOOK_MS):
+            ready = poller.poll(LOOK_MS)
+            has_ended = not ready  # now and then without being told
+            for fd, _ in ready:
                 if fd == self._wake[0]:
                     os.read(fd, 4096)
+                    has_ended = True
                 elif not self._take():
                     return
-            self._reap()
+            if has_ended:
+                self._reap()
 
     def _take(self) -> bool:
         """Handle what the driver sent; False when it is gone."""
@@ -146,10 +150,10 @@ class Zygote:
         parent_pid = os.getpid()
         pid = os.fork()
         if pid:
-            self._control.close()
-            os.waitpid(pid, 0)
-            os._exit(0)
-        _leave_parent(parent_pid)
+            _wait_for(pid)
+        os.setsid()
+        for _ in range(ROUNDS):
+            _leave_parent(parent_pid)
         self._driver_pid = parent_pid
         _woken_by_children(self._wake)
 
@@ -182,6 +186,7 @@ class Zygote:
 
     def _be_child(self, read_fd: int, write_fd: int, parent_pid: int) -> NoReturn:
         """Every line costs each trial: what is touched first here is copied by the kernel, page by page."""
+        os.setsid()
         _leave_parent(parent_pid)
         for fd in (self._control_fd, *self._wake, *self._fds):
             os.close(fd)
@@ -274,9 +279,17 @@ def _signal(pid: int, number: int, *, whole_group: bool) -> None:
             continue
 
 
+def _wait_for(pid: int) -> NoReturn:
+    """Be nothing but the parent of that process; SIGTERM is passed on to it."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, lambda number, where: os.kill(pid, number))
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the pipes of trials among them: they are not ours to hold
+    os.waitpid(pid, 0)
+    os._exit(0)
+
+
 def _leave_parent(parent_pid: int) -> None:
-    """What any fork of ours does first: lead its own group, end with its parent, forget its signals."""
-    os.setsid()
+    """What any fork of ours does first: end with its parent, forget its signals."""
     die_with_parent(parent_pid)
     signal.set_wakeup_fd(-1)
     set_handler(_SIGCHLD, _DEFAULT)
