@@ -45,8 +45,8 @@ def test_a_best_value_in_the_middle_is_seen_though_it_has_no_direction():
 
 def test_a_best_value_off_the_middle_has_no_direction_either():
     entry = ranked(axes(lr=LR), np.abs(np.log10(LR) + 1.8), "min").entries[0]
-    assert entry.trend > 0.5  # most values lie below the best one
-    assert entry.direction == ""
+    assert entry.share > 0.5
+    assert (entry.trend, entry.direction) == (0.0, "")  # though most values lie below the best one
 
 
 def test_categories_and_conditional_parameters_count():

@@ -23,12 +23,12 @@ _MOST_BINS = 8
 _TRIALS_PER_BIN = 12
 _SHUFFLES = 200
 _CLEAR_TREND = 0.3  # a rank correlation below this has no direction worth naming
-_MOSTLY = 0.6  # of what is explained must be explained by the trend: else the best value may be in the middle
 
 
 @dataclass(frozen=True)
 class Importance:
-    """Of one parameter. `trend` is the rank correlation with doing well; 0 for categories."""
+    """Of one parameter. `trend` is the rank correlation with doing well; 0 for categories, and where the best
+    values lie in the middle."""
 
     name: str
     share: float
@@ -37,7 +37,7 @@ class Importance:
     @property
     def direction(self) -> str:
         """What to do with it, when that can be said."""
-        if abs(self.trend) < _CLEAR_TREND or self.trend**2 < _MOSTLY * self.share:
+        if abs(self.trend) < _CLEAR_TREND:
             return ""
         return "higher is better" if self.trend > 0 else "lower is better"
 
@@ -70,8 +70,8 @@ def ranked(axes: Sequence[Axis], values: np.ndarray, mode: str) -> Ranking:
     bins = [bins_of(axis) for axis in axes]
     shares = [_share(each, ranks[None, :])[0] for each in bins]
     entries = [
-        Importance(axis.name, max(0.0, float(share)), _trend(axis, ranks))
-        for axis, share in zip(axes, shares, strict=True)
+        Importance(axis.name, max(0.0, float(share)), _trend(axis, ranks, each))
+        for axis, share, each in zip(axes, shares, bins, strict=True)
     ]
     entries.sort(key=lambda entry: (-entry.share, entry.name))
     return Ranking(tuple(entries), _chance(bins, ranks), trials=count)
@@ -117,13 +117,16 @@ def _chance(bins: Sequence[np.ndarray], ranks: np.ndarray) -> float:
     return max(0.0, float(np.quantile(best, 0.95)))
 
 
-def _trend(axis: Axis, ranks: np.ndarray) -> float:
+def _trend(axis: Axis, ranks: np.ndarray, bins: np.ndarray) -> float:
     known = np.isfinite(axis.codes)
     if axis.is_category or known.sum() < FEWEST_TRIALS or np.ptp(axis.codes[known]) == 0:
         return 0.0
     if np.ptp(ranks[known]) == 0:
         return 0.0
-    return float(np.corrcoef(_mean_ranks(axis.codes[known]), _mean_ranks(ranks[known]))[0, 1])
+    trend = float(np.corrcoef(_mean_ranks(axis.codes[known]), _mean_ranks(ranks[known]))[0, 1])
+    means = [ranks[known & (bins == each)].mean() for each in np.unique(bins[known])]
+    best = int(np.argmax(means))
+    return trend if best == (len(means) - 1 if trend > 0 else 0) else 0.0
 
 
 def _mean_ranks(values: np.ndarray) -> np.ndarray:
