@@ -76,7 +76,10 @@ def _found(entries: Any) -> dict[str, Any]:  # noqa: ANN401
     found: dict[str, Any] = {}
     for dataset, metric, value, _, *spread in entries:
         if spread:
-            found[f"{dataset}-{metric}-mean"], found[f"{dataset}-{metric}-stdv"] = value, spread[0]
+            found[f"{dataset}-{metric}-mean"], found[f"{dataset}-{metric}-stdv"] = (
+                float(value),
+                float(spread[0]),
+            )
         else:
-            found[f"{dataset}-{metric}"] = value
+            found[f"{dataset}-{metric}"] = float(value)
     return found
