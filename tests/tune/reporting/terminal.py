@@ -44,9 +44,10 @@ class Terminal:
 
     def read(self, timeout_s=0.1):
         """Take in what arrived; False once the program has ended and everything is read."""
+        has_ended = self.process.poll() is not None  # asked first: its last words may come after a look
         ready, _, _ = select.select([self._master], [], [], timeout_s)
         if not ready:
-            return self.process.poll() is None
+            return not has_ended
         try:
             data = os.read(self._master, 1 << 16)
         except OSError:  # Linux says so when the last writer is gone

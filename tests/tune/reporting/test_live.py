@@ -9,6 +9,7 @@ from muster.tune.callback import Callback
 from muster.tune.reporting.live import LiveReporter
 
 PROGRAM = Path(__file__).with_name("live_program.py")
+TUNER = Path(__file__).with_name("tuner_program.py")
 
 TABLE = [
     "  trial            status         x  k  iter  time (s)     loss",
@@ -98,3 +99,27 @@ def test_a_terminal_that_cannot_redraw_gets_plain_lines(kind):
 
 def test_the_live_view_does_not_listen_to_results():
     assert LiveReporter.on_trial_result is Callback.on_trial_result
+
+
+def test_a_real_experiment_is_followed_to_its_end(tmp_path):
+    terminal = Terminal(TUNER, tmp_path, tmp_path / "go on")
+    terminal.until("★ loss 1 ")
+    (tmp_path / "go on").touch()
+    assert terminal.finish() == 0
+    page = terminal.page()
+    assert page[4].startswith("3 TERMINATED")
+    assert [line.split()[-1] for line in page[7:10]] == ["0.5", "1", "1.5"]
+    assert page[-1] == "3 results"
+
+
+def test_ctrl_c_on_a_real_experiment_stops_gently_and_says_how_to_go_on(tmp_path):
+    terminal = Terminal(TUNER, tmp_path, tmp_path / "never", columns=200)
+    terminal.until("★ loss 1 ")
+    terminal.interrupt()
+    assert terminal.finish() == 0
+    assert terminal.page()[-4:] == [
+        "Stopped before the end: 0 of 3 trials are done, and all is saved. To go on:",
+        f"  in a shell:  muster tune resume {tmp_path}/try",
+        f"  in Python:   tune.Tuner.restore('{tmp_path}/try', train).fit()",
+        "2 results",
+    ]

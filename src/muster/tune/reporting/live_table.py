@@ -67,7 +67,7 @@ class LiveTable:
         fitting = self._fitting(width)
         lines = [self._header(fitting)]
         for trial, name, row in zip(trials, names, rows, strict=True):
-            line = Text(f"{self._star if trial is best else ' '} ", style="yellow")
+            line = Text().append(f"{self._star if trial is best else ' '} ", style="yellow")
             line.append(name.ljust(self._widths[""]), style="bold" if trial is best else "")
             line.append("  " + trial.status.ljust(10), style=self._styles[trial.status])
             for key in fitting:

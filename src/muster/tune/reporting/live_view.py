@@ -91,8 +91,10 @@ class LiveView:
 
     def _title(self, picture: Picture, width: int) -> list[Text]:
         info = picture.info
-        title = Text(info.name, style="bold")
+        title = Text().append(info.name, style="bold")
         title.append(f"  {info.searcher} {self._glyphs.dot} {info.scheduler}", style="dim")
+        if info.is_resumed:
+            title.append(f" {self._glyphs.dot} resumed", style="dim")
         return [title, Text(_tail(home_relative(info.directory, self._home), width), style="dim"), Text()]
 
     def _progress(self, picture: Picture, width: int) -> Text:
@@ -111,7 +113,7 @@ class LiveView:
 
     def _bar(self, share: float, width: int) -> Text:
         done = int(share * width)
-        bar = Text(self._glyphs.done * done, style="green")
+        bar = Text().append(self._glyphs.done * done, style="green")
         return bar.append(self._glyphs.todo * (width - done), style="dim")
 
     def _counts(self, picture: Picture) -> Text:
@@ -140,7 +142,7 @@ class LiveView:
         trial = picture.best_trial
         if trial is None:
             return []
-        line = Text(f"{self._glyphs.star} ", style="yellow")
+        line = Text().append(f"{self._glyphs.star} ", style="yellow")
         line.append(f"{picture.info.metric} {cell(picture.best_value)}", style="bold")
         line.append(f"  {trial.trial_id}", style="dim")
         values = parameters_of(trial, picture.info.parameters)

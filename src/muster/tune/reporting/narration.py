@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from muster.base.clock import Clock
     from muster.trials.model import Trial
 
-LINES_PER_WINDOW = {1: 20, 2: 100, 3: 1000}
+LINES_PER_WINDOW = {1: 20, 2: 100, 3: 300}
 _KINDS = {
     "finished": "trials finished",
     "errored": "trials errored",
