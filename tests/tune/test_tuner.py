@@ -134,9 +134,45 @@ def test_the_ray_engine_is_refused_and_not_ignored(tmp_path):
         Tuner(make_train(), run_config=run).fit()
 
 
-
 def test_what_cannot_be_run_is_said_at_once(tmp_path):
     with pytest.raises(TuneError, match="needs a trainable"):
-        Tuner()
+        Tuner().fit()
     with pytest.raises(FileNotFoundError, match=r"tuner\.pkl"):
         Tuner.restore(tmp_path, make_train())
+
+
+def test_a_new_experiment_under_an_old_name_keeps_the_old_record(tmp_path, caplog):
+    def run(values):
+        return Tuner(
+            make_train(),
+            param_space={"x": grid_search(values)},
+            tune_config=TuneConfig(metric="score", mode="max"),
+            run_config=RunConfig(name="again", storage_path=str(tmp_path), verbose=0),
+        ).fit()
+
+    assert len(run([1.0, 2.0])) == 2
+    assert len(run([3.0])) == 1
+    assert "already held an experiment" in caplog.text
+    assert len(Tuner.restore(tmp_path / "again", make_train()).get_results()) == 1
+    assert (tmp_path / "again" / "experiment.sqlite.1.old").exists()
+
+
+def test_a_tuner_without_a_trainable_is_asked_and_told(tmp_path):
+    def make(values):
+        return Tuner(
+            param_space={"x": grid_search(values)},
+            tune_config=TuneConfig(metric="y", mode="min"),
+            run_config=RunConfig(name="loop", storage_path=str(tmp_path), verbose=0),
+        )
+
+    tuner = make([3, 1, 2])
+    with pytest.raises(TuneError, match=r"use ask\(\) and tell\(\)"):
+        tuner.fit()
+    first = tuner.ask()
+    assert tuner.tell(first, {"y": first.config["x"]}) == "CONTINUE"
+    tuner._by_hand.close()
+    tuner = Tuner.restore(tmp_path / "loop")
+    while (trial := tuner.ask()) is not None:
+        assert tuner.tell(trial, {"y": trial.config["x"]}, done=True) == "STOP"
+    assert tuner.get_results().get_best_result().config == {"x": 1}
+    assert len(tuner.get_results()) == 3

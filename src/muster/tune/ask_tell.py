@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from muster.tune.hand_driven import Wanted
     from muster.tune.result_grid import ResultGrid
 
-DEFAULT_NAME = "ask"
-
 
 @dataclass(frozen=True)
 class AskedTrial:
@@ -101,19 +99,13 @@ class AskTell:
         They go on from their last checkpoint; without one they begin again. Runs code that was pickled in the
         directory: restore only what is yours.
         """
-        from muster.tune.place import Place
-        from muster.tune.saved_tuner import SavedTuner
+        from muster.tune.saved_tuner import opened
 
-        parent, _, name = os.path.expanduser(os.fspath(path)).rstrip("/").rpartition("/")
-        place = Place(parent or ("/" if os.fspath(path).startswith("/") else "."), name, storage_filesystem)
-        place.fetch()
-        saved = SavedTuner.read(place.directory)
-        run = saved.run_config
-        run.name, run.storage_path, run.storage_filesystem = name, place.parent, storage_filesystem
+        _, saved = opened(os.fspath(path), storage_filesystem)
         return cls(
             saved.param_space,
             tune_config=saved.tune_config,
-            run_config=run,
+            run_config=saved.run_config,
             trainable=saved.trainable_name,
             resume=ResumeConfig(),
         )
@@ -267,6 +259,7 @@ def _wanted(
     from muster.tune.hand_driven import Wanted
     from muster.tune.launch import place_of
     from muster.tune.naming import dated_name
+    from muster.tune.saved_tuner import DEFAULT_NAME
     from muster.tune.trainable.packing import packed
     from muster.tune.trainable.registry import trainable_name
 

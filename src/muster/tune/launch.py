@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from muster.engines.local.surroundings import environment
 from muster.errors import TuneError
 from muster.stores.checkpoints import CheckpointStore, delete_directory
 from muster.stores.deletions import DeletionQueue
+from muster.stores.lock import holder_of
+from muster.stores.trial_reading import STORE_NAME
 from muster.stores.trials import SqliteTrialStore
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointRef
@@ -84,6 +87,7 @@ def launch(asked: Launch) -> Launched:
         raise TuneError("RunConfig(engine='ray'): not built yet. Leave it out to run on this machine")
     asked.place.prepare()
     if asked.resume is None:
+        set_old_store_aside(asked.place.directory)
         _write_down(asked)
     with ExitStack() as stack:
         return _Launch(asked, stack).run()
@@ -224,6 +228,25 @@ def _info(
         is_resumed=asked.resume is not None,
         scheduler_debug=getattr(scheduler, "debug_string", str),
         time_budget_s=budget,
+    )
+
+
+def set_old_store_aside(directory: Path) -> None:
+    """A new experiment under an old name: the old one's record is kept beside it, its trials stay on disk."""
+    store = directory / STORE_NAME
+    if not store.exists() or holder_of(store) is not None:
+        return  # in use: opening it says by whom
+    with SqliteTrialStore(directory):
+        pass  # what a crash left in its log goes into the file
+    kept = next(
+        name for number in count(1) if not (name := directory / f"{STORE_NAME}.{number}.old").exists()
+    )
+    store.rename(kept)
+    logger.warning(
+        "%s already held an experiment: a new one begins. The old record is %s; to go on with an experiment "
+        "use Tuner.restore",
+        directory,
+        kept.name,
     )
 
 

@@ -16,10 +16,12 @@ from typing import Any
 from muster.errors import RestoreError, TuneError
 from muster.stores.storage import Storage
 from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.place import Place
 from muster.tune.search.paths import flat_name, flattened
 
 TUNER_FILE = "tuner.pkl"
 TRAINABLE_FILE = "trainable.pkl"
+DEFAULT_NAME = "ask"  # of trials without a trainable, which a loop of the user's runs
 
 
 @dataclass(kw_only=True)
@@ -63,6 +65,17 @@ class SavedTuner:
                 f"{file}: cannot be read ({type(error).__name__}: {error}). Run this where the modules that "
                 "the experiment used can be imported"
             ) from error
+
+
+def opened(path: str, filesystem: Any = None) -> tuple[Place, SavedTuner]:  # noqa: ANN401 - untyped fsspec
+    """The experiment at `path`, fetched when it is elsewhere; its run config says where it is now."""
+    parent, _, name = os.path.expanduser(path).rstrip("/").rpartition("/")
+    place = Place(parent or ("/" if path.startswith("/") else "."), name, filesystem)
+    place.fetch()
+    saved = SavedTuner.read(place.directory)
+    run = saved.run_config
+    run.name, run.storage_path, run.storage_filesystem = name, place.parent, filesystem
+    return place, saved
 
 
 def saved_trainable(directory: Path) -> Any:  # noqa: ANN401 - function or class

@@ -11,9 +11,11 @@ from muster.errors import TuneError
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
 from muster.tune.result_grid import ResultGrid
-from muster.tune.saved_tuner import SavedTuner, can_restore, checked_space
+from muster.tune.saved_tuner import DEFAULT_NAME, can_restore, checked_space, opened
 
 if TYPE_CHECKING:
+    from muster.session.checkpoint import Checkpoint
+    from muster.tune.ask_tell import AskedTrial, AskTell
     from muster.tune.launch import Launched
     from muster.tune.place import Place
 
@@ -59,23 +61,27 @@ class Tuner:
         from muster.tune.trainable.packing import packed
         from muster.tune.trainable.registry import get_trainable, trainable_name
 
-        if trainable is None:
-            raise TuneError("Tuner needs a trainable: a function of a config, or a Trainable class")
         self._space = _as_space(param_space)
         self._trainable = get_trainable(trainable) if isinstance(trainable, str) else trainable
-        self._name = trainable_name(trainable)
-        self._code = packed(self._trainable)
+        self._name = DEFAULT_NAME if trainable is None else trainable_name(trainable)
+        self._code = b"" if trainable is None else packed(self._trainable)
         self._tune = tune_config or TuneConfig()
         self._run = copy(run_config) if run_config is not None else RunConfig()
         self._run.name = self._run.name or dated_name(self._name, SystemClock().now(), environment())
         self._overrides: dict[str, Any] = {}
         self._resume: ResumeConfig | None = None
         self._grid: ResultGrid | None = None
+        self._by_hand: AskTell | None = None
 
     def fit(self) -> ResultGrid:
         """Run the experiment to its end; failed trials are results too. Ctrl-C stops gently."""
         from muster.tune.launch import Launch, launch
 
+        if self._trainable is None:
+            raise TuneError(
+                "Tuner needs a trainable to fit: a function of a config, or a Trainable class. Without one, "
+                "use ask() and tell()"
+            )
         launched = launch(
             Launch(
                 trainable=self._trainable,
@@ -95,8 +101,45 @@ class Tuner:
             raise error if isinstance(error, Exception) else TuneError(str(error))
         return self._grid
 
+    def ask(self) -> AskedTrial | None:
+        """The next trial to run in a loop of your own, with its `config`; None: not now, or the end.
+
+        None before the end means that results must be told first. See `AskTell.ask`.
+        """
+        return self._asking().ask()
+
+    def tell(
+        self,
+        trial: AskedTrial | str,
+        metrics: Mapping[str, Any] | None = None,
+        *,
+        done: bool = False,
+        checkpoint: Checkpoint | None = None,
+        error: BaseException | None = None,
+    ) -> str:
+        """Report a result of a trial that `ask` gave; answers "CONTINUE", "PAUSE" or "STOP".
+
+        See `AskTell.tell`.
+        """
+        return self._asking().tell(trial, metrics, done=done, checkpoint=checkpoint, error=error)
+
+    def _asking(self) -> AskTell:
+        if self._by_hand is None:
+            from muster.tune.ask_tell import AskTell
+
+            self._by_hand = AskTell(
+                self._space,
+                tune_config=self._tune,
+                run_config=self._run,
+                trainable=self._trainable,
+                resume=self._resume,
+            )
+        return self._by_hand
+
     def get_results(self) -> ResultGrid:
-        """Of the last fit, or of the experiment that was restored."""
+        """Of the last fit, of what was told so far, or of the experiment that was restored."""
+        if self._by_hand is not None:
+            return self._by_hand.results()
         if self._grid is None and self._resume is not None:
             place = self._place()
             self._grid = ResultGrid(
@@ -110,7 +153,7 @@ class Tuner:
     def restore(  # noqa: PLR0913, PLR0917 - Ray's signature
         cls,
         path: str | os.PathLike[str],
-        trainable: Any,  # noqa: ANN401 - function, class or name
+        trainable: Any = None,  # noqa: ANN401 - function, class or name
         resume_unfinished: bool = True,
         resume_errored: bool = False,
         restart_errored: bool = False,
@@ -122,7 +165,7 @@ class Tuner:
 
         Args:
             path: The experiment's directory, here or at a URL; it may have been moved.
-            trainable: The same as before, by its name.
+            trainable: The same as before, by its name; None when the experiment had none (ask and tell).
             resume_unfinished: Run trials that had not ended, from their newest checkpoint.
             resume_errored: Run failed trials again, from their newest checkpoint.
             restart_errored: Run failed trials again, from the beginning.
@@ -174,22 +217,17 @@ def _restored(
     param_space: Mapping[str, Any] | None,
     filesystem: Any,  # noqa: ANN401
 ) -> Tuner:
-    from muster.tune.place import Place
     from muster.tune.trainable.registry import trainable_name
 
-    parent, _, name = os.path.expanduser(path).rstrip("/").rpartition("/")
-    place = Place(parent or ("." if not path.startswith("/") else "/"), name, filesystem)
-    place.fetch()
-    saved = SavedTuner.read(place.directory)
-    if trainable_name(trainable) != saved.trainable_name:
+    _, saved = opened(path, filesystem)
+    given = DEFAULT_NAME if trainable is None else trainable_name(trainable)
+    if given != saved.trainable_name:
         raise ValueError(
-            f"Tuner.restore: the experiment ran {saved.trainable_name!r}, not {trainable_name(trainable)!r}: "
+            f"Tuner.restore: the experiment ran {saved.trainable_name!r}, not {given!r}: "
             "pass the same trainable"
         )
     space = saved.param_space if param_space is None else checked_space(saved.param_space, param_space)
-    run = saved.run_config
-    run.name, run.storage_path, run.storage_filesystem = name, place.parent, filesystem
-    tuner = kind(trainable, param_space=space, tune_config=saved.tune_config, run_config=run)
+    tuner = kind(trainable, param_space=space, tune_config=saved.tune_config, run_config=saved.run_config)
     tuner._resume, tuner._overrides = rules, saved.overrides
     return tuner
 
