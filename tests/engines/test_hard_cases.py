@@ -331,3 +331,24 @@ def test_a_config_may_ask_how_busy_the_machine_is(opened, reuse):
     assert driver.results("plain", "perf") == [None]
     started = [event.reused for event in driver.events if isinstance(event, TrialStarted)]
     assert started == [False, reuse, False]  # the monitor's thread does not stand in the way
+
+
+def test_a_driver_whose_directory_was_deleted_can_run_trials(opened, tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    driver = opened(counts)
+    driver.start("a", "counts", {"steps": 1})
+    assert driver.to_exit("a").is_done
+
+
+def test_the_driver_does_not_load_what_only_trials_need():
+    import subprocess
+
+    code = "import sys, muster.engines.local.engine; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(ran.stdout.split())
+    assert loaded.isdisjoint(
+        {"muster.engines.local.zygote", "muster.engines.local.worker", "cloudpickle", "numpy"}
+    )

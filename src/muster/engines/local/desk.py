@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.engines.local.budget import Grant
 from muster.engines.local.pipe import Frame, FrameReader
-from muster.engines.local.verdict import Verdict
 from muster.session.progress import Signature
 from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure
+
+if TYPE_CHECKING:
+    from muster.engines.local.verdict import Verdict
 
 _CHUNK = 1 << 16  # what a pipe holds; more would be mapped and unmapped for every read
 ProcessKey = tuple[str, PlacementGroupFactory, tuple[str, ...]]

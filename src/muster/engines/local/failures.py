@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from muster.engines.local.verdict import Verdict
 from muster.trials.events import FailureKind, TrialFailure
+
+if TYPE_CHECKING:
+    from muster.engines.local.verdict import Verdict  # its module is the worker's: not loaded in the driver
 
 _HELPER_DIED = "the helper process that watches over trials has died, and this trial with it"
 

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from muster.engines.local import surroundings
+from muster.engines.local.boot import boot_code
 from muster.engines.local.pipe import Frame, FrameReader, Kind, frame, pack
-from muster.engines.local.zygote import BOOT
 
 _CHUNK = 1 << 16
 
@@ -24,14 +24,14 @@ class Nursery:
 
     def __init__(self, *, warm: bool, beat_s: float, env: Mapping[str, str], quiet: bool) -> None:
         ours, theirs = socket.socketpair()
-        path = "\n".join(entry or os.getcwd() for entry in sys.path)
+        path = "\n".join(entry or surroundings.working_directory() for entry in sys.path)
         silence = subprocess.DEVNULL if quiet else None
         with theirs:
             self._process = subprocess.Popen(
                 [
                     sys.executable,
                     "-c",
-                    BOOT.format(module="zygote"),
+                    boot_code("zygote"),
                     path,
                     str(theirs.fileno()),
                     str(os.getpid()),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.engines.local.orders import Order, write_order
 from muster.engines.local.pipe import Kind, frame
+from muster.engines.local.surroundings import working_directory
 from muster.session.report import report
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def rehearse(worker: Worker) -> None:
         os.write(from_driver_write, frame(Kind.CONTINUE))
         report({"loss": 0.5, "step": 1})
 
-    order = write_order(_order(os.getcwd()))
+    order = write_order(_order(working_directory()))
     worker.line.connect(from_driver, to_driver, os.getppid())
     with worker.shelf.lent(_NAME, train):
         for _ in range(ROUNDS):

@@ -102,9 +102,17 @@ def node_ip() -> str:
         return "127.0.0.1"
 
 
+def working_directory() -> str:
+    """Where this process stands; the root when somebody has deleted that directory."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return os.path.sep
+
+
 def note_working_directory() -> None:
     """Tell trials, which work elsewhere, where the driver stands."""
-    environment().setdefault("TUNE_ORIG_WORKING_DIR", os.getcwd())
+    environment().setdefault("TUNE_ORIG_WORKING_DIR", working_directory())
 
 
 def hostname() -> str:

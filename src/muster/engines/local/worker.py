@@ -46,7 +46,7 @@ class Worker:
         self._output = Output()
         self._instance: ClassRun | None = None
         self._tidy: Tidy | None = None  # only of processes that may serve another trial
-        self._home = os.getcwd()
+        self._home = surroundings.working_directory()
         self._works_in_trial_dir = surroundings.environment().get("RAY_CHDIR_TO_TRIAL_DIR", "1") != "0"
 
     def serve(self) -> None:

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, NoReturn
 
 from muster.base.clock import SystemClock
+from muster.engines.local.boot import boot_code
 from muster.engines.local.forking import (
     be_killed_first,
     die_with_parent,
@@ -41,10 +42,6 @@ MAX_FDS = 200
 CHUNK = 1 << 16  # larger ones are mapped and unmapped each time
 LOOK_MS = 1000
 _SIGCHLD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
-BOOT = (
-    "import sys; sys.path[:] = sys.argv[1].split(chr(10)); "
-    "from muster.engines.local.{module} import main; main()"
-)
 
 
 class Zygote:
@@ -201,7 +198,7 @@ class Zygote:
         saved = self._saved_frames()
         numbers = [read_fd, write_fd, saved, self._beat_s, os.getpid()]
         made = subprocess.Popen(
-            [sys.executable, "-c", BOOT.format(module="worker"), "\n".join(sys.path), *map(str, numbers)],
+            [sys.executable, "-c", boot_code("worker"), "\n".join(sys.path), *map(str, numbers)],
             pass_fds=[read_fd, write_fd, saved],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
