@@ -57,6 +57,14 @@ def test_a_paused_trial_that_is_stopped_counts_once():
     assert tally.counts(1) == {"RUNNING": 0, "TERMINATED": 1, "PAUSED": 0, "PENDING": 0, "ERROR": 0}
 
 
+def test_a_paused_trial_that_fails_is_not_the_best():
+    tally = Tally("loss", "min")
+    each = trial(0, "PAUSED", loss=1.0)
+    tally.reset([each])
+    tally.failed(move(each, "ERROR"))
+    assert tally.ranked(5) == []
+
+
 @pytest.mark.parametrize(("mode", "best"), [("min", [2, 0, 3]), ("max", [3, 0, 2])])
 def test_nan_is_never_the_best_and_zero_may_be_c207(mode, best):
     tally = Tally("loss", mode)

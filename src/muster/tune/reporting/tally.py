@@ -78,7 +78,7 @@ class Tally:
         key = trial.trial_id
         self.running[key] = trial
         if self.paused and self.paused.pop(key, None) is not None:
-            self.best = [each for each in self.best if each.trial is not trial]
+            self._withdraw(trial)
 
     def completed(self, trial: Trial) -> None:
         self.terminated += 1
@@ -90,8 +90,9 @@ class Tally:
     def failed(self, trial: Trial) -> None:
         self.errored += 1
         self.running.pop(trial.trial_id, None)
-        self.paused.pop(trial.trial_id, None)
         self.recent.append(trial)
+        if self.paused.pop(trial.trial_id, None) is not None:
+            self._withdraw(trial)
 
     def recovered(self, trial: Trial) -> None:
         self.running.pop(trial.trial_id, None)
@@ -149,6 +150,10 @@ class Tally:
         self._offered += 1
         insort(best, Scored(key, self._offered, trial))  # no two have the same order
         del best[KEPT_BEST:]
+
+    def _withdraw(self, trial: Trial) -> None:
+        """A paused trial that goes on or fails is no longer among those that wait with their result."""
+        self.best = [each for each in self.best if each.trial is not trial]
 
     def _key(self, trial: Trial) -> float | None:
         """NaN is no value, zero is one."""
