@@ -11,6 +11,7 @@ from muster import tune
 from muster.errors import TuneError
 from muster.tune.config import ResumeConfig
 from muster.tune.resume_option import resume_rules
+from muster.tune.search import Searcher
 
 KIND = ResumeConfig.ResumeType
 
@@ -279,3 +280,20 @@ def test_a_failed_trial_ends_run_experiments_at_once_or_at_the_end(tmp_path, con
     with pytest.raises(TuneError, match="Trials did not complete"):
         tune.run_experiments(experiments, verbose=0, concurrent=concurrent)
     assert sorted(path.name for path in tmp_path.iterdir()) == begun
+
+
+class Stubborn(Searcher):
+    """Has a space of its own and takes no other."""
+
+    def suggest(self, trial_id):
+        return {"x": 5}
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        """Learns nothing."""
+
+
+def test_a_searcher_with_a_space_of_its_own_takes_constants_but_no_other_domains(quiet):
+    found = tune.run(train, name="e", config={"fixed": 1}, search_alg=Stubborn(), **quiet)
+    assert [trial.config for trial in found.trials] == [{"x": 5, "fixed": 1}]
+    with pytest.raises(ValueError, match="give each of them once"):
+        tune.run(train, name="f", config={"x": tune.uniform(0, 1)}, search_alg=Stubborn(), **quiet)

@@ -84,6 +84,7 @@ def _whole_number(environment: Mapping[str, str], name: str, default: int) -> in
 def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchAlgorithm, int]:
     """The search algorithm, told about the experiment, and how many trials to ask for ahead of room."""
     from muster.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, create_searcher
+    from muster.tune.search.unresolved import has_unresolved_values
 
     limit = tune.max_concurrent_trials or 0
     asked = tune.search_alg
@@ -97,7 +98,13 @@ def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchAlgorith
         kind = type(asked).__name__
         raise TuneError(f"TuneConfig(search_alg=...): {kind} is neither a Searcher nor a SearchAlgorithm")
     space = dict(template.param_space)
-    if space and not asked.set_search_properties(tune.metric, tune.mode, space):
+    told = {
+        "stop": dict(template.stopping_criterion) or None,
+        "num_samples": template.num_samples,
+        "time_budget_s": tune.time_budget_s,
+    }
+    is_taken = not space or asked.set_search_properties(tune.metric, tune.mode, space, **told)
+    if not is_taken and has_unresolved_values(space):  # constants need nobody to take them
         raise ValueError(
             f"{type(asked).__name__} already has a metric, mode or space of its own: give each of them once, "
             "either to the searcher or to TuneConfig and param_space"

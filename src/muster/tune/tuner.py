@@ -59,10 +59,10 @@ class Tuner:
         from muster.engines.local.surroundings import environment
         from muster.tune.naming import dated_name
         from muster.tune.trainable.packing import packed
-        from muster.tune.trainable.registry import get_trainable, trainable_name
+        from muster.tune.trainable.registry import trainable_name
 
         self._space = _as_space(param_space)
-        self._trainable = get_trainable(trainable) if isinstance(trainable, str) else trainable
+        self._trainable = None if trainable is None else _resolved(trainable)
         self._name = DEFAULT_NAME if trainable is None else trainable_name(trainable)
         self._code = b"" if trainable is None else packed(self._trainable)
         self._tune = tune_config or TuneConfig()
@@ -230,6 +230,14 @@ def _restored(
     tuner = kind(trainable, param_space=space, tune_config=saved.tune_config, run_config=saved.run_config)
     tuner._resume, tuner._overrides = rules, saved.overrides
     return tuner
+
+
+def _resolved(trainable: Any) -> Any:  # noqa: ANN401 - function, class or name
+    """A function or class that can be run; refused here rather than in each of its trials."""
+    from muster.tune.trainable.function import checked_trainable
+    from muster.tune.trainable.registry import get_trainable
+
+    return get_trainable(trainable) if isinstance(trainable, str) else checked_trainable(trainable)
 
 
 def _as_space(given: Any) -> dict[str, Any]:  # noqa: ANN401 - checked here
