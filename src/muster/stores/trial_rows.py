@@ -9,6 +9,7 @@ from muster.stores.squeeze import DICTIONARY_BYTES, squeezed, unsqueezed
 from muster.stores.trial_digest import Digest
 from muster.stores.trial_facts import CREATED, REPORTED, StoredFact
 
+_MOST_WAITING = 2048  # facts
 _ROW = "SELECT number, status, starts, reports, failures, record FROM trials WHERE trial_id = ?"
 _ALL = "SELECT trial_id, status, starts, reports, failures, record FROM trials ORDER BY number"
 
@@ -17,15 +18,27 @@ class Fold:
     """Its memory follows the trials that had facts since the last snapshot, not their results."""
 
     def __init__(self) -> None:
-        self.digests: dict[str, Digest] = {}
+        self._digests: dict[str, Digest] = {}
+        self._waiting: list[StoredFact] = []  # many are folded faster than one by one
+
+    @property
+    def digests(self) -> dict[str, Digest]:
+        self._fold()
+        return self._digests
 
     def note(self, facts: Iterable[StoredFact]) -> None:
+        self._waiting.extend(facts)
+        if len(self._waiting) > _MOST_WAITING:
+            self._fold()
+
+    def _fold(self) -> None:
+        facts, self._waiting = self._waiting, []
         for fact in facts:
             trial_id = fact.trial_id
             if trial_id:
-                digest = self.digests.get(trial_id)
+                digest = self._digests.get(trial_id)
                 if digest is None:
-                    digest = self.digests[trial_id] = Digest(trial_id)
+                    digest = self._digests[trial_id] = Digest(trial_id)
                 digest.note(fact)
 
     def write(self, database: Database, statuses: Mapping[str, str]) -> None:

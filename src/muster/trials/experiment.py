@@ -32,6 +32,9 @@ from muster.trials.states import FINISHED, TrialState
 from muster.trials.view import ControllerView
 
 
+_BUNCH = 16  # trials
+
+
 class ExperimentState:
     """One experiment between two events."""
 
@@ -75,6 +78,9 @@ class ExperimentState:
             case TrialReported() | TrialStarted() | TrialExited() | CheckpointSaved():
                 trial = self.roster.trials.get(event.trial_id)
                 if trial is None or trial.state in FINISHED:
+                    return []
+                if isinstance(event, TrialReported) and trial.state is TrialState.STOPPING:
+                    self._drop(trial, event)
                     return []
                 self.note(event)
                 self._dispatch(trial, event)
@@ -147,6 +153,12 @@ class ExperimentState:
         """These are no longer kept; their directories wait until a crash cannot bring them back."""
         self.doomed.extend(Doomed(ref=ref, after=self.facts_noted) for ref in checkpoints)
 
+    def _drop(self, trial: Trial, event: TrialReported) -> None:
+        """It was told to stop while this was on the way: everybody has heard of its last result already."""
+        if event.checkpoint is not None:
+            trial.checkpoint_index = max(trial.checkpoint_index, event.checkpoint.index)
+            self.give_up([event.checkpoint])
+
     def _dispatch(
         self, trial: Trial, event: TrialStarted | TrialReported | CheckpointSaved | TrialExited
     ) -> None:
@@ -165,8 +177,15 @@ class ExperimentState:
         return failed or (self.stopper is not None and bool(self.stopper.stop_all()))
 
     def _take_in(self, at: float) -> None:
-        """Ask the searcher while there is room in the queue."""
-        while not self.is_exhausted and len(self.roster.pending) < self.settings.max_pending:
+        """Ask the searcher while there is room in the queue: for a few at a time, as that costs less each.
+
+        Not for all at once: those that could start would wait for it.
+        """
+        most, waiting = self.settings.max_pending, len(self.roster.pending)
+        bunch = max(1, min(_BUNCH, most // 8))
+        if 0 < waiting > most - bunch:
+            return
+        while not self.is_exhausted and len(self.roster.pending) < min(most, waiting + bunch):
             trial = None if self.search.is_finished() else self.search.next_trial()
             if trial is not None:
                 self.add(trial, at)
