@@ -10,6 +10,7 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 pytest.importorskip("jax", reason="pip install keras jax (too large for every CI run)")
 keras = pytest.importorskip("keras", reason="pip install keras jax (too large for every CI run)")
 
+from muster.air.integrations import keras as older_name  # noqa: E402
 from muster.tune.integration.keras import (  # noqa: E402
     ReportCheckpointCallback,
     TuneReportCallback,
@@ -61,6 +62,10 @@ def test_the_old_names_report_only_or_save_now_and_then(tmp_path):
         fit(TuneReportCallback(["loss"]), epochs=2)
         fit(TuneReportCheckpointCallback(["loss"], filename="m.keras", frequency=2), epochs=2)
     assert ([sorted(each) for each in session.reports], session.files()) == ([["loss"]] * 4, {4: ["m.keras"]})
+
+
+def test_it_has_an_older_name():
+    assert older_name.ReportCheckpointCallback is ReportCheckpointCallback
 
 
 def test_an_event_that_does_not_exist_is_refused():

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -110,6 +112,21 @@ def test_the_end_does_not_wait_long_for_a_tracker_that_is_down():
     queue.row("a", {"n": 1})
     assert queue.close(timeout_s=1000) is False  # the test's own time limit is far below
     assert queue.lost == 1
+
+
+def test_a_script_that_breaks_off_still_sends_what_waits():
+    script = """
+from muster.tune.logger.background import BackgroundQueue
+queue = BackgroundQueue("T", lambda trial_id, rows: print(trial_id, len(rows), flush=True))
+for n in range(3):
+    queue.order("a", lambda: None)
+    queue.row("a", {"n": n})
+raise SystemExit(3)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("a 1\n" * 3, "", 3)
 
 
 def test_an_empty_queue_has_no_thread_and_closes_at_once():

@@ -1,1 +1,1 @@
-"""Experiment trackers: `mlflow`, `wandb` and `comet`, each with the package of that name installed."""
+"""Trackers (`mlflow`, `wandb`, `comet`) and `keras`; each needs the package it is named after."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from muster.air.integrations.comet_tracker import CometSettings, CometTracker
-from muster.air.integrations.installed import require
 from muster.engines.local.surroundings import environment
+from muster.tune.logger.installed import require
 from muster.tune.logger.tracker import Tracker, TrackerCallback
 
 __all__ = ["CometLoggerCallback"]

@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from muster.air.integrations.numbers import is_number, plain, step_of
 from muster.trials.results import flatten
 from muster.tune.logger.background import Row
+from muster.tune.logger.plain_values import is_number, plain, step_of
 from muster.tune.logger.table import flat_row
 from muster.tune.logger.tracker import TrialFacts
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from muster.air.integrations.installed import require
 from muster.air.integrations.mlflow_tracker import MLflowSettings, MLflowTracker, param_texts
 from muster.engines.local.surroundings import environment
 from muster.session.report import get_context
+from muster.tune.logger.installed import require
 from muster.tune.logger.tracker import Tracker, TrackerCallback
 
 __all__ = ["MLflowLoggerCallback", "setup_mlflow"]

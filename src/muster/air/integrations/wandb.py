@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from muster.air.integrations.installed import require
-from muster.air.integrations.numbers import plain
 from muster.air.integrations.wandb_tracker import WandbSettings, WandbTracker
 from muster.engines.local.surroundings import environment
 from muster.session.report import get_context
+from muster.tune.logger.installed import require
+from muster.tune.logger.plain_values import plain
 from muster.tune.logger.tracker import Tracker, TrackerCallback
 
 __all__ = ["WandbLoggerCallback", "setup_wandb"]

@@ -6,6 +6,7 @@ the experiment goes on; what cannot be sent is counted, told once, and never fai
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections import deque
@@ -74,6 +75,7 @@ class BackgroundQueue:
     def close(self, timeout_s: float) -> bool:
         """Send what waits, then end the thread; False when something was not sent. Safe to call twice."""
         thread, began = self._thread, self._clock.monotonic()
+        atexit.unregister(self.close)
         self._closing.set()
         self._wake.set()
         while thread is not None and thread.is_alive():
@@ -100,6 +102,7 @@ class BackgroundQueue:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"muster-{self._name}", daemon=True)
             self._thread.start()
+            atexit.register(self.close, self._grace_s)  # when the experiment breaks off, nobody else does
 
     # for the thread
 
