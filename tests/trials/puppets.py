@@ -28,7 +28,7 @@ Script = Callable[
 
 
 class ScriptedEngine:
-    """Runs `script(config, start)`; each item is a report, an exception item is a failure."""
+    """Runs `script(config, start)`; each item is a report, an exception or TrialFailure a failure."""
 
     def __init__(self, script: Script, capacity=None) -> None:
         self._script = script
@@ -82,9 +82,10 @@ class ScriptedEngine:
         if item is None:
             del self.running[trial_id]
             self.events.append(TrialExited(trial_id=trial_id, at=at, is_done=True))
-        elif isinstance(item, Exception):
+        elif isinstance(item, (Exception, TrialFailure)):
             del self.running[trial_id]
-            failure = TrialFailure(kind=FailureKind.USER_ERROR, message=str(item))
+            is_told = isinstance(item, TrialFailure)
+            failure = item if is_told else TrialFailure(kind=FailureKind.USER_ERROR, message=str(item))
             self.events.append(TrialExited(trial_id=trial_id, at=at, failure=failure))
         else:
             run[1] += 1

@@ -1,9 +1,11 @@
-"""PlacementGroupFactory: the resources of one trial as bundles; Ray's name, a plain value."""
+"""PlacementGroupFactory: the resources of a trial as bundles, also from a dict. A plain value, named by Ray."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+_NAMED = ("cpu", "CPU", "gpu", "GPU", "memory", "custom_resources")
 
 
 class PlacementGroupFactory:
@@ -76,6 +78,35 @@ class PlacementGroupFactory:
     def __hash__(self) -> int:
         return hash(self._identity)
 
-    def __repr__(self) -> str:
+    def described(self) -> tuple[list[dict[str, float]], str]:
+        """Bundles, an empty first one included, and strategy: what another one is made of."""
         head: list[dict[str, float]] = [{}] if self._head_is_empty else []
-        return f"PlacementGroupFactory({head + self._bundles!r}, strategy={self._strategy!r})"
+        return head + self.bundles, self._strategy
+
+    def __repr__(self) -> str:
+        bundles, strategy = self.described()
+        return f"PlacementGroupFactory({bundles!r}, strategy={strategy!r})"
+
+
+def resource_dict_to_bundles(resources: Mapping[str, Any] | None) -> PlacementGroupFactory:
+    """One bundle; `{}` and None mean 1 CPU. ValueError when nothing is asked for.
+
+    Example:
+        >>> resource_dict_to_bundles({"cpu": 2, "gpu": 0.5, "licence": 1})
+        PlacementGroupFactory([{'CPU': 2.0, 'GPU': 0.5, 'licence': 1.0}], strategy='PACK')
+    """
+    if not resources:
+        return PlacementGroupFactory([{"CPU": 1}])
+    custom = resources.get("custom_resources")
+    if custom is None:
+        custom = {name: amount for name, amount in resources.items() if name not in _NAMED}
+    bundle = {
+        "CPU": resources.get("cpu", resources.get("CPU")),
+        "GPU": resources.get("gpu", resources.get("GPU")),
+        "memory": resources.get("memory"),
+        **custom,
+    }
+    try:
+        return PlacementGroupFactory([{name: amount or 0 for name, amount in bundle.items()}])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"resources {dict(resources)}: {error}; example: {{'cpu': 2, 'gpu': 0.5}}") from None

@@ -105,7 +105,7 @@ class Lifecycle:
         if judgement.checkpoint is not None:
             self._keep(trial, judgement.checkpoint)
         if trial.state is not _S.RUNNING:
-            return  # it was told to stop while its report was on the way
+            return  # its report met another order
         if judgement.save or (judgement.decision == PAUSE and judgement.checkpoint is None):
             self._save_then(trial, judgement.decision)
         else:

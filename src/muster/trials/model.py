@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.bundles import PlacementGroupFactory, resource_dict_to_bundles
 from muster.trials.states import FINISHED, PUBLIC, TRIAL_MACHINE, TrialState
 from muster.trials.statistics import DEBUG_METRICS, TRAINING_ITERATION, Statistics
 from muster.trials.trial_reading import TrialReading
@@ -73,6 +73,7 @@ class Trial(TrialReading):
         "experiment_dir",
         "experiment_tag",
         "export_formats",
+        "has_new_resources",
         "intent",
         "last_result",
         "last_result_time",
@@ -111,6 +112,7 @@ class Trial(TrialReading):
         self.evaluated_params: dict[str, Any] = dict(evaluated_params or {})
         self.experiment_tag = experiment_tag
         self.placement_group_factory = placement_group_factory or PlacementGroupFactory([{"CPU": 1}])
+        self.has_new_resources = False  # other than the template's: part of its saved state
         self.state = TrialState.PENDING
         self.intent = TrialState.TERMINATED  # what STOPPING leads to: PAUSED or TERMINATED
         self.stopping_criterion: dict[str, Any] = {}
@@ -170,6 +172,17 @@ class Trial(TrialReading):
         return f"{self.experiment_dir}/{self.relative_logdir}" if self.relative_logdir else None
 
     path = logdir = local_dir = local_path  # the other names scripts and callbacks read
+
+    def update_resources(self, resources: PlacementGroupFactory | Mapping[str, Any]) -> None:
+        """What it needs from its next start on; for schedulers, between a pause and that start."""
+        if self.status == Trial.RUNNING:
+            raise ValueError(
+                f"trial {self.trial_id} is running: its resources can change only while it is paused or waits"
+            )
+        if not isinstance(resources, PlacementGroupFactory):
+            resources = resource_dict_to_bundles(resources)
+        self.placement_group_factory = resources
+        self.has_new_resources = True
 
     def move(self, target: TrialState) -> None:
         """Take one hop of the table; a self transition is nothing."""

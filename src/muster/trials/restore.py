@@ -12,6 +12,7 @@ from typing import Any
 
 from typing_extensions import assert_never
 
+from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.events import CheckpointSaved, TrialExited, TrialReported, TrialStarted
 from muster.trials.experiment import ExperimentState
 from muster.trials.facts import ExperimentEnded, Fact, SearchExhausted, TrialAdmitted, TrialCreated
@@ -121,6 +122,8 @@ def _trial_record(trial: Trial) -> dict[str, Any]:
     record = {name: getattr(trial, name) for name in _PLAIN}
     root = f"{trial.experiment_dir}/"  # what lies inside is stored by its inner name: directories are moved
     refs = [(c.path.removeprefix(root), c.index, dict(c.metrics)) for c in trial.checkpoints]
+    if trial.has_new_resources:
+        record["resources"] = trial.placement_group_factory.described()
     return {
         **record,
         "number": trial.number,
@@ -161,6 +164,10 @@ def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial, root: str) -> 
         setattr(trial, name, record[name])
     trial.state, trial.intent = TrialState(record["state"]), TrialState(record["intent"])
     trial.statistics = Statistics(record["statistics"])
+    if "resources" in record:
+        bundles, strategy = record["resources"]
+        trial.placement_group_factory = PlacementGroupFactory(bundles, strategy)
+        trial.has_new_resources = True
     trial.checkpoints = tuple(
         CheckpointRef(path=_outer(p, root), index=i, metrics=m) for p, i, m in record["checkpoints"]
     )

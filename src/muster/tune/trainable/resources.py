@@ -7,38 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from muster.errors import TuneError
-from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.bundles import PlacementGroupFactory, resource_dict_to_bundles
 from muster.tune.trainable.function import is_trainable_class
 from muster.tune.trainable.registry import trainable_name
 from muster.tune.trainable.wrapping import wrapped_function
 
 Chooser = Callable[[Mapping[str, Any]], PlacementGroupFactory]
 Resources = PlacementGroupFactory | Chooser
-_NAMED = ("cpu", "CPU", "gpu", "GPU", "memory", "custom_resources")
-
-
-def resource_dict_to_bundles(resources: Mapping[str, Any] | None) -> PlacementGroupFactory:
-    """One bundle; `{}` and None mean 1 CPU. ValueError when nothing is asked for.
-
-    Example:
-        >>> resource_dict_to_bundles({"cpu": 2, "gpu": 0.5, "licence": 1})
-        PlacementGroupFactory([{'CPU': 2.0, 'GPU': 0.5, 'licence': 1.0}], strategy='PACK')
-    """
-    if not resources:
-        return PlacementGroupFactory([{"CPU": 1}])
-    custom = resources.get("custom_resources")
-    if custom is None:
-        custom = {name: amount for name, amount in resources.items() if name not in _NAMED}
-    bundle = {
-        "CPU": resources.get("cpu", resources.get("CPU")),
-        "GPU": resources.get("gpu", resources.get("GPU")),
-        "memory": resources.get("memory"),
-        **custom,
-    }
-    try:
-        return PlacementGroupFactory([{name: amount or 0 for name, amount in bundle.items()}])
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"resources {dict(resources)}: {error}; example: {{'cpu': 2, 'gpu': 0.5}}") from None
 
 
 def as_resources(given: Any) -> Resources:  # noqa: ANN401 - checked here

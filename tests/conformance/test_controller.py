@@ -1,0 +1,301 @@
+"""Conformance list, 10.1: the controller, as far as no process is needed to see it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.trials.puppets import First, ListSearch, Noted, Stage, steps, trials
+
+from muster.base.clock import ManualClock
+from muster.errors import TuneError
+from muster.stores.trial_memory import MemoryTrialStore
+from muster.trials.controller import TrialController
+from muster.trials.events import FailureKind, TrialFailure
+from muster.trials.model import FailurePolicy
+from muster.trials.plugins import CONTINUE, PAUSE
+from muster.trials.restore import picture, revive
+from muster.trials.template import TrialTemplate
+from muster.tune import PlacementGroupFactory as Pgf
+from muster.tune.assembly import search_of, settings_of
+from muster.tune.callback import CallbackList
+from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.execution import Execution
+from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater, Searcher
+
+
+class SlowStore(MemoryTrialStore):
+    """A snapshot takes two seconds of its clock."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self._clock, self.saved_at = clock, []
+
+    def snapshot(self, *content):
+        self._clock.advance(2.0)
+        self.saved_at.append(self._clock.monotonic())
+        super().snapshot(*content)
+
+
+def test_c008_a_snapshot_of_two_seconds_is_followed_by_forty_without_one():
+    clock = ManualClock()
+    store = SlowStore(clock)
+    stage = Stage(steps(100), trials(1))
+    execution = Execution(stage.state, engine=stage.engine, store=store, clock=clock)
+    for _ in range(100):
+        execution.step(0.0)
+        clock.advance(1.0)
+    waits = [later - earlier for earlier, later in zip(store.saved_at, store.saved_at[1:], strict=False)]
+    assert len(waits) == 2
+    assert all(38.0 < wait < 46.0 for wait in waits), waits
+
+
+class StopsOthers(First):
+    """At the first result of t0: stops t0, which runs, and t3, which waits."""
+
+    def on_trial_result(self, tune_controller, trial, result):
+        if trial.trial_id == "t0":
+            for other in tune_controller.get_trials():
+                if other.trial_id in ("t0", "t3"):
+                    tune_controller.stop_trial(other)
+        return CONTINUE
+
+
+def test_c013_a_stopped_trial_makes_room_and_a_stopped_waiting_one_never_starts():
+    stage = Stage(steps(5), trials(4), scheduler=StopsOthers()).run()
+    started = [trial for hook, *rest in stage.hooks.fired if hook == "on_trial_start" for trial in rest]
+    iterations = {t.trial_id: t.last_result.get("training_iteration") for t in stage.state.trials.values()}
+    assert set(stage.statuses.values()) == {"TERMINATED"}
+    assert started == ["t0", "t1", "t2"]
+    assert iterations == {"t0": 1, "t1": 5, "t2": 5, "t3": None}
+    assert stage.engine.most_at_once == 2
+
+
+def test_c016_a_step_after_the_end_says_so_and_does_nothing():
+    stage = Stage(steps(1), trials(1))
+    store = MemoryTrialStore()
+    controller = TrialController(stage.state, engine=stage.engine, store=store, clock=ManualClock())
+    while controller.step(0.0):
+        pass
+    told, facts = len(stage.engine.commands), store.appended
+    assert [controller.step(0.0), controller.step(0.0)] == [False, False]
+    assert (len(stage.engine.commands), store.appended) == (told, facts)
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 2])
+@pytest.mark.parametrize("is_permanent", [True, False])
+def test_c017_failures_are_counted_and_the_searcher_hears_only_of_the_end(allowed, is_permanent):
+    attempts = []
+
+    def script(config, start):
+        attempts.append(start)
+        fails = is_permanent or len(attempts) == 1
+        return [{"loss": 1.0}, RuntimeError("no")] if fails else [{"loss": 1.0}] * 3
+
+    stage = Stage(script, trials(1, max_failures=allowed)).run()
+    ends_well = not is_permanent and allowed > 0
+    failures = 1 if not is_permanent else allowed + 1
+    assert stage.trial("t0").num_failures == failures
+    assert stage.statuses == {"t0": "TERMINATED" if ends_well else "ERROR"}
+    assert stage.scheduler.told.count(("error", "t0")) == failures
+    assert [(trial, error) for trial, _, error in stage.search.completed] == [("t0", not ends_well)]
+
+
+class Stalled(ListSearch):
+    """Gives its last trial only when it is told to go on."""
+
+    goes_on = False
+
+    def next_trial(self):
+        return super().next_trial() if self.goes_on or len(self._waiting) > 1 else None
+
+
+def with_search(stage, search):
+    stage.search = stage.state.search = search
+    stage.state.view.search_alg = search
+    return stage
+
+
+def test_c026_a_stalled_searcher_keeps_the_experiment_open():
+    stage = with_search(Stage(steps(2), []), Stalled(trials(2)))
+    for _ in range(20):
+        assert stage.step()
+    assert (stage.statuses, stage.state.is_finished) == ({"t0": "TERMINATED"}, False)
+    stage.search.goes_on = True
+    assert stage.run().statuses == {"t0": "TERMINATED", "t1": "TERMINATED"}
+
+
+class EndsWhenAsked(ListSearch):
+    """Knows that it has ended only when it is asked for a trial it does not have."""
+
+    def next_trial(self):
+        trial = super().next_trial()
+        if trial is None:
+            self.set_finished()
+        return trial
+
+    def is_finished(self):
+        return self._finished
+
+
+def test_c027_a_searcher_may_end_inside_next_trial():
+    stage = with_search(Stage(steps(1), []), EndsWhenAsked(trials(1)))
+    assert stage.run().statuses == {"t0": "TERMINATED"}
+
+
+class Ones(Searcher):
+    def suggest(self, trial_id):
+        return {"x": 1}
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("make", "told", "expected"),
+    [
+        (BasicVariantGenerator, {}, 200),
+        (Ones, {}, 1),
+        (lambda: ConcurrencyLimiter(Ones(), max_concurrent=3), {}, 3),
+        (lambda: Repeater(ConcurrencyLimiter(Ones(), max_concurrent=4), repeat=2), {}, 4),
+        (Ones, {"TUNE_MAX_PENDING_TRIALS_PG": "auto"}, 1),
+        (Ones, {"TUNE_MAX_PENDING_TRIALS_PG": "7"}, 7),
+        (BasicVariantGenerator, {"TUNE_MAX_PENDING_TRIALS_PG": "7"}, 7),
+    ],
+)
+def test_c028_how_many_trials_may_wait(make, told, expected):
+    tune = TuneConfig(search_alg=make(), metric="x", mode="max")
+    _, ahead = search_of(tune, TrialTemplate(trainable_name="f", num_samples=9))
+    assert settings_of(tune, RunConfig(name="e"), "/x", ahead, told).max_pending == expected
+
+
+@pytest.mark.parametrize(
+    ("needs", "capacity"),
+    [
+        (Pgf([{"CPU": 1}, {"CPU": 1}]), {"CPU": 3}),
+        (Pgf([{}, {"CPU": 2}]), {"CPU": 3}),
+        (Pgf([{"CPU": 1, "licence": 1}]), {"CPU": 4, "licence": 1}),
+    ],
+)
+def test_c031_bundles_and_custom_resources_that_leave_room_for_one(needs, capacity):
+    stage = Stage(steps(3), trials(2, placement_group_factory=needs), capacity=capacity).run()
+    assert (set(stage.statuses.values()), stage.engine.most_at_once) == ({"TERMINATED"}, 1)
+
+
+def test_c032_three_quarters_of_a_gpu_are_not_shared():
+    needs = Pgf([{"CPU": 1, "GPU": 0.75}])
+    capacity = {"CPU": 8, "GPU": 2}
+    stage = Stage(steps(3), trials(5, placement_group_factory=needs), capacity=capacity).run()
+    assert (set(stage.statuses.values()), stage.engine.most_at_once) == ({"TERMINATED"}, 2)
+
+
+class Doubles(First):
+    """Pauses each trial at its first result and gives it two CPUs before it goes on."""
+
+    def on_trial_result(self, tune_controller, trial, result):
+        if result["training_iteration"] > 1:
+            return CONTINUE
+        with pytest.raises(ValueError, match="t0 is running"):
+            trial.update_resources({"cpu": 2})
+        return PAUSE
+
+    def choose_trial_to_run(self, tune_controller):
+        chosen = super().choose_trial_to_run(tune_controller)
+        if chosen is not None and chosen.status == "PAUSED" and chosen.has_checkpoint():
+            chosen.update_resources({"cpu": 2})
+        return chosen
+
+
+def test_c033_resources_may_change_at_a_pause_and_the_new_ones_are_held():
+    stage = Stage(steps(3), trials(1), scheduler=Doubles())
+    used = []
+    while stage.step():
+        used.append(stage.state.roster.used.to_floats().get("CPU", 0.0))
+    assert stage.statuses == {"t0": "TERMINATED"}
+    assert [amount for n, amount in enumerate(used) if amount and used[n - 1 : n] != [amount]] == [1.0, 2.0]
+    revived = Stage(steps(3), [])
+    make = lambda trial_id, config, params, tag: trials(1)[0]  # noqa: E731
+    revive(revived.state, picture(stage.state), [], make)
+    assert revived.trial("t0").placement_group_factory == Pgf([{"CPU": 2}])
+
+
+def test_c034_a_limit_of_one_waiting_trial():
+    stage = Stage(steps(3), trials(4), max_pending=1)
+    for _ in range(4):
+        stage.step()
+    counted = list(stage.statuses.values())
+    assert (counted.count("RUNNING"), counted.count("PENDING"), len(counted)) == (2, 1, 3)
+
+
+def lost(kind):
+    return TrialFailure(kind=kind, message="the machine is gone")
+
+
+def test_c035_a_lost_machine_is_a_failure_that_is_tried_again():
+    seen = []
+
+    def script(config, start):
+        seen.append(start)
+        return [{"loss": 1.0}, lost(FailureKind.NODE_LOST)] if len(seen) == 1 else [{"loss": 0.5}]
+
+    stage = Stage(script, trials(1, max_failures=1)).run()
+    assert (stage.statuses, stage.trial("t0").num_failures) == ({"t0": "TERMINATED"}, 1)
+    assert ("on_trial_recover", "t0") in stage.hooks.fired
+    assert seen == [0, 0]  # it had no checkpoint
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_flagged", "failures", "status"),
+    [
+        (FailureKind.PREEMPTED, False, 0, "TERMINATED"),
+        (FailureKind.PREEMPTED, True, 1, "ERROR"),
+        (FailureKind.NODE_LOST, False, 1, "ERROR"),
+        (FailureKind.KILLED, True, 1, "ERROR"),
+    ],
+)
+def test_c036_c037_preemption_is_nobodys_fault_unless_it_is_to_be_counted(kind, is_flagged, failures, status):
+    seen = []
+
+    def script(config, start):
+        seen.append(start)
+        return [{"loss": 1.0}, lost(kind)] if len(seen) == 1 else [{"loss": 0.5}]
+
+    stage = Stage(script, trials(1), failure=FailurePolicy(count_preemption=is_flagged)).run()
+    assert (stage.statuses, stage.trial("t0").num_failures) == ({"t0": status}, failures)
+
+
+class Counts(Noted):
+    """Notes the hooks of steps with their iteration."""
+
+    def fire(self, hook, *, iteration, trials, **info):
+        if hook.startswith("on_step"):
+            self.fired.append((hook, iteration))
+
+
+def test_c038_a_step_ends_one_iteration_later_than_it_began():
+    hooks = Counts()
+    stage = Stage(steps(2), trials(1), hooks=hooks)
+    execution = Execution(stage.state, engine=stage.engine, store=MemoryTrialStore(), clock=ManualClock())
+    execution.run()
+    begun = [number for hook, number in hooks.fired if hook == "on_step_begin"]
+    ended = [number for hook, number in hooks.fired if hook == "on_step_end"]
+    assert begun == list(range(len(begun)))
+    assert ended == [number + 1 for number in begun]
+
+
+def test_c039_unlike_requests_do_not_block_each_other_for_ever():
+    asked = [{"CPU": 1}, {"CPU": 2}, {"CPU": 0.5}]
+    mixed = trials(12)
+    for number, trial in enumerate(mixed):
+        trial.placement_group_factory = Pgf([asked[number % 3]])
+    stage = Stage(steps(2), mixed).run()
+    assert set(stage.statuses.values()) == {"TERMINATED"}
+
+
+class Breaks:
+    def on_trial_result(self, **info):
+        raise KeyError("the callback's own slip")
+
+
+def test_c041_an_exception_of_a_callback_is_named():
+    stage = Stage(steps(2), trials(1), hooks=CallbackList([Breaks()]))
+    with pytest.raises(TuneError, match=r"(?s)Breaks.*on_trial_result.*KeyError.*own slip"):
+        stage.run()
