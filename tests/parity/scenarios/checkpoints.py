@@ -72,7 +72,7 @@ def fragile(config):
             start = int(Path(folder, "step").read_text()) + 1
     for step in range(start, 6):
         if step in config["fails_at"]:
-            marker = Path(config["markers"], f"{tune.get_context().get_trial_id()}_{step}")
+            marker = Path(config["markers"], str(step))
             if not marker.exists():
                 marker.touch()
                 raise RuntimeError(f"no luck at {step}")
@@ -126,7 +126,11 @@ def restored():
         flags = {} if how == "neither" else {how: True}
         path = str(ROOT / f"restored_{how}")
         again = tune.Tuner.restore(path, fragile, **flags).fit()
-        outcomes[how] = {"first": seen.grid(first)["num_errors"], **seen.grid(again)}
+        outcomes[how] = {
+            "first": first.num_errors,
+            # Ray moves a retried trial to the end.
+            **seen.grid(again, order=lambda result: result.config["fails_at"]),
+        }
     outcomes["other trainable"] = seen.raised(tune.Tuner.restore, path, bad)
     outcomes["no such place"] = seen.raised(tune.Tuner.restore, str(ROOT / "nowhere"), fragile)
     outcomes["can"] = [tune.Tuner.can_restore(path), tune.Tuner.can_restore(str(ROOT / "nowhere"))]
@@ -162,7 +166,7 @@ def runs():
             Path(found.best_checkpoint.path).name,
         ],
         "configs": sorted(config["x"] for config in found.get_all_configs().values()),
-        "columns": list(found.dataframe().columns),
+        "columns": seen.columns(found.dataframe().columns),
         "results": [row["at"] for row in found.results.values()],
         "statuses": [trial.status for trial in found.trials],
         "last": Path(last.path).name,

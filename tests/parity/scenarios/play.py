@@ -39,9 +39,10 @@ def play(wanted, out):
     import searchers
     import spaces
     import stopping
+    import values
 
-    modules = (spaces, reporting, stopping, searchers, checkpoints)
-    found = {}
+    modules = (values, spaces, reporting, stopping, searchers, checkpoints)
+    found = {"versions": versions()}
     for scenario in (each for module in modules for each in module.SCENARIOS):
         if wanted and scenario.__name__ not in wanted:
             continue
@@ -53,6 +54,15 @@ def play(wanted, out):
             found[scenario.__name__] = {"failed": f"{type(error).__name__}: {error}"}
         write(found, out)
         sys.stderr.write(f"{scenario.__name__}: {time.perf_counter() - began:.1f} s\n")
+
+
+def versions():
+    """Of what the outcome may depend on besides the system."""
+    import numpy
+    import optuna
+    import pandas
+
+    return {each.__name__: each.__version__ for each in (numpy, optuna, pandas)}
 
 
 def write(found, out):

@@ -20,6 +20,9 @@ VOLATILE = {
     "hostname",
     "node_ip",
 }
+# Ray marks results that came with a checkpoint for its own controller; ours needs no mark.
+MARKS = {"should_checkpoint"}
+OURS = {".muster_manifest.json"}  # beside the user's files in a checkpoint: what it must hold to be whole
 DATE = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d")
 TRIAL_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{5}_(\d{5})(?!\d)|(?<![0-9a-f])[0-9a-f]{8}(?![0-9a-f])")
 
@@ -54,12 +57,21 @@ def row(result):
     return [
         [key, f"<{type(value).__name__}>" if key in VOLATILE else plain(value)]
         for key, value in result.items()
+        if key not in MARKS
     ]
+
+
+def columns(names) -> list[str]:
+    return [name for name in names if name not in MARKS]
 
 
 def files(directory: Path) -> list[str]:
     """Names below a directory, the ones of event files and temporary ones shortened."""
-    found = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+    found = sorted(
+        str(path.relative_to(directory))
+        for path in directory.rglob("*")
+        if path.is_file() and path.name not in OURS
+    )
     return sorted(
         {re.sub(r"events\.out\.tfevents\..*", "events.out.tfevents", named(name)) for name in found}
     )
@@ -76,15 +88,19 @@ def trial_files(directory: Path) -> dict:
         with progress.open(newline="") as stream:
             header, *lines = list(csv.reader(stream))
         about["progress.csv"] = {
-            "header": header,
+            "header": columns(header),
             "rows": [
-                [plain(cell) if key not in VOLATILE else "" for key, cell in zip(header, line, strict=True)]
+                [
+                    plain(cell) if key not in VOLATILE else ""
+                    for key, cell in zip(header, line, strict=False)  # Ray writes ragged ones
+                    if key not in MARKS
+                ]
                 for line in lines
             ],
         }
     params = directory / "params.json"
     if params.exists():
-        about["params.json"] = params.read_text()
+        about["params.json"] = plain(params.read_text())
     error = directory / "error.txt"
     if error.exists():
         text = error.read_text()
@@ -105,7 +121,7 @@ def trial(result) -> dict:
         "best_checkpoints": [
             [Path(checkpoint.path).name, metrics.get("training_iteration")] for checkpoint, metrics in best
         ],
-        "columns": None if frame is None else list(frame.columns),
+        "columns": None if frame is None else columns(frame.columns),
         "rows": None if frame is None else len(frame),
         **trial_files(Path(result.path)),
     }
@@ -128,7 +144,7 @@ def grid(found, *, order=None) -> dict:
         "errors": len(found.errors),
         "num_errors": found.num_errors,
         "num_terminated": found.num_terminated,
-        "columns": list(frame.columns),
+        "columns": columns(frame.columns),
     }
 
 

@@ -157,4 +157,70 @@ def scheduler_hooks():
     return {"lines": witness.lines, "steps": [each.metrics.get("at") for each in found]}
 
 
-SCENARIOS = (criteria, asha, hooks, scheduler_hooks)
+def fails_first(config):
+    if config["x"] == 1:
+        raise ValueError("first")
+    tune.report({"loss": 1})
+
+
+def fail_fast():
+    outcome = {}
+    for how in (True, "raise"):
+        outcome[str(how)] = seen.raised(
+            lambda how=how: [
+                each.error is None
+                for each in fit(
+                    f"fail_fast_{how}",
+                    fails_first,
+                    {"x": tune.grid_search([1, 2])},
+                    tune_config={"max_concurrent_trials": 1},
+                    failure_config=tune.FailureConfig(fail_fast=how),
+                )
+            ]
+        )
+    return outcome
+
+
+class Resettable(tune.Trainable):
+    def setup(self, config):
+        self.resets, self.at = 0, 0
+
+    def step(self):
+        self.at += 1
+        return {"resets": self.resets, "at": self.at, "x": self.config["x"]}
+
+    def reset_config(self, new_config):
+        self.resets += 1
+        self.at = 0
+        return True
+
+
+def reuse():
+    found = fit(
+        "reuse",
+        Resettable,
+        {"x": tune.grid_search([1, 2, 3])},
+        tune_config={"max_concurrent_trials": 1, "reuse_actors": True},
+        stop={"at": 2},
+        checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+    )
+    return seen.grid(found)
+
+
+def metric_that_is_missing():
+    return {
+        "raised": seen.raised(
+            fit, "missing", learner, {"x": 1}, tune_config={"metric": "other", "mode": "max"}
+        )
+    }
+
+
+SCENARIOS = (
+    criteria,
+    asha,
+    hooks,
+    scheduler_hooks,
+    fail_fast,
+    reuse,
+    metric_that_is_missing,
+)

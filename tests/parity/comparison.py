@@ -1,0 +1,90 @@
+"""Two outcomes of the same scenarios compared value by value, and the differences we want.
+
+A key of DELIBERATE is a pattern of places `scenario/part/...`; every difference must match one, and every
+pattern must match a difference: what is not needed any more has to go.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+RECORDING = HERE / "recorded" / "ray_tune.json"
+
+DELIBERATE = {
+    r"variants/variants/\d/0/2/1/e": "a choice's entry is what was tried, not the domain in it",
+    r"refusals/no trainable": "a Tuner without a trainable is for ask() and tell(); fit() refuses it",
+    r"refusals/chdir": "refused when it is said, not when the experiment starts",
+    r"refusals/asha( mode)?": "arguments are refused with a ValueError that says why, not by an assertion",
+    r"refusals/resume": "a word that means nothing is refused; Ray starts a new experiment",
+    r"(what_functions_answer/trials/2|generators/trials/0)/progress\.csv/.*": (
+        "keys that first appear in a later result get a column; Ray drops them from the table"
+    ),
+    r"(what_functions_answer/trials/4|own_searcher/trials/1|failures/trials/0)/metrics": (
+        "a trial that never reported has no date of a result"
+    ),
+    r"output_to_files/files": "output is kept in the trial's directory; Ray leaves it in a temporary one",
+    r"hooks//(1|10)/2": "a trial that has started is RUNNING when callbacks hear of it",
+    r"fail_fast/raise": "the user's own exception, not one of Ray Core around it",
+    r"reuse/trials/[12]/.*": (
+        "the next trial may begin in a free process before the last one's is ready to be used again"
+    ),
+    r"(retries|too_many_failures)/trials/0/(rows|result\.json|progress\.csv/rows)": (
+        "results after the checkpoint that a retry goes on from are replaced; Ray has them twice"
+    ),
+    r"restored/resume_errored/trials/0/progress\.csv/rows/\d": "Ray writes rows that do not fit its header",
+    r"restored/resume_errored/trials/0/(files|error\.txt)": "resumed, it ended well: no error is left",
+    r"restored/restart_errored/trials/0/(directory|metrics/6/1|result\.json/\d/6/1|progress\.csv/rows/\d/6)": (
+        "a restarted trial keeps its id and directory; Ray makes another one"
+    ),
+}
+
+
+def recorded() -> dict:
+    return json.loads(RECORDING.read_text(encoding="utf-8"))
+
+
+def play(system: str, interpreter: str, out: Path, *scenarios: str) -> dict:
+    """What every scenario leaves behind, in a process of its own."""
+    command = [interpreter, str(HERE / "scenarios" / "play.py"), str(out), *scenarios]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PARITY_SYSTEM": system, "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}\n{done.stderr[-3000:]}")
+    return json.loads(out.read_text(encoding="utf-8"))
+
+
+def differences(theirs: object, ours: object, place: str = "") -> dict[str, tuple[object, object]]:
+    """Place -> (Ray's value, ours); lists of the same length and dicts are compared part by part."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        keys = list(dict.fromkeys([*theirs, *ours]))
+        parts = [(key, theirs.get(key, "(nothing)"), ours.get(key, "(nothing)")) for key in keys]
+    elif isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
+        parts = [(number, *pair) for number, pair in enumerate(zip(theirs, ours, strict=True))]
+    else:
+        return {} if theirs == ours else {place: (theirs, ours)}
+    found: dict[str, tuple[object, object]] = {}
+    for key, one, other in parts:
+        found |= differences(one, other, f"{place}/{key}" if place else str(key))
+    return found
+
+
+def reason(place: str) -> str | None:
+    """The pattern that makes a difference at this place a wanted one."""
+    return next((pattern for pattern in DELIBERATE if re.fullmatch(pattern, place)), None)
+
+
+def ray_interpreter() -> str | None:
+    """A Python with Ray Tune: named by MUSTER_RAY_PYTHON, where "1" means this one."""
+    named = os.environ.get("MUSTER_RAY_PYTHON")
+    return sys.executable if named == "1" else named
