@@ -14,6 +14,14 @@ from muster.tune.config import RunConfig
 from muster.tune.reporting import reporter_for
 
 CLOCK = SystemClock()
+CHILD = """
+import os, sys
+input()
+print("a trial prints", flush=True)
+os.write(int(sys.argv[1]), b"x")
+input()
+print("after the end", flush=True)
+"""
 
 
 def main(how, go_on):
@@ -21,11 +29,13 @@ def main(how, go_on):
     level = 2 if how == "detailed" else 1
     run = RunConfig(verbose=level)
     reporter = reporter_for(run, clock=CLOCK, environment=os.environ)
+    printed, child_end = os.pipe()
     with reporter.catching():
         child = subprocess.Popen(
-            [sys.executable, "-c", "input(); print('a trial prints'); input(); print('after the end')"],
+            [sys.executable, "-c", CHILD, str(child_end)],
             stdin=subprocess.PIPE,
             text=True,
+            pass_fds=[child_end],
         )
     reporter.begin(run_info(total=6))
     trials = []
@@ -39,6 +49,7 @@ def main(how, go_on):
             reporter.note("a note")
             child.stdin.write("\n")
             child.stdin.flush()
+            os.read(printed, 1)
         while number == 2 and not os.path.exists(go_on):  # the test looks at the screen meanwhile
             step(reporter, trials)
             CLOCK.sleep(0.05)
