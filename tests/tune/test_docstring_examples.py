@@ -10,12 +10,18 @@ import pytest
 COUNTED = {
     "muster.tune.config": 1,
     "muster.tune.config_parts": 2,
+    "muster.tune.experiment.experiment": 1,
     "muster.tune.frames": 1,
+    "muster.tune.logger.pretty": 1,
+    "muster.tune.resume_option": 1,
     "muster.tune.trainable.checkpointing": 1,
     "muster.tune.trainable.parameters": 2,
     "muster.tune.trainable.registry": 3,
     "muster.tune.trainable.resources": 3,
     "muster.tune.trainable.trainable": 2,
+    "muster.tune.utils.dicts": 2,
+    "muster.tune.utils.slowness": 1,
+    "muster.tune.utils.soundness": 1,
 }
 
 
