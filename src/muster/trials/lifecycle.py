@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.checkpoints import register
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import CheckpointSaved, FailureKind, TrialExited, TrialFailure, TrialStarted
@@ -32,6 +34,7 @@ class Lifecycle:
         self._commands: list[EngineCommand] = []
         self.after_save: dict[str, str] = {}  # what happens to a trial once its checkpoint is there
         self.restoring: set[str] = set()  # started from a checkpoint, not heard from since
+        self._freeing: dict[str, PlacementGroupFactory] = {}  # whose process will be free in a moment
 
     def take(self) -> list[EngineCommand]:
         commands, self._commands = self._commands, []
@@ -82,6 +85,10 @@ class Lifecycle:
             )
         )
 
+    def has_process_soon(self, trial: Trial) -> bool:
+        """Whether a process that it may take over is just being handed back: cheaper than a new one."""
+        return bool(self._freeing) and trial.placement_group_factory in self._freeing.values()
+
     def refuse(self, trial: Trial, at: float) -> None:
         """It can never start here: say so now instead of waiting for ever."""
         needs, has = self._state.roster.size(trial), self._state.roster.capacity
@@ -98,6 +105,7 @@ class Lifecycle:
             trial.start_time = event.at
         self._state.roster.move(trial, _S.RUNNING)
         self.restoring.discard(trial.trial_id)
+        _stand_at_checkpoint(trial)
         self._tell("on_trial_start", trial)
 
     def obey(self, trial: Trial, judgement: Judgement, at: float) -> None:
@@ -139,6 +147,7 @@ class Lifecycle:
     def exited(self, trial: Trial, event: TrialExited) -> None:
         """Its process is gone, or free: what it leaves behind depends on why."""
         self.after_save.pop(trial.trial_id, None)
+        self._freeing.pop(trial.trial_id, None)
         if trial.state is _S.STOPPING:
             self._state.roster.move(trial, trial.intent)
         elif event.failure is not None:
@@ -152,6 +161,7 @@ class Lifecycle:
     def abandon(self, trial: Trial) -> None:
         """Its process is gone without a word, and nobody is to blame."""
         self.after_save.pop(trial.trial_id, None)
+        self._freeing.pop(trial.trial_id, None)
         self.restoring.discard(trial.trial_id)
         ends = trial.state is _S.STOPPING
         self._state.roster.move(trial, trial.intent if ends else _S.PENDING)
@@ -197,6 +207,8 @@ class Lifecycle:
             self.stop(trial, at)
         elif decision == PAUSE:
             self._leave(trial, _S.PAUSED)
+        if self._state.settings.reuse_actors and trial.state is _S.STOPPING:
+            self._freeing[trial.trial_id] = trial.placement_group_factory  # it waits for this very answer
 
     def _leave(self, trial: Trial, intent: TrialState) -> None:
         """Take its process away; without one the trial is there at once."""
@@ -248,6 +260,13 @@ class Lifecycle:
     def _tell(self, hook: str, trial: Trial, **info: object) -> None:
         state = self._state
         state.hooks.fire(hook, iteration=state.iteration, trials=state.roster.order, trial=trial, **info)
+
+
+def _stand_at_checkpoint(trial: Trial) -> None:
+    """What it reported after the checkpoint it goes on from is undone: it will report that again, or not."""
+    metrics = {} if trial.checkpoint is None else trial.checkpoint.metrics
+    if metrics.get("training_iteration", math.inf) < trial.last_result.get("training_iteration", 0):
+        trial.last_result = dict(metrics)
 
 
 def _given(restore_path: str | None) -> CheckpointRef | None:

@@ -1,0 +1,50 @@
+"""The program that C-241 kills: a grid, a grid with points, or two grids one after another; begins or goes on.
+
+Usage: python grid_program.py STORAGE KIND    (KIND: plain, points, two)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from muster import tune
+from muster.tune.search import BasicVariantGenerator
+
+SPACE = {"a": tune.grid_search([1, 2, 3]), "b": tune.grid_search([1, 2, 3]), "x": tune.uniform(0, 1)}
+POINTS = [{"a": -1, "b": -1}, {"a": -1}, {"b": -1}]
+
+
+def train(config):
+    time.sleep(0.02)
+    tune.report({"score": config["a"] * config["b"]})
+
+
+def one(storage, samples, points):
+    path = Path(storage, "exp")
+    if tune.Tuner.can_restore(path):
+        return tune.Tuner.restore(path, train)
+    search = BasicVariantGenerator(points_to_evaluate=points, random_state=1)
+    return tune.Tuner(
+        train,
+        param_space=SPACE,
+        tune_config=tune.TuneConfig(metric="score", mode="max", num_samples=samples, search_alg=search),
+        run_config=tune.RunConfig(name="exp", storage_path=storage, verbose=0),
+    )
+
+
+def two(storage):
+    given = {"run": train, "config": SPACE, "storage_path": storage}
+    return tune.run_experiments({"first": given, "second": given}, verbose=0, resume=True)
+
+
+if __name__ == "__main__":
+    where, kind = sys.argv[1:]
+    if kind == "two":
+        found = [(trial.trial_id, trial.config, trial.last_result["score"]) for trial in two(where)]
+    else:
+        grid = one(where, *{"plain": (3, None), "points": (6, POINTS)}[kind]).fit()
+        found = [(each.metrics["trial_id"], each.config, each.metrics["score"]) for each in grid]
+    print(json.dumps(found))
