@@ -1,4 +1,4 @@
-"""PlacementGroupFactory: the resources of a trial as bundles, also from a dict. A plain value, named by Ray."""
+"""PlacementGroupFactory: the resources of a trial as bundles, also made of a dict. A plain value."""
 
 from __future__ import annotations
 

@@ -31,7 +31,6 @@ from muster.trials.settings import Settings
 from muster.trials.states import FINISHED, TrialState
 from muster.trials.view import ControllerView
 
-
 _BUNCH = 16  # trials
 
 
@@ -215,7 +214,7 @@ class ExperimentState:
                 return
             if not self.roster.can_ever_fit(trial):
                 self.lifecycle.refuse(trial, at)
-            elif self.roster.fits(trial):
+            elif self.roster.fits(trial) and not self.lifecycle.has_process_soon(trial):
                 self.lifecycle.start(trial, at)
             else:
                 return
