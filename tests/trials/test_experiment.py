@@ -158,3 +158,26 @@ def test_a_scheduler_that_goes_by_status_alone_still_fills_the_machine():
     stage.step()
     assert stage.engine.most_at_once == 3
     assert set(stage.run().statuses.values()) == {"TERMINATED"}
+
+
+@pytest.mark.parametrize(
+    ("most", "asked"), [(1, [1, 2, 3]), (4, [1, 2, 3]), (200, [16, 32, 48]), (40, [5, 10, 15])]
+)
+def test_the_searcher_is_asked_for_a_few_trials_at_a_time(most, asked):
+    stage = Stage(steps(1), trials(100), capacity={"CPU": 1}, max_pending=most)
+    made = []
+    for _ in range(3):
+        stage.state.advance(0.0)
+        made.append(len(stage.state.trials))
+        stage.state.roster.pending.clear()  # as if all of them had been started
+    assert made == asked
+
+
+def test_no_more_trials_wait_than_may_and_none_is_asked_for_while_nearly_so_many_do():
+    stage = Stage(steps(1), trials(100), capacity={"CPU": 1}, max_pending=40)
+    seen = []
+    while stage.step():
+        seen.append(len(stage.state.roster.pending))
+    assert set(stage.statuses.values()) == {"TERMINATED"}
+    assert max(seen) == 40
+    assert all(waiting >= 35 for waiting in seen[20:150])
