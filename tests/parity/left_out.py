@@ -34,7 +34,6 @@ MODULES = {
     "ray.tune.experimental": "replaced by muster.tune.reporting; chosen by RunConfig(verbose=...)",
     "ray.tune.impl": _INTERNAL,
     "ray.tune.integration.ray_train": _TRAIN,
-    "ray.tune.logger.aim": "Aim is not supported: a LoggerCallback of your own can write to it",
     "ray.tune.logger.comet": "import it from muster.air.integrations.comet",
     "ray.tune.logger.mlflow": "import it from muster.air.integrations.mlflow",
     "ray.tune.logger.wandb": "import it from muster.air.integrations.wandb",
@@ -152,8 +151,11 @@ MEMBERS = {
     "SearchGenerator.create_trial_if_possible": "next_trial does it",
     "SearchGenerator.get_state": _OWN_STATE,
     "SearchGenerator.set_state": _OWN_STATE,
-    "TBXLoggerCallback.VALID_HPARAMS": _INTERNAL,
-    "TBXLoggerCallback.VALID_NP_HPARAMS": _INTERNAL,
+    **{
+        f"{kind}.{name}": _INTERNAL
+        for kind in ("AimLoggerCallback", "TBXLoggerCallback")
+        for name in ("VALID_HPARAMS", "VALID_NP_HPARAMS")
+    },
     "Trainable.is_actor": _RAY_CORE,
     **dict.fromkeys(
         (
@@ -164,7 +166,7 @@ MEMBERS = {
                 *("invalidate_json_state", "on_checkpoint", "on_restore", "reset"),
                 *("resolve_config_placeholders", "restore_run_metadata", "set_config"),
                 *("set_experiment_tag", "set_location", "set_status", "set_storage", "should_checkpoint"),
-                *("should_recover", "should_stop", "update_last_result", "update_resources"),
+                *("should_recover", "should_stop", "update_last_result"),
                 *("is_restoring", "is_saving", "num_failures_after_restore"),
             )
         ),
