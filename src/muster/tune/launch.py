@@ -26,6 +26,7 @@ from muster.stores.trials import SqliteTrialStore
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointRef
 from muster.trials.plugins import Plugins
+from muster.trials.restore import MakeTrial
 from muster.trials.template import TrialTemplate
 from muster.tune.assembly import scheduler_of, search_of, settings_of, stopper_of, template_of
 from muster.tune.callback import CallbackList
@@ -47,6 +48,8 @@ from muster.tune.uploading import Uploads
 
 logger = logging.getLogger(__name__)
 
+_GONE_VARIABLES = ("TUNE_RESULT_DIR", "RAY_AIR_LOCAL_CACHE_DIR")
+
 
 @dataclass(kw_only=True)
 class Launch:
@@ -60,6 +63,7 @@ class Launch:
     run: RunConfig
     resume: ResumeConfig | None = None
     overrides: dict[str, Any] = field(default_factory=dict)  # of TrialTemplate: resources, restore_path, ...
+    has_new_space: bool = False  # a restore was given a space: its objects go to old trials too
     must_be_resumable: bool = True  # else a part that cannot be pickled is only warned about
     place: Place = field(init=False)
 
@@ -85,12 +89,22 @@ def launch(asked: Launch) -> Launched:
     """Run it to its end, or until Ctrl-C; failed trials are results too."""
     if asked.run.engine == "ray":
         raise TuneError("RunConfig(engine='ray'): not built yet. Leave it out to run on this machine")
+    _refuse_gone_variables()
     asked.place.prepare()
     if asked.resume is None:
         set_old_store_aside(asked.place.directory)
         _write_down(asked)
     with ExitStack() as stack:
         return _Launch(asked, stack).run()
+
+
+def _refuse_gone_variables() -> None:
+    """Who sets one expects the results there: better no run than one whose results are elsewhere."""
+    for name in _GONE_VARIABLES:
+        if environment().get(name):
+            raise DeprecationWarning(
+                f"the environment variable {name} is not used any more: unset it and use storage_path"
+            )
 
 
 class _Launch:
@@ -103,14 +117,16 @@ class _Launch:
         self._template = template_of(asked.trainable, asked.param_space, asked.tune, asked.run, named)
         self._search, ahead = search_of(asked.tune, self._template)
         self._settings = settings_of(asked.tune, asked.run, str(asked.place.directory), ahead, environment())
-        # The engine before anything with a thread or a lock: its first process is a copy of ours.
-        self._engine = LocalEngine(clock=self._clock, trainables={asked.trainable_name: asked.code})
+        self._reporter = reporter_for(asked.run, clock=self._clock, environment=environment())
+        stack.callback(self._reporter.abort)
+        # The engine before anything with a thread or a lock: its first process is a copy of ours. What trials
+        # print goes where the reporter wants it.
+        with self._reporter.catching():
+            self._engine = LocalEngine(clock=self._clock, trainables={asked.trainable_name: asked.code})
         stack.callback(self._engine.close)
         self._writer = LogWriter()
         stack.callback(self._writer.close)
         self._uploads = self._start_uploads()
-        self._reporter = reporter_for(asked.run, clock=self._clock, environment=environment())
-        stack.callback(self._reporter.abort)
         self._hooks = self._callbacks()
         self.state = self._make_state()
 
@@ -132,12 +148,14 @@ class _Launch:
         )
         if asked.resume is not None:
             resumption = Resumption(asked.resume, asked.place, self._clock)
-            resumption.revive(execution, state, store.load(), self._template.make)
+            resumption.revive(execution, state, store.load(), self._make_trial())
             resumption.repair_logs(self._writer, self._hooks)
         self._announce()
         execution.run(wanted.is_set)
-        trash.close()
         is_interrupted = wanted.is_set() and not state.is_finished
+        if is_interrupted:
+            self._reporter.note("Stopping: everything is saved, trials end. Ctrl-C again stops at once.")
+        trash.close()
         return self._finish(is_interrupted)
 
     def _finish(self, is_interrupted: bool) -> Launched:
@@ -147,9 +165,6 @@ class _Launch:
         self._engine.close()
         self._writer.close()
         is_uploaded = self._uploads is None or self._uploads.finish()
-        if not is_uploaded:
-            place = self._asked.place
-            logger.error("not everything was copied to %s; it is in %s", place.address, place.directory)
         self._reporter.end(interrupted=is_interrupted, trials=trials)
         return Launched(
             state=state,
@@ -187,6 +202,13 @@ class _Launch:
             capacity=self._engine.capacity(),
             directory_for=directory_namer(asked.place.directory, self._clock),
         )
+
+    def _make_trial(self) -> MakeTrial:
+        if not self._asked.has_new_space:
+            return self._template.make
+        from muster.tune.search.renewal import renewing
+
+        return renewing(self._template.make, self._asked.param_space)
 
     def _announce(self) -> None:
         asked = self._asked

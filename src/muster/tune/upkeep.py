@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,8 +11,6 @@ from muster.tune.callback import Callback
 if TYPE_CHECKING:
     from muster.trials.model import Trial
     from muster.tune.reporting.reporter import Reporter
-
-logger = logging.getLogger(__name__)
 
 EVERY_S = 5.0
 
@@ -49,5 +46,4 @@ class Upkeep(Callback):
                 key = problem.partition(" (failure")[0]
                 if now - self._shown.get(key, float("-inf")) >= self.AGAIN_S:
                     self._shown[key] = now
-                    logger.warning("%s", problem)
                     self._reporter.note(f"warning: {problem}")
