@@ -220,3 +220,59 @@ class Breaks(Callback):
 def test_c041_an_exception_of_a_callback_ends_fit_with_its_name(tmp_path):
     with pytest.raises(TuneError, match=r"(?s)Breaks.*KeyError.*own slip"):
         fit(report_steps, tmp_path, run={"callbacks": [Breaks()]})
+
+
+class Net:
+    """An object that cannot be compared; `made` says by which run."""
+
+    def __init__(self, name, made):
+        self.name, self.made = name, made
+
+
+def space_made(run):
+    return {
+        "fixed": {"net": Net("fixed", run), "depth": 2},
+        "option": tune.grid_search([Net("a", run), Net("b", run)]),
+        "drawn": {"layers": tune.choice([Net("c", run), Net("d", run), 7])},
+        "wrapped": tune.choice([{"net": Net("e", run), "width": 1}, {"net": Net("f", run), "width": 2}]),
+        "derived": tune.sample_from(lambda config: Net(config["option"].name * 2, run)),
+        "number": tune.sample_from(lambda config: 0.5),
+        "rate": tune.uniform(0, 1),
+    }
+
+
+def described(config):
+    """Names of objects with the run that made them, and everything else as it is."""
+    if isinstance(config, dict):
+        return {key: described(value) for key, value in config.items()}
+    return (config.name, config.made) if hasattr(config, "made") else config
+
+
+def made_by(config, run):
+    """The same, had this run made all of its objects."""
+    if isinstance(config, dict):
+        return {key: made_by(value, run) for key, value in config.items()}
+    return (config[0], run) if isinstance(config, tuple) else config
+
+
+def says_config(config):
+    tune.report({"seen": described(config)})
+    tune.report({"seen": described(config)})
+
+
+def test_c019_old_trials_get_the_new_objects_of_the_same_space(tmp_path, caplog):
+    run = {"callbacks": [Interrupts(1)]}
+    settings = {"num_samples": 4, "max_concurrent_trials": 2}
+    before = fit(says_config, tmp_path, space_made(1), run=run, **settings)
+    assert 0 < len(before) <= 8 and before.num_terminated < 8
+    grid = resumed(tmp_path, says_config, param_space=space_made(2)).fit()
+    assert (len(grid), grid.num_errors) == (8, 0)
+    known = {result.metrics["trial_id"]: described(result.config) for result in before}
+    for result in grid:
+        config = described(result.config)
+        assert config == made_by(config, 2)
+        if result.metrics["trial_id"] in known:
+            assert config == made_by(known[result.metrics["trial_id"]], 2)
+    again = [result.metrics["seen"] for result in grid if result.metrics["trial_id"] not in known]
+    assert again == [made_by(seen, 2) for seen in again]
+    assert "does not repeat itself" not in caplog.text

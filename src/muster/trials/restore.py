@@ -8,6 +8,7 @@ with their random streams, answer as before; where one does not, the recorded fa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Number
 from typing import Any
 
 from typing_extensions import assert_never
@@ -23,6 +24,7 @@ from muster.trials.statistics import Statistics
 
 PICTURE_VERSION = 3
 MakeTrial = Callable[[str, dict[str, Any], Mapping[str, Any], str], Trial]  # id, config, params, tag
+_DATA = (Number, str, bytes, type(None))
 # Plain attributes that a trial is restored with; the rest comes from the template that makes it.
 _PLAIN = (
     "relative_logdir",
@@ -215,8 +217,11 @@ def _asked_again(state: ExperimentState, fact: TrialCreated, make_trial: MakeTri
 
 
 def _same(one: object, other: object) -> bool:
-    """Equal as data; objects that cannot be compared count as equal, their trial ids agree already."""
-    try:
-        return bool(one == other)
-    except Exception:  # noqa: BLE001 - a user's __eq__, such as numpy's on arrays
-        return True
+    """Equal as data. A user's object equals its own kind: the copy that was saved seldom says so itself."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, _DATA):
+        return one == other or (one != one and other != other)  # noqa: PLR0124 - NaN
+    return type(one).__qualname__ == type(other).__qualname__

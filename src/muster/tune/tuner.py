@@ -70,6 +70,7 @@ class Tuner:
         self._run.name = self._run.name or dated_name(self._name, SystemClock().now(), environment())
         self._overrides: dict[str, Any] = {}
         self._resume: ResumeConfig | None = None
+        self._has_new_space = False
         self._grid: ResultGrid | None = None
         self._by_hand: AskTell | None = None
 
@@ -92,6 +93,7 @@ class Tuner:
                 run=self._run,
                 resume=self._resume,
                 overrides=self._overrides,
+                has_new_space=self._has_new_space,
             )
         )
         self._grid = self._results(launched)
@@ -228,6 +230,7 @@ def _restored(
         )
     space = saved.param_space if param_space is None else checked_space(saved.param_space, param_space)
     tuner = kind(trainable, param_space=space, tune_config=saved.tune_config, run_config=saved.run_config)
+    tuner._has_new_space = param_space is not None
     tuner._resume, tuner._overrides = rules, saved.overrides
     return tuner
 

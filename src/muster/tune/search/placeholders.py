@@ -35,6 +35,9 @@ class SetAside:
         self._objects[(kind, digest[:length])] = value
         return (kind, digest[:length])
 
+    def object_of(self, placeholder: Placeholder) -> Any:  # noqa: ANN401
+        return self._objects[placeholder]
+
     def resolve(self, config: dict[str, Any]) -> dict[str, Any]:
         """A config with objects in place; then functions, which see each other's values."""
         if not self._objects:
