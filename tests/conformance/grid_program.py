@@ -1,4 +1,4 @@
-"""The program that C-241 kills: a grid, a grid with points, or two grids one after another; begins or goes on.
+"""The program that C-241 kills: a grid, one with points, or two grids in a row; begins or goes on.
 
 Usage: python grid_program.py STORAGE KIND    (KIND: plain, points, two)
 """
@@ -47,4 +47,4 @@ if __name__ == "__main__":
     else:
         grid = one(where, *{"plain": (3, None), "points": (6, POINTS)}[kind]).fit()
         found = [(each.metrics["trial_id"], each.config, each.metrics["score"]) for each in grid]
-    print(json.dumps(found))
+    sys.stdout.write(json.dumps(found) + "\n")

@@ -28,7 +28,7 @@ def quiet(tmp_path, **more):
 
 
 def make_counter(last):
-    """Counts to `last` with a checkpoint per step; fails once at step 3, as long as `config["broken"]` is there."""
+    """Counts to `last` with a checkpoint per step; fails at step 3 while `config["broken"]` exists."""
 
     def counter(config):
         start = 0

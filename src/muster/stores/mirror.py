@@ -93,6 +93,15 @@ class Mirror:
             troubles = [*self._trouble.values(), *self._discarded.values()]
         return min([*self._due.values(), *(trouble.due_at for trouble in troubles)], default=None)
 
+    def missing(self) -> tuple[str, ...]:
+        """Files that the storage does not have as they are here now. Any thread may ask."""
+        files = [name for name in local_sizes(self.source) if not _is_skipped(name) and self._wanted(name)]
+        return tuple(name for name in [*files, STORE_NAME] if self._is_missing(name))
+
+    def _is_missing(self, name: str) -> bool:
+        print_, copied = self._print(name), self._copied.get(name)
+        return print_ is not None and (copied is None or copied[0] != print_)
+
     def step(self, *, everything: bool = False) -> bool:
         """One pass over what changed and is due; with `everything` over all. Whether nothing is left."""
         with self._lock:

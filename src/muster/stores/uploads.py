@@ -40,6 +40,10 @@ class Uploader:
         """What failed since the last call, for people; it is being tried again."""
         return self._mirror.poll_problems()
 
+    def missing(self) -> tuple[str, ...]:
+        """Files that the storage does not have as they are here now."""
+        return self._mirror.missing()
+
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything that is here now is there too; False when the time was not enough."""
         deadline = self._clock.monotonic() + timeout_s

@@ -93,11 +93,7 @@ class HandDriven:
             self._tell_problems(self._writer.take_problems())
             if self._uploads is not None:
                 self._store.sync()
-                if not self._uploads.finish():
-                    place = self._wanted.place
-                    logger.error(
-                        "not everything was copied to %s; it is in %s", place.address, place.directory
-                    )
+                self._uploads.finish()
                 self._tell_problems(self._uploads.take_problems())
         self.engine.close()
 

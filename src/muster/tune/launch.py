@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.base.clock import SystemClock
-from muster.engines.local.engine import LocalEngine
+from muster.engines.local.engine import LocalEngine, LocalOptions
 from muster.engines.local.surroundings import environment
 from muster.errors import TuneError
 from muster.stores.checkpoints import CheckpointStore, delete_directory
@@ -28,7 +28,14 @@ from muster.trials.model import CheckpointRef
 from muster.trials.plugins import Plugins
 from muster.trials.restore import MakeTrial
 from muster.trials.template import TrialTemplate
-from muster.tune.assembly import scheduler_of, search_of, settings_of, stopper_of, template_of
+from muster.tune.assembly import (
+    scheduler_of,
+    search_of,
+    settings_of,
+    stopper_of,
+    template_of,
+    thread_limit,
+)
 from muster.tune.callback import CallbackList
 from muster.tune.config import ResumeConfig, RunConfig, TuneConfig, log_files, seconds
 from muster.tune.execution import Execution
@@ -122,7 +129,11 @@ class _Launch:
         # The engine before anything with a thread or a lock: its first process is a copy of ours. What trials
         # print goes where the reporter wants it.
         with self._reporter.catching():
-            self._engine = LocalEngine(clock=self._clock, trainables={asked.trainable_name: asked.code})
+            self._engine = LocalEngine(
+                clock=self._clock,
+                trainables={asked.trainable_name: asked.code},
+                options=LocalOptions(env=thread_limit(self._template.resources, environment())),
+            )
         stack.callback(self._engine.close)
         self._writer = LogWriter()
         stack.callback(self._writer.close)

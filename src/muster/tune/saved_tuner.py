@@ -69,8 +69,10 @@ class SavedTuner:
 
 def opened(path: str, filesystem: Any = None) -> tuple[Place, SavedTuner]:  # noqa: ANN401 - untyped fsspec
     """The experiment at `path`, fetched when it is elsewhere; its run config says where it is now."""
-    parent, _, name = os.path.expanduser(path).rstrip("/").rpartition("/")
-    place = Place(parent or ("/" if path.startswith("/") else "."), name, filesystem)
+    is_local = filesystem is None and "://" not in path
+    whole = os.path.abspath(os.path.expanduser(path)) if is_local else path.rstrip("/")  # "." has a name too
+    parent, _, name = whole.rpartition("/")
+    place = Place(parent or ("/" if whole.startswith("/") else "."), name, filesystem)
     place.fetch()
     saved = SavedTuner.read(place.directory)
     run = saved.run_config

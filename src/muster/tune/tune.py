@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 VERBOSE = 2  # what run() shows unless it is told otherwise
-_GONE_VARIABLES = ("TUNE_RESULT_DIR", "RAY_AIR_LOCAL_CACHE_DIR")
 
 
 def run(  # noqa: PLR0913 - Ray's signature
@@ -146,8 +145,6 @@ def _experiment(told: Mapping[str, Any]) -> Experiment:
 
 
 def _check(told: Mapping[str, Any]) -> None:
-    from muster.engines.local.surroundings import environment
-
     if told["local_dir"] is not None:
         raise DeprecationWarning("tune.run(local_dir=...) does not exist any more: use storage_path")
     if told["chdir_to_trial_dir"] != DEPRECATED:
@@ -155,11 +152,6 @@ def _check(told: Mapping[str, Any]) -> None:
             "tune.run(chdir_to_trial_dir=...) does not exist any more: set the environment variable "
             "RAY_CHDIR_TO_TRIAL_DIR=0 to keep the working directory of the driver"
         )
-    for name in _GONE_VARIABLES:
-        if environment().get(name):
-            raise DeprecationWarning(
-                f"the environment variable {name} is not used any more: use storage_path"
-            )
     limit = told["max_concurrent_trials"]
     if limit is not None and limit < 0:
         raise ValueError(f"tune.run(max_concurrent_trials={limit}): must be at least 1, or None for no limit")

@@ -6,6 +6,7 @@ them is written, so the storage never knows of a checkpoint it does not have.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from muster.tune.config_parts import LogFiles, SyncConfig
 from muster.tune.logger.trial_log import ERRORS, PARAMS, PICKLED_ERROR, PICKLED_PARAMS, PROGRESS, RESULTS
 from muster.tune.place import Place
 
+logger = logging.getLogger(__name__)
+
+SHOWN = 5  # names of files that were not copied
 LOGS_EVERY_S = 10.0  # how often growing logs and the store are looked at
 _OWN_FILES = frozenset({ERRORS, PARAMS, PICKLED_ERROR, PICKLED_PARAMS, PROGRESS, RESULTS})
 _OWN_PREFIXES = ("checkpoint_", "events.out.tfevents")
@@ -71,11 +75,25 @@ class Uploads(Callback):
         return self._uploader.poll_problems()
 
     def finish(self) -> bool:
-        """Bring everything over; False when the storage did not take it in time."""
+        """Bring everything over; False, with an error that says what is not there, when there was no time."""
         self._uploader.changed("")
         is_done = self._uploader.flush(self._timeout_s)
         self._uploader.close()
+        if not is_done:
+            self._tell_missing()
         return is_done
+
+    def _tell_missing(self) -> None:
+        missing, problems = self._uploader.missing(), self._uploader.poll_problems()
+        shown = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
+        logger.error(
+            "not everything was copied to %s within %g s: %d files are missing there or older (%s)%s. All "
+            "of it is in %s. Tuner.restore(%r, ...).fit() on this machine copies the rest; "
+            "SyncConfig(sync_timeout=...) says how long to wait for a slow storage",
+            *(self._place.address, self._timeout_s, len(missing), shown),
+            f"; the last failure: {problems[-1].partition(' (failure')[0]}" if problems else "",
+            *(self._place.directory, self._place.address),
+        )
 
     def _changed(self, trial: Trial) -> None:
         self._uploader.changed(trial.relative_logdir or "")
