@@ -9,10 +9,12 @@ import signal
 import pytest
 
 from muster.errors import TuneError
+from muster.trials.bundles import PlacementGroupFactory
 from muster.tune.callback import Callback
 from muster.tune.config import FailureConfig, RunConfig, TuneConfig
 from muster.tune.schedulers import ASHAScheduler
 from muster.tune.search.space import grid_search, uniform
+from muster.tune.trainable.resources import with_resources
 from muster.tune.tuner import Tuner
 
 
@@ -176,3 +178,19 @@ def test_a_tuner_without_a_trainable_is_asked_and_told(tmp_path):
         assert tuner.tell(trial, {"y": trial.config["x"]}, done=True) == "STOP"
     assert tuner.get_results().get_best_result().config == {"x": 1}
     assert len(tuner.get_results()) == 3
+
+
+def test_numerical_libraries_of_a_trial_use_its_cpus_and_not_all(tmp_path, monkeypatch):
+    def train(config):
+        return {"threads": int(os.environ["OMP_NUM_THREADS"])}
+
+    def run(name, trainable):
+        run_config = RunConfig(name=name, storage_path=str(tmp_path), verbose=0)
+        return Tuner(trainable, run_config=run_config).fit()[0].metrics["threads"]
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert run("one", train) == 1
+    assert run("two", with_resources(train, {"cpu": 2})) == 2
+    assert run("chosen", with_resources(train, lambda config: PlacementGroupFactory([{"CPU": 2}]))) == 2
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert run("mine", train) == 5
