@@ -121,7 +121,7 @@ def growth(lab: Lab) -> dict[str, float]:
         lab.renew_ours()
         return lab.ours(ours.fit, Job(many), lab.storage(), (mark,))
 
-    big = Side(f"ours, {many} trials", big_fit, lab.size(3, 1))
+    big = Side(f"ours, {many} trials", big_fit, lab.size(2, 1))
     lab.ours(ours.fit, Job(few), lab.storage())
     in_turns("growth", nothing, small, big)
     figures: dict[str, float] = {}
