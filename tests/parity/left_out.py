@@ -28,7 +28,6 @@ MODULES = {
     "ray.tune.execution.cluster_info": _INTERNAL,
     "ray.tune.execution.experiment_state": _INTERNAL,
     "ray.tune.execution.insufficient_resources_manager": _INTERNAL,
-    "ray.tune.execution.placement_groups": "import PlacementGroupFactory from muster.tune",
     "ray.tune.execution.tune_controller": _INTERNAL,
     "ray.tune.experiment.config_parser": _INTERNAL,
     "ray.tune.experimental": "replaced by muster.tune.reporting; chosen by RunConfig(verbose=...)",

@@ -17,7 +17,7 @@ COUNTED = {
     "muster.tune.trainable.checkpointing": 1,
     "muster.tune.trainable.parameters": 2,
     "muster.tune.trainable.registry": 3,
-    "muster.tune.trainable.resources": 3,
+    "muster.tune.trainable.resources": 2,
     "muster.tune.trainable.trainable": 2,
     "muster.tune.utils.dicts": 2,
     "muster.tune.utils.slowness": 1,

@@ -1,0 +1,15 @@
+"""Ray's import path of PlacementGroupFactory, and of what turns a dict of resources into one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from muster.trials.bundles import PlacementGroupFactory, resource_dict_to_bundles
+
+__all__ = ["PlacementGroupFactory", "resource_dict_to_pg_factory"]
+
+
+def resource_dict_to_pg_factory(spec: Mapping[str, Any] | None = None) -> PlacementGroupFactory:
+    """One bundle with these resources; `{}` and None mean 1 CPU."""
+    return resource_dict_to_bundles(spec)
