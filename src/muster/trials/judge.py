@@ -65,7 +65,7 @@ def _check_metrics(state: ExperimentState, trial: Trial, flat: dict[str, Any]) -
     wanted = (
         ("experiment (TuneConfig.metric)", state.settings.metric),
         (f"scheduler {type(state.scheduler).__name__}", state.scheduler.metric),
-        (f"searcher {type(state.search).__name__}", state.search.metric),
+        (f"searcher {type(getattr(state.search, 'searcher', state.search)).__name__}", state.search.metric),
     )
     fault = missing_metric(flat, wanted)
     if fault:

@@ -7,6 +7,18 @@ from typing import Any
 
 from muster.trials.model import DEBUG_METRICS, DEFAULT_METRIC, Trial
 
+# Added to every result, hence no news about what a trial reports.
+_FILLED_IN = frozenset(
+    {
+        "checkpoint_dir_name",
+        "iterations_since_restore",
+        "time_since_restore",
+        "time_this_iter_s",
+        "time_total_s",
+        "training_iteration",
+    }
+)
+
 
 def flatten(result: Mapping[str, Any], delimiter: str = "/") -> dict[str, Any]:
     """Nested dicts joined by `/`, after the flat keys; lists and empty dicts are left as they are. A copy."""
@@ -28,7 +40,7 @@ def missing_metric(flat: Mapping[str, Any], wanted: Iterable[tuple[str, Any]]) -
     for component, metric in wanted:
         for name in metric if isinstance(metric, (list, tuple)) else (metric,):
             if name and name != DEFAULT_METRIC and name not in flat:
-                shown = ", ".join(sorted(str(key) for key in own))
+                shown = ", ".join(sorted(str(key) for key in own if key not in _FILLED_IN))
                 return (
                     f"the trial reported no {name!r}, which the {component} needs. It reported: {shown}. "
                     f"Report it with every result, or name another metric. "

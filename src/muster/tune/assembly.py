@@ -94,6 +94,8 @@ def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchAlgorith
         asked = BasicVariantGenerator(max_concurrent=limit)
     elif isinstance(asked, Searcher):
         asked = _generator(asked, limit)
+    elif isinstance(asked, BasicVariantGenerator):
+        asked.max_concurrent = _one_limit(asked, limit)
     elif not isinstance(asked, SearchAlgorithm):
         kind = type(asked).__name__
         raise TuneError(f"TuneConfig(search_alg=...): {kind} is neither a Searcher nor a SearchAlgorithm")
@@ -133,12 +135,19 @@ def _generator(searcher: Any, limit: int) -> Any:  # noqa: ANN401 - a Searcher, 
         return SearchGenerator(searcher)
     if not isinstance(searcher, ConcurrencyLimiter):
         return SearchGenerator(ConcurrencyLimiter(searcher, max_concurrent=limit))
-    if searcher.max_concurrent != limit:
+    _one_limit(searcher, limit)
+    return SearchGenerator(searcher)
+
+
+def _one_limit(search: Any, limit: int) -> int:  # noqa: ANN401 - whatever has `max_concurrent`
+    """The limit that was given, in one of the two places; ValueError when they differ."""
+    own = int(search.max_concurrent)
+    if own and limit and own != limit:
         raise ValueError(
             f"TuneConfig(max_concurrent_trials={limit}) contradicts "
-            f"ConcurrencyLimiter(max_concurrent={searcher.max_concurrent}): give one of them"
+            f"{type(search).__name__}(max_concurrent={own}): give one of them"
         )
-    return SearchGenerator(searcher)
+    return own or limit
 
 
 def scheduler_of(tune: TuneConfig) -> TrialScheduler:

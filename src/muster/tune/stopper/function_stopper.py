@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
+from muster.errors import TuneError
 from muster.tune.plugin_state import Plain
 from muster.tune.stopper.stopper import Stopper
 
@@ -20,6 +22,7 @@ class FunctionStopper(Stopper):
                 f"FunctionStopper: {function!r} is not a function (trial_id, result) -> bool; "
                 "a Stopper is passed as it is"
             )
+        _check_arity(function)
         self._fn = function
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
@@ -42,3 +45,18 @@ class FunctionStopper(Stopper):
         return {}
 
     def _from_plain(self, state: Plain) -> None: ...
+
+
+def _check_arity(function: Callable[..., Any]) -> None:
+    """TuneError now, rather than in the middle of an experiment."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # a builtin that does not tell
+    try:
+        signature.bind("trial_id", {})
+    except TypeError as error:
+        name = getattr(function, "__qualname__", repr(function))
+        raise TuneError(
+            f"stop={name}{signature} cannot be called with (trial_id, result): {error}. Give it these two"
+        ) from None
