@@ -74,4 +74,4 @@ def step(reporter, trials):
 
 
 def environment(**extra):
-    return {"PATH": os.defpath, "TERM": "xterm-256color", "HOME": "/home/me", **extra}
+    return {"PATH": os.defpath, "TERM": "xterm-256color", "HOME": "/nest/me", **extra}

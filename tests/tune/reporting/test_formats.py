@@ -102,8 +102,8 @@ def test_a_rate_has_the_unit_that_can_be_read(per_second, text):
 
 
 def test_a_path_below_home_is_shortened_only_there():
-    assert formats.home_relative("/home/me/r", "/home/me") == "~/r"
-    assert formats.home_relative("/home/men/r", "/home/me") == "/home/men/r"
+    assert formats.home_relative("/nest/me/r", "/nest/me") == "~/r"
+    assert formats.home_relative("/nest/men/r", "/nest/me") == "/nest/men/r"
     assert formats.home_relative("/r", "") == "/r"
     assert formats.home_relative("/r", "/") == "/r"
 

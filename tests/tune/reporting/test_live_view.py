@@ -34,7 +34,7 @@ def half_way(**changes):
     """Twenty trials: six finished, one failed, two running."""
     clock = ManualClock(NOW)
     reporter = Watching(clock=clock, period_s=0.25)
-    reporter.begin(run_info(directory="/home/me/results/try", **changes))
+    reporter.begin(run_info(directory="/nest/me/results/try", **changes))
     trials = [trial(n, "PENDING", loss=1 / (n + 1)) for n in range(9)]
     trials += [trial(n, "PENDING") for n in range(9, 20)]
     step(reporter, trials)
@@ -54,7 +54,7 @@ def half_way(**changes):
 
 def test_the_view_shows_progress_the_best_trials_and_failures():
     picture, _ = half_way()
-    assert lines([LiveView(home="/home/me").draw(picture, (100, 40))], 100) == [
+    assert lines([LiveView(home="/nest/me").draw(picture, (100, 40))], 100) == [
         "",
         "try  BasicVariantGenerator · FIFOScheduler",
         "~/results/try",
@@ -125,7 +125,7 @@ def test_without_a_total_there_is_a_count_and_no_bar():
 def test_the_end_stays_on_the_terminal():
     picture, trials = half_way()
     shown = lines(
-        LiveView(home="/home/me").conclusion(picture, trials[:7], (100, 40), interrupted=False), 100
+        LiveView(home="/nest/me").conclusion(picture, trials[:7], (100, 40), interrupted=False), 100
     )
     assert shown[6] == "  trial            status         x  k  iter  time (s)     loss"
     assert [line.split()[-1] for line in shown[7:14]] == [
@@ -155,6 +155,6 @@ def test_a_run_that_was_stopped_leaves_out_what_was_not_tried_and_says_how_to_go
     assert not any("a1a89_00019" in line for line in shown)
     assert shown[-3:] == [
         "Stopped before the end: 7 of 50 trials are done, and all is saved. To go on:",
-        "  in a shell:  muster tune resume /home/me/results/try",
-        "  in Python:   tune.Tuner.restore('/home/me/results/try', obj).fit()",
+        "  in a shell:  muster tune resume /nest/me/results/try",
+        "  in Python:   tune.Tuner.restore('/nest/me/results/try', obj).fit()",
     ]
