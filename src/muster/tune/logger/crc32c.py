@@ -63,7 +63,7 @@ class KnownRecord:
         The four bytes of the checksums are four lanes, each as long as there are records.
         """
         if not self._lanes:
-            self._lanes = [_lanes_of(table) for table in self._tables]
+            self._lanes = [_lanes_after(self._size - 1 - place) for place in self._places]
         joined, count = b"".join(records), len(records)
         crcs = [int.from_bytes(bytes([self._base >> shift & 255]) * count, "little") for shift in _SHIFTS]
         for place, lanes in zip(self._places, self._lanes, strict=True):
@@ -79,8 +79,12 @@ class KnownRecord:
         return found
 
 
-def _lanes_of(table: array[int]) -> list[bytes]:
-    return [bytes(entry >> shift & 255 for entry in table) for shift in _SHIFTS]
+@lru_cache(maxsize=MOST_KNOWN)
+def _lanes_after(distance: int) -> list[bytes]:
+    """The four bytes of `_after`, each as a table; the same for all kinds of records."""
+    table = _after(distance).tobytes()
+    first, step = (0, 1) if sys.byteorder == "little" else (3, -1)
+    return [table[first + step * lane :: 4] for lane in range(4)]
 
 
 @lru_cache(maxsize=1)
