@@ -1,0 +1,148 @@
+"""Where the second half of the conformance list (C-110 to C-249) is tested, if not in this directory."""
+
+from __future__ import annotations
+
+_SEARCH, _SCHEDULERS = "tests/tune/search", "tests/tune/schedulers"
+_LOGGER, _REPORTING = "tests/tune/logger", "tests/tune/reporting"
+_VARIANTS, _BASIC = f"{_SEARCH}/test_variants.py", f"{_SEARCH}/test_basic_variant.py"
+_DOMAINS, _WRAPPERS = f"{_SEARCH}/test_domains.py", f"{_SEARCH}/test_wrappers.py"
+_OPTUNA, _PLACEHOLDERS = f"{_SEARCH}/test_optuna_search.py", f"{_SEARCH}/test_placeholders.py"
+_ASHA, _STOPPERS = f"{_SCHEDULERS}/test_asha.py", "tests/tune/stopper/test_stoppers.py"
+_RESTORING, _STORAGE = "tests/tune/test_restoring.py", "tests/stores/test_storage.py"
+
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "C-114": (
+        f"{_VARIANTS}::test_a_function_of_a_grid_value_and_a_grid_in_its_result",
+        f"{_VARIANTS}::test_functions_may_be_options_of_a_grid",
+    ),
+    "C-117": (f"{_DOMAINS}::test_log_uniform_reaches_both_ends",),
+    "C-120": (f"{_DOMAINS}::test_what_cannot_be_drawn_is_a_value_error",),
+    "C-121": (f"{_BASIC}::test_a_point_replaces_a_sample_and_goes_through_what_it_leaves_open",),
+    "C-124": (
+        f"{_WRAPPERS}::test_the_third_suggestion_waits_until_a_trial_completes",
+        f"{_WRAPPERS}::test_what_a_limiter_knows_survives_saving",
+    ),
+    "C-125": (f"{_WRAPPERS}::test_a_batch_with_fewer_trials_than_slots_ends",),
+    "C-126": (f"{_WRAPPERS}::test_a_searcher_that_limits_itself_is_only_forwarded_to",),
+    "C-127": (f"{_WRAPPERS}::test_a_half_filled_group_survives_saving",),
+    "C-128": (f"{_BASIC}::test_unfinished_trials_are_limited",),
+    "C-130": (
+        f"{_OPTUNA}::test_evaluated_points_become_complete_failed_or_pruned",
+        f"{_OPTUNA}::test_a_function_may_branch_and_add_constants",
+        f"{_OPTUNA}::test_several_objectives_and_observed_metrics",
+        f"{_OPTUNA}::test_a_study_in_a_database_is_continued",
+        f"{_OPTUNA}::test_what_comes_after_the_end_is_ignored_with_a_warning",
+    ),
+    "C-134": (
+        f"{_PLACEHOLDERS}::test_hashes_depend_on_the_path_alone",
+        f"{_PLACEHOLDERS}::test_what_was_set_aside_comes_back_the_same",
+        f"{_PLACEHOLDERS}::test_functions_see_objects_and_each_other_in_any_order",
+        f"{_PLACEHOLDERS}::test_those_that_are_not_in_the_config_are_skipped",
+        f"{_PLACEHOLDERS}::test_primitives_and_number_domains_stay",
+    ),
+    "C-154": (
+        f"{_ASHA}::test_infinite_and_missing_scores_never_crash",
+        f"{_SCHEDULERS}/test_asha_promotion.py::test_nan_is_never_promoted_and_counts_as_the_worst",
+    ),
+    "C-155": (
+        f"{_ASHA}::test_a_trial_is_stopped_at_max_t_however_good",
+        f"{_ASHA}::test_nothing_is_stopped_before_the_grace_period",
+        f"{_ASHA}::test_a_score_below_the_percentile_of_those_before_it_is_stopped",
+        f"{_ASHA}::test_nan_stops_nobody_and_counts_for_nothing",
+        f"{_ASHA}::test_rungs_survive_saving_by_path_by_bytes_and_by_pickle",
+    ),
+    "C-156": (f"{_ASHA}::test_the_last_trials_keep_running_when_asked",),
+    "C-190": (f"{_STOPPERS}::TestTimeout::test_the_rest_of_the_budget_survives_and_downtime_is_free",),
+    "C-191": (f"{_STOPPERS}::TestTrialPlateau::test_a_trial_ends_at_its_plateau",),
+    "C-192": (f"{_STOPPERS}::TestMaximumIteration::test_each_trial_ends_with_its_own_nth_result",),
+    "C-193": (f"{_STOPPERS}::TestExperimentPlateau::test_invalid_arguments_are_refused_by_name",),
+    "C-200": (
+        f"{_LOGGER}/test_events.py::test_tensorboard_reads_many_rows_with_growing_steps",
+        f"{_LOGGER}/test_loggers.py::test_another_process_goes_on_where_a_killed_one_left_torn_files",
+    ),
+    "C-201": (
+        f"{_LOGGER}/test_aim.py::test_runs_stand_in_the_experiments_directory_with_config_results_and_end",
+        f"{_LOGGER}/test_aim.py::test_metrics_can_be_chosen_but_not_none_at_all",
+    ),
+    "C-202": (f"{_LOGGER}/test_defaults.py::test_a_name_that_does_not_work_is_told_with_its_cause",),
+    "C-203": (
+        "tests/tune/test_callback.py::test_without_state_nothing_is_saved_and_restoring_says_so",
+        "tests/tune/test_callback.py::test_state_is_kept_by_position_and_only_where_there_is_some",
+    ),
+    "C-204": (f"{_REPORTING}/test_formats.py::test_durations_begin_with_their_first_part_c204",),
+    "C-205": (
+        f"{_REPORTING}/test_trial_table.py::test_up_to_twenty_trials_all_have_a_row_c205",
+        f"{_REPORTING}/test_trial_table.py::test_thirty_trials_in_three_states_have_five_rows_each_c205",
+    ),
+    "C-206": (
+        f"{_REPORTING}/test_formats.py::test_long_names_keep_their_tail_c206",
+        f"{_REPORTING}/test_formats.py::test_headers_wrap_to_two_lines_c206",
+    ),
+    "C-207": (f"{_REPORTING}/test_tally.py::test_nan_is_never_the_best_and_zero_may_be_c207",),
+    "C-208": (
+        f"{_REPORTING}/test_plain.py::test_a_heartbeat_comes_every_thirty_seconds_and_not_before_c208",
+    ),
+    "C-209": (
+        f"{_REPORTING}/test_choose.py::test_verbose_zero_is_silent_everywhere",
+        f"{_REPORTING}/test_driven.py::test_level_one_shows_the_status_and_no_table_c209",
+        f"{_REPORTING}/test_driven.py::test_level_two_shows_a_table_at_the_end_and_a_sentence_per_result_c209",
+        f"{_REPORTING}/test_driven.py::test_level_three_shows_tables_always_and_results_whole_c209",
+    ),
+    "C-210": (
+        f"{_REPORTING}/test_choose.py::test_a_notebook_has_html_c210",
+        f"{_REPORTING}/test_choose.py::test_only_a_kernel_makes_a_notebook",
+    ),
+    "C-211": (
+        "tests/tune/test_result_grid.py::test_one_trial_needs_no_metric",
+        "tests/tune/test_result_grid.py::test_values_that_are_not_finite_are_left_out_unless_asked_for",
+        "tests/tune/test_result_grid.py::test_without_a_report_there_is_no_best_result",
+    ),
+    "C-213": (
+        "tests/tune/test_analysis.py::test_last_and_best_checkpoint",
+        "tests/tune/test_result.py::test_the_best_checkpoint_by_any_metric",
+    ),
+    "C-231": (
+        f"{_RESTORING}::test_resume_errored_goes_on_from_the_newest_checkpoint",
+        f"{_RESTORING}::test_restart_errored_begins_again_and_replaces_the_rows",
+    ),
+    "C-232": (
+        f"{_RESTORING}::test_an_interrupted_run_goes_on_with_its_callbacks_where_they_were",
+        f"{_RESTORING}::test_unfinished_trials_may_be_left_alone",
+    ),
+    "C-234": (f"{_RESTORING}::test_another_trainable_is_refused",),
+    "C-236": (f"{_RESTORING}::test_a_moved_directory_goes_on_where_it_is_now",),
+    "C-239": (f"{_RESTORING}::test_restore_is_asked_of_the_class_and_of_an_experiment",),
+    "C-240": (
+        f"{_RESTORING}::test_a_space_with_other_keys_is_refused",
+        f"{_BASIC}::test_new_objects_may_be_brought_to_a_restored_generator",
+    ),
+    "C-244": (
+        f"{_RESTORING}::test_a_checkpoint_that_is_gone_is_passed_over_for_an_older_one",
+        f"{_RESTORING}::test_a_checkpoint_that_lacks_a_file_is_passed_over_too",
+    ),
+    "C-245": (f"{_RESTORING}::test_restore_is_asked_of_the_class_and_of_an_experiment",),
+    "C-246": (
+        "tests/cli/test_tune_ls.py::test_rays_default_columns_can_be_asked_for_by_name",
+        "tests/cli/test_tune_ls.py::test_filters_compare_numbers_as_numbers_and_drop_trials_without_a_value",
+        "tests/cli/test_tune_ls.py::test_an_unknown_column_is_an_error_that_names_the_nearest",
+        "tests/cli/test_tune_ls.py::test_the_output_file_has_the_chosen_rows_and_columns",
+    ),
+    "C-247": (
+        f"{_STORAGE}::test_the_caller_is_never_blocked_by_a_transfer_that_hangs",
+        f"{_STORAGE}::test_only_what_changed_is_looked_at_and_only_what_differs_is_copied",
+        f"{_STORAGE}::test_a_growing_file_is_copied_again_only_every_few_seconds",
+        f"{_STORAGE}::test_a_failed_copy_is_tried_again_with_growing_waits_and_told",
+        f"{_STORAGE}::test_half_made_directories_and_the_stores_side_files_stay_here",
+        f"{_STORAGE}::test_a_failed_download_leaves_no_target",
+    ),
+}
+
+DIFFERENT: dict[str, str] = {
+    "C-242": "a grid of any size is walked by index: no warning, and it can be resumed",
+}
+
+_LATER = "schedulers other than FIFO and ASHA come with the issue on schedulers and searchers (3 of 4)"
+NOT_HERE: dict[str, str] = {
+    "C-133": "BayesOptSearch comes with the issue on schedulers and searchers (3 of 4)",
+    **{f"C-{number}": _LATER for number in (*range(150, 154), *range(157, 183))},
+}
