@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import cloudpickle
 import pytest
 from tests.trials.puppets import Noted
@@ -84,3 +86,28 @@ def test_a_stopped_driver_goes_on_in_a_new_process_with_every_trial_once(tmp_pat
     assert sorted(state.trials) == [f"abcde_{n:05d}" for n in range(12)]
     assert {t.status for t in state.trials.values()} == {"TERMINATED"}
     assert [state.trials[t].config for t in half.trials] == [t.config for t in half.trials.values()]
+
+
+class SlowLogs:
+    """Logs that are never near and come only for those who wait long enough."""
+
+    def __init__(self, need_s) -> None:
+        self.need_s, self.asked = need_s, []
+
+    def mark(self):
+        return threading.Event()
+
+    def flush(self, timeout_s):
+        self.asked.append(timeout_s)
+        return timeout_s >= self.need_s
+
+
+def test_the_last_save_waits_for_logs_that_are_far_behind(tmp_path, engine):
+    logs = SlowLogs(need_s=20.0)
+    with SqliteTrialStore(tmp_path) as store:
+        running = execution(tmp_path, engine, store)
+        running._logs = logs
+        running.run()
+        saved = store.load()
+    assert logs.asked == [2.0, 30.0]
+    assert (saved.snapshot is not None, saved.facts) == (True, ())

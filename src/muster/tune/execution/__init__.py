@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 SAVE_SHARE = 20.0  # times the duration of the last save
 MIN_SAVE_PERIOD_S = 1.0
 LOG_PATIENCE_S = 2.0
+LAST_LOG_PATIENCE_S = 30.0  # nothing else is left to do, and what is not saved now makes the next start slow
 LINGER_S = 0.005  # a commit costs as much as handling a result: results that follow each other share one
 
 
@@ -96,7 +97,7 @@ class Execution:
                 pass
         finally:  # a callback may have raised: what came before is safe
             self._controller.write_down()
-        self.save()
+        self.save(LAST_LOG_PATIENCE_S)
         self._give_up()
         return self._state
 
@@ -128,7 +129,7 @@ class Execution:
             self._mark = self._logs.mark()
         return self._mark.is_set()
 
-    def save(self) -> None:
+    def save(self, patience_s: float = LOG_PATIENCE_S) -> None:
         """A new starting point for restore.
 
         Skipped when results cannot be brought to their files, or when there is no room for it: then the store
@@ -136,7 +137,7 @@ class Execution:
         """
         began = self._clock.monotonic()
         self._mark = None
-        if self._logs is not None and not self._logs.flush(LOG_PATIENCE_S):
+        if self._logs is not None and not self._logs.flush(patience_s):
             self._save_at = began + SAVE_SHARE * LOG_PATIENCE_S
             return
         saved = {name: plugin.save_state() for name, plugin in self._plugins().items()}
