@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from muster.session.filesystems import as_fsspec
+
 METADATA_FILE = ".metadata.json"
 _ASK_DIRECTORY = "a Checkpoint is a directory: write files and use Checkpoint.from_directory(path)"
 _READ_DIRECTORY = "a Checkpoint is a directory: read its files with `with checkpoint.as_directory() as path:`"
@@ -57,7 +59,7 @@ class Checkpoint(metaclass=_ExplainRemoved):
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:  # noqa: ANN401
         """A path, or a URL that fsspec knows; with `filesystem`, a path on that filesystem."""
         self.path = os.fspath(path)
-        self._filesystem = filesystem
+        self._filesystem = as_fsspec(filesystem)
         self._token = os.urandom(16).hex()  # travels with pickles: copies of a handle share one download
         if filesystem is None and "://" in self.path:
             self._open_url(self.path)

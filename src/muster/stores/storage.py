@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from muster.errors import ConfigError, StoreError
+from muster.session.filesystems import as_fsspec
 
 MARKER = ".validate_storage_marker"
 
@@ -21,10 +22,10 @@ class Storage:
     """One place: compared by its address. Names below it use `/` and never leave it."""
 
     def __init__(self, location: str | Path, filesystem: Any = None) -> None:  # noqa: ANN401 - untyped fsspec
-        """`filesystem` is an fsspec file system of the user's own; `location` is then a path in it."""
+        """`filesystem` is a file system of the user's own (fsspec or pyarrow), `location` a path in it."""
         text = os.fspath(location)
         parts = urlsplit(text) if "://" in text else None
-        self._given = filesystem
+        self._given = as_fsspec(filesystem)
         if filesystem is None and (parts is None or parts.scheme in ("file", "local")):
             path = unquote(parts.path) if parts is not None else text
             self.uri = os.path.abspath(os.path.expanduser(path))
@@ -79,8 +80,8 @@ class Storage:
             if not filesystem.isdir(path):
                 return {}
             found = filesystem.find(path, detail=True)
-            skip = len(path.rstrip("/")) + 1
-            return {file[skip:]: int(found[file]["size"] or 0) for file in sorted(found)}
+            skip = len(path.strip("/")) + 1  # some list names without the leading slash
+            return {file.lstrip("/")[skip:]: int(found[file]["size"] or 0) for file in sorted(found)}
 
     def read(self, name: str) -> bytes:
         """StoreError when there is no such file."""

@@ -107,7 +107,7 @@ class RunConfig(BriefRepr):
     Args:
         name: Of the experiment and its directory; None: made from the trainable and the time.
         storage_path: A local directory or any URL that fsspec knows; None: `~/ray_results`.
-        storage_filesystem: An fsspec file system of your own; `storage_path` is then a path in it.
+        storage_filesystem: A file system of your own (fsspec or pyarrow); `storage_path` is a path in it.
         failure_config: See FailureConfig.
         checkpoint_config: See CheckpointConfig.
         sync_config: See SyncConfig.

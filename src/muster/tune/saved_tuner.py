@@ -50,15 +50,16 @@ class SavedTuner:
         _write(directory / TUNER_FILE, content)
 
     @staticmethod
-    def read(directory: Path) -> SavedTuner:
+    def read(directory: Path, address: str = "") -> SavedTuner:
+        """`address` is what the user calls it, when the directory is only a copy."""
         file = directory / TUNER_FILE
         try:
             found: Mapping[str, Any] = pickle.loads(file.read_bytes())
             return SavedTuner(**found)
         except FileNotFoundError:
             raise FileNotFoundError(
-                f"{file}: not there, so {directory} is no experiment that can go on. Give the directory that "
-                "fit() or run() wrote: <storage_path>/<name>"
+                f"{address or directory} has no {TUNER_FILE}, so it is no experiment that can go on. Give "
+                "the directory that fit() or run() wrote: <storage_path>/<name>"
             ) from None
         except Exception as error:  # a pickle may raise anything
             raise RestoreError(
@@ -74,7 +75,7 @@ def opened(path: str, filesystem: Any = None) -> tuple[Place, SavedTuner]:  # no
     parent, _, name = whole.rpartition("/")
     place = Place(parent or ("/" if whole.startswith("/") else "."), name, filesystem)
     place.fetch()
-    saved = SavedTuner.read(place.directory)
+    saved = SavedTuner.read(place.directory, place.address)
     run = saved.run_config
     run.name, run.storage_path, run.storage_filesystem = name, place.parent, filesystem
     return place, saved

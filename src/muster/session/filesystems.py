@@ -1,0 +1,33 @@
+"""The file systems users pass: fsspec's, or pyarrow's as Ray wants them. Our own code sees fsspec only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def as_fsspec(given: Any) -> Any:  # noqa: ANN401 - neither library has types
+    """None stays None; what is neither fsspec's nor pyarrow's is refused with a ValueError."""
+    if given is None or callable(getattr(given, "pipe_file", None)):
+        return given
+    inner = getattr(getattr(given, "handler", None), "fs", None)
+    if inner is not None:  # pyarrow.fs.PyFileSystem(FSSpecHandler(...)): the one that was wrapped
+        return as_fsspec(inner)
+    if type(given).__module__.partition(".")[0] == "pyarrow":
+        return _wrapped(given)
+    raise ValueError(
+        f"a file system must be one of fsspec or of pyarrow.fs, not a {type(given).__name__}: {given!r}"
+    )
+
+
+def _wrapped(given: Any) -> Any:  # noqa: ANN401
+    from pyarrow.fs import LocalFileSystem  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    if isinstance(given, LocalFileSystem):
+        from fsspec.implementations.local import (  # type: ignore[import-untyped]
+            LocalFileSystem as Local,
+        )
+
+        return Local()
+    from muster.session.arrow_files import ArrowFiles
+
+    return ArrowFiles(given)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from muster.session.checkpoint import Checkpoint
+from muster.session.filesystems import as_fsspec
+from muster.stores.storage import Storage
+
+
+class Handler:
+    """As pyarrow's FSSpecHandler holds what it wraps."""
+
+    def __init__(self, fs):
+        self.fs = fs
+
+
+class Wrapping:
+    """As pyarrow's PyFileSystem holds its handler."""
+
+    def __init__(self, handler):
+        self.handler = handler
+
+
+def test_what_is_fsspecs_stays_and_what_pyarrow_wrapped_is_unwrapped():
+    memory = MemoryFileSystem()
+    assert as_fsspec(None) is None
+    assert as_fsspec(memory) is memory
+    assert as_fsspec(Wrapping(Handler(memory))) is memory
+
+
+@pytest.mark.parametrize("kind", [Storage, Checkpoint])
+def test_anything_else_is_refused_where_it_is_given(kind):
+    with pytest.raises(ValueError, match=r"one of fsspec or of pyarrow\.fs, not a int: 5"):
+        kind("/place", 5)
+
+
+def test_pyarrows_own_file_systems_keep_directories(tmp_path):
+    arrow = pytest.importorskip("pyarrow.fs")
+    assert isinstance(as_fsspec(arrow.LocalFileSystem()), LocalFileSystem)
+    inner = arrow.SubTreeFileSystem(str(tmp_path), arrow.LocalFileSystem())
+    storage = Storage("/results", inner)
+    storage.validate()
+    (tmp_path / "file").write_text("hello")
+    storage.upload_file(tmp_path / "file", "a/b/file")
+    assert (storage.read("a/b/file"), storage.listing("a")) == (b"hello", ("b",))
+    assert storage.sizes("a") == {"b/file": 5}
+    assert (tmp_path / "results" / "a" / "b" / "file").read_text() == "hello"
+    checkpoint = Checkpoint("/results/a", inner)
+    with checkpoint.as_directory() as directory:
+        assert Path(directory, "b", "file").read_text() == "hello"
+    storage.delete_dir("a")
+    assert storage.listing("a") == ()
