@@ -31,9 +31,6 @@ DELIBERATE = {
     r"output_to_files/files": "output is kept in the trial's directory; Ray leaves it in a temporary one",
     r"hooks//(1|10)/2": "a trial that has started is RUNNING when callbacks hear of it",
     r"fail_fast/raise": "the user's own exception, not one of Ray Core around it",
-    r"reuse/trials/[12]/.*": (
-        "the next trial may begin in a free process before the last one's is ready to be used again"
-    ),
     r"(retries|too_many_failures)/trials/0/(rows|result\.json|progress\.csv/rows)": (
         "results after the checkpoint that a retry goes on from are replaced; Ray has them twice"
     ),
