@@ -78,7 +78,7 @@ class ExperimentState:
                 trial = self.roster.trials.get(event.trial_id)
                 if trial is None or trial.state in FINISHED:
                     return []
-                if isinstance(event, TrialReported) and trial.state is TrialState.STOPPING:
+                if isinstance(event, TrialReported) and self.lifecycle.is_to_stop(trial):
                     self._drop(trial, event)
                     return []
                 self.note(event)

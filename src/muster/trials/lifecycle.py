@@ -13,10 +13,11 @@ from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, Star
 from muster.trials.events import CheckpointSaved, FailureKind, TrialExited, TrialFailure, TrialStarted
 from muster.trials.facts import TrialAdmitted, TrialCreated
 from muster.trials.judge import Judgement
-from muster.trials.model import CheckpointRef, Trial
+from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.results import flatten
 from muster.trials.retries import counts, may_retry
+from muster.trials.settings import Settings
 from muster.trials.states import TrialState
 from muster.trials.view import Wish
 
@@ -82,7 +83,14 @@ class Lifecycle:
                 log_to_file=trial.log_to_file,
                 may_reuse=settings.reuse_actors,
                 time_limit_s=settings.trial_time_limit_s,
+                buffering=_buffering(settings, trial.checkpoint_policy),
             )
+        )
+
+    def is_to_stop(self, trial: Trial) -> bool:
+        """Told to stop, or going to be once its checkpoint is there."""
+        return trial.state is _S.STOPPING or (
+            trial.state is _S.SAVING and self.after_save.get(trial.trial_id) == STOP
         )
 
     def has_process_soon(self, trial: Trial) -> bool:
@@ -112,6 +120,8 @@ class Lifecycle:
         """Carry out what was decided on a report, after the checkpoint that is due."""
         if judgement.checkpoint is not None:
             self._keep(trial, judgement.checkpoint)
+        if trial.state is _S.SAVING and judgement.decision in (STOP, PAUSE):
+            self.after_save[trial.trial_id] = judgement.decision  # it came with the one that saves
         if trial.state is not _S.RUNNING:
             return  # its report met another order
         if judgement.save or (judgement.decision == PAUSE and judgement.checkpoint is None):
@@ -267,6 +277,12 @@ def _stand_at_checkpoint(trial: Trial) -> None:
     metrics = {} if trial.checkpoint is None else trial.checkpoint.metrics
     if metrics.get("training_iteration", math.inf) < trial.last_result.get("training_iteration", 0):
         trial.last_result = dict(metrics)
+
+
+def _buffering(settings: Settings, policy: CheckpointPolicy) -> tuple[int, float, int]:
+    """A trial that saves at its end must not be further than its last result: it sends them one by one."""
+    length = 1 if policy.at_end else settings.result_buffer_length
+    return (length, settings.result_buffer_age_s, policy.frequency)
 
 
 def _given(restore_path: str | None) -> CheckpointRef | None:

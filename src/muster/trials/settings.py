@@ -18,5 +18,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     reuse_actors: bool = False
     max_pending: int = 200  # trials asked from the searcher ahead of the resources to run them
     strict_metrics: bool = True
+    result_buffer_length: int = 1  # results that a trial may send together; decisions on them come late
+    result_buffer_age_s: float = 100.0
     trial_time_limit_s: float | None = None
     stop_grace_s: float = 10.0

@@ -66,6 +66,8 @@ def settings_of(
         ),
         reuse_actors=tune.reuse_actors,
         max_pending=_whole_number(environment, "TUNE_MAX_PENDING_TRIALS_PG", ahead),
+        result_buffer_length=_whole_number(environment, "TUNE_RESULT_BUFFER_LENGTH", 1),
+        result_buffer_age_s=_whole_number(environment, "TUNE_RESULT_BUFFER_MAX_TIME_S", 100),
         strict_metrics=environment.get("TUNE_DISABLE_STRICT_METRIC_CHECKING") != "1",
         trial_time_limit_s=seconds(run.trial_time_limit_s, "RunConfig(trial_time_limit_s=...)"),
     )

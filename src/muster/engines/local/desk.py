@@ -112,6 +112,7 @@ class Run:
         "limit_at",
         "reused",
         "stopping",
+        "unanswered",
         "verdict",
         "who",
     )
@@ -123,6 +124,7 @@ class Run:
         self.who = Signature(trial_id=command.trial_id, config=dict(command.config))
         self.reused = False
         self.stopping = False
+        self.unanswered = 0  # reports
         self.verdict: Verdict | None = None
         self.failure: TrialFailure | None = None  # why we ended it ourselves
         self.last_result: dict[str, Any] = {}

@@ -99,7 +99,11 @@ class LocalEngine:
         if type(command) is ContinueTrial:
             run = self._trials.get(command.trial_id)
             if run is not None and run.desk is not None and not run.stopping:
-                self._staff.send(run.desk, _CONTINUE)
+                if run.unanswered > 1:
+                    run.unanswered -= 1  # several came together: the trial waits for the answer to the last
+                else:
+                    run.unanswered = 0
+                    self._staff.send(run.desk, _CONTINUE)
         elif isinstance(command, StartTrial):
             self._submit_start(command)
         elif isinstance(command, StopTrial):
@@ -199,6 +203,7 @@ class LocalEngine:
             checkpoint_index=command.checkpoint_index,
             log_to_file=command.log_to_file,
             stays_when_done=command.may_reuse,
+            buffering=command.buffering,
             env={"CUDA_VISIBLE_DEVICES": ",".join(grant.gpu_ids)} if self._has_gpus else {},
         )
 
@@ -273,6 +278,7 @@ class LocalEngine:
         name = None if index is None else checkpoint_name(index)
         result = fill_result(metrics, stamp, run.who, now=now, checkpoint_name=name)
         run.last_result = result
+        run.unanswered += 1
         self._events.append(
             TrialReported(
                 trial_id=run.command.trial_id,
@@ -296,6 +302,7 @@ class LocalEngine:
             )
 
     def _heard_saved(self, run: Run, index: int | None, message: str) -> None:
+        run.unanswered = 0  # one answer follows, however many reports came before
         if not run.stopping:
             made = None if index is None else self._checkpoint(run, index)
             self._events.append(

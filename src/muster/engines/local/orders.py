@@ -26,6 +26,7 @@ class Order(NamedTuple):
     log_to_file: tuple[str | None, str | None]
     stays_when_done: bool
     env: Mapping[str, str]
+    buffering: tuple[int, float, int] = (1, 100.0, 0)  # of report_buffer.Buffering
 
 
 def write_order(order: Order) -> bytes:

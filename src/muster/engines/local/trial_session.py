@@ -12,6 +12,7 @@ from muster.base.clock import Clock
 from muster.engines.local.line import Line
 from muster.engines.local.orders import Order
 from muster.engines.local.pipe import Kind, frame, is_plain, pack, pickled, unpack
+from muster.engines.local.report_buffer import Buffering, ReportBuffer
 from muster.session.channel import TrialStopped
 from muster.session.checkpoint import Checkpoint
 from muster.session.context import TuneContext
@@ -58,6 +59,7 @@ class TrialSession:
         self.on_result: Callable[[Mapping[str, Any], Stamp, float], None] | None = None
         self._last_report_saved: int | None = None
         self._usage: UsageMonitor | None = None
+        self._buffer = ReportBuffer(Buffering(*order.buffering)) if order.buffering[0] > 1 else None
         self._checkpoint = Checkpoint(order.checkpoint_path) if order.checkpoint_path else None
         if order.checkpoint_path:
             self.progress.resume(order.checkpoint_metrics or {})
@@ -111,10 +113,31 @@ class TrialSession:
             if self.on_result is not None:
                 self.on_result(metrics, stamp, now)
             self._last_report_saved = index
-            self._line.send(frame(Kind.REPORT, pack((body, index, now, stamp))))
+            report = frame(Kind.REPORT, pack((body, index, now, stamp)))
+            if self._buffer is not None:
+                report = self._buffered(self._buffer, report, metrics, index)
+            self._send(report)
+            self._resumed_at = self._clock.monotonic()
+
+    def flush(self) -> None:
+        """Send what waits: the trial's code has ended."""
+        if self._buffer is not None and not self.stopped:
+            self._send(self._buffer.take())
+
+    def _send(self, reports: bytes) -> None:
+        """Send them, and wait for the answer."""
+        if reports:
+            self._line.send(reports)
             if not self._line.is_told_to_continue():
                 self._wait()
-            self._resumed_at = self._clock.monotonic()
+
+    def _buffered(
+        self, buffer: ReportBuffer, report: bytes, metrics: Mapping[str, Any], index: int | None
+    ) -> bytes:
+        is_news = index is not None or bool(metrics.get("done") or metrics.get("should_checkpoint"))
+        is_urgent = is_news or self._line.was_told(Kind.STOP)
+        now = self._clock.monotonic()
+        return buffer.add(report, iteration=self.progress.iteration, now=now, is_urgent=is_urgent)
 
     def _sendable(self, metrics: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a plain dict, or its pickle
         if is_plain(metrics):

@@ -78,6 +78,12 @@ class Worker:
             token = install(session, whole_process=True)
             try:
                 self._run(order, session)
+                session.flush()
+            except TrialStopped:
+                raise
+            except BaseException:
+                session.flush()  # what it reported before it failed
+                raise
             finally:
                 session.end()
                 uninstall(token)

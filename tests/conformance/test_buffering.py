@@ -1,0 +1,101 @@
+"""Conformance list, C-006 and C-007: results that a trial sends together (TUNE_RESULT_BUFFER_LENGTH)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from tests.conformance.scenes import Counter, checkpoints, column, fit
+
+from muster import tune
+from muster.tune import Callback, CheckpointConfig
+from muster.tune.schedulers import FIFOScheduler, TrialScheduler
+
+NEVER = CheckpointConfig(checkpoint_at_end=False)
+
+
+class Tells(Callback):
+    """Notes, at each result, how far the trial is by then."""
+
+    def __init__(self):
+        self.ahead, self.saved = [], []
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        place = os.path.join(trial.local_path, "at")
+        with open(place, encoding="utf-8") as stream:
+            self.ahead.append(int(stream.read()) - result["training_iteration"])
+
+    def on_trial_save(self, trial, **info):
+        self.saved.append(trial.last_result["training_iteration"])
+
+
+class Notes(Counter):
+    """Writes down how far it is."""
+
+    def step(self):
+        with open("at", "w", encoding="utf-8") as stream:
+            stream.write(str(self.at + 1))
+        return super().step()
+
+
+@pytest.fixture
+def seven(monkeypatch):
+    monkeypatch.setenv("TUNE_RESULT_BUFFER_LENGTH", "7")
+
+
+def test_c006_a_buffer_ends_where_a_checkpoint_is_due(tmp_path, seven):
+    tells = Tells()
+    policy = CheckpointConfig(checkpoint_frequency=3, checkpoint_at_end=False)
+    run = {"stop": {"training_iteration": 9}, "callbacks": [tells], "checkpoint_config": policy}
+    (result,) = fit(Notes, tmp_path, run=run)
+    assert tells.saved == [3, 6, 9]
+    assert tells.ahead == [2, 1, 0] * 3
+    assert [metrics["at"] for _, metrics in result.best_checkpoints] == [3, 6, 9]
+    assert len(checkpoints(result)) == 3
+
+
+def test_c006_without_checkpoints_all_seven_come_together(tmp_path, seven):
+    tells = Tells()
+    run = {"stop": {"training_iteration": 10}, "callbacks": [tells], "checkpoint_config": NEVER}
+    (result,) = fit(Notes, tmp_path, run=run)
+    assert (result.metrics["at"], len(result.metrics_history)) == (10, 10)
+    assert tells.ahead == [6, 5, 4, 3, 2, 1, 0, 6, 5, 4]
+
+
+def test_c007_a_checkpoint_at_the_end_turns_buffers_off(tmp_path, seven):
+    tells = Tells()
+    policy = CheckpointConfig(checkpoint_at_end=True)
+    run = {"stop": {"training_iteration": 4}, "callbacks": [tells], "checkpoint_config": policy}
+    (result,) = fit(Notes, tmp_path, run=run)
+    assert tells.ahead == [0, 0, 0, 0]
+    assert checkpoints(result) == ["checkpoint_000000"]
+    assert result.best_checkpoints[0][1]["at"] == 4
+
+
+def ends(config):
+    for step in range(1, 11):
+        tune.report({"step": step})
+    if config["fails"]:
+        raise RuntimeError("at the end")
+
+
+def test_nothing_that_waited_is_lost_when_a_function_returns_or_fails(tmp_path, seven):
+    grid = fit(ends, tmp_path, {"fails": tune.grid_search([False, True])})
+    assert [[row["step"] for row in result.metrics_history] for result in grid] == [list(range(1, 11))] * 2
+    assert (grid.num_errors, str(grid.errors[0])) == (1, "at the end")
+
+
+class PausesOnce(FIFOScheduler):
+    """Pauses each trial at its third result, in the middle of a buffer."""
+
+    def on_trial_result(self, tune_controller, trial, result):
+        is_third = result["training_iteration"] == 3
+        return TrialScheduler.PAUSE if is_third else TrialScheduler.CONTINUE
+
+
+def test_a_pause_in_the_middle_of_a_buffer_takes_the_rest_along(tmp_path, seven):
+    run = {"stop": {"training_iteration": 12}, "checkpoint_config": NEVER}
+    grid = fit(Counter, tmp_path, {"i": tune.grid_search([0, 1, 2])}, run=run, scheduler=PausesOnce())
+    assert (column(grid, "at"), grid.num_errors) == ([12] * 3, 0)
+    assert [[row["at"] for row in result.metrics_history] for result in grid] == [list(range(1, 13))] * 3
+    assert column(grid, "iterations_since_restore") == [5] * 3
