@@ -69,9 +69,15 @@ def errors(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_c247_a_storage_that_hangs_costs_no_more_than_the_timeout(tmp_path, moody, caplog):
+def test_c247_a_storage_that_hangs_costs_no_more_than_the_timeout(
+    tmp_path, moody, caplog, capsys, monkeypatch
+):
+    monkeypatch.setattr("muster.tune.uploading.SOON_S", 0.1)
     Moody.gate.clear()
-    grid = tuner(tmp_path, moody, sync_timeout=0.5).fit()  # it never returns when it waits for the storage
+    asked = tuner(tmp_path, moody, sync_timeout=0.5)
+    asked._run.verbose = 1
+    grid = asked.fit()  # it never returns when it waits for the storage
+    assert f"Copying the results to /{tmp_path.name}/exp, for 0.5 s at most." in capsys.readouterr().out
     assert [result.metrics["score"] for result in grid] == [1, 2]
     assert [Path(result.checkpoint.path, "weights").read_text() for result in grid] == ["1", "2"]
     (told,) = errors(caplog)
@@ -104,6 +110,15 @@ def test_c247_a_storage_that_recovers_gets_everything(tmp_path, moody, caplog):
     names = {name.partition("/")[2] for name in stored(tmp_path) if name.startswith("train_")}
     assert {"result.json", "progress.csv", "params.json", "checkpoint_000000/weights"} <= names
     assert [result.metrics["score"] for result in grid] == [1, 2]
+
+
+def test_c247_a_file_system_is_not_written_down_with_its_password(tmp_path, moody):
+    secret = Moody(token="open sesame")
+    tuner(tmp_path, secret).fit()
+    saved = moody.cat_file(f"/{tmp_path.name}/exp/tuner.pkl")
+    assert b"open sesame" not in saved
+    again = Tuner.restore(f"/{tmp_path.name}/exp", train, storage_filesystem=secret).fit()
+    assert [result.metrics["score"] for result in again] == [1, 2]
 
 
 @pytest.mark.parametrize("wanted", [True, False])

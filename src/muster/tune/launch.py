@@ -175,7 +175,7 @@ class _Launch:
         state.hooks.fire("on_experiment_end", iteration=state.iteration, trials=trials)
         self._engine.close()
         self._writer.close()
-        is_uploaded = self._uploads is None or self._uploads.finish()
+        is_uploaded = self._uploads is None or self._uploads.finish(self._reporter.note)
         self._reporter.end(interrupted=is_interrupted, trials=trials)
         return Launched(
             state=state,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,12 @@ class SavedTuner:
         """TuneError names the part that cannot be pickled."""
         import cloudpickle  # type: ignore[import-untyped]
 
+        kept = {**vars(self), "run_config": copy(self.run_config)}
+        kept["run_config"].storage_filesystem = None  # restore is given it again: it may hold a password
         try:
-            content = cloudpickle.dumps(vars(self))
+            content = cloudpickle.dumps(kept)
         except Exception as error:
-            parts = [name for name, part in vars(self).items() if not _can_be_pickled(part)]
+            parts = [name for name, part in kept.items() if not _can_be_pickled(part)]
             raise TuneError(
                 f"the experiment could not be resumed later, because its {' and '.join(parts)} cannot be "
                 f"pickled: {error}. Keep open files, locks and connections out of it"

@@ -23,6 +23,7 @@ from muster.tune.place import Place
 
 logger = logging.getLogger(__name__)
 
+SOON_S = 2.0  # people wait so long without a word
 SHOWN = 5  # names of files that were not copied
 LOGS_EVERY_S = 10.0  # how often growing logs and the store are looked at
 _OWN_FILES = frozenset({ERRORS, PARAMS, PICKLED_ERROR, PICKLED_PARAMS, PROGRESS, RESULTS})
@@ -74,10 +75,20 @@ class Uploads(Callback):
     def take_problems(self) -> tuple[str, ...]:
         return self._uploader.poll_problems()
 
-    def finish(self) -> bool:
-        """Bring everything over; False, with an error that says what is not there, when there was no time."""
+    def finish(self, note: Callable[[str], None] = logger.info) -> bool:
+        """Bring everything over; False, with an error that says what is not there, when there was no time.
+
+        `note` is told when it takes a while: nobody should wait without knowing what for.
+        """
         self._uploader.changed("")
-        is_done = self._uploader.flush(self._timeout_s)
+        soon_s = min(SOON_S, self._timeout_s)
+        is_done = self._uploader.flush(soon_s)
+        if not is_done and self._timeout_s > soon_s:
+            note(
+                f"Copying the results to {self._place.address}, for {self._timeout_s:g} s at most. Ctrl-C "
+                f"ends that; all of them are in {self._place.directory}"
+            )
+            is_done = self._uploader.flush(self._timeout_s - soon_s)
         self._uploader.close()
         if not is_done:
             self._tell_missing()
