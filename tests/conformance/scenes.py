@@ -11,6 +11,7 @@ from pathlib import Path
 from muster import tune
 from muster.engines.local.surroundings import cpu_count
 from muster.tune import Callback, RunConfig, Trainable, TuneConfig, Tuner
+from muster.tune.search import Searcher
 
 ALL_CPUS = {"cpu": cpu_count()}  # one trial at a time
 
@@ -83,3 +84,21 @@ def report_steps(config):
     """A function that reports `config["steps"]` times."""
     for step in range(config.get("steps", 3)):
         tune.report({"step": step})
+
+
+def nested_steps(config):
+    for step in range(100):
+        tune.report({"a": {"b": {"c": step}}, "step": step})
+
+
+class Wants(Searcher):
+    """Suggests nothing in particular; its metric is one that nobody reports."""
+
+    def __init__(self):
+        super().__init__(metric="missing", mode="max")
+
+    def suggest(self, trial_id):
+        return {}
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        pass

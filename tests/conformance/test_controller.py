@@ -9,17 +9,9 @@ from muster.base.clock import ManualClock
 from muster.errors import TuneError
 from muster.stores.trial_memory import MemoryTrialStore
 from muster.trials.controller import TrialController
-from muster.trials.events import FailureKind, TrialFailure
-from muster.trials.model import FailurePolicy
-from muster.trials.plugins import CONTINUE, PAUSE
-from muster.trials.restore import picture, revive
-from muster.trials.template import TrialTemplate
-from muster.tune import PlacementGroupFactory as Pgf
-from muster.tune.assembly import search_of, settings_of
+from muster.trials.plugins import CONTINUE
 from muster.tune.callback import CallbackList
-from muster.tune.config import RunConfig, TuneConfig
 from muster.tune.execution import Execution
-from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater, Searcher
 
 
 class SlowStore(MemoryTrialStore):
@@ -141,127 +133,6 @@ def test_c027_a_searcher_may_end_inside_next_trial():
     assert stage.run().statuses == {"t0": "TERMINATED"}
 
 
-class Ones(Searcher):
-    def suggest(self, trial_id):
-        return {"x": 1}
-
-    def on_trial_complete(self, trial_id, result=None, error=False):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("make", "told", "expected"),
-    [
-        (BasicVariantGenerator, {}, 200),
-        (Ones, {}, 1),
-        (lambda: ConcurrencyLimiter(Ones(), max_concurrent=3), {}, 3),
-        (lambda: Repeater(ConcurrencyLimiter(Ones(), max_concurrent=4), repeat=2), {}, 4),
-        (Ones, {"TUNE_MAX_PENDING_TRIALS_PG": "auto"}, 1),
-        (Ones, {"TUNE_MAX_PENDING_TRIALS_PG": "7"}, 7),
-        (BasicVariantGenerator, {"TUNE_MAX_PENDING_TRIALS_PG": "7"}, 7),
-    ],
-)
-def test_c028_how_many_trials_may_wait(make, told, expected):
-    tune = TuneConfig(search_alg=make(), metric="x", mode="max")
-    _, ahead = search_of(tune, TrialTemplate(trainable_name="f", num_samples=9))
-    assert settings_of(tune, RunConfig(name="e"), "/x", ahead, told).max_pending == expected
-
-
-@pytest.mark.parametrize(
-    ("needs", "capacity"),
-    [
-        (Pgf([{"CPU": 1}, {"CPU": 1}]), {"CPU": 3}),
-        (Pgf([{}, {"CPU": 2}]), {"CPU": 3}),
-        (Pgf([{"CPU": 1, "licence": 1}]), {"CPU": 4, "licence": 1}),
-    ],
-)
-def test_c031_bundles_and_custom_resources_that_leave_room_for_one(needs, capacity):
-    stage = Stage(steps(3), trials(2, placement_group_factory=needs), capacity=capacity).run()
-    assert (set(stage.statuses.values()), stage.engine.most_at_once) == ({"TERMINATED"}, 1)
-
-
-def test_c032_three_quarters_of_a_gpu_are_not_shared():
-    needs = Pgf([{"CPU": 1, "GPU": 0.75}])
-    capacity = {"CPU": 8, "GPU": 2}
-    stage = Stage(steps(3), trials(5, placement_group_factory=needs), capacity=capacity).run()
-    assert (set(stage.statuses.values()), stage.engine.most_at_once) == ({"TERMINATED"}, 2)
-
-
-class Doubles(First):
-    """Pauses each trial at its first result and gives it two CPUs before it goes on."""
-
-    def on_trial_result(self, tune_controller, trial, result):
-        if result["training_iteration"] > 1:
-            return CONTINUE
-        with pytest.raises(ValueError, match="t0 is running"):
-            trial.update_resources({"cpu": 2})
-        return PAUSE
-
-    def choose_trial_to_run(self, tune_controller):
-        chosen = super().choose_trial_to_run(tune_controller)
-        if chosen is not None and chosen.status == "PAUSED" and chosen.has_checkpoint():
-            chosen.update_resources({"cpu": 2})
-        return chosen
-
-
-def test_c033_resources_may_change_at_a_pause_and_the_new_ones_are_held():
-    stage = Stage(steps(3), trials(1), scheduler=Doubles())
-    used = []
-    while stage.step():
-        used.append(stage.state.roster.used.to_floats().get("CPU", 0.0))
-    assert stage.statuses == {"t0": "TERMINATED"}
-    assert [amount for n, amount in enumerate(used) if amount and used[n - 1 : n] != [amount]] == [1.0, 2.0]
-    revived = Stage(steps(3), [])
-    make = lambda trial_id, config, params, tag: trials(1)[0]  # noqa: E731
-    revive(revived.state, picture(stage.state), [], make)
-    assert revived.trial("t0").placement_group_factory == Pgf([{"CPU": 2}])
-
-
-def test_c034_a_limit_of_one_waiting_trial():
-    stage = Stage(steps(3), trials(4), max_pending=1)
-    for _ in range(4):
-        stage.step()
-    counted = list(stage.statuses.values())
-    assert (counted.count("RUNNING"), counted.count("PENDING"), len(counted)) == (2, 1, 3)
-
-
-def lost(kind):
-    return TrialFailure(kind=kind, message="the machine is gone")
-
-
-def test_c035_a_lost_machine_is_a_failure_that_is_tried_again():
-    seen = []
-
-    def script(config, start):
-        seen.append(start)
-        return [{"loss": 1.0}, lost(FailureKind.NODE_LOST)] if len(seen) == 1 else [{"loss": 0.5}]
-
-    stage = Stage(script, trials(1, max_failures=1)).run()
-    assert (stage.statuses, stage.trial("t0").num_failures) == ({"t0": "TERMINATED"}, 1)
-    assert ("on_trial_recover", "t0") in stage.hooks.fired
-    assert seen == [0, 0]  # it had no checkpoint
-
-
-@pytest.mark.parametrize(
-    ("kind", "is_flagged", "failures", "status"),
-    [
-        (FailureKind.PREEMPTED, False, 0, "TERMINATED"),
-        (FailureKind.PREEMPTED, True, 1, "ERROR"),
-        (FailureKind.NODE_LOST, False, 1, "ERROR"),
-        (FailureKind.KILLED, True, 1, "ERROR"),
-    ],
-)
-def test_c036_c037_preemption_is_nobodys_fault_unless_it_is_to_be_counted(kind, is_flagged, failures, status):
-    seen = []
-
-    def script(config, start):
-        seen.append(start)
-        return [{"loss": 1.0}, lost(kind)] if len(seen) == 1 else [{"loss": 0.5}]
-
-    stage = Stage(script, trials(1), failure=FailurePolicy(count_preemption=is_flagged)).run()
-    assert (stage.statuses, stage.trial("t0").num_failures) == ({"t0": status}, failures)
-
-
 class Counts(Noted):
     """Notes the hooks of steps with their iteration."""
 
@@ -279,15 +150,6 @@ def test_c038_a_step_ends_one_iteration_later_than_it_began():
     ended = [number for hook, number in hooks.fired if hook == "on_step_end"]
     assert begun == list(range(len(begun)))
     assert ended == [number + 1 for number in begun]
-
-
-def test_c039_unlike_requests_do_not_block_each_other_for_ever():
-    asked = [{"CPU": 1}, {"CPU": 2}, {"CPU": 0.5}]
-    mixed = trials(12)
-    for number, trial in enumerate(mixed):
-        trial.placement_group_factory = Pgf([asked[number % 3]])
-    stage = Stage(steps(2), mixed).run()
-    assert set(stage.statuses.values()) == {"TERMINATED"}
 
 
 class Breaks:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
-import time
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.conformance.scenes import Counter, column, fit, report_steps
+from tests.conformance.scenes import Wants, column, fit, nested_steps, report_steps
 
 from muster import tune
 from muster.errors import TuneError
-from muster.tune import Callback, Stopper
+from muster.tune import Callback
 from muster.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
-from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
 
 
 def ends(config):
@@ -81,95 +77,6 @@ def test_c078_every_report_is_logged_once_and_one_row_at_most_is_done(ended):
         assert sum(row["done"] for row in logged) <= 1
         table = Path(ended[how].path, "progress.csv").read_text().splitlines()
         assert len(table) == 1 + len(scores)
-
-
-def nested_steps(config):
-    for step in range(100):
-        tune.report({"a": {"b": {"c": step}}, "step": step})
-
-
-def test_c080_a_nested_key_ends_a_trial(tmp_path):
-    grid = fit(nested_steps, tmp_path, run={"stop": {"a/b/c": 2}})
-    assert column(grid, "step") == [2]
-
-
-class Judge:
-    def ends(self, trial_id, result):
-        return result["step"] >= 3
-
-
-@pytest.mark.parametrize("stop", [lambda trial_id, result: result["step"] >= 3, Judge().ends])
-def test_c081_functions_and_methods_end_trials(tmp_path, stop):
-    assert column(fit(report_steps, tmp_path, {"steps": 50}, run={"stop": stop}), "step") == [3]
-
-
-def test_c081_a_stop_function_of_one_argument_is_an_error(tmp_path):
-    with pytest.raises(TuneError, match=r"cannot be called with \(trial_id, result\)"):
-        fit(report_steps, tmp_path, {"steps": 2}, run={"stop": lambda result: True})
-
-
-class AtOnce(Stopper):
-    def __call__(self, trial_id, result):
-        return False
-
-    def stop_all(self):
-        return True
-
-
-def test_c082_a_stopper_may_end_everything_before_any_result(tmp_path):
-    grid = fit(report_steps, tmp_path, {"steps": 10**9}, run={"stop": AtOnce()}, num_samples=3)
-    assert (grid.num_errors, grid.num_terminated) == (0, len(grid))
-    assert all("step" not in result.metrics for result in grid)
-
-
-def endless(config):
-    while True:
-        time.sleep(0.01)
-        tune.report({"x": 1})
-
-
-@pytest.mark.parametrize("budget", [0.4, timedelta(seconds=0.4)])
-def test_c083_a_budget_ends_the_run(tmp_path, budget):
-    grid = fit(endless, tmp_path, time_budget_s=budget)
-    assert (grid.num_terminated, grid.num_errors) == (1, 0)
-
-
-class Ends(Callback):
-    """How many trials had not begun when the experiment ended."""
-
-    waiting = -1
-
-    def on_experiment_end(self, trials, **info):
-        self.waiting = sum(trial.start_time is None for trial in trials)
-
-
-def test_c084_samples_without_end_end_with_the_budget(tmp_path, monkeypatch):
-    monkeypatch.setenv("TUNE_MAX_PENDING_TRIALS_PG", "1")
-    ends_ = Ends()
-    grid = fit(report_steps, tmp_path, run={"callbacks": [ends_]}, num_samples=-1, time_budget_s=0.6)
-    assert len(grid) > 1
-    assert (grid.num_terminated, ends_.waiting <= 1) == (len(grid), True)
-
-
-def test_c085_infinity_is_a_metric(tmp_path):
-    def train(config):
-        tune.report({"score": math.inf})
-        tune.report({"score": -math.inf if config["x"] else math.inf})
-
-    grid = fit(train, tmp_path, {"x": tune.grid_search([0, 1])}, metric="score", mode="max")
-    assert column(grid, "score") == [math.inf, -math.inf]
-    assert grid.get_best_result(filter_nan_and_inf=False).config["x"] == 0
-
-
-class Wants(Searcher):
-    def __init__(self):
-        super().__init__(metric="missing", mode="max")
-
-    def suggest(self, trial_id):
-        return {}
-
-    def on_trial_complete(self, trial_id, result=None, error=False):
-        pass
 
 
 @pytest.mark.parametrize(
@@ -267,31 +174,6 @@ def test_c096_plug_ins_get_flat_results_and_the_last_one_stays_nested(tmp_path):
     (result,) = fit(nested_steps, tmp_path, run={"stop": {"step": 1}}, scheduler=scheduler, search_alg=search)
     assert scheduler.seen == [("scheduler", True, False), ("searcher", True, False), ("end", True, False)]
     assert result.metrics["a"] == {"b": {"c": 1}}
-
-
-class Watches(Callback):
-    """The most trials that were unfinished at once, and who decided."""
-
-    def __init__(self):
-        self.most = 0
-
-    def on_step_end(self, iteration, trials, **info):
-        self.most = max(self.most, sum(not trial.is_finished() for trial in trials))
-
-
-@pytest.mark.parametrize("search", [None, BasicVariantGenerator(), Wants()])
-def test_c100_no_more_trials_at_once_than_asked_for(tmp_path, monkeypatch, search):
-    monkeypatch.setenv("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
-    watches = Watches()
-    run = {"callbacks": [watches], "stop": {"training_iteration": 2}}
-    grid = fit(Counter, tmp_path, run=run, search_alg=search, num_samples=5, max_concurrent_trials=2)
-    assert (len(grid), watches.most) == (5, 2)
-
-
-def test_c100_two_limits_that_differ_are_refused(tmp_path):
-    limited = ConcurrencyLimiter(Wants(), max_concurrent=3)
-    with pytest.raises(ValueError, match=r"max_concurrent_trials=2.*max_concurrent=3"):
-        fit(Counter, tmp_path, search_alg=limited, max_concurrent_trials=2)
 
 
 class Failures(Callback):
