@@ -18,7 +18,11 @@ POINTS = [{"a": -1, "b": -1}, {"a": -1}, {"b": -1}]
 
 
 def train(config):
-    time.sleep(0.02)
+    """While there is a file `hold` above its directory, trials after so many as it says wait to be killed."""
+    hold = Path.cwd().parents[1] / "hold"
+    while hold.exists() and len(list(hold.parent.glob("*/*/done"))) >= int(hold.read_text()):
+        time.sleep(0.05)
+    Path("done").touch()
     tune.report({"score": config["a"] * config["b"]})
 
 

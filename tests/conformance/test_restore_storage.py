@@ -226,11 +226,14 @@ def test_c238_checkpoints_are_numbered_on_after_a_restore(tmp_path):
 @pytest.mark.parametrize(("kind", "expected"), [("plain", 27), ("points", 34), ("two", 18)])
 def test_c241_a_grid_whose_driver_was_killed_has_exactly_its_trials_in_the_end(tmp_path, kind, expected):
     command = [sys.executable, str(PROGRAM), str(tmp_path), kind]
+    hold = tmp_path / "hold"
+    hold.write_text(str(expected * 2 // 3))
     with subprocess.Popen(command) as driver:
         while len(list(tmp_path.glob("*/*/result.json"))) < expected // 2 and driver.poll() is None:
             time.sleep(0.01)
         driver.kill()
     assert driver.returncode == -signal.SIGKILL
+    hold.unlink()
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
     pairs = collections.Counter((config["a"], config["b"]) for _, config, _ in found)
