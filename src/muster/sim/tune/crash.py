@@ -1,0 +1,221 @@
+"""Crash matrix: at every commit of a simulated run, is the restored experiment the one that was not killed?
+
+For tests of schedulers and searchers. `matrix` compares saved plug-in states, the next suggestion and the
+decisions on the same next events; `lives` lets experiments that were killed run to their end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from muster.base.clock import Clock
+from muster.sim.tune.experiment import Life, SimulatedExperiment
+from muster.stores.trial_memory import MemoryTrialStore
+from muster.trials.commands import ContinueTrial, EngineCommand
+from muster.trials.events import EngineEvent
+from muster.trials.experiment import ExperimentState
+from muster.trials.ports import SavedExperiment
+from muster.trials.restore import picture, replay
+from muster.tune.execution import Execution, decode_picture
+from muster.tune.plugin_state import PluginState
+
+_PLUGINS = ("search", "scheduler", "stopper")
+
+
+@dataclass
+class Step:
+    """One round of the uninterrupted controller: what came, what followed."""
+
+    at: float = 0.0
+    events: Sequence[EngineEvent] = ()
+    commands: list[EngineCommand] = field(default_factory=list)
+
+
+@dataclass
+class Commit:
+    """What a kill right after one append would leave behind, and what is true without the kill."""
+
+    number: int
+    store: MemoryTrialStore
+    plugins: dict[str, bytes]
+    seen: str  # the picture of the core
+    suggestion: str
+    next_steps: list[Step] = field(default_factory=list)  # up to the next commit
+    next_plugins: dict[str, bytes] | None = None  # None: the run ended without another
+
+
+class _Recorder:
+    """Between controller and engine: notes what goes by."""
+
+    def __init__(self, life: Life) -> None:
+        self._engine, self._clock = life.engine, life.clock
+        self.step = Step()
+
+    def capacity(self) -> Any:  # noqa: ANN401
+        return self._engine.capacity()
+
+    def poll(self, timeout_s: float) -> Sequence[EngineEvent]:
+        events = self._engine.poll(timeout_s)
+        self.step = Step(at=self._clock.now(), events=events)
+        return events
+
+    def submit(self, command: EngineCommand) -> None:
+        self.step.commands.append(command)
+        self._engine.submit(command)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+@dataclass(frozen=True)
+class _NeverDue:
+    """Virtual time for facts; for saving, time stands still: the harness says when."""
+
+    clock: Clock
+
+    def now(self) -> float:
+        return self.clock.now()
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+def recorded(asked: SimulatedExperiment, *, save_every: int = 7) -> list[Commit]:
+    """Run it to its end without a crash; a snapshot at every so many commits."""
+    store = MemoryTrialStore(root="/simulated")
+    life = asked.begin(store)
+    recorder = _Recorder(life)
+    execution = Execution(life.state, engine=recorder, store=store, clock=_NeverDue(life.clock))
+    execution.save()
+    commits = [_commit(0, life, store)]
+    idle = appended = 0
+    while not life.state.is_finished:
+        execution.step(60.0)
+        commits[-1].next_steps.append(recorder.step)
+        if store.appended > appended:
+            appended = store.appended
+            commits[-1].next_plugins = _states(life.state)
+            commits.append(_commit(len(commits), life, store))
+            if len(commits) % save_every == 0:
+                execution.save()
+                commits[-1] = _commit(len(commits) - 1, life, store)
+        idle = idle + 1 if life.engine.is_idle else 0
+        if idle > 5:
+            raise AssertionError("the run that is to be recorded does not end")
+    return commits
+
+
+def matrix(asked: SimulatedExperiment, *, save_every: int = 7) -> tuple[int, list[str]]:
+    """How many commits there were, and every difference that a restore made."""
+    commits = recorded(asked, save_every=save_every)
+    return len(commits), [told for commit in commits for told in differences(asked, commit)]
+
+
+def differences(asked: SimulatedExperiment, commit: Commit) -> Iterator[str]:
+    """What the restored experiment does otherwise than the one that was not killed."""
+    state = _restored(asked, commit.store)
+    where = f"commit {commit.number}"
+    yield from (f"{where}: warned: {text}" for text in state.warnings)
+    state.warnings.clear()
+    yield from _unequal(asked, where, commit.plugins, _states(state))
+    if (found := _seen(state)) != commit.seen:
+        yield f"{where}: the core stands elsewhere:\n  expected {commit.seen}\n  found    {found}"
+    if (found := _suggestion(state)) != commit.suggestion:
+        yield f"{where}: next suggestion: expected {commit.suggestion}, found {found}"
+    for step in commit.next_steps:
+        found = repr([*_handled(state, step)])
+        if found != repr(step.commands):
+            yield f"{where}: decisions on {step.events}:\n  expected {step.commands}\n  found    {found}"
+            return
+    if commit.next_plugins is not None:
+        yield from _unequal(asked, f"{where}, one step on", commit.next_plugins, _states(state))
+
+
+def lives(asked: SimulatedExperiment, commits: Sequence[Commit]) -> Iterator[Life]:
+    """Each of these commits, gone on with by a new driver and run to its end."""
+    for commit in commits:
+        life = asked.begin(commit.store.copy())
+        execution = Execution(life.state, engine=life.engine, store=life.store, clock=life.clock)
+        execution.resume(life.store.load(), life.template.make)
+        yield life.run()
+
+
+def _commit(number: int, life: Life, store: MemoryTrialStore) -> Commit:
+    state = life.state
+    return Commit(number, store.copy(), _states(state), _seen(state), _suggestion(state))
+
+
+def _restored(asked: SimulatedExperiment, store: MemoryTrialStore) -> ExperimentState:
+    """Exactly where the facts end; trials are shown as having their processes."""
+    life = asked.begin(store.copy())
+    saved = life.store.load()
+    seen = None if saved.snapshot is None else decode_picture(saved.snapshot, saved.ended)
+    replay(life.state, seen, saved.facts, life.template.make, on_loaded=lambda: _restore(life.state, saved))
+    return life.state
+
+
+def _restore(state: ExperimentState, saved: SavedExperiment) -> None:
+    state.roster.unarchived.clear()
+    for name, content in saved.plugins.items():
+        plugin: Any = getattr(state, name)
+        if isinstance(plugin, PluginState):
+            plugin.restore_state(content, state.roster.trials)
+        else:
+            plugin.restore_state(content)
+
+
+def _states(state: ExperimentState) -> dict[str, bytes]:
+    plugins = {name: getattr(state, name) for name in _PLUGINS}
+    return {name: each.save_state() for name, each in plugins.items() if hasattr(each, "save_state")}
+
+
+def _seen(state: ExperimentState) -> str:
+    return repr({**picture(state), "iteration": 0})
+
+
+def _suggestion(state: ExperimentState) -> str:
+    """Of a copy of the searcher, so that asking changes nothing."""
+    if state.search.is_finished():
+        return "finished"
+    trial = deepcopy(state.search).next_trial()
+    return "nothing now" if trial is None else f"{trial.trial_id} {trial.config}"
+
+
+def _handled(state: ExperimentState, step: Step) -> Iterator[EngineCommand]:
+    """In the controller's order: a trial that may simply go on is told so at once."""
+
+    later = []
+    for event in step.events:
+        for command in state.handle(event):
+            if isinstance(command, ContinueTrial):
+                yield command
+            else:
+                later.append(command)
+    yield from later
+    yield from state.advance(step.at)
+
+
+def _unequal(
+    asked: SimulatedExperiment, where: str, expected: dict[str, bytes], found: dict[str, bytes]
+) -> Iterator[str]:
+    for name, saved in expected.items():
+        if saved != found[name] and _again(asked, name, saved) != _again(asked, name, found[name]):
+            yield f"{where}: state of the {name}:\n  expected {saved!r}\n  found    {found[name]!r}"
+
+
+def _again(asked: SimulatedExperiment, name: str, saved: bytes) -> bytes:
+    """What a new plug-in that is given this state saves: pickles of equal objects may differ in their bytes.
+
+    Ours save plain data, and have no such excuse.
+    """
+    state = asked.begin().state
+    plugin: Any = getattr(state, name)
+    if name == "search":
+        plugin.restore_state(saved)
+        saved = plugin.save_state()
+    return saved

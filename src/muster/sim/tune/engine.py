@@ -1,0 +1,287 @@
+"""SimulatedEngine: the Engine port in virtual time. No process, no thread, no sleep; same seed, same run.
+
+Called by TrialController like any engine. It moves the clock it was given and decides nothing about trials.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from typing_extensions import assert_never
+
+from muster.sim.tune.curve import Curve, Report, as_curve
+from muster.sim.tune.faults import FaultPlan, FaultRates
+from muster.sim.tune.process import Process, failure_of
+from muster.sim.tune.room import Room
+from muster.sim.tune.timeline import GONE, MovableClock, Timeline
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
+from muster.trials.events import (
+    CheckpointSaved,
+    EngineEvent,
+    FailureKind,
+    TrialExited,
+    TrialFailure,
+    TrialReported,
+    TrialStarted,
+)
+from muster.trials.model import CheckpointRef
+
+
+class Costs(Struct, frozen=True, kw_only=True):
+    """Seconds that trials spend on something else than iterations."""
+
+    start_s: float = 0.0  # a new process
+    reuse_s: float = 0.0  # a process that served another trial
+    restore_s: float = 0.0  # loading a checkpoint, besides the start
+    save_s: float = 0.0
+    stop_s: float = 0.0
+    checkpoint_every: int = 0  # a report carries a checkpoint at so many iterations; 0: only when asked
+
+
+class SimulatedEngine:
+    """Runs trials as `(config, iteration) -> metrics` functions that take virtual time.
+
+    Args:
+        clock: Moved by `poll`.
+        capacity: What all trials together may use.
+        curve: What trials do: a Curve, a function, or one Curve per trainable name.
+        costs: What starting, saving and stopping take.
+        faults: What goes wrong; None: nothing does.
+
+    `poll` goes to the next event however far away that is, because waiting costs nothing here; it returns
+    earlier, with nothing, at `timeline.wake_at`.
+    """
+
+    def __init__(
+        self,
+        clock: MovableClock,
+        capacity: Mapping[str, float],
+        curve: Curve | Report | Mapping[str, Curve],
+        *,
+        costs: Costs | None = None,
+        faults: FaultPlan | None = None,
+    ) -> None:
+        self._clock = clock
+        self._capacity = dict(capacity)
+        self._curves = curve if isinstance(curve, Mapping) else None
+        self._curve = None if isinstance(curve, Mapping) else as_curve(curve)
+        self._costs = costs or Costs()
+        self._faults = faults or FaultPlan(FaultRates(), 0)
+        self.room = Room(capacity, clock.monotonic)
+        self.timeline = Timeline(clock)
+        self._processes: dict[str, Process] = {}
+        self._queue: deque[StartTrial] = deque()  # no room yet; first come, first served
+        self._starts: dict[str, int] = {}
+        self._idle: dict[PlacementGroupFactory, list[int]] = {}  # processes that may be used again
+        self._pids = 0
+        self._ready: list[EngineEvent] = []
+
+    def capacity(self) -> Mapping[str, float]:
+        return self._capacity
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing will ever come from `poll` unless something is submitted."""
+        return not self._ready and self.timeline.is_empty
+
+    def submit(self, command: EngineCommand) -> None:
+        match command:
+            case ContinueTrial():
+                if (process := self._waiting(command.trial_id)) is not None:
+                    self._go_on(process)
+            case StartTrial():
+                self._queue.append(command)
+                self._start_those_that_fit()
+            case SaveTrial():
+                if (process := self._waiting(command.trial_id)) is not None:
+                    self.timeline.plan(self._costs.save_s, process, lambda: self._saved(process))
+            case StopTrial():
+                self._stop(command)
+            case _:
+                assert_never(command)
+
+    def poll(self, timeout_s: float) -> Sequence[EngineEvent]:
+        if not self._ready:
+            self.timeline.advance(timeout_s)
+        events, self._ready = self._ready, []
+        return events
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            self.room.give_back(process.command.resources)
+        self._processes.clear()
+        self._queue.clear()
+        self.timeline.clear()
+        self._ready.clear()
+
+    # Starting.
+
+    def _start_those_that_fit(self) -> None:
+        while self._queue:
+            command = self._queue[0]
+            curve = self._curve if self._curves is None else self._curves.get(command.trainable_name)
+            if not self.room.can_ever_fit(command.resources):
+                needs = self.room.needs(command.resources)
+                self._refuse(f"needs ({needs}), but there is only ({self.room.whole}) in all")
+            elif curve is None:
+                self._refuse(f"has the trainable {command.trainable_name!r}, for which there is no curve")
+            elif self.room.fits(command.resources):
+                self._queue.popleft()
+                self._start(command, curve)
+            else:
+                return
+
+    def _refuse(self, why: str) -> None:
+        trial_id = self._queue.popleft().trial_id
+        failure = TrialFailure(kind=FailureKind.START, message=f"trial {trial_id} {why}")
+        self._ready.append(TrialExited(trial_id=trial_id, at=self._clock.now(), failure=failure))
+
+    def _start(self, command: StartTrial, curve: Curve) -> None:
+        attempt = self._starts[command.trial_id] = self._starts.get(command.trial_id, 0) + 1
+        fate = self._faults.fate(command.trial_id, attempt)
+        free = self._idle.get(command.resources) if command.may_reuse else None
+        delay = self._costs.reuse_s if free else self._costs.start_s
+        if command.checkpoint is not None:
+            delay += self._costs.restore_s
+        if fate.start_factor != 1.0:
+            delay = delay * fate.start_factor + 60.0
+        process = Process(command, curve, fate, free[-1] if free else self._pids + 1)
+        self._processes[command.trial_id] = process
+        self.room.take(command.resources)
+        is_reused = bool(free)
+        if free:
+            free.pop()
+        else:
+            self._pids += 1
+        self.timeline.plan(delay, process, lambda: self._started(process, is_reused))
+
+    def _started(self, process: Process, is_reused: bool) -> None:
+        try:
+            process.set_up()
+        except Exception as error:  # noqa: BLE001 - the user's curve
+            self._exit(process, failure=failure_of(error))
+            return
+        self._ready.append(
+            TrialStarted(
+                trial_id=process.trial_id,
+                at=self._clock.now(),
+                location=process.location,
+                reused=is_reused,
+            )
+        )
+        self._plan_the_end(process)
+        self._go_on(process)
+
+    def _plan_the_end(self, process: Process) -> None:
+        """Faults and a limit come whatever the trial is doing."""
+        fate, limit_s = process.fate, process.command.time_limit_s
+        self.timeline.plan_anyway(fate.crash_after_s, process, lambda: self._crash(process))
+        self.timeline.plan_anyway(fate.loss_after_s, process, lambda: self._lose(process))
+        if limit_s is not None:
+            message = f"ran longer than its limit of {limit_s:g} s"
+            failure = TrialFailure(kind=FailureKind.TIME_LIMIT, message=message)
+            self.timeline.plan_anyway(limit_s, process, lambda: self._exit(process, failure=failure))
+
+    # Running.
+
+    def _go_on(self, process: Process) -> None:
+        process.is_waiting = False
+        try:
+            if process.is_done():
+                reusable = process.command.may_reuse
+                self.timeline.plan(0.0, process, lambda: self._exit(process, is_done=True, reusable=reusable))
+                return
+            seconds = process.seconds()
+        except Exception as error:  # noqa: BLE001 - the user's curve
+            self._exit(process, failure=failure_of(error))
+            return
+        self.timeline.plan(seconds, process, lambda: self._reported(process, seconds))
+
+    def _reported(self, process: Process, seconds: float) -> None:
+        now = self._clock.now()
+        try:
+            result = process.report(seconds, now)
+        except Exception as error:  # noqa: BLE001 - the user's curve
+            self._exit(process, failure=failure_of(error))
+            return
+        process.is_waiting = True
+        ref = self._due_checkpoint(process)
+        if ref is not None:
+            result["checkpoint_dir_name"] = ref.path.rpartition("/")[2]
+        self._ready.append(TrialReported(trial_id=process.trial_id, at=now, result=result, checkpoint=ref))
+
+    def _due_checkpoint(self, process: Process) -> CheckpointRef | None:
+        every = self._costs.checkpoint_every
+        return process.checkpoint() if every and process.iteration % every == 0 else None
+
+    def _saved(self, process: Process) -> None:
+        ref = process.checkpoint()
+        self._ready.append(CheckpointSaved(trial_id=process.trial_id, at=self._clock.now(), checkpoint=ref))
+
+    def _waiting(self, trial_id: str) -> Process | None:
+        process = self._processes.get(trial_id)
+        return process if process is not None and process.is_waiting and not process.is_lost else None
+
+    # Ending.
+
+    def _stop(self, command: StopTrial) -> None:
+        process = self._processes.get(command.trial_id)
+        if process is None:
+            self._withdraw(command.trial_id)
+            return
+        reusable = process.command.may_reuse and command.keep_process and process.is_waiting
+        # A process that no longer answers is ended by force.
+        delay = self._costs.stop_s * (not reusable) + (command.grace_s if process.is_lost else 0.0)
+        process.is_waiting = False
+        self.timeline.plan(delay, process, lambda: self._exit(process, reusable=reusable))
+
+    def _withdraw(self, trial_id: str) -> None:
+        """Stopped before there was room for it."""
+        found = next((waiting for waiting in self._queue if waiting.trial_id == trial_id), None)
+        if found is not None:
+            self._queue.remove(found)
+            self._ready.append(TrialExited(trial_id=trial_id, at=self._clock.now()))
+            self._start_those_that_fit()
+
+    def _crash(self, process: Process) -> None:
+        if process.is_lost:
+            return
+        if process.fate.is_killed:
+            failure = TrialFailure(kind=FailureKind.KILLED, message="killed by signal 9 (SIGKILL), simulated")
+        else:
+            failure = TrialFailure(kind=FailureKind.USER_ERROR, message="RuntimeError: a simulated crash")
+        self._exit(process, failure=failure)
+
+    def _lose(self, process: Process) -> None:
+        """It does nothing more; after a while that is noticed."""
+        process.is_lost = True
+        failure = TrialFailure(kind=FailureKind.NODE_LOST, message="its machine went away, simulated")
+        delay = self._faults.rates.loss_noticed_after_s
+        self.timeline.plan(delay, process, lambda: self._exit(process, failure=failure))
+
+    def _exit(
+        self,
+        process: Process,
+        *,
+        failure: TrialFailure | None = None,
+        is_done: bool = False,
+        reusable: bool = False,
+    ) -> None:
+        process.turn = GONE
+        command = self._processes.pop(process.trial_id).command
+        self.room.give_back(command.resources)
+        if reusable:
+            self._idle.setdefault(command.resources, []).append(process.pid)
+        self._ready.append(
+            TrialExited(
+                trial_id=process.trial_id,
+                at=self._clock.now(),
+                failure=failure,
+                is_done=is_done,
+                reusable=reusable,
+            )
+        )
+        self._start_those_that_fit()

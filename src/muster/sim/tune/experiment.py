@@ -1,0 +1,216 @@
+"""SimulatedExperiment: everything one experiment needs, on the simulated engine; built anew for each life.
+
+The composition root of simulated tuning: benches, tests and `muster sim tune` come here. It puts searcher,
+scheduler, stopper, store and engine together as a launch does, and decides nothing about trials.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from muster.base.clock import ManualClock
+from muster.base.ids import CountingIds
+from muster.errors import StoreError, TuneError
+from muster.sim.tune.curve import Curve, Report
+from muster.sim.tune.engine import Costs, SimulatedEngine
+from muster.sim.tune.faults import FaultPlan
+from muster.sim.tune.history import History
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.controller import TrialController
+from muster.trials.experiment import ExperimentState
+from muster.trials.model import CheckpointPolicy, FailurePolicy
+from muster.trials.plugins import Plugins, SearchAlgorithm
+from muster.trials.ports import TrialStore
+from muster.trials.settings import Settings
+from muster.trials.template import TrialTemplate
+from muster.tune.assembly import scheduler_of, search_of, stopper_of
+from muster.tune.config import RunConfig, TuneConfig
+
+NAME = "simulated"
+ONE_CPU = PlacementGroupFactory([{"CPU": 1}])
+_KEEP_TWO = CheckpointPolicy(num_to_keep=2)
+_FREE = Costs()
+_PATIENCE_STEPS = 5  # without anything under way: schedulers may be asked more than once
+
+
+class StuckExperiment(TuneError):
+    """Nothing is under way and nothing will be, yet the experiment is not over: a scheduler's mistake."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedExperiment:
+    """What is asked for. Factories, not objects: each life of the experiment has plug-ins of its own.
+
+    `make_search` gives a Searcher or a SearchAlgorithm; None: grid and random search with `seed`.
+    """
+
+    curve: Curve | Report
+    space: Mapping[str, Any]
+    metric: str
+    mode: str
+    num_samples: int
+    workers: int = 8
+    make_scheduler: Callable[[], Any] = lambda: None
+    make_search: Callable[[], Any] | None = None
+    make_stop: Callable[[], Any] = lambda: None  # as RunConfig(stop=...)
+    max_t: int | None = None  # of every trial; None: its scheduler or its code ends it
+    max_failures: int = 0
+    max_concurrent: int = 0
+    reuse_actors: bool = False
+    resources: PlacementGroupFactory = ONE_CPU
+    checkpoint_policy: CheckpointPolicy = _KEEP_TWO
+    costs: Costs = _FREE
+    faults: FaultPlan | None = None
+    deadline_s: float = math.inf
+    seed: int = 0
+    ahead: int | None = None  # trials asked for ahead of room; None: as a launch would
+
+    def template(self) -> TrialTemplate:
+        criterion = {} if self.max_t is None else {"training_iteration": self.max_t}
+        return TrialTemplate(
+            trainable_name=NAME,
+            param_space=dict(self.space),
+            num_samples=self.num_samples,
+            resources=self.resources,
+            stopping_criterion=criterion,
+            max_failures=self.max_failures,
+            checkpoint_policy=self.checkpoint_policy,
+        )
+
+    def capacity(self) -> dict[str, float]:
+        """Room for `workers` trials."""
+        return {name: amount * self.workers for name, amount in self.resources.required_resources.items()}
+
+    def begin(self, store: TrialStore | None = None) -> Life:
+        return Life(self, store or ForgetfulStore())
+
+    def run(self, store: TrialStore | None = None) -> Life:
+        """To its end; StuckExperiment when it does not get there."""
+        return self.begin(store).run()
+
+    def tune_config(self) -> TuneConfig:
+        return TuneConfig(
+            metric=self.metric,
+            mode=self.mode,
+            num_samples=self.num_samples,
+            scheduler=self.make_scheduler(),
+            search_alg=self._search(),
+            reuse_actors=self.reuse_actors,
+        )
+
+    def _search(self) -> Any:  # noqa: ANN401 - a SearchAlgorithm
+        from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher, SearchGenerator
+
+        if self.make_search is None:
+            return BasicVariantGenerator(
+                max_concurrent=self.max_concurrent, random_state=self.seed, id_prefix="sim"
+            )
+        made = self.make_search()
+        if isinstance(made, Searcher):
+            if self.max_concurrent:
+                made = ConcurrencyLimiter(made, max_concurrent=self.max_concurrent)
+            return SearchGenerator(made, ids=CountingIds())
+        return made
+
+
+@dataclass
+class ForgetfulStore:
+    """A store for runs that nobody will resume: it counts facts and keeps none."""
+
+    appended: int = 0
+    snapshots: int = field(default=0, repr=False)
+
+    def append(self, facts: Any) -> None:  # noqa: ANN401 - see TrialStore
+        self.appended += len(facts)
+
+    def snapshot(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
+        self.snapshots += 1
+
+    def load(self) -> Any:  # noqa: ANN401
+        raise StoreError("this store keeps nothing: use MemoryTrialStore for runs that are resumed")
+
+    def close(self) -> None: ...
+
+
+class Life:
+    """The experiment from one start of its driver to the next, or to its end."""
+
+    def __init__(self, asked: SimulatedExperiment, store: TrialStore) -> None:
+        self.asked = asked
+        self.store = store
+        self.clock = ManualClock()
+        self.engine = SimulatedEngine(
+            self.clock, asked.capacity(), asked.curve, costs=asked.costs, faults=asked.faults
+        )
+        self.engine.timeline.wake_at = asked.deadline_s
+        self.history = History(
+            asked.metric, asked.mode, elapsed_s=self.clock.monotonic, worker_s=self._worker_s
+        )
+        self.template = asked.template()
+        self.state = self._make_state()
+        self.controller = TrialController(self.state, engine=self.engine, store=store, clock=self.clock)
+        self.steps = 0
+
+    def _make_state(self) -> ExperimentState:
+        asked, tune = self.asked, self.asked.tune_config()
+        search, ahead = search_of(tune, self.template)
+        plugins = Plugins(
+            search=search,
+            scheduler=scheduler_of(tune),
+            stopper=stopper_of(tune, RunConfig(name=NAME, storage_path="/", stop=asked.make_stop())),
+            hooks=self.history,
+        )
+        settings = Settings(
+            name=NAME,
+            experiment_dir="/simulated",
+            metric=asked.metric,
+            mode=asked.mode,
+            failure=FailurePolicy(max_failures=asked.max_failures),
+            reuse_actors=asked.reuse_actors,
+            max_pending=ahead if asked.ahead is None else asked.ahead,
+        )
+        return ExperimentState(settings, plugins, capacity=asked.capacity())
+
+    def _worker_s(self) -> float:
+        return self.engine.room.busy_s * self.asked.workers
+
+    @property
+    def search(self) -> SearchAlgorithm:
+        return self.state.search
+
+    @property
+    def worker_h(self) -> float:
+        """Hours of all workers together that trials have held one."""
+        return self._worker_s() / 3600.0
+
+    def run(self, most_steps: float = math.inf) -> Life:
+        """To the end of the experiment, or so many steps."""
+        idle = 0
+        while self.steps < most_steps and self.step():
+            idle = idle + 1 if self.engine.is_idle else 0
+            if idle > _PATIENCE_STEPS:
+                raise StuckExperiment(self._stuck())
+        return self
+
+    def step(self) -> bool:
+        """One round of the controller; False once the experiment is over."""
+        self.steps += 1
+        goes_on = self.controller.step(60.0)
+        if goes_on and not self.state.is_stopping and self.clock.monotonic() >= self.asked.deadline_s:
+            self.engine.timeline.wake_at = math.inf
+            self.state.end(self.clock.now())
+        return goes_on
+
+    def _stuck(self) -> str:
+        counts: dict[str, int] = {}
+        for trial in self.state.roster.live.values():
+            counts[trial.state.value] = counts.get(trial.state.value, 0) + 1
+        scheduler = type(self.state.scheduler).__name__
+        return (
+            f"the experiment is stuck after {self.clock.monotonic():g} simulated seconds: nothing is under "
+            f"way, and {scheduler} starts none of the trials that wait ({counts}); the searcher "
+            f"{'has' if self.search.is_finished() else 'may have more, and has'} no trial to give"
+        )

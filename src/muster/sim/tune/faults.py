@@ -1,0 +1,91 @@
+"""What goes wrong in a simulated experiment, drawn from a seed: the same trial meets the same fate.
+
+Fates are drawn per start of a trial and by name, so that they do not depend on the order of events.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from msgspec import Struct
+
+from muster.base.rng import Seed
+
+
+class Fate(Struct, frozen=True):
+    """What one process of a trial will meet; times in seconds after its start."""
+
+    crash_after_s: float = inf  # its code raises, or a signal ends it
+    is_killed: bool = False  # which of the two
+    loss_after_s: float = inf  # it falls silent; noticed later
+    start_factor: float = 1.0
+    pace: float = 1.0  # of every iteration
+    odd_reports: float = 0.0  # the share of reports that say NaN, or infinity
+    lost_saves: float = 0.0  # the share of saves without a checkpoint
+    draws: int = 0  # seeds what is drawn later, per report and per save
+
+
+HARMLESS = Fate()
+
+
+class FaultRates(Struct, frozen=True, kw_only=True):
+    """How often; everything is off by default. Rates are per trial-hour, shares are per trial."""
+
+    crashes_per_h: float = 0.0
+    losses_per_h: float = 0.0
+    loss_noticed_after_s: float = 30.0
+    slow_starts: float = 0.0  # the share of starts that take ten times as long, plus a minute
+    stragglers: float = 0.0  # the share of processes at a third of the pace
+    odd_reports: float = 0.0
+    lost_saves: float = 0.0
+
+    @staticmethod
+    def swarm(seed: int, hour_s: float = 3600.0) -> FaultRates:
+        """Each kind on or off by the seed, then its rate; `hour_s`: how long a trial usually runs."""
+        stream = Seed(seed).derive("sim.tune.swarm")
+
+        def maybe(most: float) -> float:
+            rate = stream.uniform(0.0, most)
+            return rate if stream.random() < 0.5 else 0.0
+
+        per_h = 3600.0 / hour_s
+        return FaultRates(
+            crashes_per_h=maybe(1.5) * per_h,
+            losses_per_h=maybe(0.7) * per_h,
+            loss_noticed_after_s=0.1 * hour_s,
+            slow_starts=maybe(0.5),
+            stragglers=maybe(0.5),
+            odd_reports=maybe(0.4),
+            lost_saves=maybe(0.4),
+        )
+
+
+class FaultPlan:
+    """Draws the fate of every start."""
+
+    def __init__(self, rates: FaultRates, seed: int) -> None:
+        self.rates = rates
+        self._seed = Seed(seed)
+        self._is_calm = rates == FaultRates(loss_noticed_after_s=rates.loss_noticed_after_s)
+
+    def fate(self, trial_id: str, attempt: int) -> Fate:
+        if self._is_calm:
+            return HARMLESS
+        rates, stream = self.rates, self._seed.derive(f"sim.tune.fate/{trial_id}/{attempt}")
+        crash, loss = stream.expovariate(1.0), stream.expovariate(1.0)
+        killed, slow, straggles = stream.random(), stream.random(), stream.random()
+        return Fate(
+            crash_after_s=crash * 3600.0 / rates.crashes_per_h if rates.crashes_per_h else inf,
+            is_killed=killed < 0.5,
+            loss_after_s=loss * 3600.0 / rates.losses_per_h if rates.losses_per_h else inf,
+            start_factor=10.0 if slow < rates.slow_starts else 1.0,
+            pace=3.0 if straggles < rates.stragglers else 1.0,
+            odd_reports=rates.odd_reports,
+            lost_saves=rates.lost_saves,
+            draws=stream.getrandbits(62),
+        )
+
+
+def happens(fate: Fate, what: str, number: int, share: float) -> bool:
+    """Whether the `number`-th report or save of a process is one of the odd ones."""
+    return share > 0.0 and Seed(fate.draws).derive(f"{what}/{number}").random() < share

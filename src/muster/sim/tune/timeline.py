@@ -1,0 +1,97 @@
+"""Timeline: what will happen to which process, in virtual time; ties go by the order of planning.
+
+Used by the simulated engine alone. Plans are never removed: one whose turn has passed does not happen.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from math import inf
+from typing import Protocol
+
+GONE = -1  # the turn of a process that has ended
+ANY_TURN = -2  # of a plan that holds whatever the process does: faults, limits
+
+
+class MovableClock(Protocol):
+    """A Clock that goes where it is told: ManualClock, World."""
+
+    def now(self) -> float: ...
+
+    def monotonic(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+    def advance(self, seconds: float) -> None: ...
+
+
+class HasTurns:
+    """Something that happens in turns: each order and each event begins a new one."""
+
+    __slots__ = ("turn",)
+
+    turn: int
+
+
+Happening = Callable[[], None]
+
+
+class Timeline:
+    """A heap of plans over a clock that it moves."""
+
+    def __init__(self, clock: MovableClock) -> None:
+        self._clock = clock
+        self._plans: list[tuple[float, int, HasTurns, int, Happening]] = []
+        self._planned = 0
+        self.wake_at = inf  # `advance` comes back here at the latest
+
+    def plan(self, delay_s: float, who: HasTurns, happen: Happening) -> None:
+        """The next thing that happens to `who`; what was planned before no longer does."""
+        who.turn += 1
+        self._push(delay_s, who, who.turn, happen)
+
+    def plan_anyway(self, delay_s: float, who: HasTurns, happen: Happening) -> None:
+        """Happens unless `who` has ended by then."""
+        if delay_s < inf:
+            self._push(delay_s, who, ANY_TURN, happen)
+
+    @property
+    def is_empty(self) -> bool:
+        self._drop_called_off()
+        return not self._plans
+
+    def clear(self) -> None:
+        self._plans.clear()
+
+    def advance(self, timeout_s: float) -> None:
+        """To the moment of the next plans, and let them happen; or to `wake_at`.
+
+        With neither in sight, the wait itself.
+        """
+        self._drop_called_off()
+        plans = self._plans
+        due = plans[0][0] if plans else inf
+        until, now = min(due, self.wake_at), self._clock.monotonic()
+        if until == inf:
+            until = now + (timeout_s if timeout_s < inf else 0.0)
+        if until > now:
+            self._clock.advance(until - now)
+        if due <= until:
+            while plans and plans[0][0] <= due:
+                _, _, who, turn, happen = heapq.heappop(plans)
+                if turn == who.turn or (turn == ANY_TURN and who.turn != GONE):
+                    happen()
+
+    def _push(self, delay_s: float, who: HasTurns, turn: int, happen: Happening) -> None:
+        self._planned += 1
+        due = self._clock.monotonic() + delay_s
+        heapq.heappush(self._plans, (due, self._planned, who, turn, happen))
+
+    def _drop_called_off(self) -> None:
+        plans = self._plans
+        while plans:
+            _, _, who, turn, _ = plans[0]
+            if turn == who.turn or (turn == ANY_TURN and who.turn != GONE):
+                return
+            heapq.heappop(plans)
