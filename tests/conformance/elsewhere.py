@@ -68,11 +68,6 @@ ELSEWHERE = {
     ),
     "C-093": ("tests/tune/trainable/test_registry.py::test_only_functions_and_trainables_can_be_registered",),
     "C-094": ("tests/tune/trainable/test_registry.py::test_a_later_registration_overwrites",),
-    "C-097": (
-        f"{_RUN}test_a_model_is_exported_at_the_end",
-        f"{_TRAINABLE}test_models_are_exported_in_known_formats_only",
-        "tests/tune/test_experiment.py::test_export_formats_are_checked",
-    ),
     "C-098": ("tests/tune/trainable/test_packing.py::test_what_cannot_be_pickled_is_named_with_its_place",),
     "C-099": (
         "tests/tune/trainable/test_packing.py::test_a_trainable_that_carries_its_data_is_sent_back_with_advice",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from tests.conformance.scenes import Counter, Wants, column, fit, nested_steps, report_steps
@@ -12,6 +13,7 @@ from tests.conformance.scenes import Counter, Wants, column, fit, nested_steps, 
 from muster import tune
 from muster.errors import TuneError
 from muster.tune import Callback, Stopper
+from muster.tune.schedulers import FIFOScheduler
 from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 
 
@@ -111,3 +113,41 @@ def test_c100_two_limits_that_differ_are_refused(tmp_path):
     limited = ConcurrencyLimiter(Wants(), max_concurrent=3)
     with pytest.raises(ValueError, match=r"max_concurrent_trials=2.*max_concurrent=3"):
         fit(Counter, tmp_path, search_alg=limited, max_concurrent_trials=2)
+
+
+class Exports(Counter):
+    def _export_model(self, export_formats, export_dir):
+        Path(export_dir, "model.txt").write_text(f"{export_formats} after {self.at}")
+        return dict.fromkeys(export_formats, str(Path(export_dir, "model.txt")))
+
+
+def test_c097_models_of_trials_that_ended_well_are_in_their_directories(tmp_path):
+    told = {"name": "e", "storage_path": str(tmp_path), "verbose": 0, "raise_on_failed_trial": False}
+    space = {"fails": tune.grid_search([False, True])}
+    found = tune.run(Exports, config=space, stop={"at": 3}, export_formats=["model", "h5"], **told)
+    assert [trial.status for trial in found.trials] == ["TERMINATED", "ERROR"]
+    written = {path.parent.name: path.read_text() for path in tmp_path.glob("e/*/model.txt")}
+    assert written == {Path(found.trials[0].path).name: "['model', 'h5'] after 3"}
+    with pytest.raises(TuneError, match="unknown export format 'fake'"):
+        tune.run(Exports, export_formats=["fake"], **told)
+
+
+class Clumsy(FIFOScheduler):
+    def on_trial_result(self, tune_controller, trial, result):
+        return result["no such key"]
+
+
+def judges_badly(trial_id, result):
+    return result["no such key"]
+
+
+@pytest.mark.parametrize(
+    ("run", "config", "who"),
+    [
+        ({}, {"scheduler": Clumsy()}, "Clumsy.on_trial_result"),
+        ({"stop": judges_badly}, {}, "FunctionStopper.__call__"),
+    ],
+)
+def test_a_slip_in_a_scheduler_or_stopper_is_an_error_that_names_it(tmp_path, run, config, who):
+    with pytest.raises(TuneError, match=rf"{who} raised KeyError on a result of trial .*no such key"):
+        fit(report_steps, tmp_path, run=run, **config)

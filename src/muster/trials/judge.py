@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from muster.errors import TuneError
+from muster.errors import MusterError, TuneError
 from muster.trials.events import TrialReported
 from muster.trials.model import DEFAULT_METRIC, CheckpointRef, Trial
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP
 from muster.trials.results import flatten, missing_metric, note_result
-from muster.trials.stopping import should_stop
+from muster.trials.stopping import reached_criterion
 
 if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState
@@ -45,9 +45,14 @@ def judge(state: ExperimentState, trial: Trial, event: TrialReported) -> Judgeme
 
 
 def _decide(state: ExperimentState, trial: Trial, result: dict[str, Any], flat: dict[str, Any]) -> str:
-    if should_stop(trial, result, flat, state.stopper):
+    if _stopper_says(state, trial, result) or reached_criterion(trial, flat):
         return STOP
-    decision = state.scheduler.on_trial_result(state.view, trial, flat)
+    try:
+        decision = state.scheduler.on_trial_result(state.view, trial, flat)
+    except MusterError:
+        raise
+    except Exception as error:
+        raise _raised(state.scheduler, "on_trial_result", trial, error) from error
     if decision not in _DECISIONS:
         name = type(state.scheduler).__name__
         raise TuneError(
@@ -55,6 +60,25 @@ def _decide(state: ExperimentState, trial: Trial, result: dict[str, Any], flat: 
             f"it must be one of {', '.join(sorted(_DECISIONS))}"
         )
     return decision
+
+
+def _stopper_says(state: ExperimentState, trial: Trial, result: dict[str, Any]) -> bool:
+    if state.stopper is None:
+        return False
+    try:
+        return bool(state.stopper(trial.trial_id, result))
+    except MusterError:
+        raise
+    except Exception as error:
+        raise _raised(state.stopper, "__call__", trial, error) from error
+
+
+def _raised(plugin: object, hook: str, trial: Trial, error: Exception) -> TuneError:
+    """Who made the slip, for people who wrote a plug-in of their own; the traceback is the cause's."""
+    return TuneError(
+        f"{type(plugin).__name__}.{hook} raised {type(error).__name__} on a result of trial "
+        f"{trial.trial_id}: {error}. The experiment ends here; fix it and resume"
+    )
 
 
 def _check_metrics(state: ExperimentState, trial: Trial, flat: dict[str, Any]) -> None:

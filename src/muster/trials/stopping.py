@@ -1,4 +1,4 @@
-"""Whether a trial has reached its end: criteria on its own results, and the stopper of the experiment."""
+"""Whether a trial has reached its end by the criteria on its own results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from muster.trials.model import Trial
-from muster.trials.plugins import Stopper
 
 
 def reached_criterion(trial: Trial, flat: Mapping[str, Any]) -> bool:
@@ -33,9 +32,3 @@ def reached_criterion(trial: Trial, flat: Mapping[str, Any]) -> bool:
 def missing_criteria(trial: Trial, flat: Mapping[str, Any]) -> list[str]:
     """Criteria that this result says nothing about: worth one warning."""
     return [key for key in trial.stopping_criterion if key not in flat]
-
-
-def should_stop(
-    trial: Trial, result: dict[str, Any], flat: Mapping[str, Any], stopper: Stopper | None
-) -> bool:
-    return (stopper is not None and bool(stopper(trial.trial_id, result))) or reached_criterion(trial, flat)

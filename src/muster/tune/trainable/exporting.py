@@ -20,11 +20,19 @@ def with_export(trainable: Any, formats: Sequence[str]) -> Any:  # noqa: ANN401 
     class Exporting(trainable):  # type: ignore[misc]  # a base that is known only now
         def setup(self, config: dict[str, Any]) -> None:
             self._export_dir = self.logdir  # at the end, the trial is over and has no directory any more
+            self._is_sound = False
             super().setup(config)
+
+        def step(self) -> dict[str, Any]:
+            self._is_sound = False
+            result: dict[str, Any] = super().step()
+            self._is_sound = True
+            return result
 
         def cleanup(self) -> None:
             try:
-                self.export_model(list(formats), self._export_dir)
+                if self._is_sound:
+                    self.export_model(list(formats), self._export_dir)
             finally:
                 super().cleanup()
 
