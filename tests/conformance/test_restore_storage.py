@@ -64,6 +64,44 @@ def test_c230_a_finished_run_keeps_its_trials_and_results_with_or_without_fit(tm
         assert [Path(result.checkpoint.path).name for result in grid] == ["checkpoint_000001"] * 3
 
 
+class StartsNoted(Callback):
+    """Notes which trials are started; interrupts the run at its first result."""
+
+    def __init__(self, notes):
+        self.notes = str(notes)
+
+    def on_trial_start(self, iteration, trials, trial, **info):
+        with Path(self.notes).open("a") as file:
+            file.write(f"{trial.config['x']} ")
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        if "again" not in Path(self.notes).read_text():
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def test_c232_what_had_begun_goes_on_before_what_waits(tmp_path):
+    def train(config):
+        tune.report({"step": 1})
+        while os.path.exists(config["hold"]):
+            time.sleep(0.05)  # until it is stopped
+
+    hold, notes = tmp_path / "hold", tmp_path / "notes"
+    hold.touch()
+    Tuner(
+        train,
+        param_space={"x": tune.grid_search(list(range(8))), "hold": str(hold)},
+        run_config=quiet(tmp_path, callbacks=[StartsNoted(notes)]),
+    ).fit()
+    begun = notes.read_text().split()
+    assert 1 <= len(begun) < 8
+    hold.unlink()
+    notes.write_text("again ")
+    grid = Tuner.restore(tmp_path / "exp", train).fit()
+    started = notes.read_text().split()[1:]
+    assert (sorted(started[: len(begun)]), sorted(started)) == (sorted(begun), list("01234567"))
+    assert grid.num_terminated == 8
+
+
 class Stubborn(tune.Trainable):
     """Fails at its third step; then its checkpoint can be loaded only at the third attempt."""
 

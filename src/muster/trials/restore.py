@@ -103,10 +103,14 @@ def replay(
 
 
 def settle(state: ExperimentState) -> None:
-    """No process outlives its driver: what ran, waits."""
+    """No process outlives its driver: what ran, waits, before those that had not begun."""
+    pending = state.roster.pending
+    behind = tuple(pending)
     for trial in tuple(state.roster.live.values()):
         if trial.state in HAS_PROCESS:
             state.abandon(trial)
+    for trial_id in behind:
+        pending[trial_id] = pending.pop(trial_id)
 
 
 class _Silence:
