@@ -20,7 +20,7 @@ _MOST_WAITING = 64
 _FLOAT = frozenset({float})
 _SMALL = frozenset({int, bool})
 _EXACT = 2**53  # integers beyond it are looked at one by one
-_LIGHT = frozenset({float, int, bool, str, type(None)})
+_LIGHT = frozenset({float, int, bool, str, type(None), dict})  # a dict in a flat result is empty
 Flat = Mapping[str, Any]
 # What is kept of a metric: its only value so far, or [max, min, avg, the last ten values].
 Kept = float | list[Any]

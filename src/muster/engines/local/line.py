@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from typing import NoReturn
 
+from muster.engines.local.eagerness import Eagerness
 from muster.engines.local.pipe import Frame, FrameReader, Kind, frame
 
 _CHUNK = 1 << 16
@@ -25,12 +26,16 @@ class Line:
         self._reader = FrameReader()
         self._frames: deque[Frame] = deque()
         self._sending = threading.Lock()
+        self._eagerness = Eagerness()
 
     def connect(self, read_fd: int, write_fd: int, parent_pid: int) -> None:
         """Before anything else: our ends of the pipes, and whose end is ours."""
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._parent_pid = parent_pid
+        answers = select.poll()
+        answers.register(read_fd, select.POLLIN)
+        self._look = answers.poll
 
     def receive(self) -> Frame:
         """The next frame; when the driver is gone this process ends, with all it started."""
@@ -46,6 +51,7 @@ class Line:
         """Wait; True when the answer is just CONTINUE, else `receive` has it. The short way of a report."""
         if self._frames:
             return False
+        self._eagerness.look(self._look)
         data = os.read(self._read_fd, _CHUNK)
         if data == _CONTINUE and self._reader.is_between_frames:
             return True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from muster.base.clock import Clock
 from muster.engines.local.desk import Desk, Role, Run
+from muster.engines.local.eagerness import Eagerness
 from muster.engines.local.nursery import Nursery
 from muster.engines.local.pipe import Frame, Kind, frame, unpack
 from muster.engines.local.surroundings import process_state
@@ -42,6 +43,7 @@ class Staff:
         self._owner = owner
         self._version = 0
         self._watch = Watch()
+        self._eagerness = Eagerness()
         self._desks: dict[int, Desk] = {}  # by token
         self._by_read_fd: dict[int, Desk] = {}
         self._by_write_fd: dict[int, Desk] = {}  # only those with something left to send
@@ -163,7 +165,9 @@ class Staff:
 
     def wait(self, timeout_s: float, now: float) -> None:
         """Handle everything that is ready, waiting up to `timeout_s` for the first."""
-        for fd, _ in self._watch.ready(timeout_s if timeout_s > 0 else 0):
+        look = self._watch.ready
+        ready = self._eagerness.look(look) if timeout_s > 0 else None
+        for fd, _ in ready or look(timeout_s if timeout_s > 0 else 0):
             desk = self._by_read_fd.get(fd)
             if desk is not None:
                 desk.heard_at = now  # before the wait: early by at most one look, and no clock per frame
