@@ -1,0 +1,93 @@
+"""HyperBandForBOHB: HyperBand for a searcher that learns from every budget (TuneBOHB)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from muster.trials.model import Trial
+from muster.trials.view import ControllerView
+from muster.tune.plugin_state import Plain
+from muster.tune.schedulers.hyperband import HyperBandScheduler
+from muster.tune.schedulers.hyperband_bracket import Bracket
+from muster.tune.schedulers.hyperband_parameters import HyperBandParameters
+from muster.tune.schedulers.hyperband_ready import somebody_runs
+
+
+class HyperBandForBOHB(HyperBandScheduler):
+    """HyperBand with the largest bracket first, so that the searcher soon has something to learn from.
+
+    Results carry `hyperband_info`: `{"budget": milestone}` where trials are compared, else `{}`. The searcher
+    hears of pauses through `on_pause(trial_id)` and `on_unpause(trial_id)`. A bracket that is not full is
+    compared only when nothing runs. Parameters as of HyperBandScheduler.
+    """
+
+    _state_kind = "hb_bohb"
+    _largest_first = True
+
+    def _set_up(self, parameters: HyperBandParameters) -> None:
+        super()._set_up(parameters)
+        self._ended_at: dict[str, int] = {}  # budgets of trials that were stopped by the answer to a result
+
+    def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
+        result["hyperband_info"] = {}
+        bracket = self._place(trial)
+        milestone, before = bracket.milestone, bracket.members[trial.trial_id].time
+        is_told = bracket.runs_freely and before >= milestone
+        decision = super().on_trial_result(tune_controller, trial, result)
+        if float(result[self._time_attr]) >= milestone and not is_told:
+            result["hyperband_info"] = {"budget": milestone}
+        if decision == self.PAUSE:
+            _tell(tune_controller, "on_pause", trial.trial_id)
+        elif decision == self.STOP:
+            self._ended_at[trial.trial_id] = milestone
+        return decision
+
+    def on_trial_complete(
+        self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
+    ) -> None:
+        """The searcher hears of a trial's last result only now: it has to know the budget here too."""
+        budget = self._ended_at.pop(trial.trial_id, None)
+        if budget is not None:
+            result["hyperband_info"] = {"budget": budget}
+        super().on_trial_complete(tune_controller, trial, result)
+
+    def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
+        self._ended_at.pop(trial.trial_id, None)
+        super().on_trial_error(tune_controller, trial)
+
+    def choose_trial_to_run(
+        self, tune_controller: ControllerView, allow_recurse: bool = True
+    ) -> Trial | None:
+        """Without `allow_recurse` no bracket is compared before it is full."""
+        if allow_recurse:
+            return super().choose_trial_to_run(tune_controller)
+        return self._astray(tune_controller) or self._ready(tune_controller)
+
+    def _when_nothing_is_ready(self, tune_controller: ControllerView) -> Trial | None:
+        if somebody_runs(self._finder(tune_controller), self._bands.open.values()):
+            return None
+        return super()._when_nothing_is_ready(tune_controller)
+
+    def _is_complete(self, tune_controller: ControllerView, bracket: Bracket) -> bool:
+        return self._bands.is_closed(bracket)
+
+    def _in_turn(self, brackets: Iterable[Bracket]) -> list[Bracket]:
+        return sorted(brackets, key=lambda one: one.number)
+
+    def _on_release(self, tune_controller: ControllerView, trial_id: str) -> None:
+        _tell(tune_controller, "on_unpause", trial_id)
+
+    def _to_plain(self) -> Plain:
+        return {**super()._to_plain(), "ended_at": self._ended_at}
+
+    def _from_plain(self, state: Plain) -> None:
+        super()._from_plain(state)
+        self._ended_at = dict(state["ended_at"])
+
+
+def _tell(tune_controller: ControllerView, hook: str, trial_id: str) -> None:
+    searcher = getattr(getattr(tune_controller, "search_alg", None), "searcher", None)
+    listener = getattr(searcher, hook, None)  # few searchers care
+    if listener is not None:
+        listener(trial_id)

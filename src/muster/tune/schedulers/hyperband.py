@@ -1,0 +1,261 @@
+"""HyperBandScheduler: synchronous successive halving in brackets (Li et al., "Hyperband", Algorithm 1).
+
+A bracket is judged when all its members are at the milestone. Answers follow from what was reported; which
+trials rest is looked at only when one is to be chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from muster.errors import TuneError
+from muster.trials.model import Trial
+from muster.trials.view import ControllerView
+from muster.tune.plugin_state import Plain
+from muster.tune.schedulers.fifo import first_waiting
+from muster.tune.schedulers.hyperband_bands import Bands
+from muster.tune.schedulers.hyperband_bracket import Bracket
+from muster.tune.schedulers.hyperband_parameters import HyperBandParameters
+from muster.tune.schedulers.hyperband_ready import (
+    Find,
+    first_ready,
+    first_resting,
+    is_pending,
+    on_their_way,
+    somebody_runs,
+)
+from muster.tune.schedulers.metric_scheduler import MetricScheduler
+
+
+class HyperBandScheduler(MetricScheduler):
+    """Compares many trials after a short time and few after a long one, in brackets of different mixtures.
+
+    Trials are paused at milestones, so they should save checkpoints: one without starts from the beginning.
+
+    time_attr: what `max_t` counts; must grow with every result.
+    max_t: the most that one trial gets; also sets the number of brackets in a band.
+    reduction_factor: one in so many goes on at each milestone.
+    stop_last_trials: whether trials are stopped at the last milestone, or may go on until they end by
+        themselves.
+    """
+
+    _state_kind = "hyperband"
+    _supports_buffered_results = False
+    _largest_first = False
+
+    def __init__(
+        self,
+        time_attr: str = "training_iteration",
+        metric: str | None = None,
+        mode: str | None = None,
+        max_t: float = 81,
+        reduction_factor: float = 3,
+        stop_last_trials: bool = True,
+    ) -> None:
+        super().__init__(time_attr=time_attr, metric=metric, mode=mode)
+        asked = HyperBandParameters(time_attr, max_t, reduction_factor, stop_last_trials)
+        self._set_up(asked.check(self.__class__.__name__))
+
+    def _set_up(self, parameters: HyperBandParameters) -> None:
+        self._parameters = parameters
+        self._time_attr = parameters.time_attr
+        self._bands = Bands(parameters, largest_first=self._largest_first)
+        self._num_stopped = 0
+        self._seen: dict[str, Trial] = {}  # members, for the debug string; not part of the state
+
+    def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
+        """A new one joins the bracket that is being filled; one that failed goes back to its own."""
+        super().on_trial_add(tune_controller, trial)
+        self._place(trial)
+
+    def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
+        bracket, key = self._place(trial), trial.trial_id
+        self._record(bracket, trial, result)
+        if bracket.may_go_on(key):
+            return self.CONTINUE
+        bracket.park(key)
+        if bracket.has_arrived and self._is_complete(tune_controller, bracket):
+            self._settle(tune_controller, bracket, trial)
+        if key not in bracket.members:
+            return self.STOP
+        if key in bracket.parked:
+            return self.PAUSE
+        del bracket.waiting[key]  # let on at once, without a restart
+        return self.CONTINUE
+
+    def on_trial_complete(
+        self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
+    ) -> None:
+        self._left(tune_controller, trial)
+
+    def on_trial_remove(self, tune_controller: ControllerView, trial: Trial) -> None:
+        self._left(tune_controller, trial)
+
+    def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
+        """The others do not wait for it. If it is tried again, it has to catch up with them."""
+        home = self._bands.bracket_of(trial.trial_id)
+        self._left(tune_controller, trial)
+        if home is not None:
+            self._bands.expect_again(trial.trial_id, home)
+
+    def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
+        trial = self._astray(tune_controller)
+        if trial is None:
+            trial = self._ready(tune_controller)
+        return trial or self._when_nothing_is_ready(tune_controller)
+
+    def state(self) -> dict[str, int]:
+        return {"num_brackets": len(self._bands.brackets), "num_stopped": self._num_stopped}
+
+    def debug_string(self) -> str:
+        total = len(self._bands.brackets)
+        lines = [f"Using HyperBand: num_stopped={self._num_stopped} total_brackets={total}"]
+        for index, band in enumerate(self._bands.bands):
+            lines.append(f"Round #{index}:")
+            lines += [f"  {self._describe(bracket)}" for bracket in band if bracket is not None]
+        return "\n".join(lines)
+
+    def _place(self, trial: Trial) -> Bracket:
+        self._seen[trial.trial_id] = trial
+        return self._bands.place(trial.trial_id)
+
+    def _record(self, bracket: Bracket, trial: Trial, result: dict[str, Any]) -> None:
+        key = trial.trial_id
+        said = self._time_and_score(trial, result)
+        if said is not None:
+            bracket.report(key, *said)
+            return
+        if self._time_attr not in result:
+            raise self._silent(trial, result, f"no {self._time_attr!r}, by which its time is counted")
+        time, score = (
+            self._number(trial, self._time_attr, result[self._time_attr]),
+            bracket.members[key].score,
+        )
+        bracket.report(key, time, score)
+        if math.isnan(score) and not bracket.may_go_on(key):
+            raise self._silent(trial, result, f"no {self._metric!r}, by which trials are compared here")
+
+    def _silent(self, trial: Trial, result: dict[str, Any], what: str) -> TuneError:
+        shown = ", ".join(sorted(map(str, result)))
+        return TuneError(
+            f"{type(self).__name__}: trial {trial.trial_id} reported {what}. It reported: {shown}. Report it "
+            f"with every result, or pass another metric or time_attr"
+        )
+
+    def _is_complete(self, tune_controller: ControllerView, bracket: Bracket) -> bool:
+        """Whether its members may be compared: not while more of them are about to come."""
+        return self._bands.is_closed(bracket) or not _gives_more(tune_controller)
+
+    def _settle(self, tune_controller: ControllerView, bracket: Bracket, current: Trial | None) -> None:
+        """Who is stopped has left before anybody is told: the hooks that follow find nothing more to do."""
+        find = self._finder(tune_controller)
+        ended, released = bracket.settle()
+        self._num_stopped += len(ended)
+        mine = None if current is None else current.trial_id
+        others = [find(one) for one in ended if one != mine]
+        for trial_id in ended:
+            self._forget(trial_id)
+        for trial_id in released:
+            if trial_id != mine:
+                self._on_release(tune_controller, trial_id)
+        for trial in others:
+            if trial is not None:
+                tune_controller.stop_trial(trial)
+
+    def _on_release(self, tune_controller: ControllerView, trial_id: str) -> None:
+        """A trial that was told to pause may go on."""
+
+    def _left(self, tune_controller: ControllerView, trial: Trial) -> None:
+        bracket = self._bands.bracket_of(trial.trial_id)
+        self._forget(trial.trial_id)
+        if bracket is not None and bracket.has_arrived and self._is_complete(tune_controller, bracket):
+            self._settle(tune_controller, bracket, None)
+
+    def _forget(self, trial_id: str) -> None:
+        self._bands.forget(trial_id)
+        self._seen.pop(trial_id, None)
+
+    def _astray(self, tune_controller: ControllerView) -> Trial | None:
+        """The oldest that waits, if no bracket expects it: after a restore, what ran waits again."""
+        trial = first_waiting(tune_controller)
+        if trial is None or not is_pending(trial):
+            return None
+        bracket = self._bands.bracket_of(trial.trial_id)
+        return trial if bracket is None or trial.trial_id not in bracket.waiting else None
+
+    def _ready(self, tune_controller: ControllerView) -> Trial | None:
+        in_turn = self._in_turn(one for one in self._bands.open.values() if one.waiting)
+        return first_ready(self._finder(tune_controller), in_turn)
+
+    def _in_turn(self, brackets: Iterable[Bracket]) -> list[Bracket]:
+        return sorted(brackets, key=lambda one: (one.band, one.completion, one.number))
+
+    def _when_nothing_is_ready(self, tune_controller: ControllerView) -> Trial | None:
+        """The searcher has just been asked and gave nothing: brackets are compared as full as they are."""
+        find = self._finder(tune_controller)
+        for bracket in self._in_turn(one for one in self._bands.open.values() if one.has_arrived):
+            resting = first_resting(find, bracket.parked)
+            if resting is None:
+                continue
+            self._settle(tune_controller, bracket, None)
+            if hasattr(tune_controller, "remember_choice"):  # a restore has to do the same here
+                tune_controller.remember_choice(resting)
+            trial = first_ready(find, [bracket])
+            if trial is not None:
+                return trial
+        return self._left_behind(tune_controller)
+
+    def _left_behind(self, tune_controller: ControllerView) -> Trial | None:
+        """When nothing runs: a trial that somebody else has paused goes on, or it would wait for ever."""
+        find, brackets = self._finder(tune_controller), self._bands.open.values()
+        if somebody_runs(find, brackets):
+            return None
+        for bracket in self._in_turn(brackets):
+            trial = first_resting(find, on_their_way(bracket))
+            if trial is not None:
+                return trial
+        oldest = first_waiting(tune_controller)
+        is_strange = oldest is not None and self._bands.bracket_of(oldest.trial_id) is None
+        return oldest if is_strange else None
+
+    def _finder(self, tune_controller: ControllerView) -> Find:
+        return tune_controller.get_trial if hasattr(tune_controller, "get_trial") else self._seen.get
+
+    def _describe(self, bracket: Bracket) -> str:
+        statuses = Counter(self._seen[one].status for one in bracket.members if one in self._seen)
+        shown = ", ".join(f"{status}: {count}" for status, count in statuses.items())
+        return (
+            f"Bracket(Max Size (n)={bracket.size}, Milestone (r)={bracket.milestone}, "
+            f"completed={100 * bracket.completion:.1f}%): {{{shown}}} "
+        )
+
+    def restore_state(self, state: bytes, trials: Mapping[str, Trial] | None = None) -> None:
+        super().restore_state(state, trials)
+        self._seen = {one: trials[one] for one in self._bands.members() if trials and one in trials}
+
+    def __getstate__(self) -> Plain:
+        return {**vars(self), "_seen": {}}
+
+    def _to_plain(self) -> Plain:
+        return {
+            "parameters": self._parameters._asdict(),
+            "metric": self._metric,
+            "mode": self._mode,
+            "num_stopped": self._num_stopped,
+            **self._bands.to_plain(),
+        }
+
+    def _from_plain(self, state: Plain) -> None:
+        self._set_up(HyperBandParameters(**state["parameters"]))
+        self._metric, self._mode = state["metric"], state["mode"]
+        self._num_stopped = state["num_stopped"]
+        self._bands.from_plain(state)
+
+
+def _gives_more(tune_controller: ControllerView) -> bool:
+    """Whether the searcher may have more trials; a controller that cannot say has none."""
+    is_finished = getattr(getattr(tune_controller, "search_alg", None), "is_finished", None)
+    return is_finished is not None and not is_finished()

@@ -1,0 +1,109 @@
+"""The brackets of HyperBand: which one takes the next trial, and which trial is in which.
+
+Called by HyperBandScheduler; knows trials by id only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from muster.tune.plugin_state import Plain
+from muster.tune.schedulers.hyperband_bracket import Bracket
+from muster.tune.schedulers.hyperband_parameters import HyperBandParameters
+
+
+class Bands:
+    """A band is one round of brackets with 0, 1, 2, ... halvings (or the other way round); then the next."""
+
+    def __init__(self, parameters: HyperBandParameters, *, largest_first: bool) -> None:
+        self._parameters = parameters
+        self._largest_first = largest_first
+        self.bands: list[list[Bracket | None]] = []  # None where the first milestone would be 0
+        self.brackets: list[Bracket] = []  # the same, in the order of creation
+        self.open: dict[int, Bracket] = {}  # by number: those with members
+        self._bracket_of: dict[str, Bracket] = {}  # of members, and of trials that failed
+
+    def bracket_of(self, trial_id: str) -> Bracket | None:
+        return self._bracket_of.get(trial_id)
+
+    def members(self) -> Iterable[str]:
+        for bracket in self.open.values():
+            yield from bracket.members
+
+    def is_closed(self, bracket: Bracket) -> bool:
+        """Whether it gets no more new trials."""
+        return bracket is not self.brackets[-1] or bracket.is_full
+
+    def place(self, trial_id: str) -> Bracket:
+        """The bracket it is a member of; one that is none yet becomes one, of its old bracket if any."""
+        bracket = self._bracket_of.get(trial_id)
+        if bracket is None or bracket.is_over:
+            bracket = self._filling()
+            bracket.given += 1
+        if trial_id not in bracket.members:
+            bracket.add(trial_id)
+            self._bracket_of[trial_id] = bracket
+            self.open[bracket.number] = bracket
+        return bracket
+
+    def forget(self, trial_id: str) -> None:
+        bracket = self._bracket_of.pop(trial_id, None)
+        if bracket is None:
+            return
+        if trial_id in bracket.members:
+            bracket.drop(trial_id)
+        if not bracket.members:
+            self.open.pop(bracket.number, None)
+
+    def expect_again(self, trial_id: str, bracket: Bracket) -> None:
+        """It failed: it is no member now, and should it be tried again, this is where it belongs."""
+        self._bracket_of[trial_id] = bracket
+
+    def _filling(self) -> Bracket:
+        """The bracket that takes the next new trial; as in the paper, each gets its number of trials once."""
+        last = self.brackets[-1] if self.brackets else None
+        return self._next() if last is None or last.is_full or last.is_over else last
+
+    def _next(self) -> Bracket:
+        count = self._parameters.brackets_per_band
+        while True:
+            if not self.bands or len(self.bands[-1]) == count:
+                self.bands.append([])
+            place = len(self.bands[-1])
+            s = count - place - 1 if self._largest_first else place
+            if self._parameters.first_rung(s)[1] > 0:
+                return self._append(s)
+            self.bands[-1].append(None)
+
+    def _append(self, s: int) -> Bracket:
+        bracket = Bracket(self._parameters, number=len(self.brackets), band=len(self.bands) - 1, s=s)
+        self.brackets.append(bracket)
+        self.bands[-1].append(bracket)
+        return bracket
+
+    def to_plain(self) -> Plain:
+        failed = {
+            one: bracket.number for one, bracket in self._bracket_of.items() if one not in bracket.members
+        }
+        return {
+            "bands": [[one and one.to_plain() for one in band] for band in self.bands],
+            "failed": dict(sorted(failed.items())),
+        }
+
+    def from_plain(self, state: Plain) -> None:
+        for band in state["bands"]:
+            self.bands.append([])
+            for saved in band:
+                if saved is None:
+                    self.bands[-1].append(None)
+                else:
+                    self._take_up(saved)
+        for trial_id, number in state["failed"].items():
+            self._bracket_of[trial_id] = self.brackets[number]
+
+    def _take_up(self, saved: Plain) -> None:
+        bracket = self._append(saved["s"])
+        bracket.from_plain(saved)
+        self._bracket_of.update(dict.fromkeys(bracket.members, bracket))
+        if bracket.members:
+            self.open[bracket.number] = bracket

@@ -1,0 +1,159 @@
+"""One bracket of HyperBand: trials that run to a milestone, wait for each other there, and are halved.
+
+Called by HyperBandScheduler; knows trials by id only. Every answer but a halving is O(1) in its trials.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from muster.tune.plugin_state import Plain
+from muster.tune.schedulers.hyperband_parameters import HyperBandParameters
+
+
+class Standing(NamedTuple):
+    """A member's last report; larger scores are better, NaN is the worst."""
+
+    time: float = 0.0
+    score: float = math.nan
+
+
+class Settled(NamedTuple):
+    """What followed when all members had come to the milestone."""
+
+    ended: list[str]  # no longer members
+    released: list[str]  # were to pause, and may go on
+
+
+class Bracket:
+    """Begins with `s` halvings left. A member is new or let on (`waiting`), `parked`, or runs."""
+
+    def __init__(self, parameters: HyperBandParameters, *, number: int, band: int, s: int) -> None:
+        self._parameters = parameters
+        self.number, self.band, self.s = number, band, s
+        self.size, self.milestone = parameters.first_rung(s)
+        self._most = self.size
+        self._total = parameters.total_time(s)
+        self.halvings_left = s
+        self.given = 0  # trials it ever got; one that is tried again counts once
+        self.is_over = False
+        self.members: dict[str, Standing] = {}
+        self.waiting: dict[str, None] = {}  # to be started, or started and not heard of since
+        self.parked: dict[str, None] = {}  # told to pause at the milestone
+        self._behind = 0  # members below the milestone
+        self._done = 0.0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.members) >= self.size or self.given >= self._most
+
+    @property
+    def has_arrived(self) -> bool:
+        """Every member is at the milestone."""
+        return bool(self.members) and not self._behind
+
+    @property
+    def completion(self) -> float:
+        """From 0 to 1."""
+        is_last = not self.halvings_left and self._parameters.stop_last_trials
+        return 1.0 if is_last and not self._behind else min(1.0, self._done / self._total)
+
+    def add(self, trial_id: str) -> None:
+        """It has to catch up with the others, wherever they are."""
+        self.members[trial_id] = Standing()
+        self.waiting[trial_id] = None
+        self._behind += 1
+
+    def drop(self, trial_id: str) -> None:
+        self._behind -= self._is_behind(self.members.pop(trial_id))
+        self.waiting.pop(trial_id, None)
+        self.parked.pop(trial_id, None)
+
+    def report(self, trial_id: str, time: float, score: float) -> None:
+        """Time may go backwards: a trial that was started again without its newest checkpoint."""
+        before, now = self.members[trial_id], Standing(time, score)
+        self.members[trial_id] = now
+        self._behind += self._is_behind(now) - self._is_behind(before)
+        if math.isfinite(time - before.time):
+            self._done += time - before.time
+        self.waiting.pop(trial_id, None)
+        self.parked.pop(trial_id, None)
+
+    def may_go_on(self, trial_id: str) -> bool:
+        """Below the milestone, or beyond the last one with nobody to end it there."""
+        return self.runs_freely or self._is_behind(self.members[trial_id])
+
+    def park(self, trial_id: str) -> None:
+        self.parked[trial_id] = None
+
+    def settle(self) -> Settled:
+        """All have arrived: halve until somebody has something to do, or until everybody is done.
+
+        Members that ran past the next milestone too are halved at once: nobody would report there again.
+        """
+        ended: list[str] = []
+        while self.members and not self._behind and not self.runs_freely:
+            ended += self._halve() if self.halvings_left else self._end()
+        return Settled(ended, self._release())
+
+    @property
+    def runs_freely(self) -> bool:
+        """Nobody is compared or stopped any more."""
+        return not self.halvings_left and not self._parameters.stop_last_trials
+
+    def _is_behind(self, standing: Standing) -> bool:
+        return not standing.time >= self.milestone  # NaN is behind
+
+    def _halve(self) -> list[str]:
+        """Keep the best; of equal ones, those that were added later."""
+        self.halvings_left -= 1
+        self.size, self.milestone = self._parameters.next_rung(self.size, self.milestone)
+        ranked = sorted(self.members, key=lambda one: _rank(self.members[one].score))
+        worst = ranked[: max(0, len(ranked) - self.size)]
+        for trial_id in worst:
+            self.drop(trial_id)
+        self._behind = sum(map(self._is_behind, self.members.values()))
+        return worst
+
+    def _end(self) -> list[str]:
+        self.is_over = True
+        ended = list(self.members)
+        for trial_id in ended:
+            self.drop(trial_id)
+        return ended
+
+    def _release(self) -> list[str]:
+        released = [one for one in self.members if one in self.parked and self.may_go_on(one)]
+        for trial_id in released:
+            del self.parked[trial_id]
+            self.waiting[trial_id] = None
+        self.waiting = {one: None for one in self.members if one in self.waiting}
+        return released
+
+    def to_plain(self) -> Plain:
+        return {
+            "s": self.s,
+            "size": self.size,
+            "milestone": self.milestone,
+            "halvings_left": self.halvings_left,
+            "given": self.given,
+            "is_over": self.is_over,
+            "done": self._done,
+            "members": self.members,
+            "waiting": list(self.waiting),
+            "parked": list(self.parked),
+        }
+
+    def from_plain(self, state: Plain) -> None:
+        self.size, self.milestone = state["size"], state["milestone"]
+        self.halvings_left, self.given = state["halvings_left"], state["given"]
+        self.is_over, self._done = state["is_over"], state["done"]
+        self.members = {trial_id: Standing(*said) for trial_id, said in state["members"].items()}
+        self.waiting = dict.fromkeys(state["waiting"])
+        self.parked = dict.fromkeys(state["parked"])
+        self._behind = sum(map(self._is_behind, self.members.values()))
+
+
+def _rank(score: float) -> tuple[bool, float]:
+    return (False, 0.0) if math.isnan(score) else (True, score)

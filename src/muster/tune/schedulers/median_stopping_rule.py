@@ -1,0 +1,150 @@
+"""MedianStoppingRule: a trial whose best is worse than the median of the others' means ends.
+
+Golovin et al., "Google Vizier", section 3.2.2. Trials are started first come, first served.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from muster.trials.model import Trial
+from muster.trials.view import ControllerView
+from muster.tune.plugin_state import Plain
+from muster.tune.schedulers.median_curves import Curves
+from muster.tune.schedulers.metric_scheduler import MetricScheduler
+
+_ROUNDING = 1e-12  # relative: a mean of equal values may differ from them by so much
+
+
+class MedianStoppingRule(MetricScheduler):
+    """Stops a trial at time t if its best value so far is worse than the median of the others' means up to t.
+
+    time_attr: what `grace_period` and `min_time_slice` count; must grow with every result.
+    grace_period: nothing is stopped before it, and values before it are in nobody's mean.
+    min_samples_required: with fewer others that got so far, nothing is stopped.
+    min_time_slice: with fewer others, a trial that ran for longer than this makes room for one that waits.
+    hard_stop: whether such a trial is stopped, or paused once until nothing else waits.
+    """
+
+    _state_kind = "median_stopping_rule"
+
+    def __init__(  # noqa: PLR0913, PLR0917 - Ray's parameters
+        self,
+        time_attr: str = "time_total_s",
+        metric: str | None = None,
+        mode: str | None = None,
+        grace_period: float = 60.0,
+        min_samples_required: int = 3,
+        min_time_slice: int = 0,
+        hard_stop: bool = True,
+    ) -> None:
+        super().__init__(time_attr=time_attr, metric=metric, mode=mode)
+        self._check(grace_period, min_samples_required, min_time_slice)
+        asked = {
+            "time_attr": time_attr,
+            "grace_period": float(grace_period),
+            "min_samples_required": int(min_samples_required),
+            "min_time_slice": float(min_time_slice),
+            "hard_stop": bool(hard_stop),
+        }
+        self._set_up(asked)
+
+    def _check(self, grace_period: float, min_samples_required: float, min_time_slice: float) -> None:
+        bounds = (
+            ("grace_period", grace_period, 0),
+            ("min_samples_required", min_samples_required, 1),
+            ("min_time_slice", min_time_slice, 0),
+        )
+        for name, value, least in bounds:
+            if not value >= least:
+                raise ValueError(f"{type(self).__name__}: {name} is {value}; it must be at least {least}")
+
+    def _set_up(self, parameters: Plain) -> None:
+        self._parameters = parameters
+        self._time_attr = parameters["time_attr"]
+        self._grace_period = parameters["grace_period"]
+        self._min_samples_required = parameters["min_samples_required"]
+        self._min_time_slice = parameters["min_time_slice"]
+        self._hard_stop = parameters["hard_stop"]
+        self._curves = Curves(self._grace_period)
+        self._best: dict[
+            str, float
+        ] = {}  # of trials that are not finished; none before a value that is no NaN
+        self._last_pause: dict[str, float] = {}
+        self._stopped: dict[str, None] = {}
+
+    def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
+        key, said = trial.trial_id, self._time_and_score(trial, result)
+        if said is None or math.isnan(said[0]) or (key in self._stopped and not self._hard_stop):
+            return self.CONTINUE
+        time, score = said
+        self._curves.record(key, time, score)
+        if score >= self._best.get(key, score):
+            self._best[key] = score
+        if time < self._grace_period:
+            return self.CONTINUE
+        others = self._curves.others(key, time)
+        if others.number < self._min_samples_required:
+            return self._make_room(tune_controller, key, time)
+        if not self._is_worse(key, others.median):
+            return self.CONTINUE
+        self._stopped[key] = None
+        return self.STOP if self._hard_stop else self.PAUSE
+
+    def on_trial_complete(
+        self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
+    ) -> None:
+        """Its last result counts, once, also if it was not judged."""
+        key, said = trial.trial_id, self._time_and_score(trial, result)
+        if said is not None and not math.isnan(said[0]) and said[0] != self._curves.last_time(key):
+            self._curves.record(key, *said)
+        self._forget(trial)
+
+    def on_trial_remove(self, tune_controller: ControllerView, trial: Trial) -> None:
+        self._forget(trial)
+
+    def debug_string(self) -> str:
+        return f"Using MedianStoppingRule: num_stopped={len(self._stopped)}."
+
+    def _make_room(self, tune_controller: ControllerView, key: str, time: float) -> str:
+        """Too few to compare with: let those that wait get as far."""
+        is_due = key not in self._last_pause or time - self._last_pause[key] > self._min_time_slice
+        if not is_due or not _somebody_waits(tune_controller):
+            return self.CONTINUE
+        self._last_pause[key] = time
+        return self.PAUSE
+
+    def _is_worse(self, key: str, median: float) -> bool:
+        best = self._best.get(key)
+        if best is None:
+            return True  # nothing but NaN so far
+        return median - best > _ROUNDING * max(abs(median), abs(best))
+
+    def _forget(self, trial: Trial) -> None:
+        self._best.pop(trial.trial_id, None)
+        self._last_pause.pop(trial.trial_id, None)
+
+    def _to_plain(self) -> Plain:
+        return {
+            "parameters": self._parameters,
+            "metric": self._metric,
+            "mode": self._mode,
+            "curves": self._curves.to_plain(),
+            "best": self._best,
+            "last_pause": self._last_pause,
+            "stopped": list(self._stopped),
+        }
+
+    def _from_plain(self, state: Plain) -> None:
+        self._set_up(state["parameters"])
+        self._metric, self._mode = state["metric"], state["mode"]
+        self._curves.from_plain(state["curves"])
+        self._best, self._last_pause = state["best"], state["last_pause"]
+        self._stopped = dict.fromkeys(state["stopped"])
+
+
+def _somebody_waits(tune_controller: ControllerView) -> bool:
+    if hasattr(tune_controller, "first_waiting"):
+        return tune_controller.first_waiting() is not None
+    return any(trial.status in ("PENDING", "PAUSED") for trial in tune_controller.get_live_trials())
