@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 Stream = random.Random  # the type of a stream, for those who are handed one
@@ -21,3 +24,23 @@ class Seed:
     def derive(self, name: str) -> Stream:
         digest = hashlib.sha256(f"{self.value}/{name}".encode()).digest()
         return random.Random(int.from_bytes(digest[:8], "big"))
+
+
+@contextmanager
+def global_generators_at(seed: int) -> Iterator[None]:
+    """For a user's function that draws from Python's or numpy's global generator: its draws follow `seed`.
+
+    Asked again with the same seed it answers the same, and the generators go on as if nobody had asked.
+    """
+    before = random.getstate()
+    numpy = getattr(sys.modules.get("numpy"), "random", None)
+    numpy_before = None if numpy is None else numpy.get_state()
+    random.seed(seed)
+    if numpy is not None:
+        numpy.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        if numpy is not None:
+            numpy.set_state(numpy_before)

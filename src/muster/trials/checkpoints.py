@@ -33,8 +33,20 @@ def register(trial: Trial, checkpoint: CheckpointRef) -> tuple[CheckpointRef, ..
     """
     kept, dropped = retained(trial.checkpoints, checkpoint, trial.checkpoint_policy)
     trial.checkpoints = kept
+    trial.adopted = None
     trial.checkpoint_index = max(trial.checkpoint_index, checkpoint.index)
     return dropped
+
+
+def adopt(trial: Trial, checkpoint: CheckpointRef) -> None:
+    """Let a trial without a process go on from a checkpoint of another trial, until it makes its own.
+
+    It stays the other's: it is not counted among those this trial keeps, its own go on with their numbers.
+    """
+    metrics = dict(checkpoint.metrics)
+    if "trial_id" in metrics:  # they will be shown as this trial's last result
+        metrics["trial_id"] = trial.trial_id
+    trial.adopted = replace(checkpoint, metrics=metrics)
 
 
 def retained(

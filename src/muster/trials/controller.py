@@ -80,6 +80,7 @@ class TrialController:
         if not self._state.doomed:
             return ()
         in_use = {c.path for trial in self._state.roster.live.values() for c in trial.checkpoints}
+        in_use |= self._state.roster.borrowed
         now, self._state.doomed[:] = deletable(self._state.doomed, self._durable, in_use)
         return now
 

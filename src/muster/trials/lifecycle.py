@@ -14,7 +14,7 @@ from muster.trials.events import CheckpointSaved, FailureKind, TrialExited, Tria
 from muster.trials.facts import TrialAdmitted, TrialCreated
 from muster.trials.judge import Judgement
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
-from muster.trials.plugins import CONTINUE, PAUSE, STOP
+from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP
 from muster.trials.results import flatten
 from muster.trials.retries import counts, may_retry
 from muster.trials.settings import Settings
@@ -124,11 +124,19 @@ class Lifecycle:
             self.after_save[trial.trial_id] = judgement.decision  # it came with the one that saves
         if trial.state is not _S.RUNNING:
             return  # its report met another order
-        if judgement.save or (judgement.decision == PAUSE and judgement.checkpoint is None):
+        if self._must_save(trial, judgement):
             self._save_then(trial, judgement.decision)
         else:
             self._carry_out(trial, judgement.decision, at)
         self.obey_wishes(at)
+
+    def _must_save(self, trial: Trial, judgement: Judgement) -> bool:
+        """Before the decision is carried out. A save that a plug-in asked for is done here: it waits now."""
+        view, decision = self._state.view, judgement.decision
+        is_wanted = decision == PAUSE
+        if decision != NOOP and view.has_wishes:
+            is_wanted |= view.withdraw_save(trial)
+        return judgement.save or (is_wanted and judgement.checkpoint is None)
 
     def saved(self, trial: Trial, event: CheckpointSaved) -> None:
         if event.checkpoint is not None:
@@ -187,7 +195,7 @@ class Lifecycle:
                 self._pause(trial)
             elif wish is Wish.PAUSE_WITHOUT_SAVE:
                 self._leave(trial, _S.PAUSED)
-            elif trial.state is _S.RUNNING:
+            elif wish is Wish.SAVE and trial.state is _S.RUNNING:
                 self._save_then(trial, CONTINUE)
 
     def _complete(self, trial: Trial) -> None:

@@ -62,6 +62,7 @@ class Trial(TrialReading):
 
     __slots__ = (
         "__weakref__",
+        "adopted",
         "checkpoint_index",
         "checkpoint_policy",
         "checkpoints",
@@ -137,6 +138,7 @@ class Trial(TrialReading):
         self.statistics = Statistics()
         self.checkpoints: tuple[CheckpointRef, ...] = ()  # retained ones, worst first; kept by checkpoints.py
         self.checkpoint_index = -1  # of the newest checkpoint ever made
+        self.adopted: CheckpointRef | None = None  # of another trial: where it starts until it makes its own
         for name, value in policies.items():
             setattr(self, name, value)
 
@@ -163,7 +165,9 @@ class Trial(TrialReading):
 
     @property
     def checkpoint(self) -> CheckpointRef | None:
-        """The newest checkpoint that was retained."""
+        """Where it goes on from: the one it adopted, else the newest of its own that was retained."""
+        if self.adopted is not None:
+            return self.adopted
         return max(self.checkpoints, key=lambda c: c.index, default=None)
 
     @property

@@ -128,6 +128,8 @@ def _trial_record(trial: Trial) -> dict[str, Any]:
     record = {name: getattr(trial, name) for name in _PLAIN}
     root = f"{trial.experiment_dir}/"  # what lies inside is stored by its inner name: directories are moved
     refs = [(c.path.removeprefix(root), c.index, dict(c.metrics)) for c in trial.checkpoints]
+    if (adopted := trial.adopted) is not None:
+        record["adopted"] = (adopted.path.removeprefix(root), adopted.index, dict(adopted.metrics))
     if trial.has_new_resources:
         record["resources"] = trial.placement_group_factory.described()
     return {
@@ -174,10 +176,15 @@ def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial, root: str) -> 
         bundles, strategy = record["resources"]
         trial.placement_group_factory = PlacementGroupFactory(bundles, strategy)
         trial.has_new_resources = True
-    trial.checkpoints = tuple(
-        CheckpointRef(path=_outer(p, root), index=i, metrics=m) for p, i, m in record["checkpoints"]
-    )
+    trial.checkpoints = tuple(_ref_from(saved, root) for saved in record["checkpoints"])
+    if "adopted" in record:
+        trial.adopted = _ref_from(record["adopted"], root)
     return trial
+
+
+def _ref_from(saved: tuple[str, int, Mapping[str, Any]], root: str) -> CheckpointRef:
+    path, index, metrics = saved
+    return CheckpointRef(path=_outer(path, root), index=index, metrics=metrics)
 
 
 def _outer(path: str, root: str) -> str:

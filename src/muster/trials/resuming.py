@@ -65,6 +65,7 @@ def begin_anew(state: ExperimentState, trial: Trial) -> None:
     """As if it had never run. Its id and directory stay, its results and checkpoints do not."""
     state.give_up(trial.checkpoints)
     trial.checkpoints = ()
+    trial.adopted = None
     trial.restore_path = None
     trial.last_result = {"trial_id": trial.trial_id}
     trial.last_result_time = float("-inf")

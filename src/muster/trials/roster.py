@@ -20,11 +20,17 @@ class Roster:
         self.pending: dict[str, Trial] = {}  # in the order in which they began to wait
         self.paused: dict[str, Trial] = {}
         self.unarchived: dict[str, Trial] = {}  # finished, and no archive holds them as they are
+        self.borrowers: dict[str, Trial] = {}  # adopted a checkpoint of another trial, finished ones included
         self.experiment_dir = experiment_dir
         self.capacity = Resources.of(capacity)
         self._used = EMPTY
         self._sizes: dict[PlacementGroupFactory, Resources] = {}
         self._held: dict[str, Resources] = {}  # what each trial with a process holds
+
+    @property
+    def borrowed(self) -> set[str]:
+        """Directories of checkpoints that trials go on from, though they are another's."""
+        return {trial.adopted.path for trial in self.borrowers.values() if trial.adopted is not None}
 
     def add(self, trial: Trial) -> None:
         self._enter(trial)
@@ -40,6 +46,8 @@ class Roster:
         trial.experiment_dir = self.experiment_dir
         trial.number = len(self.order)
         self.trials[trial.trial_id] = trial
+        if trial.adopted is not None:
+            self.borrowers[trial.trial_id] = trial
         self.order.append(trial)
 
     def enqueue(self, trial: Trial) -> None:

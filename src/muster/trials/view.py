@@ -9,7 +9,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, NamedTuple
 
-from muster.trials.model import Trial
+from muster.trials.checkpoints import adopt
+from muster.trials.model import CheckpointRef, Trial
 from muster.trials.roster import Roster
 from muster.trials.states import TrialState
 
@@ -21,6 +22,7 @@ class Wish(Enum):
     PAUSE_WITHOUT_SAVE = "pause-without-save"
     STOP = "stop"
     SAVE = "save"
+    REMEMBER = "remember"  # done already; only to be repeated on a restore
 
 
 class Recorded(NamedTuple):
@@ -64,6 +66,26 @@ class ControllerView:
 
     def _schedule_trial_save(self, trial: Trial, *_: Any, **__: Any) -> None:  # noqa: ANN401 - Ray's signature
         self._recorded.append(Recorded(Wish.SAVE, trial))
+
+    def adopt_checkpoint(self, trial: Trial, checkpoint: CheckpointRef) -> None:
+        """At once: a trial without a process will go on from another's checkpoint. From a choice only."""
+        adopt(trial, checkpoint)
+        self._roster.borrowers[trial.trial_id] = trial
+        self.remember_choice(trial)
+
+    def remember_choice(self, trial: Trial) -> None:
+        """For `choose_trial_to_run`: this call changed what later answers depend on.
+
+        A restore then asks for it again; other choices are only asked for again when they were carried out.
+        """
+        self._recorded.append(Recorded(Wish.REMEMBER, trial))
+
+    def withdraw_save(self, trial: Trial) -> bool:
+        """Whether a save of it was asked for; whoever asks sees to it."""
+        kept = [one for one in self._recorded if one.trial is not trial or one.wish is not Wish.SAVE]
+        is_wanted = len(kept) < len(self._recorded)
+        self._recorded = kept
+        return is_wanted
 
     def _set_trial_status(self, trial: Trial, status: str) -> None:
         """Ray lets schedulers do this; only putting a paused trial back in the queue means anything here."""

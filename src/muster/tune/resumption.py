@@ -53,6 +53,7 @@ class Resumption:
     def _forgotten(self, state: ExperimentState, checkpoints: CheckpointStore) -> list[CheckpointRef]:
         """Checkpoints that a crash kept from being deleted, or from being noted: no trial knows of them."""
         known = {ref.path for trial in state.roster.order for ref in trial.checkpoints}
+        known |= state.roster.borrowed
         found = []
         for trial in state.roster.order:
             if trial.relative_logdir is None or not os.path.isdir(str(trial.local_path)):

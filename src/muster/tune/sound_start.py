@@ -40,6 +40,10 @@ class SoundStart:
 
 def drop_unusable(trial: Trial, checkpoints: CheckpointStore) -> None:
     """Forget the checkpoints that are newer than the newest one whose files are all there."""
+    if trial.adopted is not None:
+        if checkpoints.newest_usable([trial.adopted]) is not None:
+            return
+        trial.adopted = None
     usable = checkpoints.newest_usable(trial.checkpoints)
     newest = -1 if usable is None else usable.index
     trial.checkpoints = tuple(each for each in trial.checkpoints if each.index <= newest)

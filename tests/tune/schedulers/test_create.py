@@ -26,5 +26,5 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones():
 
 
 def test_a_name_that_is_still_to_come_is_told_apart():
-    with pytest.raises(ValueError, match=r"'pbt' is not there yet; use one of: fifo"):
-        create_scheduler("pbt")
+    with pytest.raises(ValueError, match=r"'resource_changing' is not there yet; use one of: fifo"):
+        create_scheduler("resource_changing")

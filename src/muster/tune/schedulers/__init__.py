@@ -10,9 +10,27 @@ if TYPE_CHECKING:
     from muster.tune.schedulers.asha import ASHAScheduler, AsyncHyperBandScheduler
     from muster.tune.schedulers.create import create_scheduler
     from muster.tune.schedulers.fifo import FIFOScheduler
+    from muster.tune.schedulers.hb_bohb import HyperBandForBOHB
+    from muster.tune.schedulers.hyperband import HyperBandScheduler
+    from muster.tune.schedulers.median_stopping_rule import MedianStoppingRule
+    from muster.tune.schedulers.pb2 import PB2
+    from muster.tune.schedulers.pbt import PopulationBasedTraining
+    from muster.tune.schedulers.pbt_replay import PopulationBasedTrainingReplay
     from muster.tune.schedulers.trial_scheduler import TrialScheduler
 
-__all__ = ["ASHAScheduler", "AsyncHyperBandScheduler", "FIFOScheduler", "TrialScheduler", "create_scheduler"]
+__all__ = [
+    "PB2",
+    "ASHAScheduler",
+    "AsyncHyperBandScheduler",
+    "FIFOScheduler",
+    "HyperBandForBOHB",
+    "HyperBandScheduler",
+    "MedianStoppingRule",
+    "PopulationBasedTraining",
+    "PopulationBasedTrainingReplay",
+    "TrialScheduler",
+    "create_scheduler",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -20,6 +38,12 @@ __getattr__, __dir__ = lazy_names(
         "ASHAScheduler": ".asha",
         "AsyncHyperBandScheduler": ".asha",
         "FIFOScheduler": ".fifo",
+        "HyperBandForBOHB": ".hb_bohb",
+        "HyperBandScheduler": ".hyperband",
+        "MedianStoppingRule": ".median_stopping_rule",
+        "PB2": ".pb2",
+        "PopulationBasedTraining": ".pbt",
+        "PopulationBasedTrainingReplay": ".pbt_replay",
         "TrialScheduler": ".trial_scheduler",
         "create_scheduler": ".create",
     },

@@ -15,17 +15,15 @@ _SCHEDULERS = {
     "fifo": ("fifo", "FIFOScheduler"),
     "async_hyperband": ("asha", "AsyncHyperBandScheduler"),
     "asynchyperband": ("asha", "AsyncHyperBandScheduler"),
+    "median_stopping_rule": ("median_stopping_rule", "MedianStoppingRule"),
+    "medianstopping": ("median_stopping_rule", "MedianStoppingRule"),
+    "hyperband": ("hyperband", "HyperBandScheduler"),
+    "hb_bohb": ("hb_bohb", "HyperBandForBOHB"),
+    "pbt": ("pbt", "PopulationBasedTraining"),
+    "pbt_replay": ("pbt_replay", "PopulationBasedTrainingReplay"),
+    "pb2": ("pb2", "PB2"),
 }
-_COMING = (
-    "median_stopping_rule",
-    "medianstopping",
-    "hyperband",
-    "hb_bohb",
-    "pbt",
-    "pbt_replay",
-    "pb2",
-    "resource_changing",
-)
+_COMING = ("resource_changing",)
 
 
 def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:  # noqa: ANN401 - the scheduler's own

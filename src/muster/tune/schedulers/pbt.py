@@ -1,0 +1,377 @@
+"""PopulationBasedTraining: trials that do badly go on from the checkpoint of one that does well, changed.
+
+Jaderberg et al., "Population Based Training of Neural Networks". Nothing here waits: a trial that is to
+exploit another rests until the other's checkpoint is there, and is changed when it may run again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from muster.base.rng import Seed, Stream, global_generators_at
+from muster.trials.model import Trial
+from muster.trials.states import TrialState
+from muster.trials.view import ControllerView
+from muster.tune.plugin_state import Plain
+from muster.tune.schedulers import pbt_explore
+from muster.tune.schedulers.fifo import first_waiting
+from muster.tune.schedulers.metric_scheduler import MetricScheduler
+from muster.tune.schedulers.pbt_explore import Config
+from muster.tune.schedulers.pbt_log import LogRow, log_row
+from muster.tune.schedulers.pbt_members import Member, Population
+from muster.tune.schedulers.pbt_parameters import PbtParameters
+
+logger = logging.getLogger(__name__)
+
+Exploit = tuple[str, float, float]  # whom to copy; when it was last perturbed, how long it had trained
+
+
+class PopulationBasedTraining(MetricScheduler):
+    """Trains a population, and again and again replaces its worst members by changed copies of its best.
+
+    time_attr: what `perturbation_interval` and `burn_in_period` count; must grow with every result.
+    perturbation_interval: how long a trial trains between two looks at how it does.
+    burn_in_period: nothing is changed before.
+    hyperparam_mutations: what may change, and to what: a list of values in order (the new value is a
+        neighbour), a domain or a function without arguments (a number is multiplied by one of
+        `perturbation_factors`; one of `tune.choice` becomes a neighbour), or a dict of these.
+    quantile_fraction: the share of the best, who are copied, and of the worst, who copy them; 0: nobody.
+    resample_probability: of drawing a new value instead of changing the old one.
+    custom_explore_fn: is given the changed configuration and returns the one to use.
+    log_config: write `pbt_global.txt`, and `pbt_policy_<trial id>.txt` for PopulationBasedTrainingReplay.
+    require_attrs: a result without metric or time is an error; else it is passed over.
+    synch: all trials wait for each other before any is changed.
+    seed: of all draws; equal seeds draw equally. A user's function that draws from `random` or `numpy.random`
+        is part of that.
+
+    Example:
+        >>> PopulationBasedTraining(
+        ...     metric="score", mode="max", hyperparam_mutations={"lr": [0.1, 0.01]}
+        ... ).debug_string()
+        'PopulationBasedTraining: 0 checkpoints, 0 perturbs'
+    """
+
+    _state_kind = "pbt"
+    _supports_buffered_results = False
+
+    def __init__(  # noqa: PLR0913, PLR0917 - Ray's parameters, and a seed
+        self,
+        time_attr: str = "time_total_s",
+        metric: str | None = None,
+        mode: str | None = None,
+        perturbation_interval: float = 60.0,
+        burn_in_period: float = 0.0,
+        hyperparam_mutations: Mapping[str, Any] | None = None,
+        quantile_fraction: float = 0.25,
+        resample_probability: float = 0.25,
+        perturbation_factors: Sequence[float] = (1.2, 0.8),
+        custom_explore_fn: Callable[[Config], Config] | None = None,
+        log_config: bool = True,
+        require_attrs: bool = True,
+        synch: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(time_attr=time_attr, metric=metric, mode=mode)
+        asked = PbtParameters(
+            perturbation_interval,
+            burn_in_period,
+            dict(hyperparam_mutations or {}),
+            quantile_fraction,
+            resample_probability,
+            perturbation_factors,
+            custom_explore_fn,
+            log_config,
+            require_attrs,
+            synch,
+            seed,
+        )
+        self._set_up(asked.check(type(self).__name__))
+
+    def _set_up(self, asked: PbtParameters) -> None:
+        self._asked = asked
+        self._population = Population()
+        self._exploits: dict[str, Exploit] = {}  # decided, not done yet; by the trial that will change
+        self._next_sync = max(asked.perturbation_interval, asked.burn_in_period)
+        self._sync_time = 0.0  # of the last result that counted
+        self._longest = 0.0  # training of any trial, finished ones included
+        self._has_news = False  # somebody has trained since all were last looked at
+        self._draws = 0
+        self._num_checkpoints = 0
+        self._num_perturbations = 0
+        self._shown_from = (0, 0)
+        self._rows: list[LogRow] = []
+        self._has_warned = False
+
+    def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
+        super().on_trial_add(tune_controller, trial)
+        self._refuse_searchers(tune_controller)
+        mutations = self._asked.hyperparam_mutations
+        config, added = pbt_explore.filled(trial.config, mutations, self._stream())
+        if added:  # other objects, because what was suggested is on record
+            trial.config = config
+            missing = {"/".join(map(str, path)): value for path, value in added.items()}
+            trial.evaluated_params = {**trial.evaluated_params, **missing}
+        self._exploits.pop(trial.trial_id, None)
+        self._population.join(trial.trial_id, pbt_explore.original_tag(trial.experiment_tag))
+
+    def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
+        self._forget(trial)
+
+    def on_trial_complete(
+        self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
+    ) -> None:
+        self._forget(trial)
+
+    def on_trial_remove(self, tune_controller: ControllerView, trial: Trial) -> None:
+        self._forget(trial)
+
+    def _forget(self, trial: Trial) -> None:
+        """If all others wait for it, the next choice sees that they need not."""
+        self._population.leave(trial.trial_id)
+        self._exploits.pop(trial.trial_id, None)
+
+    def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
+        said = self._time_and_score(trial, result)
+        if said is None:
+            self._complain(trial, result)
+            return self.CONTINUE
+        time, score = said
+        self._exploits.pop(trial.trial_id, None)  # it has gone on meanwhile
+        member = self._population.members.get(trial.trial_id)
+        if member is None:
+            member = self._population.join(trial.trial_id, pbt_explore.original_tag(trial.experiment_tag))
+        if not self._is_time(member, time):
+            return self.CONTINUE
+        self._population.note(trial.trial_id, time, score)
+        self._longest = max(self._longest, time)
+        self._learn(trial, time, score)
+        if self._asked.synch:
+            self._sync_time, self._has_news = time, True
+            return self.PAUSE
+        return self._perturb(tune_controller, trial, member)
+
+    def _is_time(self, member: Member, time: float) -> bool:
+        asked = self._asked
+        if not math.isfinite(time) or time < asked.burn_in_period:
+            return False
+        if time - member.last_perturbation_time < asked.perturbation_interval:
+            return False
+        return not asked.synch or time >= self._next_sync
+
+    def _learn(self, trial: Trial, time: float, score: float) -> None:
+        """For PB2, which has a model."""
+
+    def _perturb(self, tune_controller: ControllerView, trial: Trial, member: Member) -> str:
+        """One trial, by itself: the best save, the worst stop to be changed."""
+        member.last_perturbation_time = member.last_train_time
+        place = self._population.place(trial.trial_id, self._asked.quantile_fraction)
+        others_wait = first_waiting(tune_controller) is not None
+        member.is_top = place > 0
+        if place > 0:
+            self._num_checkpoints += 1
+            if not others_wait:  # pausing saves by itself
+                tune_controller._schedule_trial_save(trial)
+        elif place < 0:
+            donor = self._plan_exploit(tune_controller, trial)
+            if donor is not None and donor.checkpoint is not None:
+                tune_controller.pause_trial(trial, should_checkpoint=False)
+                return self.NOOP
+            if donor is not None:
+                return self.PAUSE  # the other may never save: then this one must be able to go on
+        return self.PAUSE if others_wait else self.CONTINUE
+
+    def _plan_exploit(self, tune_controller: ControllerView, trial: Trial) -> Trial | None:
+        """Draw whom to copy; None, and nothing is planned, when there is nothing to copy."""
+        stream = self._stream()
+        name = self._population.one_of_the_best(self._asked.quantile_fraction, stream.randrange)
+        donor, member = tune_controller.get_trial(name), self._population.members[name]
+        if donor is None or not member.is_top or (donor.checkpoint is None and not _is_saving(donor)):
+            logger.info("%s: %s has no checkpoint yet, so %s goes on as it is", self._name, donor, trial)
+            return None
+        self._exploits[trial.trial_id] = (name, member.last_perturbation_time, member.last_train_time)
+        return donor
+
+    def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
+        """The one that is most behind. What was decided is carried out first on trials that rest."""
+        if self._asked.synch and self._all_wait():
+            self._perturb_all(tune_controller)
+        for name in list(self._exploits):
+            target = tune_controller.get_trial(name)
+            if target is not None and _has_no_process(target):
+                self._exploit_when_saved(tune_controller, target)
+        below = self._next_sync if self._asked.synch else math.inf
+        found = self._population.most_behind(lambda name: self._may_run(tune_controller, name), below)
+        return None if found is None else tune_controller.get_trial(found)
+
+    def _may_run(self, tune_controller: ControllerView, name: str) -> bool:
+        trial = tune_controller.get_trial(name)
+        return trial is not None and name not in self._exploits and _has_no_process(trial)
+
+    def _all_wait(self) -> bool:
+        is_settled = not self._exploits and len(self._population) > 0
+        return is_settled and self._population.least_time() >= self._next_sync
+
+    def _perturb_all(self, tune_controller: ControllerView) -> None:
+        population, interval = self._population, self._asked.perturbation_interval
+        if self._has_news:
+            self._has_news = False
+            worst, best = population.quantiles(self._asked.quantile_fraction)
+            for member in population.members.values():
+                member.last_perturbation_time, member.is_top = self._sync_time, False
+            for name in best:
+                population.members[name].is_top = True
+            self._num_checkpoints += len(best)
+            for name in worst:
+                self._plan_exploit(tune_controller, _known(tune_controller, name))
+            self._next_sync = max(self._next_sync + interval, self._longest)
+        times = {name: member.last_train_time for name, member in population.members.items()}
+        times.update({name: exploit[2] for name, exploit in self._exploits.items()})
+        if min(times.values()) >= self._next_sync:  # else nobody would be let run
+            self._next_sync = max(times.values()) + interval
+        _remember(tune_controller, _known(tune_controller, next(iter(times))))
+
+    def _exploit_when_saved(self, tune_controller: ControllerView, target: Trial) -> None:
+        name, perturbed_at, trained = self._exploits[target.trial_id]
+        donor = tune_controller.get_trial(name)
+        if donor is not None and _is_saving(donor) and not donor.is_finished():
+            return  # the checkpoint will be there in a moment
+        del self._exploits[target.trial_id]
+        if donor is None or donor.checkpoint is None:
+            logger.warning(
+                "%s: %s was to go on from a checkpoint of %s, which made none; it goes on from its own. "
+                "The trainable must save: report(..., checkpoint=...), or save_checkpoint()",
+                *(self._name, target, donor or name),
+            )
+            _remember(tune_controller, target)
+            return
+        member = self._population.members[target.trial_id]
+        member.last_perturbation_time = perturbed_at
+        self._population.set_time(target.trial_id, trained)
+        self._exploit(tune_controller, target, donor)
+
+    def _exploit(self, tune_controller: ControllerView, target: Trial, donor: Trial) -> None:
+        """Only trials without a process are changed: nothing of the old one can come after it."""
+        checkpoint = donor.checkpoint
+        if checkpoint is None:
+            return
+        new = self._new_config(target, donor)
+        if self._asked.log_config:
+            self._rows.append(log_row(self._num_perturbations, target, donor, new))
+        tag = self._population.members[target.trial_id].tag
+        target.experiment_tag = pbt_explore.perturbed_tag(tag, new, self._asked.hyperparam_mutations)
+        target.config = new
+        self._num_perturbations += 1
+        tune_controller.adopt_checkpoint(target, checkpoint)
+
+    def _new_config(self, target: Trial, donor: Trial) -> Config:
+        stream = self._stream()
+        new, done = pbt_explore.explored(
+            donor.config, self._asked.hyperparam_mutations, self._asked.chances, stream
+        )
+        logger.info("%s: %s goes on from %s, changed: %s", self._name, target, donor, done)
+        return self._user_explored(new, stream)
+
+    def _user_explored(self, config: Config, stream: Stream) -> Config:
+        with global_generators_at(stream.getrandbits(32)):
+            return pbt_explore.explored_freely(config, self._asked.custom_explore_fn)
+
+    def debug_string(self) -> str:
+        checkpoints = self._num_checkpoints - self._shown_from[0]
+        perturbations = self._num_perturbations - self._shown_from[1]
+        return f"{self._name}: {checkpoints} checkpoints, {perturbations} perturbs"
+
+    def last_scores(self, trials: list[Trial]) -> list[float]:
+        """Of these trials, those that are unfinished and have one; larger is better."""
+        members = (self._population.members.get(trial.trial_id) for trial in trials)
+        return [member.score for member in members if member is not None and member.score is not None]
+
+    def reset_stats(self) -> None:
+        """What `debug_string` counts begins at 0 again."""
+        self._shown_from = (self._num_checkpoints, self._num_perturbations)
+
+    def take_log_rows(self) -> list[LogRow]:
+        """What was changed since the last call, for whoever writes it down."""
+        rows, self._rows = self._rows, []
+        return rows
+
+    @property
+    def _name(self) -> str:
+        return "PopulationBasedTraining"
+
+    def _stream(self) -> Stream:
+        # One stream per occasion: the place in the sequence is a number, and saved as one.
+        self._draws += 1
+        return Seed(self._asked.seed or 0).derive(f"scheduler.pbt/{self._draws}")
+
+    def _refuse_searchers(self, tune_controller: ControllerView) -> None:
+        from muster.tune.search.search_generator import SearchGenerator
+
+        if isinstance(tune_controller.search_alg, SearchGenerator):
+            raise ValueError(
+                f"{type(self).__name__} changes configurations itself and cannot be used with a search "
+                "algorithm that expects the ones it suggested: leave out TuneConfig(search_alg=...)"
+            )
+
+    def _complain(self, trial: Trial, result: dict[str, Any]) -> None:
+        missing = [key for key in (self._time_attr, self._metric) if key not in result]
+        what = (
+            f"{type(self).__name__}: trial {trial.trial_id} reported no {' and no '.join(map(repr, missing))}"
+        )
+        if self._asked.require_attrs:
+            raise RuntimeError(
+                f"{what}, it reported: {', '.join(sorted(map(str, result)))}. Report it with every result, "
+                "or pass require_attrs=False to pass over results without it"
+            )
+        if not self._has_warned:
+            logger.warning("%s; such results are passed over, and this is said once", what)
+            self._has_warned = True
+
+    def _to_plain(self) -> Plain:
+        return {
+            "metric": self._metric,
+            "mode": self._mode,
+            "population": self._population.to_plain(),
+            "exploits": self._exploits,
+            "sync": [self._next_sync, self._sync_time, self._longest, self._has_news],
+            "draws": self._draws,
+            "counts": [self._num_checkpoints, self._num_perturbations],
+            "rows": [list(row) for row in self._rows],
+        }
+
+    def _from_plain(self, state: Plain) -> None:
+        self._metric, self._mode = state["metric"], state["mode"]
+        self._population = Population.from_plain(state["population"])
+        self._exploits = {name: (one[0], one[1], one[2]) for name, one in state["exploits"].items()}
+        self._next_sync, self._sync_time, self._longest, self._has_news = state["sync"]
+        self._draws = state["draws"]
+        self._num_checkpoints, self._num_perturbations = state["counts"]
+        self._rows = [LogRow(*row) for row in state["rows"]]
+
+
+def _has_no_process(trial: Trial) -> bool:
+    return trial.state in (TrialState.PENDING, TrialState.PAUSED)
+
+
+def _is_saving(trial: Trial) -> bool:
+    return trial.state is TrialState.SAVING
+
+
+def _known(tune_controller: ControllerView, name: str) -> Trial:
+    trial = tune_controller.get_trial(name)
+    assert trial is not None  # a member was added, and nobody else removes trials
+    return trial
+
+
+def _remember(tune_controller: ControllerView, trial: Trial) -> None:
+    tune_controller.remember_choice(trial)
+
+
+def __getattr__(name: str) -> object:  # Ray defines it here, and users import it from here
+    if name == "PopulationBasedTrainingReplay":
+        from muster.tune.schedulers.pbt_replay import PopulationBasedTrainingReplay
+
+        return PopulationBasedTrainingReplay
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,140 @@
+"""The population of PBT: who is among the best and the worst, and who is most behind. O(log n) each; pure."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+_MOST_OUTDATED = 64  # entries
+Entry = tuple[float, int, str]  # score or time, place in the order of joining, trial id
+
+
+@dataclass(slots=True)
+class Member:
+    """One trial that is not finished. Times are those of `time_attr`."""
+
+    number: int
+    tag: str  # before any perturbation
+    score: float | None = None  # larger is better; None: not known, or NaN
+    last_train_time: float = 0.0
+    last_perturbation_time: float = 0.0
+    is_top: bool = False  # at its last perturbation; so it was asked to save
+
+
+class Population:
+    """Members by trial id, in the order in which they joined."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self.joined = 0
+        self._ranked: list[Entry] = []  # those with a score, worst first
+        self._by_time: list[Entry] = []  # a heap with one true entry per member; others are outdated
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def join(self, trial_id: str, tag: str) -> Member:
+        """A new member, or one that begins anew."""
+        self.leave(trial_id)
+        member = self.members[trial_id] = Member(self.joined, tag)
+        self.joined += 1
+        heappush(self._by_time, (0.0, member.number, trial_id))
+        return member
+
+    def leave(self, trial_id: str) -> None:
+        member = self.members.pop(trial_id, None)
+        if member is not None:
+            self._unrank(trial_id, member)
+
+    def note(self, trial_id: str, time: float, score: float) -> None:
+        member = self.members[trial_id]
+        self._unrank(trial_id, member)
+        member.score = None if math.isnan(score) else score
+        if member.score is not None:
+            insort(self._ranked, (member.score, member.number, trial_id))
+        self.set_time(trial_id, time)
+
+    def set_time(self, trial_id: str, time: float) -> None:
+        member = self.members[trial_id]
+        if time != member.last_train_time:
+            member.last_train_time = time
+            heappush(self._by_time, (time, member.number, trial_id))
+            if len(self._by_time) > _MOST_OUTDATED + 2 * len(self.members):
+                self._by_time = list({entry for entry in self._by_time if self._is_true(entry)})
+                heapify(self._by_time)
+
+    def quantiles(self, fraction: float) -> tuple[list[str], list[str]]:
+        """The worst and the best, worst first: equally many, nobody in both."""
+        count = self._quantile_size(fraction)
+        names = [trial_id for _, _, trial_id in self._ranked]
+        return names[:count], names[len(names) - count :]
+
+    def place(self, trial_id: str, fraction: float) -> int:
+        """-1 among the worst, 1 among the best, 0 neither."""
+        member, count = self.members[trial_id], self._quantile_size(fraction)
+        if member.score is None:
+            return 0
+        position = bisect_left(self._ranked, (member.score, member.number, trial_id))
+        if position < count:
+            return -1
+        return 1 if position >= len(self._ranked) - count else 0
+
+    def one_of_the_best(self, fraction: float, draw: Callable[[int], int]) -> str:
+        """`draw(n)` is a number below n."""
+        count = self._quantile_size(fraction)
+        return self._ranked[len(self._ranked) - count + draw(count)][2]
+
+    def _quantile_size(self, fraction: float) -> int:
+        total = len(self._ranked)
+        return min(math.ceil(total * fraction), total // 2)
+
+    def least_time(self) -> float:
+        """Of the member that is most behind; infinite without members."""
+        while self._by_time and not self._is_true(self._by_time[0]):
+            heappop(self._by_time)
+        return self._by_time[0][0] if self._by_time else math.inf
+
+    def most_behind(self, may_run: Callable[[str], bool], below: float) -> str | None:
+        """The trial that may run and has trained least, and less than `below`; of equals the first to join.
+
+        Looks past those who may not: they run already, so there are few of them.
+        """
+        aside, found = [], None
+        while self.least_time() < below:
+            entry = self._by_time[0]
+            if may_run(entry[2]):
+                found = entry[2]
+                break
+            aside.append(heappop(self._by_time))
+        for entry in aside:
+            heappush(self._by_time, entry)
+        return found
+
+    def _is_true(self, entry: Entry) -> bool:
+        member = self.members.get(entry[2])
+        return member is not None and (member.last_train_time, member.number) == entry[:2]
+
+    def _unrank(self, trial_id: str, member: Member) -> None:
+        if member.score is not None:
+            del self._ranked[bisect_left(self._ranked, (member.score, member.number, trial_id))]
+
+    def to_plain(self) -> dict[str, Any]:
+        members = {trial_id: asdict(member) for trial_id, member in self.members.items()}
+        return {"members": members, "joined": self.joined}
+
+    @classmethod
+    def from_plain(cls, saved: dict[str, Any]) -> Population:
+        population = cls()
+        population.joined = saved["joined"]
+        for trial_id, content in saved["members"].items():
+            member = population.members[trial_id] = Member(**content)
+            population._by_time.append((member.last_train_time, member.number, trial_id))
+            if member.score is not None:
+                population._ranked.append((member.score, member.number, trial_id))
+        heapify(population._by_time)
+        population._ranked.sort()
+        return population

@@ -1,0 +1,159 @@
+"""PopulationBasedTrainingReplay: one trial, trained with the schedule of values that PBT found."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from muster.trials.model import TRAINING_ITERATION, Trial
+from muster.trials.states import TrialState
+from muster.trials.view import ControllerView
+from muster.tune.plugin_state import Plain
+from muster.tune.schedulers.fifo import FIFOScheduler
+from muster.tune.search.names import format_vars
+
+logger = logging.getLogger(__name__)
+
+_ROW_LENGTH = 6
+
+
+class Change(NamedTuple):
+    """From this iteration on, with this configuration."""
+
+    step: int
+    config: dict[str, Any]
+
+
+class PopulationBasedTrainingReplay(FIFOScheduler):
+    """Repeats the history of one trial of a finished PBT run.
+
+    policy_file: `pbt_policy_<trial id>.txt` in that run's directory. The trial that is given gets the first
+        configuration of the history (its own is used when the trial was never changed).
+    """
+
+    _state_kind = "pbt_replay"
+    _supports_buffered_results = False
+
+    def __init__(self, policy_file: str) -> None:
+        self._policy_file = os.path.expanduser(str(policy_file))
+        self._first, self._changes = _history(self._policy_file)
+        self._step = 0
+        self._position = 0  # in the changes
+        self._trial_id: str | None = None
+        self._is_due = False  # the trial is paused to be changed
+
+    @property
+    def config(self) -> dict[str, Any] | None:
+        """The one the trial starts with; None: its own."""
+        return self._first
+
+    def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
+        if self._trial_id not in (None, trial.trial_id):
+            raise ValueError(
+                "PopulationBasedTrainingReplay repeats the history of one trial, the experiment has more: "
+                "leave num_samples at 1 and grids out of the space"
+            )
+        if self._first is None and not trial.config:
+            raise ValueError(
+                f"PopulationBasedTrainingReplay: {self._policy_file} changes nothing and the trial has no "
+                "configuration: pass one as param_space"
+            )
+        is_first = self._trial_id is None
+        self._trial_id, self._is_due = trial.trial_id, False
+        if is_first and self._first is not None:
+            if trial.config and trial.config != self._first:
+                logger.warning(
+                    "PopulationBasedTrainingReplay: the trial's configuration %s is replaced by %s",
+                    *(trial.config, self._first),
+                )
+            trial.config = dict(self._first)
+
+    def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
+        """It is paused, with a checkpoint, and changed when it is started again."""
+        self._step = result.get(TRAINING_ITERATION, self._step)
+        if TRAINING_ITERATION not in result or self._position == len(self._changes):
+            return self.CONTINUE
+        if result[TRAINING_ITERATION] < self._changes[self._position].step:
+            return self.CONTINUE
+        self._is_due = True
+        return self.PAUSE
+
+    def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
+        trial = super().choose_trial_to_run(tune_controller)
+        if trial is not None and self._is_due and trial.state in (TrialState.PENDING, TrialState.PAUSED):
+            self._change(trial)
+            tune_controller.remember_choice(trial)
+        return trial
+
+    def _change(self, trial: Trial) -> None:
+        new = self._changes[self._position].config
+        shown = {(key,): value for key, value in new.items()}
+        trial.experiment_tag = f"replay_{self._name_of_file}@perturbed[{format_vars(shown)}]"
+        trial.config = dict(new)
+        self._position += 1
+        self._is_due = False
+        logger.info("PopulationBasedTrainingReplay: %s goes on with %s", trial, new)
+
+    def debug_string(self) -> str:
+        return f"PopulationBasedTraining replay: Step {self._step}, perturb {self._position}"
+
+    @property
+    def _name_of_file(self) -> str:
+        return os.path.basename(self._policy_file)
+
+    def _to_plain(self) -> Plain:
+        return {
+            "metric": self._metric,
+            "step": self._step,
+            "position": self._position,
+            "trial": self._trial_id,
+            "is_due": self._is_due,
+        }
+
+    def _from_plain(self, state: Plain) -> None:
+        self._metric, self._step, self._position = state["metric"], state["step"], state["position"]
+        self._trial_id, self._is_due = state["trial"], state["is_due"]
+
+
+def _history(policy_file: str) -> tuple[dict[str, Any] | None, list[Change]]:
+    """The first configuration and the changes: the rows, from the last backwards, that belong together."""
+    rows = _rows(policy_file)
+    if not rows:
+        return None, []
+    chain, wanted = [], rows[-1][1]
+    chain.append(rows[-1])
+    for row in reversed(rows[:-1]):
+        if row[0] != wanted:
+            break
+        chain.append(row)
+        wanted = row[1]
+    chain.reverse()
+    return chain[0][4], [Change(row[3], row[5]) for row in chain]
+
+
+def _rows(policy_file: str) -> list[list[Any]]:
+    where = f"PopulationBasedTrainingReplay: {policy_file}"
+    how = "give the pbt_policy_<trial id>.txt of a PBT run with log_config=True"
+    try:
+        lines = Path(policy_file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{where} cannot be read ({error}): {how}") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{where}, line {number} is no JSON ({error}): {how}") from error
+        if not _is_row(row):
+            raise ValueError(f"{where}, line {number} is no list of {_ROW_LENGTH} policy fields: {how}")
+        rows.append(row)
+    return rows
+
+
+def _is_row(row: Any) -> bool:  # noqa: ANN401 - whatever a file holds
+    if not isinstance(row, list) or len(row) != _ROW_LENGTH:
+        return False
+    return isinstance(row[4], dict) and isinstance(row[5], dict) and isinstance(row[3], (int, float))
