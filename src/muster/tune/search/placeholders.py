@@ -35,19 +35,17 @@ class SetAside:
         self._objects[(kind, digest[:length])] = value
         return (kind, digest[:length])
 
-    def object_of(self, placeholder: Placeholder) -> Any:  # noqa: ANN401
-        return self._objects[placeholder]
-
     def resolve(self, config: dict[str, Any]) -> dict[str, Any]:
         """A config with objects in place; then functions, which see each other's values."""
         if not self._objects:
             return config
         functions: dict[Path, Function] = {}
-        with_objects = self._put_back(config, (), functions)
+        with_objects = self.put_back(config, (), functions)
         resolved = resolve_functions(with_objects, functions) if functions else with_objects
         return dict(resolved)
 
-    def _put_back(self, node: Any, path: Path, functions: dict[Path, Function]) -> Any:  # noqa: ANN401
+    def put_back(self, node: Any, path: Path, functions: dict[Path, Function]) -> Any:  # noqa: ANN401
+        """`node`, which stands at `path`, with its objects; its functions are added to `functions`."""
         if is_placeholder(node):
             if node not in self._objects:
                 return node  # a user's own tuple that looks like one
@@ -57,7 +55,7 @@ class SetAside:
             return self._objects[node]
         if not is_container(node):
             return node
-        return rebuilt(node, {k: self._put_back(v, (*path, k), functions) for k, v in children(node)})
+        return rebuilt(node, {k: self.put_back(v, (*path, k), functions) for k, v in children(node)})
 
 
 def is_placeholder(node: Any) -> bool:  # noqa: ANN401

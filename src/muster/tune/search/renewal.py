@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from muster.tune.search.domains import Domain, Function
-from muster.tune.search.paths import Path, children, copied, filled, flat_name, is_container
-from muster.tune.search.placeholders import FUNCTION, SetAside, inject_placeholders, is_placeholder
+from muster.tune.search.paths import Path, at, children, filled, flat_name, flattened, is_container
+from muster.tune.search.placeholders import SetAside, inject_placeholders, is_placeholder
 from muster.tune.search.sample_functions import resolve_functions
 
 T = TypeVar("T")
@@ -36,17 +36,30 @@ def _renewed(
     objects: dict[Path, Any] = {}
     functions: dict[Path, Function] = {}
     for path, node in _open_places(spec, ()):
-        if is_placeholder(node) and node[0] == FUNCTION:
-            functions[path] = aside.object_of(node)
-        else:
-            found = node if is_placeholder(node) else params.get(flat_name(path))
-            if _holds_placeholder(found):
-                if isinstance(node, dict):
-                    any(option == found for option in node["grid_search"])  # a grid sets aside what is read
-                objects[path] = aside.resolve({"": found})[""]
-    renewed: dict[str, Any] = filled(config, objects)
-    again = {path: each for path, each in functions.items() if not _is_plain(renewed, path)}
-    return dict(resolve_functions(renewed, again)) if again else copied(renewed)
+        if not _has(config, path):
+            continue  # a searcher of the user's own left it out
+        drawn = {path: node} if is_placeholder(node) else _drawn(config, params, path)
+        if drawn and isinstance(node, dict):
+            list(node["grid_search"])  # a grid sets aside what is read
+        for place, value in drawn.items():
+            found = aside.put_back(value, place, functions)
+            if not _holds_placeholder(found):  # else the space has something else there now
+                objects[place] = found
+    kept = {path: at(config, path) for path in functions if _is_plain(config, path)}
+    renewed: dict[str, Any] = filled(filled(config, objects), kept)
+    again = {path: each for path, each in functions.items() if path not in kept}
+    return dict(resolve_functions(renewed, again)) if again else renewed
+
+
+def _drawn(config: Any, params: Mapping[str, Any], path: Path) -> dict[Path, Any]:  # noqa: ANN401
+    """What was drawn at `path`, as placeholders; some searchers tell the parts of a dict one by one."""
+    own = params.get(flat_name(path))
+    if own is not None:
+        return {path: own} if _holds_placeholder(own) else {}
+    inside = at(config, path)
+    below = [(*path, *rest) for rest in flattened(inside)] if isinstance(inside, dict) else []
+    parts = {place: params.get(flat_name(place)) for place in below}
+    return {place: value for place, value in parts.items() if _holds_placeholder(value)}
 
 
 def _open_places(node: Any, path: Path) -> list[tuple[Path, Any]]:  # noqa: ANN401
@@ -65,11 +78,14 @@ def _holds_placeholder(node: Any) -> bool:  # noqa: ANN401
     return is_container(node) and any(_holds_placeholder(child) for _, child in children(node))
 
 
+def _has(config: Any, path: Path) -> bool:  # noqa: ANN401
+    try:
+        at(config, path)
+    except (KeyError, IndexError, TypeError):
+        return False
+    return True
+
+
 def _is_plain(config: Any, path: Path) -> bool:  # noqa: ANN401
-    """A value that nothing has to be made anew for; so is one that is not there."""
-    for key in path:
-        try:
-            config = config[key]
-        except (KeyError, IndexError, TypeError):
-            return True
-    return isinstance(config, _PLAIN)
+    """A value that need not be made anew."""
+    return isinstance(at(config, path), _PLAIN)
