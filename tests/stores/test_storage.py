@@ -242,6 +242,38 @@ def test_the_store_goes_last_as_a_whole_file_and_not_ahead_of_its_checkpoints(mi
         assert copied.load() == expected
 
 
+def test_no_store_goes_without_the_rows_that_left_it(mirror, remote, here, clock):
+    """A file may have grown since it was copied, or after its trial was told of for the last time."""
+    with SqliteTrialStore(here) as store:
+        store.append([created()])
+        assert mirror.step() is True
+        clock.advance(9.0)
+        written(here, trial__result=b"grown")
+        mirror.changed("trial")
+        mirror.step()
+        clock.advance(2.0)
+        written(here, trial__result=b"grown again", other__result=b"new")
+        store.append([started()])
+        mirror.changed(STORE_NAME)
+        assert mirror.step() is True
+        assert remote.cat_file("/exp/trial/result") == b"grown again"
+        assert remote.cat_file("/exp/other/result") == b"new"
+        assert remote.calls[-1] == f"/exp/{STORE_NAME}"
+
+
+def test_a_store_waits_for_rows_that_cannot_be_copied(mirror, remote, here, clock):
+    written(here, **{"trial__result.json": b"row"})
+    remote.broken.add("result.json")
+    with SqliteTrialStore(here) as store:
+        store.append([created()])
+        mirror.step()
+        assert STORE_NAME not in remote.files()
+        remote.broken.clear()
+        clock.advance(5.0)
+        assert mirror.step() is True
+    assert STORE_NAME in remote.files()
+
+
 def test_a_flush_copies_the_store_even_when_a_checkpoint_fails(mirror, remote, here):
     with SqliteTrialStore(here) as store:
         store.append([created()])

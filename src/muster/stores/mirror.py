@@ -1,7 +1,8 @@
 """Mirror: what of a local directory has changed since it was last copied to its storage, and the copying.
 
 One thread calls `step`; any thread may say what changed. `uploads.Uploader` is the thread. Files go first and
-the experiment's store last, as a copy taken before them: what it refers to is there when it arrives.
+the experiment's store last, as a copy taken before them: what it refers to is there when it arrives. Results
+leave the store once they are in their files: so all files that grew go before it, told of or not.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from muster.stores.storage import Storage, local_sizes
 from muster.stores.trial_reading import STORE_NAME, open_trials
 
 SKIPPED = (f"{STORE_NAME}*", "*.partial", "*.deleted")  # the store goes as a copy; the others are half done
+NEEDED = ("checkpoint_", "result.json")  # the store is of little use without them
+LOOKING_SHARE = 20.0  # of the time between two stores, looking through all files takes a twentieth at most
 Print = tuple[int, int]  # size and time of change: enough for files that are written once or appended to
 
 
@@ -62,6 +65,7 @@ class Mirror:
         self._copied: dict[str, tuple[Print, float]] = {}  # file -> what was copied, and when
         self._due: dict[str, float] = {}  # files that wait for their time
         self._trouble: dict[str, _Trouble] = {}
+        self._store_s = self._pace.store_s
         self._problems: deque[str] = deque(maxlen=100)
         self.copied_files = 0
 
@@ -107,7 +111,7 @@ class Mirror:
         with self._lock:
             discarded = list(self._discarded)  # the store's copy is taken after these were said
         with self._store_copy(everything) as store:
-            for name in self._files(self._take(everything), everything):
+            for name in self._files(everything, with_store=store is not None):
                 self._copy(name, self.source / name, self._print(name))
             if store is not None:
                 self._copy_store(*store, everything)
@@ -122,16 +126,21 @@ class Mirror:
             self._changed.clear()
         return names
 
-    def _files(self, names: list[str], everything: bool) -> list[str]:
+    def _files(self, everything: bool, *, with_store: bool) -> list[str]:
         """Those to copy now, sorted; the others get a time."""
+        began = self.clock.monotonic()
         found = set(self._due) | set(self._trouble)
-        for name in names:
+        for name in self._take(everything or with_store):
             place = self.source / name
             inside = local_sizes(place) if place.is_dir() else {"": 0}
             found.update("/".join(part for part in (name, file) if part) for file in inside)
         found.discard(STORE_NAME)
         wanted = [file for file in sorted(found) if not _is_skipped(file) and self._wanted(file)]
-        return [file for file in wanted if self._is_due(file, self._pace.again_s, everything)]
+        again_s = 0.0 if with_store else self._pace.again_s
+        due = [file for file in wanted if self._is_due(file, again_s, everything)]
+        if with_store:  # all files were looked at
+            self._store_s = max(self._pace.store_s, LOOKING_SHARE * (self.clock.monotonic() - began))
+        return due
 
     def _is_due(self, name: str, again_s: float, everything: bool) -> bool:
         now, print_ = self.clock.monotonic(), self._print(name)
@@ -166,7 +175,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def _store_copy(self, everything: bool) -> Iterator[tuple[Path, Print | None] | None]:
-        if not self._is_due(STORE_NAME, self._pace.store_s, everything):
+        if not self._is_due(STORE_NAME, self._store_s, everything):
             yield None
             return
         with tempfile.TemporaryDirectory(prefix="muster-") as folder:
@@ -181,8 +190,8 @@ class Mirror:
             yield copy, print_
 
     def _copy_store(self, copy: Path, print_: Print | None, everything: bool) -> None:
-        # A store that tells of checkpoints which are not there yet would be worse than an older one.
-        if not everything and any("checkpoint_" in name for name in self._trouble):
+        # A store whose checkpoints and results are not there yet would be worse than an older one.
+        if not everything and any(part in name for name in self._trouble for part in NEEDED):
             self._due[STORE_NAME] = self.clock.monotonic() + self._pace.again_s
         else:
             self._copy(STORE_NAME, copy, print_)
