@@ -93,7 +93,7 @@ def test_c247_a_storage_that_hangs_costs_no_more_than_the_timeout(
 
 def test_c247_what_fails_is_told_by_its_name_with_the_reason(tmp_path, moody, caplog):
     Moody.broken.add("weights")
-    grid = tuner(tmp_path, moody, sync_timeout=0.5).fit()
+    grid = tuner(tmp_path, moody, sync_timeout=3).fit()
     assert grid.num_errors == 0
     (told,) = errors(caplog)
     assert "2 files" in told
