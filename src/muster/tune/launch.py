@@ -123,6 +123,7 @@ class _Launch:
         named = {**asked.overrides, "trainable_name": asked.trainable_name}  # it may be registered by another
         self._template = template_of(asked.trainable, asked.param_space, asked.tune, asked.run, named)
         self._search, ahead = search_of(asked.tune, self._template)
+        self._scheduler = scheduler_of(asked.tune)
         self._settings = settings_of(asked.tune, asked.run, str(asked.place.directory), ahead, environment())
         self._reporter = reporter_for(asked.run, clock=self._clock, environment=environment())
         stack.callback(self._reporter.abort)
@@ -196,6 +197,11 @@ class _Launch:
         if self._uploads is not None:
             chosen.append(self._uploads)
             sources.append(self._uploads)
+        if hasattr(self._scheduler, "take_log_rows"):
+            from muster.tune.schedulers.pbt_log import PolicyLog
+
+            directory, is_new = str(self._asked.place.directory), self._asked.resume is None
+            chosen.append(PolicyLog(self._scheduler, directory, is_new=is_new))
         chosen.append(Upkeep(sources, self._reporter, self._clock))
         return CallbackList(chosen, writer=self._writer, experiment_dir=str(self._asked.place.directory))
 
@@ -203,7 +209,7 @@ class _Launch:
         asked = self._asked
         plugins = Plugins(
             search=self._search,
-            scheduler=scheduler_of(asked.tune),
+            scheduler=self._scheduler,
             stopper=stopper_of(asked.tune, asked.run),
             hooks=self._hooks,
         )

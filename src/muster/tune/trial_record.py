@@ -150,7 +150,7 @@ def _of_summary(summary: TrialSummary, path: str, filesystem: Any) -> TrialRecor
         path=path,
         name=summary.trial_name,
         experiment_tag=summary.experiment_tag,
-        config=dict(summary.config),
+        config=dict(summary.result.get("config") or summary.config),  # a scheduler may have changed it
         evaluated_params=dict(summary.evaluated_params),
         last_result=_completed(dict(summary.result) or {"trial_id": summary.trial_id}, summary),
         newest=summary.checkpoint,

@@ -275,8 +275,11 @@ class PopulationBasedTraining(MetricScheduler):
         return self._user_explored(new, stream)
 
     def _user_explored(self, config: Config, stream: Stream) -> Config:
+        explore = self._asked.custom_explore_fn
+        if explore is None:
+            return config
         with global_generators_at(stream.getrandbits(32)):
-            return pbt_explore.explored_freely(config, self._asked.custom_explore_fn)
+            return pbt_explore.explored_freely(config, explore)
 
     def debug_string(self) -> str:
         checkpoints = self._num_checkpoints - self._shown_from[0]

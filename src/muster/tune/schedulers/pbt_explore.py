@@ -120,10 +120,8 @@ def _of_type(old: Any, new: Any) -> Any:  # noqa: ANN401 - numbers of any kind
     return new
 
 
-def explored_freely(config: Config, explore: Callable[[Config], Any] | None) -> Config:
+def explored_freely(config: Config, explore: Callable[[Config], Any]) -> Config:
     """What the user's own function makes of it; ValueError when it forgets to return it."""
-    if explore is None:
-        return config
     new = explore(config)
     if not isinstance(new, dict):
         name = getattr(explore, "__name__", repr(explore))
