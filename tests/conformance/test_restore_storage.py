@@ -317,3 +317,21 @@ def test_c243_a_restored_trial_stands_at_the_metrics_of_its_checkpoint(tmp_path)
     last, at_checkpoint = json.loads(notes.read_text())
     assert (last, last["step"]) == (at_checkpoint, 2)
     assert [row["step"] for row in grid[0].metrics_history] == [1, 2, 3, 4]
+
+
+def test_c243_a_trial_that_ends_without_a_word_after_a_restore_ended_at_its_checkpoint(tmp_path):
+    def train(config):
+        if tune.get_checkpoint() is not None:
+            return
+        for step in (1, 2, 3):
+            with tempfile.TemporaryDirectory() as directory:
+                kept = tune.Checkpoint.from_directory(directory) if step == 2 else None
+                tune.report({"step": step}, checkpoint=kept)
+        raise RuntimeError("broken")
+
+    Tuner(train, run_config=quiet(tmp_path)).fit()
+    grid = Tuner.restore(tmp_path / "exp", train, resume_errored=True).fit()
+    later = Tuner.restore(tmp_path / "exp", train).get_results()
+    for found in (grid, later):
+        assert (found[0].metrics["step"], found.num_errors) == (2, 0)
+        assert [row["step"] for row in found[0].metrics_history] == [1, 2]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from muster.errors import LedgerCorrupt, LedgerLocked, StoreError
 from muster.stores import trial_values
@@ -247,6 +248,21 @@ def test_a_trial_that_is_tried_again_is_pending_then_running(tmp_path, snapshots
             seen.append((trial.status, trial.ended_at, trial.failures))
     ran = [("PENDING", None, 0), *[("RUNNING", None, 0)] * 4]
     assert seen == [*ran, ("ERROR", START + 90, 1), ("PENDING", None, 1), ("RUNNING", None, 1)]
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_a_trial_that_began_again_stands_at_its_checkpoint_until_it_reports(tmp_path, snapshots):
+    at_two = reported("a", 2, CheckpointRef(path=f"{tmp_path}/train_a_dir/checkpoint_000000", index=0))
+    facts = [created("a"), started("a"), reported("a"), at_two, reported("a", 3), failed("a")]
+    seen = []
+    with opened(tmp_path) as store:
+        for fact in [*facts, started("a", START + 93), replace(reported("a", 7), at=START + 94)]:
+            store.append([fact])
+            if snapshots:
+                store.snapshot(b"", {})
+            (trial,) = store.reader.trials()
+            seen.append(trial.result.get("training_iteration"))
+    assert seen == [None, None, 1, 2, 3, 3, 2, 7]
 
 
 def test_a_reader_sees_committed_batches_only_and_the_newest_of_them(tmp_path):

@@ -5,6 +5,7 @@ The store folds facts into digests when a snapshot lets them go; readers fold th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -132,7 +133,7 @@ class Digest:
             experiment_tag=made[3] or "",
             config=made[1] or {},
             evaluated_params=made[2] or {},
-            result=reported[1] or {},
+            result=self._result(reported[1] or {}, reported[0]),
             starts=self.starts,
             reports=self.reports,
             failures=self.failures,
@@ -143,6 +144,17 @@ class Digest:
             reported_at=reported[0],
             ended_at=exited[0],
         )
+
+    def _result(self, last: Mapping[str, Any], at: float | None) -> Mapping[str, Any]:
+        """The last one; of a trial that has begun again since, the one at the checkpoint it goes on from."""
+        if self.starts < 2:
+            return last
+        started_at = self._body(STARTED, 3)[0]
+        saved_with = self._body(SAVED, 3)[1]
+        if at is None or started_at is None or started_at < at or not isinstance(saved_with, Mapping):
+            return last
+        is_behind = saved_with.get("training_iteration", math.inf) < last.get("training_iteration", 0)
+        return saved_with if is_behind else last
 
     def _checkpoint(self, place: Place) -> CheckpointRef | None:
         body = self._body(SAVED, 3)
