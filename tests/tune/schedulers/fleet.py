@@ -148,6 +148,8 @@ class Fleet:
         for wish, trial in self.view.take():
             if trial.is_finished():
                 continue  # asked for twice, because choosing was
+            if wish is Wish.REMEMBER:
+                continue
             assert (wish, trial.state) == (Wish.STOP, _S.PAUSED)
             self.scheduler.on_trial_remove(self.view, trial)
             self._finish(trial, _S.TERMINATED)

@@ -2,12 +2,27 @@ import logging
 
 import pytest
 
-from muster.tune.schedulers import ASHAScheduler, FIFOScheduler, create_scheduler
+from muster.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    HyperBandForBOHB,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    create_scheduler,
+)
 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("fifo", FIFOScheduler), ("async_hyperband", ASHAScheduler), ("AsyncHyperBand", ASHAScheduler)],
+    [
+        ("fifo", FIFOScheduler),
+        ("async_hyperband", ASHAScheduler),
+        ("AsyncHyperBand", ASHAScheduler),
+        ("hyperband", HyperBandScheduler),
+        ("HB_BOHB", HyperBandForBOHB),
+        ("median_stopping_rule", MedianStoppingRule),
+        ("MedianStopping", MedianStoppingRule),
+    ],
 )
 def test_a_name_in_any_case_gives_its_scheduler(name, kind):
     assert type(create_scheduler(name)) is kind
@@ -21,7 +36,7 @@ def test_arguments_are_passed_on_and_unknown_ones_left_out_with_a_warning(caplog
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"no scheduler 'asho'; use one of: fifo, async.*coming: median"):
+    with pytest.raises(ValueError, match=r"no scheduler 'asho'; use one of: fifo, async.*coming: resource"):
         create_scheduler("asho")
 
 
