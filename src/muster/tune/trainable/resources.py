@@ -116,3 +116,20 @@ def _both(trainable: object) -> TuneError:
         f"{trainable_name(trainable)} says itself what resources it needs, and so does resources_per_trial: "
         "leave one of them out"
     )
+
+
+def thread_limit(resources: Any, environment: Mapping[str, str]) -> dict[str, str]:  # noqa: ANN401
+    """OMP_NUM_THREADS for trials: as many threads as the trial has CPUs, unless the user has set it.
+
+    Numerical libraries start a thread per core of the machine: two trials on two cores would have four. When
+    a function chooses resources per config, the answer for an empty config counts for all.
+    """
+    if "OMP_NUM_THREADS" in environment:
+        return {}
+    if callable(resources):
+        try:
+            resources = resources({})
+        except Exception:  # noqa: BLE001 - a user's function that needs its config
+            resources = None
+    cpus = getattr(resources, "head_cpus", 1.0)
+    return {"OMP_NUM_THREADS": str(max(1, int(cpus)))}

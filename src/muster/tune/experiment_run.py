@@ -1,0 +1,200 @@
+"""ExperimentRun: an experiment put together around an engine that is already starting. Made by `launch`.
+
+It makes the store, the log writer and the plug-ins, joins them, and takes them down in order whatever
+happens. It decides nothing about trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from muster.base.clock import SystemClock
+from muster.engines.local.surroundings import environment
+from muster.stores.checkpoints import CheckpointStore, delete_directory
+from muster.stores.deletions import DeletionQueue
+from muster.stores.trials import SqliteTrialStore
+from muster.trials.experiment import ExperimentState
+from muster.trials.model import CheckpointRef
+from muster.trials.plugins import Plugins
+from muster.trials.restore import MakeTrial
+from muster.trials.template import TrialTemplate
+from muster.tune.assembly import scheduler_of, search_of, settings_of, stopper_of, template_of
+from muster.tune.callback import CallbackList
+from muster.tune.config import log_files, seconds
+from muster.tune.execution import Execution
+from muster.tune.interrupts import gentle_stop
+from muster.tune.launch import Launch, Launched
+from muster.tune.logger.defaults import default_callbacks
+from muster.tune.logger.writer import LogWriter
+from muster.tune.naming import directory_namer
+from muster.tune.patient_store import PatientStore
+from muster.tune.reporting import RunInfo
+from muster.tune.resumption import Resumption
+from muster.tune.settings_record import settings_record
+from muster.tune.sound_start import SoundStart
+from muster.tune.upkeep import Upkeep
+from muster.tune.uploading import Uploads
+
+if TYPE_CHECKING:
+    from muster.engines.local.engine import LocalEngine
+    from muster.tune.reporting.reporter import Reporter
+
+
+class ExperimentRun:
+    """The parts of one run, made in the order in which they need each other."""
+
+    def __init__(self, asked: Launch, stack: ExitStack, reporter: Reporter, engine: LocalEngine) -> None:
+        self._asked, self._stack = asked, stack
+        self._reporter, self._engine = reporter, engine
+        self._clock = SystemClock()
+        named = {**asked.overrides, "trainable_name": asked.trainable_name}  # it may be registered by another
+        self._template = template_of(asked.trainable, asked.param_space, asked.tune, asked.run, named)
+        self._search, ahead = search_of(asked.tune, self._template)
+        self._scheduler = scheduler_of(asked.tune)
+        self._settings = settings_of(asked.tune, asked.run, str(asked.place.directory), ahead, environment())
+        self._writer = LogWriter()
+        stack.callback(self._writer.close)
+        self._uploads = self._start_uploads()
+        self._hooks = self._callbacks()
+        self.state = self._make_state()
+
+    def run(self) -> Launched:
+        asked, state = self._asked, self.state
+        store = self._stack.enter_context(SqliteTrialStore(asked.place.directory, trust_pickles=True))
+        store.save_settings(settings_record(asked.trainable_name, asked.tune, state))
+        wanted = self._stack.enter_context(gentle_stop(environment()))
+        patient = PatientStore(store, self._clock, self._reporter.note, wanted.is_set, asked.place.directory)
+        self._stack.callback(patient.close)
+        trash = DeletionQueue(self._delete, store.sync, clock=self._clock)
+        execution = Execution(
+            state,
+            engine=SoundStart(self._engine, CheckpointStore(asked.place.local), state.roster.trials.get),
+            store=patient,
+            clock=self._clock,
+            discard=_into(trash),
+            logs=self._writer,
+        )
+        if asked.resume is not None:
+            resumption = Resumption(asked.resume, asked.place, self._clock)
+            resumption.revive(execution, state, store.load(), self._make_trial())
+            resumption.repair_logs(self._writer, self._hooks)
+        self._announce()
+        execution.run(wanted.is_set)
+        is_interrupted = wanted.is_set() and not state.is_finished
+        if is_interrupted:
+            self._reporter.note("Stopping: everything is saved, trials end. Ctrl-C again stops at once.")
+        trash.close()
+        return self._finish(is_interrupted)
+
+    def _finish(self, is_interrupted: bool) -> Launched:
+        """Processes end, files are completed and, where that is wanted, copied; then it is told."""
+        state, trials = self.state, self.state.roster.order
+        state.hooks.fire("on_experiment_end", iteration=state.iteration, trials=trials)
+        self._engine.close()
+        self._writer.close()
+        is_uploaded = self._uploads is None or self._uploads.finish(self._reporter.note)
+        self._reporter.end(interrupted=is_interrupted, trials=trials)
+        return Launched(
+            state=state,
+            place=self._asked.place,
+            is_interrupted=is_interrupted,
+            is_uploaded=is_uploaded,
+        )
+
+    def _start_uploads(self) -> Uploads | None:
+        asked = self._asked
+        if not asked.place.is_remote or asked.run.sync_config is None:
+            return None
+        return Uploads(asked.place, asked.run.sync_config, log_files(asked.run.log_to_file), self._clock)
+
+    def _callbacks(self) -> CallbackList:
+        chosen = default_callbacks(self._asked.run.callbacks, environment(), self._reporter)
+        sources: list[Any] = [self._writer]
+        if self._uploads is not None:
+            chosen.append(self._uploads)
+            sources.append(self._uploads)
+        if hasattr(self._scheduler, "take_log_rows"):
+            from muster.tune.schedulers.pbt_log import PolicyLog
+
+            directory, is_new = str(self._asked.place.directory), self._asked.resume is None
+            scheduler: Any = self._scheduler
+            chosen.append(PolicyLog(scheduler, directory, is_new=is_new))
+        chosen.append(Upkeep(sources, self._reporter, self._clock))
+        return CallbackList(chosen, writer=self._writer, experiment_dir=str(self._asked.place.directory))
+
+    def _make_state(self) -> ExperimentState:
+        asked = self._asked
+        plugins = Plugins(
+            search=self._search,
+            scheduler=self._scheduler,
+            stopper=stopper_of(asked.tune, asked.run),
+            hooks=self._hooks,
+        )
+        return ExperimentState(
+            self._settings,
+            plugins,
+            capacity=self._engine.capacity(),
+            directory_for=directory_namer(asked.place.directory, self._clock),
+        )
+
+    def _make_trial(self) -> MakeTrial:
+        if not self._asked.has_new_space:
+            return self._template.make
+        from muster.tune.search.renewal import renewing
+
+        return renewing(self._template.make, self._asked.param_space)
+
+    def _announce(self) -> None:
+        asked = self._asked
+        budget = seconds(asked.tune.time_budget_s, "TuneConfig(time_budget_s=...)")
+        total = getattr(self._search, "total_samples", None)
+        self._reporter.begin(_info(asked, self.state, self._template, total, budget))
+        self._hooks.setup(
+            stop=asked.run.stop,
+            num_samples=asked.tune.num_samples,
+            total_num_samples=total,
+            time_budget_s=budget,
+        )
+
+    def _delete(self, ref: CheckpointRef) -> None:
+        delete_directory(Path(ref.path))
+        if self._uploads is not None:
+            self._uploads.discard(ref)
+
+
+def _info(
+    asked: Launch, state: ExperimentState, template: TrialTemplate, total: int | None, budget: float | None
+) -> RunInfo:
+    from muster.tune.search.unresolved import searched_keys
+
+    settings, roster = state.settings, state.roster
+    search: Any = state.search
+    scheduler: Any = state.scheduler
+    return RunInfo(
+        name=settings.name,
+        directory=asked.place.address,
+        metric=settings.metric,
+        mode=settings.mode,
+        searcher=type(getattr(search, "searcher", search)).__name__,
+        scheduler=type(scheduler).__name__,
+        total=total if total and template.num_samples != -1 else None,
+        capacity=roster.capacity.to_floats(),
+        used=lambda: state.roster.used.to_floats(),  # noqa: PLW0108 - `used` is another object each time
+        parameters=searched_keys(template.param_space),
+        is_resumed=asked.resume is not None,
+        scheduler_debug=getattr(scheduler, "debug_string", str),
+        time_budget_s=budget,
+    )
+
+
+def _into(trash: DeletionQueue) -> Callable[[Sequence[CheckpointRef]], None]:
+    """The core gives up only what is safe to delete, so nothing more has to be waited for."""
+
+    def discard(refs: Sequence[CheckpointRef]) -> None:
+        trash.discard(refs, after=0)
+        trash.settle(0)
+
+    return discard
