@@ -147,8 +147,13 @@ def test_the_posterior_is_that_of_the_textbook():
     posterior = model.Posterior(kernel, inputs, targets)
     factor = cho_factor(kernel.of(inputs))
     near = kernel.between(at[None, :], inputs)[0]
-    assert posterior.mean(at) == pytest.approx(near @ cho_solve(factor, targets))
-    assert posterior.variance(at) == pytest.approx(1.3 - near @ cho_solve(factor, near))
+    assert posterior.mean(at)[0] == pytest.approx(near @ cho_solve(factor, targets))
+    assert posterior.variance(at)[0] == pytest.approx(1.3 - near @ cho_solve(factor, near))
+    for what in (posterior.mean, posterior.variance):
+        for column in range(1, 4):
+            step = np.eye(4)[column] * 1e-6
+            slope = (what(at + step)[0] - what(at - step)[0]) / 2e-6
+            assert what(at)[1][column - 1] == pytest.approx(slope, rel=1e-3)
 
 
 def test_one_factorisation_gives_the_likelihood_of_every_window():

@@ -7,7 +7,8 @@ Pure numbers: inputs have the columns time, reward before, parameters. Needs num
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,13 +56,20 @@ class Posterior:
         self._factor = cholesky(kernel.of(inputs), lower=True)
         self._weights = cho_solve((self._factor, True), targets)
 
-    def mean(self, at: Array) -> float:
-        return float((self._kernel.between(at[None, :], self._inputs) @ self._weights)[0])
+    def mean(self, at: Array) -> tuple[float, Array]:
+        """And how it changes with each column but the time."""
+        near, slopes = self._near(at)
+        return float(near @ self._weights), slopes.T @ self._weights
 
-    def variance(self, at: Array) -> float:
-        covariances = self._kernel.between(at[None, :], self._inputs)[0]
-        explained = solve_triangular(self._factor, covariances, lower=True)
-        return float(max(self._kernel.variance - explained @ explained, 0.0))
+    def variance(self, at: Array) -> tuple[float, Array]:
+        """And how it changes with each column but the time."""
+        near, slopes = self._near(at)
+        explained = cho_solve((self._factor, True), near, check_finite=False)
+        return float(max(self._kernel.variance - near @ explained, 0.0)), -2.0 * (slopes.T @ explained)
+
+    def _near(self, at: Array) -> tuple[Array, Array]:
+        near = self._kernel.between(at[None, :], self._inputs)[0]
+        return near, near[:, None] * (self._inputs[:, 1:] - at[1:]) * (2.0 / self._kernel.lengthscale)
 
 
 class Scale(NamedTuple):
@@ -92,6 +100,29 @@ def best_point(
     pending: time, reward before, parameters, of those chosen lately whose change is not known yet.
     now: time and reward of the trial that is copied.
     """
+    with _one_thread():
+        return _best_point(points, pending, now, bounds, seed)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Matrices this small are slower with more, and sums come out differently. Needs threadpoolctl."""
+    try:
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    except ImportError:
+        yield
+        return
+    with threadpool_limits(1):
+        yield
+
+
+def _best_point(
+    points: Sequence[Sequence[float]],
+    pending: Sequence[Sequence[float]],
+    now: tuple[float, float],
+    bounds: Sequence[tuple[float, float]],
+    seed: int,
+) -> list[float]:
     table = np.array(points[-MOST_POINTS:], dtype=float)
     inputs, changes = table[:, :-1], table[:, -1]
     low, high = np.array(bounds, dtype=float).T
@@ -156,11 +187,13 @@ def _most_promising(
     size, seed = size_and_seed
     daring = math.sqrt(0.2 + max(0.0, math.log(0.4 * size)))
 
-    def cost(parameters: Array) -> float:
+    def cost(parameters: Array) -> tuple[float, Array]:
         at = np.concatenate([fixed, parameters])
-        return -(mean.mean(at) + daring * spread.variance(at))
+        (height, slope), (width, change) = mean.mean(at), spread.variance(at)
+        return -(height + daring * width), -(slope + daring * change)[1:]
 
     starts = np.random.default_rng(seed).uniform(size=(_STARTS, count))
-    ends = [minimize(cost, start, method="L-BFGS-B", bounds=[(0.0, 1.0)] * count) for start in starts]
+    limits = [(0.0, 1.0)] * count
+    ends = [minimize(cost, start, jac=True, method="L-BFGS-B", bounds=limits) for start in starts]
     best = min(ends, key=lambda end: float(end.fun))
     return np.clip(best.x, 0.0, 1.0)
