@@ -25,6 +25,10 @@ class Room:
         """Seconds of the whole capacity that trials have held so far."""
         return self._counted_s + self._share * (self._monotonic() - self._counted_at)
 
+    @property
+    def is_empty(self) -> bool:
+        return self._free == self.whole
+
     def needs(self, resources: PlacementGroupFactory) -> Resources:
         return self._size(resources)[0]
 

@@ -1,0 +1,128 @@
+"""Random small experiments with faults, one per seed: none may get stuck, whatever its scheduler.
+
+For tests of schedulers; every run must end by itself within the virtual time that its work can take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from muster.base.rng import Seed, Stream
+from muster.sim.tune.contestants import SCHEDULERS, Terms
+from muster.sim.tune.curve import Config, Curve, Metrics
+from muster.sim.tune.engine import Costs
+from muster.sim.tune.experiment import Life, SimulatedExperiment
+from muster.sim.tune.faults import FaultPlan, FaultRates
+from muster.trials.model import CheckpointPolicy
+
+MOST_S = 60.0  # an iteration, at the usual pace
+MOST_STEPS = 100_000
+
+
+@dataclass(frozen=True)
+class Restless(Curve):
+    """A curve that gets better, at another pace for every config; some trials return early or at once."""
+
+    early: float  # the share of trials whose code returns before `max_t`
+    max_t: int
+    is_uniform: bool  # all iterations take the same time, so that many events meet
+
+    def iterations(self, config: Config) -> int | None:
+        where = (config["x"] * 7.0) % 1.0
+        return int(config["y"] * self.max_t) if where < self.early else None
+
+    def seconds(self, config: Config, iteration: int) -> float:
+        return 10.0 if self.is_uniform else 1.0 + (MOST_S - 1.0) * config["y"]
+
+    def metrics(self, config: Config, iteration: int) -> Metrics:
+        return {"loss": config["x"] + (1.0 + config["y"]) / iteration}
+
+
+def chaotic(scheduler: str, seed: int) -> SimulatedExperiment:
+    """The experiment of that seed. What it draws does not depend on the scheduler."""
+    from muster.tune.search.space import uniform
+
+    stream = Seed(seed).derive("sim.tune.chaos")
+    space = {"x": uniform(0.0, 1.0), "y": uniform(0.0, 1.0)}
+    max_t = stream.choice([1, 2, 3, 5, 9, 16])
+    terms = Terms(max_t=max_t, eta=stream.choice([2, 3, 4]), seed=seed, space=space)
+    early = stream.choice([0.0, 0.0, 0.3, 1.0])
+    limited = stream.random() < 0.3
+    curve = Restless(early=early, max_t=max_t, is_uniform=stream.random() < 0.5)
+    return SimulatedExperiment(
+        curve=curve,
+        space=space,
+        metric="loss",
+        mode=stream.choice(["min", "max"]),
+        num_samples=stream.choice([1, 2, 3, 5, 8, 13, 21]),
+        workers=stream.choice([1, 2, 3, 4, 8]),
+        make_scheduler=lambda: SCHEDULERS[scheduler].make(terms),
+        max_t=max_t,
+        max_failures=stream.choice([0, 1, 3]),
+        max_concurrent=stream.choice([1, 2, 4]) if limited else 0,
+        reuse_actors=stream.random() < 0.3 and scheduler != "resource_changing",  # which refuses that
+        checkpoint_policy=_policy(stream),
+        costs=_costs(stream),
+        faults=FaultPlan(FaultRates.swarm(seed, hour_s=max_t * MOST_S), seed),
+        seed=seed,
+        ahead=stream.choice([1, 4, 200]),
+    )
+
+
+def longest_s(asked: SimulatedExperiment) -> float:
+    """What the work can take at most, with one worker, every start slow and every trial lost at its end."""
+    costs, max_t = asked.costs, asked.max_t or 1
+    per_start = 10.0 * costs.start_s + 60.0 + costs.restore_s + max_t * MOST_S
+    per_iteration = 3.0 * MOST_S + costs.save_s + costs.stop_s
+    starts = (asked.max_failures + 1) * (max_t + 1)  # a scheduler may pause a trial at every iteration
+    return asked.num_samples * starts * (per_start + max_t * per_iteration)
+
+
+def outlive(scheduler: str, seed: int) -> str:
+    """Run it; "" when it ended as it should, else what is wrong. Exceptions are what is wrong, too."""
+    asked = chaotic(scheduler, seed)
+    life = asked.begin()
+    try:
+        life.run(MOST_STEPS)
+    except Exception as error:  # noqa: BLE001 - a scheduler may raise anything
+        return f"{scheduler}, seed {seed}: {type(error).__name__}: {error}"
+    return "; ".join(f"{scheduler}, seed {seed}: {told}" for told in _complaints(asked, life))
+
+
+def _complaints(asked: SimulatedExperiment, life: Life) -> list[str]:
+    facts: list[tuple[bool, Any]] = [
+        (life.state.is_finished, f"not over after {life.steps} steps"),
+        (
+            life.clock.monotonic() <= longest_s(asked),
+            f"took {life.clock.monotonic():g} s, more than its work can take",
+        ),
+        (
+            len(life.state.trials) == asked.num_samples,
+            f"{len(life.state.trials)} trials instead of {asked.num_samples}",
+        ),
+        (life.engine.room.is_empty, "a trial still holds its worker"),
+        (not life.state.warnings, life.state.warnings),
+    ]
+    return [str(told) for is_true, told in facts if not is_true]
+
+
+def _policy(stream: Stream) -> CheckpointPolicy:
+    return CheckpointPolicy(
+        frequency=stream.choice([0, 0, 1, 3]),
+        num_to_keep=stream.choice([None, 1, 2]),
+        at_end=stream.random() < 0.3,
+    )
+
+
+def _costs(stream: Stream) -> Costs:
+    if stream.random() < 0.3:
+        return Costs()
+    return Costs(
+        start_s=stream.uniform(0.0, 20.0),
+        reuse_s=stream.uniform(0.0, 1.0),
+        restore_s=stream.uniform(0.0, 5.0),
+        save_s=stream.choice([0.0, 5.0, 100.0]),
+        stop_s=stream.choice([0.0, 3.0]),
+        checkpoint_every=stream.choice([0, 0, 1]),
+    )

@@ -1,0 +1,73 @@
+"""Random event sequences with faults, per scheduler: none gets stuck. MUSTER_TUNE_SEEDS=2000: all of them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from muster.sim.tune.chaos import chaotic, longest_s, outlive
+from muster.sim.tune.contestants import SCHEDULERS, NotThere, Terms
+from muster.sim.tune.experiment import SimulatedExperiment, StuckExperiment
+from muster.tune.schedulers import FIFOScheduler
+
+SEEDS = int(os.environ.get("MUSTER_TUNE_SEEDS", "200"))
+# PB2 fits a Gaussian process before most of its decisions, about a second each: it gets one seed in fifty.
+COSTLY = {"pb2": 50}
+
+
+def or_skip(name):
+    space = chaotic("fifo", 0).space
+    try:
+        SCHEDULERS[name].make(Terms(space=space))
+    except (NotThere, RuntimeError) as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_no_random_sequence_of_events_gets_stuck(name):
+    or_skip(name)
+    seeds = range(max(1, SEEDS // COSTLY.get(name, 1)))
+    assert [told for seed in seeds if (told := outlive(name, seed))] == []
+
+
+def test_the_seeds_bring_everything_that_can_happen():
+    lives = [chaotic("asha_promotion", seed).run() for seed in range(120)]
+    trials = [trial for life in lives for trial in life.state.trials.values()]
+    assert sum(life.history.failures for life in lives) > 100
+    assert {trial.status for trial in trials} == {"TERMINATED", "ERROR"}
+    assert sum(trial.num_failures > 0 and trial.status == "TERMINATED" for trial in trials) > 10
+    assert sum(len(trial.checkpoints) > 0 for trial in trials) > 100
+    assert {life.asked.reuse_actors for life in lives} == {True, False}
+    assert any("training_iteration" not in trial.last_result for trial in trials)  # it never reported
+
+
+class Sleeper(FIFOScheduler):
+    """Never lets a paused trial go on."""
+
+    def on_trial_result(self, tune_controller, trial, result):
+        return self.PAUSE
+
+    def choose_trial_to_run(self, tune_controller):
+        trial = super().choose_trial_to_run(tune_controller)
+        return None if trial is None or trial.status == "PAUSED" else trial
+
+
+def test_a_scheduler_that_forgets_a_paused_trial_is_found_out():
+    asked = SimulatedExperiment(
+        curve=lambda config, t: {"loss": 1.0},
+        space={},
+        metric="loss",
+        mode="min",
+        num_samples=2,
+        make_scheduler=Sleeper,
+        max_t=3,
+    )
+    with pytest.raises(StuckExperiment, match=r"Sleeper starts none .*\{'PAUSED': 2\}"):
+        asked.run()
+
+
+def test_an_experiment_takes_no_longer_than_its_work_can():
+    life = chaotic("fifo", 5).run()
+    assert 0.0 < life.clock.monotonic() <= longest_s(life.asked)

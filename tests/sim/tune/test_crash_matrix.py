@@ -1,0 +1,115 @@
+"""Killed at any commit: the next suggestion, the next decision and every saved state are the same.
+
+For every scheduler there is, with random search and with Optuna, on a run with crashes, losses and retries.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.sim.tune import crash
+from muster.sim.tune.contestants import SCHEDULERS, NotThere, Terms, make_searcher
+from muster.sim.tune.curve import FunctionCurve
+from muster.sim.tune.engine import Costs
+from muster.sim.tune.experiment import SimulatedExperiment
+from muster.sim.tune.faults import FaultPlan, FaultRates
+from muster.trials.model import CheckpointPolicy
+from muster.tune.schedulers import ASHAScheduler
+from muster.tune.search.space import uniform
+
+SPACE = {"x": uniform(0.0, 1.0), "y": uniform(-1.0, 1.0)}
+TERMS = Terms(max_t=9, seed=3, space=SPACE)
+CURVE = FunctionCurve(
+    lambda config, t: {"loss": config["x"] + config["y"] ** 2 + 1.0 / t},
+    seconds=lambda config, t: 60.0 * (1.0 + abs(config["x"])),
+)
+CELLS = [(name, searcher) for name in SCHEDULERS for searcher in ("random", "optuna")]
+
+
+def experiment(make_scheduler, searcher="random", **more):
+    is_random = searcher == "random"
+    asked = {
+        "curve": CURVE,
+        "space": SPACE,
+        "metric": "loss",
+        "mode": "min",
+        "num_samples": 10,
+        "workers": 3,
+        "make_scheduler": make_scheduler,
+        "make_search": None if is_random else lambda: make_searcher(searcher, 5),
+        "max_concurrent": 0 if is_random else 4,
+        "max_t": 9,
+        "max_failures": 2,
+        "costs": Costs(start_s=5.0, save_s=2.0, restore_s=1.0),
+        "faults": FaultPlan(FaultRates(crashes_per_h=2.0, losses_per_h=1.0, odd_reports=0.1), 7),
+        "checkpoint_policy": CheckpointPolicy(frequency=2, num_to_keep=3),
+        "ahead": 4 if is_random else None,
+    }
+    return SimulatedExperiment(**{**asked, **more})
+
+
+def cell(name, searcher):
+    contestant = SCHEDULERS[name]
+    try:
+        contestant.make(TERMS)
+        make_searcher(searcher, 5)
+    except (NotThere, RuntimeError) as missing:
+        pytest.skip(str(missing))
+    if contestant.needs_no_searcher and searcher != "random":
+        pytest.skip(f"{contestant.kind} changes configs itself and refuses trials of a searcher")
+    return experiment(lambda: contestant.make(TERMS), searcher)
+
+
+@pytest.mark.parametrize(("name", "searcher"), CELLS)
+def test_at_every_commit_the_restored_experiment_is_the_one_that_was_not_killed(name, searcher):
+    asked = cell(name, searcher)
+    commits = crash.recorded(asked, save_every=7)
+    assert len(commits) > 40
+    assert [told for commit in commits for told in crash.differences(asked, commit)] == []
+
+
+@pytest.mark.parametrize(("name", "searcher"), CELLS)
+def test_whenever_it_was_killed_it_goes_on_to_the_end_with_all_its_trials(name, searcher):
+    asked = cell(name, searcher)
+    commits = crash.recorded(asked, save_every=11)
+    for life in crash.lives(asked, commits[::20]):
+        assert life.state.is_finished
+        assert len(life.state.trials) == 10
+        assert {trial.status for trial in life.state.trials.values()} <= {"TERMINATED", "ERROR"}
+
+
+def test_two_recordings_of_one_experiment_are_equal():
+    one, two = (crash.recorded(cell("asha_promotion", "random")) for _ in range(2))
+    assert [(c.plugins, c.seen, c.suggestion) for c in one] == [
+        (c.plugins, c.seen, c.suggestion) for c in two
+    ]
+
+
+class Forgetful(ASHAScheduler):
+    """Saves everything but its rungs."""
+
+    def save_state(self):
+        return b"nothing"
+
+    def restore_state(self, state, trials=None):
+        pass
+
+
+class Moody(ASHAScheduler):
+    """Decides by something that is not saved."""
+
+    asked = 0
+
+    def on_trial_result(self, tune_controller, trial, result):
+        decision = super().on_trial_result(tune_controller, trial, result)
+        Moody.asked += 1
+        return self.STOP if Moody.asked % 11 == 0 else decision
+
+
+@pytest.mark.parametrize("kind", [Forgetful, Moody])
+def test_a_scheduler_that_does_not_come_back_as_it_was_is_found_out(kind):
+    asked = experiment(lambda: kind(max_t=9, reduction_factor=3), faults=None)
+    count, found = crash.matrix(asked)
+    assert count > 40
+    assert len(found) > 5
+    assert any("decisions on" in told or "stands elsewhere" in told for told in found)

@@ -1,0 +1,255 @@
+"""Virtual time: what takes how long, what a checkpoint holds, what goes wrong, and that it repeats itself."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from muster.base.clock import ManualClock
+from muster.sim.tune.curve import Curve, FunctionCurve
+from muster.sim.tune.engine import Costs, SimulatedEngine
+from muster.sim.tune.faults import Fate, FaultPlan, FaultRates
+from muster.sim.world import World
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.commands import ContinueTrial, SaveTrial, StartTrial, StopTrial
+from muster.trials.events import (
+    CheckpointSaved,
+    FailureKind,
+    TrialExited,
+    TrialReported,
+    TrialStarted,
+)
+
+
+def start(trial_id="a", cpus=1, **more):
+    return StartTrial(
+        trial_id=trial_id,
+        trial_name=trial_id,
+        trainable_name="f",
+        config=more.pop("config", {"x": 1.0}),
+        resources=PlacementGroupFactory([{"CPU": cpus}]),
+        trial_dir=f"/simulated/{trial_id}",
+        experiment_name="e",
+        **more,
+    )
+
+
+def engine(curve=lambda config, t: {"loss": config["x"] / t}, cpus=2, **more):
+    return SimulatedEngine(ManualClock(), {"CPU": cpus}, curve, **more)
+
+
+def told(made, events):
+    return [(type(event).__name__, event.trial_id, event.at) for event in events]
+
+
+def next_events(made):
+    return told(made, made.poll(0.1))
+
+
+def test_starting_iterating_saving_and_stopping_take_the_time_they_cost():
+    costs = Costs(start_s=5.0, restore_s=3.0, save_s=2.0, stop_s=1.0)
+    made = engine(FunctionCurve(lambda config, t: {}, seconds=60.0), costs=costs)
+    made.submit(start())
+    assert next_events(made) == [("TrialStarted", "a", 5.0)]
+    assert next_events(made) == [("TrialReported", "a", 65.0)]
+    made.submit(SaveTrial(trial_id="a"))
+    (saved,) = made.poll(0.1)
+    assert (type(saved), saved.at, saved.checkpoint.path) == (
+        CheckpointSaved,
+        67.0,
+        "/simulated/a/checkpoint_000000",
+    )
+    made.submit(StopTrial(trial_id="a"))
+    assert next_events(made) == [("TrialExited", "a", 68.0)]
+    made.submit(start(checkpoint=saved.checkpoint, checkpoint_index=0))
+    assert next_events(made) == [("TrialStarted", "a", 76.0)]
+    (report,) = made.poll(0.1)
+    assert (report.at, report.result["training_iteration"], report.result["time_total_s"]) == (
+        136.0,
+        2,
+        120.0,
+    )
+
+
+def test_a_duration_may_depend_on_config_and_iteration():
+    made = engine(FunctionCurve(lambda config, t: {}, seconds=lambda config, t: config["x"] * t))
+    made.submit(start(config={"x": 10.0}))
+    made.poll(0.1)
+    assert next_events(made) == [("TrialReported", "a", 10.0)]
+    made.submit(ContinueTrial(trial_id="a"))
+    assert next_events(made) == [("TrialReported", "a", 30.0)]
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
+def test_a_duration_that_makes_no_sense_is_the_trials_error(seconds):
+    made = engine(FunctionCurve(lambda config, t: {}, seconds=seconds))
+    made.submit(start())
+    *_, gone = made.poll(0.1)
+    assert gone.failure.kind is FailureKind.USER_ERROR
+    assert "seconds: must be 0 or more" in gone.failure.message
+
+
+def test_what_happens_at_the_same_moment_comes_together_in_the_order_of_the_orders():
+    made = engine()
+    made.submit(start("b"))
+    made.submit(start("a"))
+    assert next_events(made) == [("TrialStarted", "b", 0.0), ("TrialStarted", "a", 0.0)]
+    assert next_events(made) == [("TrialReported", "b", 1.0), ("TrialReported", "a", 1.0)]
+
+
+def test_poll_comes_back_at_the_wake_time_and_waits_out_an_empty_world():
+    made = engine(FunctionCurve(lambda config, t: {}, seconds=60.0))
+    made.submit(start())
+    made.poll(0.1)
+    made.timeline.wake_at = 20.0
+    assert (next_events(made), made._clock.monotonic()) == ([], 20.0)
+    made.timeline.wake_at = math.inf
+    assert next_events(made) == [("TrialReported", "a", 60.0)]
+    assert made.is_idle
+    assert (next_events(made), made._clock.monotonic()) == ([], 60.1)
+
+
+def test_the_clock_may_be_a_world():
+    world = World()
+    made = SimulatedEngine(world, {"CPU": 1}, lambda config, t: {})
+    made.submit(start())
+    assert [event.at - world.wall_shift for event in (*made.poll(1.0), *made.poll(1.0))] == [0.0, 1.0]
+
+
+class Adds(Curve):
+    """A past that matters: the sum of the learning rates it was trained with."""
+
+    def begin(self, config):
+        return [0.0]
+
+    def advance(self, config, iteration, memory):
+        total = [memory[0] + config["x"]]
+        return {"sum": total[0]}, total
+
+
+def test_a_curve_with_a_past_goes_on_with_it_under_another_config_and_in_another_engine():
+    made = engine(Adds())
+    made.submit(start(config={"x": 1.0}))
+    made.poll(0.1)
+    made.poll(0.1)
+    made.submit(SaveTrial(trial_id="a"))
+    (saved,) = made.poll(0.1)
+    later = engine(Adds())
+    later.submit(start("b", config={"x": 100.0}, checkpoint=saved.checkpoint))
+    later.poll(0.1)
+    (report,) = later.poll(0.1)
+    assert (report.result["sum"], report.result["training_iteration"]) == (101.0, 2)
+
+
+def test_busy_seconds_are_the_share_of_the_capacity_over_time():
+    made = engine(FunctionCurve(lambda config, t: {}, seconds=10.0), cpus=4)
+    made.submit(start("a", cpus=1))
+    made.submit(start("b", cpus=2))
+    made.poll(0.1)
+    made.poll(0.1)
+    assert made.room.busy_s == 7.5
+    made.submit(StopTrial(trial_id="b"))
+    made.submit(ContinueTrial(trial_id="a"))
+    made.poll(0.1)
+    made.poll(0.1)
+    assert made.room.busy_s == 10.0
+    made.close()
+    made._clock.advance(100.0)
+    assert made.room.busy_s == 10.0
+
+
+class Doomed(FaultPlan):
+    """The first start meets this fate, later ones none."""
+
+    def __init__(self, fate):
+        super().__init__(FaultRates(loss_noticed_after_s=30.0), 0)
+        self._first = fate
+
+    def fate(self, trial_id, attempt):
+        return self._first if attempt == 1 else Fate()
+
+
+@pytest.mark.parametrize(
+    ("fate", "kind", "at"),
+    [
+        (Fate(crash_after_s=2.5), FailureKind.USER_ERROR, 2.5),
+        (Fate(crash_after_s=2.5, is_killed=True), FailureKind.KILLED, 2.5),
+        (Fate(loss_after_s=2.5), FailureKind.NODE_LOST, 32.5),
+        (Fate(loss_after_s=2.5, crash_after_s=3.0), FailureKind.NODE_LOST, 32.5),
+    ],
+)
+def test_a_fault_comes_at_its_moment_whatever_the_trial_is_doing(fate, kind, at):
+    for answers in (True, False):
+        made = engine(faults=Doomed(fate))
+        made.submit(start())
+        gone = None
+        while gone is None:
+            for event in made.poll(0.1):
+                if isinstance(event, TrialReported) and answers:
+                    made.submit(ContinueTrial(trial_id="a"))
+                gone = event if isinstance(event, TrialExited) else None
+        assert (gone.failure.kind, gone.at) == (kind, at)
+        made.submit(start())
+        assert next_events(made) == [("TrialStarted", "a", at)]
+
+
+def test_a_lost_trial_that_is_stopped_ends_by_force():
+    made = engine(faults=Doomed(Fate(loss_after_s=0.5)))
+    made.submit(start())
+    made.poll(0.1)
+    made.timeline.wake_at = 0.75
+    assert next_events(made) == []
+    made.timeline.wake_at = math.inf
+    made.submit(StopTrial(trial_id="a", grace_s=10.0))
+    (gone,) = made.poll(0.1)
+    assert (gone.at, gone.failure) == (10.5, None)
+
+
+def test_slow_starts_stragglers_odd_reports_and_lost_saves():
+    slow = engine(costs=Costs(start_s=5.0), faults=Doomed(Fate(start_factor=10.0, pace=3.0)))
+    slow.submit(start())
+    assert next_events(slow) == [("TrialStarted", "a", 110.0)]
+    assert next_events(slow) == [("TrialReported", "a", 113.0)]
+    odd = engine(faults=Doomed(Fate(odd_reports=1.0, lost_saves=1.0)))
+    odd.submit(start())
+    odd.poll(0.1)
+    (report,) = odd.poll(0.1)
+    assert not math.isfinite(report.result["loss"])
+    odd.submit(SaveTrial(trial_id="a"))
+    (saved,) = odd.poll(0.1)
+    assert saved.checkpoint is None
+
+
+def test_a_time_limit_is_kept():
+    made = engine(FunctionCurve(lambda config, t: {}, seconds=60.0))
+    made.submit(start(time_limit_s=30.0))
+    made.poll(0.1)
+    (gone,) = made.poll(0.1)
+    assert (gone.at, gone.failure.kind) == (30.0, FailureKind.TIME_LIMIT)
+
+
+def test_a_fate_depends_on_the_trial_and_its_attempt_and_on_nothing_else():
+    rates = FaultRates(crashes_per_h=1.0, losses_per_h=1.0, slow_starts=0.5, odd_reports=0.5)
+    one, two = FaultPlan(rates, 3), FaultPlan(rates, 3)
+    forwards = [one.fate(f"t{n}", k) for n in range(5) for k in (1, 2)]
+    backwards = [two.fate(f"t{n}", k) for n in reversed(range(5)) for k in (2, 1)]
+    assert forwards == backwards[::-1]
+    assert len({fate.crash_after_s for fate in forwards}) == 10
+    assert FaultPlan(rates, 4).fate("t0", 1) != forwards[0]
+    assert FaultPlan(FaultRates(), 3).fate("t0", 1) == Fate()
+
+
+def test_swarms_turn_every_kind_of_fault_on_for_some_seeds_and_off_for_others():
+    drawn = [FaultRates.swarm(seed) for seed in range(40)]
+    for name in ("crashes_per_h", "losses_per_h", "slow_starts", "stragglers", "odd_reports", "lost_saves"):
+        values = [getattr(rates, name) for rates in drawn]
+        assert 5 < sum(value > 0 for value in values) < 35
+
+
+def test_events_of_a_started_trial_name_its_process():
+    made = engine()
+    made.submit(start())
+    (started,) = made.poll(0.1)
+    assert isinstance(started, TrialStarted)
+    assert started.location == {"pid": 1, "hostname": "simulated", "node_ip": "127.0.0.1"}
