@@ -83,7 +83,7 @@ class HyperBandScheduler(MetricScheduler):
             return self.STOP
         if key in bracket.parked:
             return self.PAUSE
-        del bracket.waiting[key]  # let on at once, without a restart
+        del bracket.waiting[key], bracket.unstarted[key]  # let on at once, without a restart
         return self.CONTINUE
 
     def on_trial_complete(
@@ -184,10 +184,14 @@ class HyperBandScheduler(MetricScheduler):
         if trial is None or not is_pending(trial):
             return None
         bracket = self._bands.bracket_of(trial.trial_id)
-        return trial if bracket is None or trial.trial_id not in bracket.waiting else None
+        if bracket is None or trial.trial_id not in bracket.waiting:
+            return trial
+        if trial.trial_id not in bracket.unstarted:
+            self._bands.look_again()
+        return None
 
     def _ready(self, tune_controller: ControllerView) -> Trial | None:
-        in_turn = self._in_turn(one for one in self._bands.open.values() if one.waiting)
+        in_turn = self._in_turn(one for one in self._bands.open.values() if one.unstarted)
         return first_ready(self._finder(tune_controller), in_turn)
 
     def _in_turn(self, brackets: Iterable[Bracket]) -> list[Bracket]:

@@ -81,7 +81,12 @@ class Bands:
         self.bands[-1].append(bracket)
         return bracket
 
+    def look_again(self) -> None:
+        for bracket in self.open.values():
+            bracket.look_again()
+
     def to_plain(self) -> Plain:
+        self.look_again()  # as a restored one will: from here on both see the same
         failed = {
             one: bracket.number for one, bracket in self._bracket_of.items() if one not in bracket.members
         }

@@ -40,6 +40,7 @@ class Bracket:
         self.is_over = False
         self.members: dict[str, Standing] = {}
         self.waiting: dict[str, None] = {}  # to be started, or started and not heard of since
+        self.unstarted: dict[str, None] = {}  # of `waiting`: not seen running yet; only saves looking
         self.parked: dict[str, None] = {}  # told to pause at the milestone
         self._behind = 0  # members below the milestone
         self._done = 0.0
@@ -62,13 +63,12 @@ class Bracket:
     def add(self, trial_id: str) -> None:
         """It has to catch up with the others, wherever they are."""
         self.members[trial_id] = Standing()
-        self.waiting[trial_id] = None
+        self.waiting[trial_id] = self.unstarted[trial_id] = None
         self._behind += 1
 
     def drop(self, trial_id: str) -> None:
         self._behind -= self._is_behind(self.members.pop(trial_id))
-        self.waiting.pop(trial_id, None)
-        self.parked.pop(trial_id, None)
+        self._take_out(trial_id)
 
     def report(self, trial_id: str, time: float, score: float) -> None:
         """Time may go backwards: a trial that was started again without its newest checkpoint."""
@@ -77,8 +77,11 @@ class Bracket:
         self._behind += self._is_behind(now) - self._is_behind(before)
         if math.isfinite(time - before.time):
             self._done += time - before.time
-        self.waiting.pop(trial_id, None)
-        self.parked.pop(trial_id, None)
+        self._take_out(trial_id)
+
+    def _take_out(self, trial_id: str) -> None:
+        for index in (self.waiting, self.unstarted, self.parked):
+            index.pop(trial_id, None)
 
     def may_go_on(self, trial_id: str) -> bool:
         """Below the milestone, or beyond the last one with nobody to end it there."""
@@ -128,8 +131,14 @@ class Bracket:
         for trial_id in released:
             del self.parked[trial_id]
             self.waiting[trial_id] = None
-        self.waiting = {one: None for one in self.members if one in self.waiting}
+        if released:
+            self.waiting = {one: None for one in self.members if one in self.waiting}
+            self.look_again()
         return released
+
+    def look_again(self) -> None:
+        """Whoever waits may have lost its process without a word: the experiment was restored."""
+        self.unstarted = dict(self.waiting)
 
     def to_plain(self) -> Plain:
         return {
@@ -151,6 +160,7 @@ class Bracket:
         self.is_over, self._done = state["is_over"], state["done"]
         self.members = {trial_id: Standing(*said) for trial_id, said in state["members"].items()}
         self.waiting = dict.fromkeys(state["waiting"])
+        self.look_again()
         self.parked = dict.fromkeys(state["parked"])
         self._behind = sum(map(self._is_behind, self.members.values()))
 

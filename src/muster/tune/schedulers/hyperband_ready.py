@@ -10,6 +10,7 @@ from muster.tune.schedulers.hyperband_bracket import Bracket
 from muster.tune.schedulers.promotion_rung import is_resting
 
 Find = Callable[[str], Trial | None]
+_UNDER_WAY = (TrialState.STARTING, TrialState.RUNNING)  # one that saves may pause after it, and be started
 
 
 def is_pending(trial: Trial) -> bool:
@@ -18,12 +19,22 @@ def is_pending(trial: Trial) -> bool:
 
 
 def first_ready(find: Find, brackets: Iterable[Bracket]) -> Trial | None:
-    """The first that is new or was let on, and has no process."""
+    """The first that is new or was let on, and has no process. Those that run are not looked at again."""
     for bracket in brackets:
-        for trial_id in bracket.waiting:
+        found, under_way = None, []
+        for trial_id in bracket.unstarted:
             trial = find(trial_id)
-            if trial is not None and (is_pending(trial) or is_resting(trial)):
-                return trial
+            if trial is None:
+                continue
+            if is_pending(trial) or is_resting(trial):
+                found = trial
+                break
+            if getattr(trial, "state", None) in _UNDER_WAY:
+                under_way.append(trial_id)
+        for trial_id in under_way:
+            del bracket.unstarted[trial_id]
+        if found is not None:
+            return found
     return None
 
 
