@@ -155,6 +155,28 @@ def test_quantiles_are_equally_large_and_share_nobody(scores, fraction, expected
     assert population.quantiles(fraction) == expected
 
 
+def test_what_is_kept_of_a_population_does_not_grow_with_time():
+    population = Population()
+    for name in "abc":
+        population.join(name, name)
+    for time in range(1, 5000):
+        for name in "abc":
+            population.note(name, float(time), float(time))
+    assert len(population._by_time) < 100
+    assert population.least_time() == 4999.0
+    assert population.most_behind(lambda name: name != "a", math.inf) == "b"
+
+
+def test_changing_the_copy_in_place_does_not_change_the_one_that_was_copied():
+    def explore(config):
+        config["deep"]["list"].append(1)
+        return config
+
+    donor = Trial("f", trial_id="d", config={"lr": 0.5, "deep": {"list": []}})
+    assert pbt(custom_explore_fn=explore)._new_config(donor, donor)["deep"] == {"list": [1]}
+    assert donor.config == {"lr": 0.5, "deep": {"list": []}}
+
+
 # Donors that are slow, or go
 
 
@@ -265,9 +287,9 @@ def test_two_thousand_random_populations_all_end():
         policy = CheckpointPolicy(num_to_keep=1 + seed % 2, frequency=seed % 3)
         seen = world(
             scheduler,
-            lrs=[0.1 * (i + 1) for i in range(1 + seed % 4)],
+            lrs=[0.1 * (i + 1) for i in range(1 + seed % 5)],
             cpus=1 + seed % 3,
-            end=5,
+            end=6,
             chaos=chaos,
             seed=seed,
             retries=seed % 3,

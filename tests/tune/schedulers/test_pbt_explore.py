@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from muster.base.rng import Seed, global_generators_at
+from muster.errors import TuneError
 from muster.tune.schedulers.pbt_explore import (
     Chances,
     explored,
@@ -107,6 +108,17 @@ def test_a_user_function_must_return_a_configuration():
     assert explored_freely({"a": 1}, lambda config: {**config, "b": 2}) == {"a": 1, "b": 2}
     with pytest.raises(ValueError, match="forgetful returned None"):
         explored_freely({}, _forgetful)
+
+
+def test_a_user_function_that_raises_is_named():
+    with pytest.raises(TuneError, match=r"custom_explore_fn \(_broken\) raised KeyError: 'lr'. Fix it"):
+        explored_freely({}, _broken)
+    with pytest.raises(TuneError, match=r"among hyperparam_mutations .*ZeroDivisionError"):
+        explored({"v": 1}, {"v": lambda: 1 / 0}, ALWAYS, Seed(0).derive("test"))
+
+
+def _broken(config):
+    return {"lr": config["lr"]}
 
 
 def _forgetful(config):

@@ -14,6 +14,7 @@ from muster.trials.view import ControllerView
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.pbt import PopulationBasedTraining
 from muster.tune.schedulers.pbt_explore import Config, Path, values_of
+from muster.tune.search.paths import copied
 from muster.tune.search.space import uniform
 
 MOST_POINTS = 1000
@@ -98,7 +99,7 @@ class PB2(PopulationBasedTraining):
     def _new_config(self, target: Trial, donor: Trial) -> Config:
         stands = self._stands.get(donor.trial_id)
         stream = self._stream()
-        new = dict(donor.config)
+        new: Config = copied(donor.config)
         if stands is not None and self._points:
             from muster.tune.schedulers.pb2_model import best_point
 

@@ -23,6 +23,7 @@ from muster.tune.schedulers.pbt_explore import Config
 from muster.tune.schedulers.pbt_log import LogRow, log_row
 from muster.tune.schedulers.pbt_members import Member, Population
 from muster.tune.schedulers.pbt_parameters import PbtParameters
+from muster.tune.search.paths import copied
 
 logger = logging.getLogger(__name__)
 
@@ -269,7 +270,7 @@ class PopulationBasedTraining(MetricScheduler):
     def _new_config(self, target: Trial, donor: Trial) -> Config:
         stream = self._stream()
         new, done = pbt_explore.explored(
-            donor.config, self._asked.hyperparam_mutations, self._asked.chances, stream
+            copied(donor.config), self._asked.hyperparam_mutations, self._asked.chances, stream
         )
         logger.info("%s: %s goes on from %s, changed: %s", self._name, target, donor, done)
         return self._user_explored(new, stream)

@@ -10,6 +10,7 @@ from numbers import Integral, Number
 from typing import Any, NamedTuple
 
 from muster.base.rng import Stream, global_generators_at
+from muster.errors import TuneError
 from muster.tune.search.domains import Categorical, Domain
 from muster.tune.search.names import format_vars
 
@@ -86,7 +87,7 @@ def drawn(mutation: Any, stream: Stream) -> Any:  # noqa: ANN401 - whatever a us
         return mutation.sample(random_state=seed)
     if callable(mutation):
         with global_generators_at(seed):
-            return mutation()
+            return _called(mutation, "a function among hyperparam_mutations")
     raise ValueError(f"cannot draw from {mutation!r}, a {type(mutation).__name__}: {_HOW}")
 
 
@@ -122,13 +123,23 @@ def _of_type(old: Any, new: Any) -> Any:  # noqa: ANN401 - numbers of any kind
 
 def explored_freely(config: Config, explore: Callable[[Config], Any]) -> Config:
     """What the user's own function makes of it; ValueError when it forgets to return it."""
-    new = explore(config)
+    new = _called(explore, "custom_explore_fn", config)
     if not isinstance(new, dict):
         name = getattr(explore, "__name__", repr(explore))
         raise ValueError(
             f"custom_explore_fn {name} returned {new!r}: it must return the new configuration, a dict"
         )
     return new
+
+
+def _called(function: Callable[..., Any], what: str, *arguments: Any) -> Any:  # noqa: ANN401
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise TuneError(
+            f"{what} ({getattr(function, '__name__', function)}) raised {type(error).__name__}: {error}. Fix "
+            "it and go on with Tuner.restore: everything up to here is saved"
+        ) from error
 
 
 def values_of(config: Mapping[str, Any], mutations: Mutations) -> Iterator[tuple[Path, Any]]:
