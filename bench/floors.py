@@ -54,6 +54,12 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("optuna_overhead", at_most=2),
         Floor("driver_mb_per_10k", at_most=100),
     ),
+    "schedulers": (
+        Floor("decisions_per_s.asha", at_least=50_000),
+        Floor("worse_problems.over_ray.*", at_most=0),
+        Floor("time_ratio.over_ray.*", at_most=1.05),
+        Floor("used_node_h_ratio.promotion_over_stopping", at_most=1.0),
+    ),
 }
 
 

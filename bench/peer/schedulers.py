@@ -1,0 +1,41 @@
+"""Ray Tune's schedulers as black boxes on our simulated engine: their hooks are called as their own
+controller calls them, with our trials and our view, which have the names that Ray documents for them.
+
+Only what a scheduler answers is Ray's; trials, configs and time are those of the other contestants.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from muster.sim.tune.contestants import Terms
+
+NAMES = ("asha", "hyperband", "median")
+LEFT_OUT = (
+    "Ray's PopulationBasedTraining is not among the black boxes: it reaches into Ray's own trials and "
+    "waits for futures of Ray Core, so that it cannot run without a Ray cluster in real time"
+)
+
+
+def scheduler(name: str, terms: Terms) -> Any:
+    """With the parameters that ours gets."""
+    from ray.tune import schedulers
+
+    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    if name == "asha":
+        return schedulers.ASHAScheduler(max_t=terms.max_t, reduction_factor=terms.eta)
+    if name == "hyperband":
+        return schedulers.HyperBandScheduler(max_t=terms.max_t, reduction_factor=terms.eta)
+    if name == "median":
+        return schedulers.MedianStoppingRule(
+            time_attr="training_iteration", grace_period=max(1, terms.max_t // 9)
+        )
+    if name == "pbt":
+        return schedulers.PopulationBasedTraining(
+            time_attr="training_iteration",
+            perturbation_interval=max(1, terms.max_t // 10),
+            hyperparam_mutations={key: domain.sample for key, domain in terms.space.items()},
+            log_config=False,
+        )
+    raise ValueError(f"no black box {name!r}")

@@ -1,0 +1,203 @@
+"""The scheduler benchmark: every scheduler and searcher on ten problems in virtual time, beside Ray Tune's.
+
+Virtual hours and node-hours are exact and the same on every machine; only `decisions_per_s` is measured.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from bench import schedulers_plot, table
+from bench.options import Options
+from bench.schedulers_race import SAMPLES, WORKERS, Entry, Race, race
+from muster.sim.tune.contestants import SCHEDULERS, NotThere, Terms, make_searcher
+from muster.sim.tune.problems import PROBLEMS
+from muster.tune.search.space import uniform
+
+SEEDS, COSTLY_SEEDS = 20, 3
+COSTLY = {"pb2"}  # a Gaussian process per decision: fewer seeds
+WITH_OPTUNA = ("fifo", "asha", "asha_promotion", "hyperband", "bohb", "median")
+QUICK = ("power_law", "crossing", "branin", "conditional")
+Board = dict[str, dict[str, list[Race]]]  # problem -> contestant -> one race per seed
+
+
+def run(options: Options) -> dict[str, float]:
+    """Race, draw, print the tables, return the figures."""
+    live = 10_000 if options.quick else 50_000
+    figures = {
+        "decisions_per_s.asha": decisions_per_s(live),
+        "decisions_per_s.asha_promotion": decisions_per_s(live, type="promotion"),
+    }
+    entries = contestants(options.with_peer)
+    problems = [name for name in (QUICK if options.quick else PROBLEMS) if options.wants(name)]
+    board = raced(problems, entries, 3 if options.quick else SEEDS, 32 if options.quick else SAMPLES)
+    for problem, found in board.items():
+        figures |= figures_of(problem, found)
+        show(problem, found)
+    figures |= summary(board)
+    if board and importlib.util.find_spec("matplotlib"):
+        path = Path(tempfile.gettempdir()) / "muster-bench-schedulers.png"
+        schedulers_plot.draw(board, {name: PROBLEMS[name].optimum for name in board}, path)
+        table.note(f"plot: {path}")
+    elif board:
+        table.note("no plot: matplotlib is not installed (pip install 'muster[plot]')")
+    rate = figures["decisions_per_s.asha"]
+    table.note(f"ASHA: {rate:,.0f} decisions per CPU second, the scheduler alone, {live:,} live trials")
+    return figures
+
+
+def contestants(with_peer: bool) -> list[Entry]:
+    """Those that exist here; the others are named with the reason."""
+    found = [Entry(name) for name in SCHEDULERS if _is_there(name)]
+    try:
+        make_searcher("optuna", 0)
+        found += [Entry(one.scheduler, "optuna") for one in found if one.scheduler in WITH_OPTUNA]
+    except NotThere as missing:
+        table.note(f"left out: {missing}")
+    if with_peer:
+        from bench.peer import schedulers
+
+        found += [Entry(name, is_ray=True) for name in schedulers.NAMES]
+        table.note(schedulers.LEFT_OUT)
+    return found
+
+
+def _is_there(name: str) -> bool:
+    try:
+        SCHEDULERS[name].make(Terms(space={"x": uniform(0.0, 1.0)}))
+    except (NotThere, RuntimeError) as missing:
+        table.note(f"left out: {missing}")
+        return False
+    return True
+
+
+def raced(problems: Iterable[str], entries: Iterable[Entry], seeds: int, samples: int) -> Board:
+    """All of them, over as many processes as there are processors."""
+    board: Board = {}
+    entries = list(entries)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
+        for problem in problems:
+            table.progress(f"schedulers: {problem}")
+            jobs = {
+                entry.name: [
+                    pool.submit(race, problem, entry, seed, samples)
+                    for seed in range(min(seeds, COSTLY_SEEDS) if entry.scheduler in COSTLY else seeds)
+                ]
+                for entry in entries
+            }
+            board[problem] = {name: [job.result() for job in waiting] for name, waiting in jobs.items()}
+    return board
+
+
+def figures_of(problem: str, found: Mapping[str, list[Race]]) -> dict[str, float]:
+    """What the plot shows, as numbers: the regret at shares of FIFO's time and node-hours, and at the end."""
+    optimum = PROBLEMS[problem].optimum
+    ends = {axis: schedulers_plot.span(found["fifo"], axis) for axis in schedulers_plot.AXES}
+    figures: dict[str, float] = {}
+    for name, races in found.items():
+        for axis, end in ends.items():
+            for percent in (5, 25, 100):
+                median = schedulers_plot.quantiles(races, axis, end * percent / 100)[1]
+                figures[f"regret.{problem}.{name}.{axis}_{percent}pct"] = median - optimum
+        low, _, high = schedulers_plot.quantiles(races, "hours", math.inf)
+        figures[f"regret.{problem}.{name}.q1"] = low - optimum
+        figures[f"regret.{problem}.{name}.q3"] = high - optimum
+        figures[f"end_h.{problem}.{name}"] = statistics.median(one.end_h for one in races)
+        figures[f"node_h.{problem}.{name}"] = statistics.median(one.used_node_h for one in races)
+    return figures
+
+
+def show(problem: str, found: Mapping[str, list[Race]]) -> None:
+    optimum = PROBLEMS[problem].optimum
+    target = schedulers_plot.quantiles(found["fifo"], "hours", math.inf)[2]
+    rows = []
+    for name, races in found.items():
+        low, median, high = schedulers_plot.quantiles(races, "hours", math.inf)
+        rows.append(
+            (
+                name,
+                f"{median - optimum:.4f}",
+                f"{low - optimum:.4f} .. {high - optimum:.4f}",
+                _hours(statistics.median(one.reach("hours", target) for one in races)),
+                _hours(statistics.median(one.reach("node_hours", target) for one in races)),
+                f"{statistics.median(one.end_h for one in races):.2f}",
+                f"{statistics.median(one.used_node_h for one in races):.1f}",
+            )
+        )
+    columns = ("", "regret", "quartiles", "h to FIFO's q3", "node-h to it", "end, h", "node-h in all")
+    about = PROBLEMS[problem].about
+    table.show(f"{problem}: {about} ({len(found['fifo'])} seeds, {WORKERS} workers)", columns, rows)
+
+
+def _hours(value: float) -> str:
+    return "never" if math.isinf(value) else f"{value:.2f}"
+
+
+def summary(board: Board) -> dict[str, float]:
+    """Over all problems: ours beside Ray's, and promotion beside stopping."""
+    figures: dict[str, float] = {}
+    pairs = [("promotion_over_stopping", "asha_promotion", "asha")]
+    pairs += [(f"over_ray.{name}", name, f"ray:{name}") for name in ("asha", "hyperband", "median")]
+    for label, mine, other in pairs:
+        both = [(found[mine], found[other]) for found in board.values() if mine in found and other in found]
+        if both:
+            figures[f"time_ratio.{label}"] = _mean([_ratio(one, two, "hours") for one, two in both])
+            figures[f"node_h_ratio.{label}"] = _mean([_ratio(one, two, "node_hours") for one, two in both])
+            figures[f"used_node_h_ratio.{label}"] = _mean([_used(one) / _used(two) for one, two in both])
+            figures[f"worse_problems.{label}"] = float(sum(_is_worse(one, two) for one, two in both))
+    return figures
+
+
+def _ratio(mine: list[Race], other: list[Race], axis: str) -> float:
+    """Median over seeds: what ours needs to be as good as both get in the end, over what the other needs."""
+    ratios = []
+    for one, two in zip(mine, other, strict=True):
+        target = max(one.values[-1], two.values[-1])
+        ratios.append(one.reach(axis, target) / two.reach(axis, target))
+    return statistics.median(ratios)
+
+
+def _used(races: list[Race]) -> float:
+    return statistics.median(one.used_node_h for one in races)
+
+
+def _is_worse(mine: list[Race], other: list[Race]) -> bool:
+    """Ours ends outside of the other's quartiles, on the bad side."""
+    end = math.inf
+    return (
+        schedulers_plot.quantiles(mine, "hours", end)[1] > schedulers_plot.quantiles(other, "hours", end)[2]
+    )
+
+
+def _mean(ratios: list[float]) -> float:
+    return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
+
+
+def decisions_per_s(live: int, **more: str) -> float:
+    """`on_trial_result` of ASHAScheduler alone, per CPU second; every result falls on a rung, none is free."""
+    from muster.trials.model import Trial
+    from muster.tune.schedulers import ASHAScheduler
+
+    asha = ASHAScheduler(metric="loss", mode="min", max_t=81, reduction_factor=3, **more)
+    trials = [Trial("f", trial_id=f"t{number}") for number in range(live)]
+    for trial in trials:
+        asha.on_trial_add(None, trial)
+    fed = [
+        (trial, {"training_iteration": rung, "loss": (number * 7919 % 10_007) / 10_007})
+        for rung in (1, 3, 9, 27)
+        for number, trial in enumerate(trials)
+    ]
+    began = time.process_time()
+    for trial, result in fed:
+        asha.on_trial_result(None, trial, result)
+    return len(fed) / (time.process_time() - began)
