@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from muster.trials.states import TrialState
+
 if TYPE_CHECKING:
     from muster.trials.model import CheckpointPolicy, CheckpointRef
 
@@ -21,6 +23,7 @@ class TrialReading:
         last_result_time: float
         location: Mapping[str, Any]
         pickled_error_filename: str | None
+        state: TrialState
 
         @property
         def checkpoint(self) -> CheckpointRef | None: ...
@@ -41,6 +44,11 @@ class TrialReading:
     @property
     def has_reported_at_least_once(self) -> bool:
         return self.last_result_time > float("-inf")
+
+    @property
+    def is_saving(self) -> bool:
+        """Its checkpoint is being made; a decision may wait for it."""
+        return self.state is TrialState.SAVING
 
     @property
     def node_ip(self) -> str | None:
