@@ -184,7 +184,7 @@ def _mean(ratios: list[float]) -> float:
 
 
 def decisions_per_s(live: int, **more: str) -> float:
-    """`on_trial_result` of ASHAScheduler alone, per CPU second; every result falls on a rung, none is free."""
+    """`on_trial_result` of ASHAScheduler alone, per CPU second; every result falls on a rung."""
     from muster.trials.model import Trial
     from muster.tune.schedulers import ASHAScheduler
 

@@ -4,10 +4,10 @@ import json
 import math
 
 import pytest
+from bench.schedulers_race import Entry, Race, race
 
 from bench import __main__ as cli
 from bench import schedulers, schedulers_plot
-from bench.schedulers_race import Entry, Race, race
 
 
 def made(values, ends=(9.0, 90.0)):
