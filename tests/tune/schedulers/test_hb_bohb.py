@@ -57,7 +57,7 @@ def test_three_trials_fill_the_largest_bracket_of_max_t_3():
 
 
 def test_a_bracket_whose_first_milestone_would_be_0_is_left_out():
-    assert by_hand(35, max_t=60).scheduler.state()["num_brackets"] == 2  # 34 from 2 on, then 15
+    assert by_hand(35, max_t=60).scheduler.state()["num_brackets"] == 3  # none of 81, 34 from 2 on, 15
 
 
 def test_brackets_are_served_in_their_order_however_far_they_have_come():
@@ -193,6 +193,16 @@ def test_a_bracket_that_is_not_full_is_compared_only_when_nothing_runs():
     assert hand.report(b, 3, 2) == "STOP"
     assert hand.choose() == "t2"
     assert hand.statuses() == ["TERMINATED", "TERMINATED", "PAUSED"]
+
+
+def test_a_trial_that_choosing_has_stopped_is_not_chosen():
+    hand = by_hand(9 + 5 + 1, max_t=9)
+    for trial in hand.trials[:14]:
+        hand.remove(trial)
+    assert hand.report(hand.trials[14], 9, 1) == "PAUSE"  # one of three
+    assert hand.scheduler.choose_trial_to_run(hand.view) is None
+    assert hand.choose() is None
+    assert hand.statuses() == ["TERMINATED"] * 15
 
 
 def test_without_allow_recurse_nothing_is_compared_early():

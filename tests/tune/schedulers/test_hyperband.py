@@ -70,7 +70,7 @@ def test_one_band_of_trials_is_halved_at_every_milestone_of_the_table():
     assert Counter(fleet.time.values()) == expected
     assert expected == {1: 54, 3: 18 + 22, 9: 6 + 8 + 10, 27: 2 + 2 + 3 + 5, 81: 1 + 2 + 2 + 3 + 5}
     assert set(fleet.statuses().values()) == {"TERMINATED"}
-    assert fleet.scheduler.state() == {"num_brackets": 5, "num_stopped": 143}
+    assert fleet.scheduler.state() == {"num_brackets": 5, "num_stopped": 143 - 13}  # 13 came to 81
 
 
 def test_brackets_are_filled_one_after_the_other_and_then_a_new_round_begins():
@@ -88,14 +88,34 @@ def test_brackets_are_filled_one_after_the_other_and_then_a_new_round_begins():
     ]
 
 
+def test_the_debug_string_counts_all_trials_of_a_bracket_and_those_that_others_beat():
+    hand = ByHand(hyperband(max_t=9), 8)
+    hand.start(*hand.trials)
+    hand.fail(hand.trials[3])
+    for trial in hand.trials[4:]:
+        hand.report(trial, 3, 1.0)
+    assert hand.scheduler.debug_string().splitlines() == [
+        "Using HyperBand: num_stopped=2 total_brackets=2",
+        "Round #0:",
+        "  Bracket(Max Size (n)=3, Milestone (r)=9, completed=0.0%): {RUNNING: 3} ",
+        "  Bracket(Max Size (n)=2, Milestone (r)=9, completed=44.4%): "
+        "{ERROR: 1, PAUSED: 1, RUNNING: 1, TERMINATED: 2} ",
+    ]
+
+
 def test_a_bracket_whose_first_milestone_would_be_0_is_left_out():
     # C-162: round(log 60 / log 3) + 1 = 5 brackets, the last of which would begin at int(60 / 81).
     hand = ByHand(hyperband(max_t=60), 5 + 8 + 15 + 34)
-    assert hand.scheduler.state()["num_brackets"] == 4
     hand.add()
-    assert [line for line in hand.scheduler.debug_string().splitlines() if "Round" in line] == [
+    assert [line.partition(",")[0] for line in hand.scheduler.debug_string().splitlines()] == [
+        "Using HyperBand: num_stopped=0 total_brackets=6",  # the one left out is counted, as Ray does
         "Round #0:",
+        "  Bracket(Max Size (n)=5",
+        "  Bracket(Max Size (n)=8",
+        "  Bracket(Max Size (n)=15",
+        "  Bracket(Max Size (n)=34",
         "Round #1:",
+        "  Bracket(Max Size (n)=5",
     ]
     assert hand.choose() == "t0"
 

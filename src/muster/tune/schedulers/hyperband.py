@@ -108,11 +108,10 @@ class HyperBandScheduler(MetricScheduler):
         return trial or self._when_nothing_is_ready(tune_controller)
 
     def state(self) -> dict[str, int]:
-        return {"num_brackets": len(self._bands.brackets), "num_stopped": self._num_stopped}
+        return {"num_brackets": self._bands.total, "num_stopped": self._num_stopped}
 
     def debug_string(self) -> str:
-        total = len(self._bands.brackets)
-        lines = [f"Using HyperBand: num_stopped={self._num_stopped} total_brackets={total}"]
+        lines = [f"Using HyperBand: num_stopped={self._num_stopped} total_brackets={self._bands.total}"]
         for index, band in enumerate(self._bands.bands):
             lines.append(f"Round #{index}:")
             lines += [f"  {self._describe(bracket)}" for bracket in band if bracket is not None]
@@ -150,19 +149,19 @@ class HyperBandScheduler(MetricScheduler):
         return self._bands.is_closed(bracket) or not _gives_more(tune_controller)
 
     def _settle(self, tune_controller: ControllerView, bracket: Bracket, current: Trial | None) -> None:
-        """Who is stopped has left before anybody is told: the hooks that follow find nothing more to do."""
-        find = self._finder(tune_controller)
-        ended, released = bracket.settle()
-        self._num_stopped += len(ended)
+        """Who is stopped is no member any more: the hooks that follow find nothing to do but to forget it."""
+        halved, done, released = bracket.settle()
+        self._num_stopped += len(halved)
         mine = None if current is None else current.trial_id
-        others = [find(one) for one in ended if one != mine]
-        for trial_id in ended:
-            self._forget(trial_id)
         for trial_id in released:
             if trial_id != mine:
                 self._on_release(tune_controller, trial_id)
-        for trial in others:
-            if trial is not None:
+        find = self._finder(tune_controller)
+        for trial_id in (*halved, *done):
+            trial = None if trial_id == mine else find(trial_id)
+            if trial is None:
+                self._forget(trial_id)
+            else:
                 tune_controller.stop_trial(trial)
 
     def _on_release(self, tune_controller: ControllerView, trial_id: str) -> None:
@@ -230,7 +229,9 @@ class HyperBandScheduler(MetricScheduler):
 
     def _describe(self, bracket: Bracket) -> str:
         statuses = Counter(self._seen[one].status for one in bracket.members if one in self._seen)
-        shown = ", ".join(f"{status}: {count}" for status, count in statuses.items())
+        failed = self._bands.count_failed(bracket)
+        statuses += Counter(ERROR=failed, TERMINATED=bracket.given - len(bracket.members) - failed)
+        shown = ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items()))
         return (
             f"Bracket(Max Size (n)={bracket.size}, Milestone (r)={bracket.milestone}, "
             f"completed={100 * bracket.completion:.1f}%): {{{shown}}} "

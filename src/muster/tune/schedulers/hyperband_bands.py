@@ -23,6 +23,16 @@ class Bands:
         self.open: dict[int, Bracket] = {}  # by number: those with members
         self._bracket_of: dict[str, Bracket] = {}  # of members, and of trials that failed
 
+    @property
+    def total(self) -> int:
+        """As Ray counts: with the brackets that were left out."""
+        return sum(map(len, self.bands))
+
+    def count_failed(self, bracket: Bracket) -> int:
+        """Its trials that failed and were not tried again."""
+        homes = self._bracket_of.items()
+        return sum(one is bracket and trial_id not in one.members for trial_id, one in homes)
+
     def bracket_of(self, trial_id: str) -> Bracket | None:
         return self._bracket_of.get(trial_id)
 

@@ -22,8 +22,9 @@ class Standing(NamedTuple):
 class Settled(NamedTuple):
     """What followed when all members had come to the milestone."""
 
-    ended: list[str]  # no longer members
-    released: list[str]  # were to pause, and may go on
+    halved: list[str]  # no longer members: others were better
+    done: list[str]  # no longer members: they came to the end
+    released: list[str]  # were to pause, and may go on; the best last
 
 
 class Bracket:
@@ -95,10 +96,11 @@ class Bracket:
 
         Members that ran past the next milestone too are halved at once: nobody would report there again.
         """
-        ended: list[str] = []
-        while self.members and not self._behind and not self.runs_freely:
-            ended += self._halve() if self.halvings_left else self._end()
-        return Settled(ended, self._release())
+        halved: list[str] = []
+        while self.members and not self._behind and self.halvings_left:
+            halved += self._halve()
+        is_at_end = self.has_arrived and not self.runs_freely
+        return Settled(halved, self._end() if is_at_end else [], self._release())
 
     @property
     def runs_freely(self) -> bool:
@@ -131,6 +133,7 @@ class Bracket:
         for trial_id in released:
             del self.parked[trial_id]
             self.waiting[trial_id] = None
+        released.sort(key=lambda one: _rank(self.members[one].score))
         if released:
             self.waiting = {one: None for one in self.members if one in self.waiting}
             self.look_again()
