@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from muster.tune.logger.crc32c import KnownRecord, crc32c, masked
+from muster.tune.logger.crc32c import KnownRecord, crc32c, crc32c_long, masked
 from muster.tune.logger.events import EventEncoder, opening, varint
 
 tensorboard = pytest.importorskip("tensorboard")
@@ -39,6 +39,12 @@ def test_checksums_are_those_of_the_standard():
         0x8A9136AA,
         0x62A8AB43,
     ]
+
+
+@pytest.mark.parametrize("length", [0, 1, 255, 256, 257, 70_001])
+def test_the_checksum_of_something_long_is_the_same(length):
+    data = bytes(n * n % 253 for n in range(length))
+    assert crc32c_long(data) == crc32c(data)
 
 
 def test_a_known_record_has_the_same_checksum_one_by_one_and_side_by_side():

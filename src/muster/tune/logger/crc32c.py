@@ -7,11 +7,13 @@ from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import itemgetter
+from typing import Any
 
 _POLYNOMIAL = 0x82F63B78
 _ALL = 0xFFFFFFFF
 _SHIFTS = (0, 8, 16, 24)
 _MANY = 8
+_PIECE = 256
 MOST_KNOWN = 2048  # bytes of a record up to which `KnownRecord` keeps tables, one kilobyte for each
 
 
@@ -22,11 +24,37 @@ def masked(crc: int) -> int:
 
 def crc32c(data: bytes) -> int:
     """The plain checksum, byte by byte."""
+    return _continued(_ALL, data) ^ _ALL
+
+
+def _continued(crc: int, data: bytes) -> int:
     table = _after(0)
-    crc = _ALL
     for value in data:
         crc = table[(crc ^ value) & 255] ^ (crc >> 8)
-    return crc ^ _ALL
+    return crc
+
+
+def crc32c_long(data: bytes) -> int:
+    """The same by numpy, ten times as fast for what is long (pictures): many pieces are summed up at once."""
+    import numpy as np
+
+    count = len(data) // _PIECE
+    pieces = np.frombuffer(data, np.uint8, count * _PIECE).reshape(count, _PIECE)
+    sums = np.zeros(count, np.uint32)
+    for table, column in zip(_piece_tables(), np.ascontiguousarray(pieces.T), strict=True):
+        sums ^= table[column]
+    first, second, third, fourth = (_after(_PIECE - 1 - place) for place in range(4))
+    crc = _ALL
+    for added in sums.tolist():  # the checksum so far goes into the first four bytes of the next piece
+        crc = first[crc & 255] ^ second[crc >> 8 & 255] ^ third[crc >> 16 & 255] ^ fourth[crc >> 24] ^ added
+    return _continued(crc, data[count * _PIECE :]) ^ _ALL
+
+
+@lru_cache(maxsize=1)
+def _piece_tables() -> Any:  # noqa: ANN401 - numpy's arrays, which this module knows by that function only
+    import numpy as np
+
+    return np.array([_after(_PIECE - 1 - place) for place in range(_PIECE)], np.uint32)
 
 
 class KnownRecord:
