@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState
 
 _S = TrialState
+_PAUSE_IF_SAVED = "PAUSE_IF_SAVED"  # in `after_save` only: without a checkpoint its steps would be lost
 
 
 class Lifecycle:
@@ -125,7 +126,8 @@ class Lifecycle:
         if trial.state is not _S.RUNNING:
             return  # its report met another order
         if self._must_save(trial, judgement):
-            self._save_then(trial, judgement.decision)
+            careful = judgement.decision == PAUSE and self._state.view.withdraw(trial, Wish.KEEP_STEPS)
+            self._save_then(trial, _PAUSE_IF_SAVED if careful else judgement.decision)
         else:
             self._carry_out(trial, judgement.decision, at)
         self.obey_wishes(at)
@@ -143,6 +145,8 @@ class Lifecycle:
             self._keep(trial, event.checkpoint)
             self._tell("on_trial_save", trial)
         decision = self.after_save.pop(trial.trial_id, CONTINUE)
+        if decision == _PAUSE_IF_SAVED:
+            decision = CONTINUE if event.checkpoint is None else PAUSE
         if trial.state is _S.SAVING:
             self._state.roster.move(trial, _S.RUNNING)
             self._carry_out(trial, decision, event.at)

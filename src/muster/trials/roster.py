@@ -101,3 +101,7 @@ class Roster:
     @property
     def with_process(self) -> int:
         return len(self._held)
+
+    def holders(self) -> list[Trial]:
+        """Trials that hold resources; in no order that a restore would keep."""
+        return [self.trials[trial_id] for trial_id in self._held]

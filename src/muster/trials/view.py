@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from muster.trials.checkpoints import adopt
 from muster.trials.model import CheckpointRef, Trial
+from muster.trials.occupancy import Occupancy, ResourceReading
 from muster.trials.roster import Roster
 from muster.trials.states import TrialState
 
@@ -22,6 +23,7 @@ class Wish(Enum):
     PAUSE_WITHOUT_SAVE = "pause-without-save"
     STOP = "stop"
     SAVE = "save"
+    KEEP_STEPS = "keep-steps"  # qualifies the PAUSE that the same hook decided
     REMEMBER = "remember"  # done already; only to be repeated on a restore
 
 
@@ -58,6 +60,20 @@ class ControllerView:
     def has_resources_for_trial(self, trial: Trial) -> bool:
         return True
 
+    def occupancy(self) -> Occupancy:
+        """All there is, what is held of it, and how many trials there are; free."""
+        roster = self._roster
+        counts = (len(roster.live), len(roster.pending), len(roster.paused))
+        return Occupancy(roster.capacity, roster.used, *counts)
+
+    def get_running_trials(self) -> list[Trial]:
+        """Trials that have a process and are not about to end; looks at none of the others."""
+        return [trial for trial in self._roster.holders() if not trial.is_finished()]
+
+    @property
+    def _resource_updater(self) -> ResourceReading:
+        return ResourceReading(self._roster.capacity)
+
     def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
         self._recorded.append(Recorded(Wish.PAUSE if should_checkpoint else Wish.PAUSE_WITHOUT_SAVE, trial))
 
@@ -80,9 +96,16 @@ class ControllerView:
         """
         self._recorded.append(Recorded(Wish.REMEMBER, trial))
 
+    def keep_steps(self, trial: Trial) -> None:
+        """For a hook that answers PAUSE: only with a checkpoint of this step; else the trial goes on."""
+        self._recorded.append(Recorded(Wish.KEEP_STEPS, trial))
+
     def withdraw_save(self, trial: Trial) -> bool:
         """Whether a save of it was asked for; whoever asks sees to it."""
-        kept = [one for one in self._recorded if one.trial is not trial or one.wish is not Wish.SAVE]
+        return self.withdraw(trial, Wish.SAVE)
+
+    def withdraw(self, trial: Trial, wish: Wish) -> bool:
+        kept = [one for one in self._recorded if one.trial is not trial or one.wish is not wish]
         is_wanted = len(kept) < len(self._recorded)
         self._recorded = kept
         return is_wanted

@@ -158,6 +158,11 @@ def scheduler_of(tune: TuneConfig) -> TrialScheduler:
 
     asked = create_scheduler(tune.scheduler) if isinstance(tune.scheduler, str) else tune.scheduler
     chosen: Any = asked or FIFOScheduler()
+    if tune.reuse_actors and (why := getattr(chosen, "refuses_reuse", "")):
+        raise ValueError(
+            f"{type(chosen).__name__} cannot be used with TuneConfig(reuse_actors=True), because {why}: "
+            "leave reuse_actors out"
+        )
     metric = tune.metric if isinstance(tune.metric, str) else None
     mode = tune.mode if isinstance(tune.mode, str) else None
     if not offer_search_properties(chosen, metric, mode):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from muster.tune.schedulers.pb2 import PB2
     from muster.tune.schedulers.pbt import PopulationBasedTraining
     from muster.tune.schedulers.pbt_replay import PopulationBasedTrainingReplay
+    from muster.tune.schedulers.resource_changing_scheduler import ResourceChangingScheduler
     from muster.tune.schedulers.trial_scheduler import TrialScheduler
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "MedianStoppingRule",
     "PopulationBasedTraining",
     "PopulationBasedTrainingReplay",
+    "ResourceChangingScheduler",
     "TrialScheduler",
     "create_scheduler",
 ]
@@ -44,6 +46,7 @@ __getattr__, __dir__ = lazy_names(
         "PB2": ".pb2",
         "PopulationBasedTraining": ".pbt",
         "PopulationBasedTrainingReplay": ".pbt_replay",
+        "ResourceChangingScheduler": ".resource_changing_scheduler",
         "TrialScheduler": ".trial_scheduler",
         "create_scheduler": ".create",
     },

@@ -22,20 +22,16 @@ _SCHEDULERS = {
     "pbt": ("pbt", "PopulationBasedTraining"),
     "pbt_replay": ("pbt_replay", "PopulationBasedTrainingReplay"),
     "pb2": ("pb2", "PB2"),
+    "resource_changing": ("resource_changing_scheduler", "ResourceChangingScheduler"),
 }
-_COMING = ("resource_changing",)
 
 
 def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:  # noqa: ANN401 - the scheduler's own
     """A scheduler by its name in any case; as in Ray, arguments that it does not take are left out."""
     name = scheduler.lower()
     if name not in _SCHEDULERS:
-        known = ", ".join(_SCHEDULERS)
-        if name in _COMING:
-            raise ValueError(f"create_scheduler: {scheduler!r} is not there yet; use one of: {known}")
         raise ValueError(
-            f"create_scheduler: there is no scheduler {scheduler!r}; use one of: {known} "
-            f"(coming: {', '.join(_COMING)})"
+            f"create_scheduler: there is no scheduler {scheduler!r}; use one of: {', '.join(_SCHEDULERS)}"
         )
     module, class_name = _SCHEDULERS[name]
     kind: type[TrialScheduler] = getattr(import_module(f"muster.tune.schedulers.{module}"), class_name)

@@ -1,0 +1,207 @@
+"""DistributeResources, DistributeResourcesToTopJob: who gets the CPUs and GPUs that nobody uses.
+
+Called by ResourceChangingScheduler after a result; they only answer, the scheduler sees to the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from muster.base.resources import Resources
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.checkpoints import metric as named
+from muster.trials.model import Trial
+from muster.trials.view import ControllerView
+from muster.tune.schedulers import resource_shares as shares
+
+if TYPE_CHECKING:
+    from muster.tune.schedulers.resource_changing_scheduler import ResourceChangingScheduler
+
+
+class DistributeResources:
+    """Gives every trial the same: free resources in even shares, never less than what it started with.
+
+    add_bundles: what a trial gains comes as bundles of their own, for workers that it starts; without, its
+        only bundle grows.
+    increase_by: one unit, e.g. {"CPU": 2, "GPU": 1}; by default the last bundle (with `add_bundles`), else
+        1 GPU for trials that have one, else 1 CPU.
+    increase_by_times: the most units that a trial gains; -1: as many as there are.
+    reserve_resources: what is never given away, e.g. {"CPU": 1}.
+
+    A trial above its base gives units back when trials that wait need them.
+
+    Example:
+        >>> DistributeResources(increase_by={"CPU": 2}, increase_by_times=3).increase_by
+        {'CPU': 2.0}
+    """
+
+    def __init__(
+        self,
+        add_bundles: bool = False,
+        increase_by: Mapping[str, float] | None = None,
+        increase_by_times: int = -1,
+        reserve_resources: Mapping[str, float] | None = None,
+    ) -> None:
+        name = type(self).__name__
+        self.add_bundles = add_bundles
+        self.increase_by = shares.as_units(increase_by, name, "increase_by").to_floats()
+        self.increase_by_times = increase_by_times
+        self.reserve_resources = shares.as_units(reserve_resources, name, "reserve_resources").to_floats()
+        if increase_by and not self.increase_by:
+            raise ValueError(
+                f"{name}: increase_by={dict(increase_by)!r} adds nothing; e.g. {{'CPU': 1}} does"
+            )
+        if not isinstance(increase_by_times, int):
+            raise ValueError(f"{name}: increase_by_times={increase_by_times!r} must be a whole number, or -1")
+
+    def __call__(
+        self,
+        tune_controller: ControllerView,
+        trial: Trial,
+        result: dict[str, Any],
+        scheduler: ResourceChangingScheduler,
+    ) -> PlacementGroupFactory | None:
+        """What the trial should have from now on; None: what it has."""
+        if result.get("training_iteration", 0) < 1:
+            return None
+        base = scheduler.base_trial_resources or trial.placement_group_factory
+        self._check(base)
+        unit, capacity = self._unit(base), tune_controller.occupancy().capacity
+        whole = _rest(capacity, Resources.of(self.reserve_resources))
+        claimed, sharers = scheduler.claims(tune_controller)
+        free = whole.minus(claimed)
+        have = shares.units_above(shares.size_of(base), shares.size_of(trial.placement_group_factory), unit)
+        lacking = shares.shortage(free, unit)
+        if lacking:
+            target = max(0, have - lacking)
+        else:
+            even = shares.even_share(whole, shares.size_of(base), unit, sharers)
+            most = self._most(tune_controller, trial, result, scheduler, even)
+            target = have + min(max(0, most - have), shares.fitting(free, unit))
+        return self._sized(trial, (have, target), unit, base, capacity)
+
+    def _most(
+        self,
+        tune_controller: ControllerView,
+        trial: Trial,
+        result: dict[str, Any],
+        scheduler: ResourceChangingScheduler,
+        even: int,
+    ) -> int:
+        """The most units that this trial may have."""
+        return min(even, self._limit)
+
+    @property
+    def _limit(self) -> int:
+        return self.increase_by_times if self.increase_by_times > 0 else 1 << 62
+
+    def _sized(
+        self,
+        trial: Trial,
+        change: tuple[int, int],
+        unit: Resources,
+        base: PlacementGroupFactory,
+        capacity: Resources,
+    ) -> PlacementGroupFactory:
+        """The nearest to the target that can start at all."""
+        have, target = change
+        while target > have:
+            larger = shares.enlarged(base, unit, target, self.add_bundles)
+            if shares.can_be_placed(larger, capacity):
+                return larger
+            target -= 1
+        if target == have:
+            return trial.placement_group_factory
+        return shares.enlarged(base, unit, target, self.add_bundles)
+
+    def _unit(self, base: PlacementGroupFactory) -> Resources:
+        if self.increase_by:
+            return Resources.of(self.increase_by)
+        if self.add_bundles and base.bundles[-1]:
+            return Resources.of(base.bundles[-1])
+        return Resources.of(GPU=1) if base.required_resources.get("GPU") else Resources.of(CPU=1)
+
+    def _check(self, base: PlacementGroupFactory) -> None:
+        if not self.add_bundles and len(base.bundles) != 1:
+            raise ValueError(
+                f"{type(self).__name__}: trials have {len(base.bundles)} bundles ({base}), and it is not "
+                "said which of them grows: pass add_bundles=True to add bundles, or give trials one bundle"
+            )
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({told})"
+
+
+class DistributeResourcesToTopJob(DistributeResources):
+    """Gives all free resources to the trial that does best; others keep what they have.
+
+    A trial that is no longer the best gives units back only when trials that wait need them. When the best
+    has `increase_by_times` units, the next one gains. Other parameters as of DistributeResources.
+
+    metric, mode: what is compared; by default the experiment's.
+    """
+
+    def __init__(
+        self,
+        add_bundles: bool = False,
+        increase_by: Mapping[str, float] | None = None,
+        increase_by_times: int = -1,
+        reserve_resources: Mapping[str, float] | None = None,
+        metric: str | None = None,
+        mode: str | None = None,
+    ) -> None:
+        super().__init__(add_bundles, increase_by, increase_by_times, reserve_resources)
+        if mode not in (None, "min", "max"):
+            raise ValueError(f"{type(self).__name__}: mode is {mode!r}; it must be 'min' or 'max'")
+        self.metric = metric
+        self.mode = mode
+
+    def _most(
+        self,
+        tune_controller: ControllerView,
+        trial: Trial,
+        result: dict[str, Any],
+        scheduler: ResourceChangingScheduler,
+        even: int,
+    ) -> int:
+        """Its limit for the best of those below theirs; nothing for the others."""
+        metric, sign = self._order(scheduler)
+        base = scheduler.base_trial_resources or trial.placement_group_factory
+        unit, smallest = self._unit(base), shares.size_of(base)
+
+        def rank(one: Trial) -> tuple[float, int]:
+            return (_score(result if one is trial else one.last_result, metric, sign), -one.number)
+
+        def is_below(one: Trial) -> bool:
+            now = shares.size_of(scheduler.promised(one))
+            return shares.units_above(smallest, now, unit) < self._limit
+
+        growing = [one for one in scheduler.trials_at_work(tune_controller) if is_below(one)]
+        best = max(growing, key=rank, default=None)
+        return self._limit if best is trial else 0
+
+    def _order(self, scheduler: ResourceChangingScheduler) -> tuple[str, float]:
+        metric, mode = self.metric or scheduler.metric, self.mode or scheduler.mode
+        if not metric or mode is None:
+            raise ValueError(
+                f"{type(self).__name__} compares trials and needs a metric (now {metric!r}) and a mode "
+                f"(now {mode!r}): pass metric=... and mode='min' or 'max' to it or to TuneConfig"
+            )
+        return metric, 1.0 if mode == "max" else -1.0
+
+
+def _score(result: Mapping[str, Any], metric: str, sign: float) -> float:
+    """Larger is better; whatever is not a number is worst."""
+    try:
+        score = sign * float(named(result, metric))
+    except (TypeError, ValueError):
+        return -math.inf
+    return -math.inf if math.isnan(score) else score
+
+
+def _rest(capacity: Resources, reserved: Resources) -> Resources:
+    """Never below nothing: who reserves more than there is keeps trials at their base."""
+    return Resources({name: max(0, units - reserved.units(name)) for name, units in capacity.items()})

@@ -1,0 +1,359 @@
+"""ResourceChangingScheduler: running trials grow onto what is idle, and shrink when others need it.
+
+A trial changes at a report: it is saved and paused, and starts again at once with its new resources. So that
+no step is lost and nobody waits for ever, a trial is paused only with a checkpoint of its last step and when
+what it shall have is free now; when others were faster it goes on with what it had, or with its base.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from muster.base.resources import Resources
+from muster.errors import TuneError
+from muster.trials.bundles import PlacementGroupFactory, resource_dict_to_bundles
+from muster.trials.model import Trial
+from muster.trials.states import TrialState
+from muster.trials.view import ControllerView
+from muster.tune.plugin_state import Plain
+from muster.tune.schedulers.fifo import FIFOScheduler
+from muster.tune.schedulers.resource_allocation import DistributeResources, DistributeResourcesToTopJob
+from muster.tune.schedulers.resource_shares import size_of
+from muster.tune.schedulers.trial_scheduler import TrialScheduler, offer_search_properties
+from muster.tune.schedulers.unsaved import Unsaved
+
+__all__ = ["DistributeResources", "DistributeResourcesToTopJob", "ResourceChangingScheduler"]
+
+logger = logging.getLogger(__name__)
+
+Allocation = Callable[[Any, Trial, dict[str, Any], Any], "PlacementGroupFactory | Mapping[str, Any] | None"]
+_AT_REST = (TrialState.PENDING, TrialState.PAUSED)
+_EVENLY = DistributeResources(add_bundles=False)
+
+
+class ResourceChangingScheduler(TrialScheduler):
+    """Wraps a scheduler, and changes what trials have while they run.
+
+    base_scheduler: decides everything else; None: first in, first out.
+    resources_allocation_function: called after every result on which the base scheduler lets a trial go on,
+        with (tune_controller, trial, result, scheduler); returns a PlacementGroupFactory, or None for no
+        change. None instead of a function: nothing ever changes.
+
+    All trials must start with the same resources. A trial sees what it has by
+    `tune.get_context().get_trial_resources()`; it must be able to go on from its checkpoint. Cannot be used
+    with `TuneConfig(reuse_actors=True)`.
+
+    Example:
+        >>> ResourceChangingScheduler().debug_string()
+        '(ResourceChangingScheduler) Using FIFO scheduling algorithm.'
+    """
+
+    _state_kind = "resource_changing"
+    refuses_reuse = "every change of a trial's resources needs a new process"
+
+    def __init__(
+        self,
+        base_scheduler: TrialScheduler | None = None,
+        resources_allocation_function: Allocation | None = _EVENLY,
+    ) -> None:
+        if resources_allocation_function is None:
+            logger.warning(
+                "ResourceChangingScheduler has no resources_allocation_function: resources will not change"
+            )
+        elif not callable(resources_allocation_function):
+            raise ValueError(
+                f"ResourceChangingScheduler: resources_allocation_function={resources_allocation_function!r} "
+                "cannot be called: pass DistributeResources() or a function"
+            )
+        self._base_scheduler = base_scheduler or FIFOScheduler()
+        self._allocate = resources_allocation_function
+        self._mode: str | None = None
+        self._base_trial_resources: PlacementGroupFactory | None = None
+        self._changes: dict[str, PlacementGroupFactory] = {}  # decided, until the trial reports with them
+        # Which paused trial the base scheduler would start if there was room; "": none; None: not known now.
+        self._wanted: str | None = None
+        self._unsaved = Unsaved()
+        self._failed = ""  # just now, with new resources
+        self._has_warned = False
+
+    # What allocation functions read.
+
+    @property
+    def base_trial_resources(self) -> PlacementGroupFactory | None:
+        """What all trials start with; None before there is one."""
+        return self._base_trial_resources
+
+    @property
+    def mode(self) -> str | None:
+        mode: str | None = self._mode or getattr(self._base_scheduler, "_mode", None)
+        return mode
+
+    @property
+    def metric(self) -> str | None:
+        return self._base_scheduler.metric
+
+    def promised(self, trial: Trial) -> PlacementGroupFactory:
+        """What it has, or will have in a moment."""
+        return self._changes.get(trial.trial_id, trial.placement_group_factory)
+
+    def trials_at_work(self, tune_controller: ControllerView) -> list[Trial]:
+        """Trials that run, and those that rest only because of a change."""
+        running = tune_controller.get_running_trials()
+        return [*running, *self._changing(tune_controller, _AT_REST)]
+
+    def claims(self, tune_controller: ControllerView) -> tuple[Resources, int]:
+        """What all trials together have, will have in a moment or wait for, and how many they are.
+
+        Trials that the base scheduler keeps paused count only when it wants them to go on.
+        """
+        now = tune_controller.occupancy()
+        total, own = now.used, dict.fromkeys(_AT_REST, 0)
+        for trial in self._changing(tune_controller):
+            if trial.state in own:
+                own[trial.state] += 1
+            else:
+                total = total.minus(size_of(trial.placement_group_factory))
+            total = total.plus(size_of(self._changes[trial.trial_id]))
+        wanted = int(self._is_kept_waiting(tune_controller))
+        waiting = now.pending - own[TrialState.PENDING] + wanted
+        if self._base_trial_resources is not None:
+            total = total.plus(size_of(self._base_trial_resources).times(waiting))
+        return total, now.live - (now.paused - own[TrialState.PAUSED] - wanted)
+
+    # Ray's hooks.
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:  # noqa: ANN401
+        is_taken = offer_search_properties(self._base_scheduler, metric, mode, **spec)
+        if is_taken and mode:
+            self._mode = mode
+        return is_taken
+
+    def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
+        if self._base_trial_resources is None and not trial.has_new_resources:
+            self._base_trial_resources = trial.placement_group_factory
+        self._check_equal(trial)
+        if trial.trial_id == self._failed and self._base_trial_resources is not None:
+            trial.update_resources(self._base_trial_resources)  # perhaps it failed because of the new ones
+        self._failed = ""
+        self._base_scheduler.on_trial_add(tune_controller, trial)
+
+    def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
+        self._failed = trial.trial_id if trial.trial_id in self._changes else ""
+        self._forget(trial)
+        self._base_scheduler.on_trial_error(tune_controller, trial)
+
+    def on_trial_complete(
+        self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
+    ) -> None:
+        self._forget(trial)
+        self._base_scheduler.on_trial_complete(tune_controller, trial, result)
+
+    def on_trial_remove(self, tune_controller: ControllerView, trial: Trial) -> None:
+        self._forget(trial)
+        self._base_scheduler.on_trial_remove(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
+        decision = self._base_scheduler.on_trial_result(tune_controller, trial, result)
+        if trial.state is TrialState.SAVING:
+            return decision  # sent together with an earlier one, on which it is being paused
+        self._settle(trial)
+        if decision != self.CONTINUE:
+            self._wanted = None
+        elif self._allocate is not None:
+            new = self._usable(self._allocate(tune_controller, trial, result, self))
+            if new is not None and self._may_change(tune_controller, trial, new, result):
+                self._changes[trial.trial_id] = new
+                if hasattr(tune_controller, "keep_steps"):
+                    tune_controller.keep_steps(trial)
+                return self.PAUSE
+        return decision
+
+    def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
+        """Trials that were paused for a change, then the base scheduler's choice; as large as it fits."""
+        trial = next(iter(self._changing(tune_controller, _AT_REST)), None)
+        if trial is not None:
+            self._make_fit(tune_controller, trial, self._changes[trial.trial_id])
+            return trial
+        trial = self._base_scheduler.choose_trial_to_run(tune_controller)
+        does_fit = False
+        if trial is not None and trial.state in _AT_REST:
+            does_fit = self._make_fit(tune_controller, trial, trial.placement_group_factory)
+        if not does_fit:
+            self._note_wanted(tune_controller, trial)
+        return trial
+
+    def debug_string(self) -> str:
+        return f"(ResourceChangingScheduler) {self._base_scheduler.debug_string()}"
+
+    @property
+    def supports_buffered_results(self) -> bool:
+        return self._base_scheduler.supports_buffered_results
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - what else the base scheduler offers
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._base_scheduler, name)
+
+    # Changing a trial.
+
+    def _settle(self, trial: Trial) -> None:
+        """It runs, with the change that was decided or, as nothing could be saved, without."""
+        change = self._changes.pop(trial.trial_id, None)
+        if change is None:
+            return
+        if change == trial.placement_group_factory:
+            self._unsaved.forget(trial.trial_id)
+        elif self._unsaved.note(trial.trial_id):
+            logger.warning(
+                "ResourceChangingScheduler: trial %s has no checkpoint of its last step, so its resources "
+                "are not changed, because that would undo the step. Report a checkpoint, "
+                "tune.report(..., checkpoint=...), or define save_checkpoint(); this is said once",
+                trial,
+            )
+
+    def _may_change(
+        self,
+        tune_controller: ControllerView,
+        trial: Trial,
+        new: PlacementGroupFactory,
+        result: dict[str, Any],
+    ) -> bool:
+        now = trial.placement_group_factory
+        if new == now:
+            return False
+        is_growth = bool(size_of(now).lacks(size_of(new)))
+        if is_growth and not self._is_free(tune_controller, trial, new):
+            return False
+        return self._unsaved.may_try(trial.trial_id, bool(result.get("checkpoint_dir_name")))
+
+    def _is_free(self, tune_controller: ControllerView, trial: Trial, new: PlacementGroupFactory) -> bool:
+        """Whether what it grows by is free and promised to nobody; else it would stop for nothing."""
+        now = tune_controller.occupancy()
+        if not now.capacity.holds(size_of(new)):
+            self._warn_of_too_much(trial, new, now.capacity)
+            return False
+        if self._wanted is None and self._resting(tune_controller):
+            return False  # the base scheduler may have a use for it
+        total = now.used.minus(size_of(trial.placement_group_factory)).plus(size_of(new))
+        for other in self._changing(tune_controller):
+            promised = size_of(self._changes[other.trial_id])
+            if other.state not in _AT_REST:
+                promised = Resources(size_of(other.placement_group_factory).lacks(promised))
+            total = total.plus(promised)
+        return now.capacity.holds(total)
+
+    def _make_fit(self, tune_controller: ControllerView, trial: Trial, wanted: PlacementGroupFactory) -> bool:
+        """The first that fits: what it shall have, what it had, its base. Else it waits as it is."""
+        now = tune_controller.occupancy()
+        base = self._base_trial_resources or trial.placement_group_factory
+        for size in (wanted, trial.placement_group_factory, base):
+            if now.capacity.holds(now.used.plus(size_of(size))):
+                self._set(trial, size)
+                return True
+        has_it_all = now.capacity.holds(size_of(trial.placement_group_factory))
+        if not has_it_all and base != trial.placement_group_factory:  # a smaller machine than before
+            self._set(trial, base)
+            tune_controller.remember_choice(trial)
+        return False
+
+    def _set(self, trial: Trial, size: PlacementGroupFactory) -> None:
+        if trial.trial_id in self._changes:
+            self._changes[trial.trial_id] = size
+        if size != trial.placement_group_factory:
+            trial.update_resources(size)
+
+    def _forget(self, trial: Trial) -> None:
+        self._changes.pop(trial.trial_id, None)
+        self._unsaved.forget(trial.trial_id)
+        self._wanted = None
+
+    # Who else has a use for what is free.
+
+    def _changing(
+        self, tune_controller: ControllerView, states: Iterable[TrialState] = TrialState
+    ) -> Iterable[Trial]:
+        for trial_id in self._changes:
+            trial = tune_controller.get_trial(trial_id)
+            if trial is not None and trial.state in states:
+                yield trial
+
+    def _resting(self, tune_controller: ControllerView) -> int:
+        """How many trials the base scheduler keeps paused."""
+        own = sum(1 for _ in self._changing(tune_controller, (TrialState.PAUSED,)))
+        return tune_controller.occupancy().paused - own
+
+    def _is_kept_waiting(self, tune_controller: ControllerView) -> bool:
+        trial = tune_controller.get_trial(self._wanted) if self._wanted else None
+        is_paused = trial is not None and trial.state is TrialState.PAUSED
+        return is_paused and self._wanted not in self._changes
+
+    def _note_wanted(self, tune_controller: ControllerView, chosen: Trial | None) -> None:
+        """No room for its choice, or it has none. A restore has to learn the same here."""
+        if not self._resting(tune_controller):
+            return
+        wanted = chosen.trial_id if chosen is not None and chosen.state is TrialState.PAUSED else ""
+        witness = chosen or tune_controller.first_waiting()
+        if wanted != self._wanted and witness is not None:
+            self._wanted = wanted
+            tune_controller.remember_choice(witness)
+
+    # Slips.
+
+    def _check_equal(self, trial: Trial) -> None:
+        base, own = self._base_trial_resources, trial.placement_group_factory
+        if base is None or trial.has_new_resources or own.described() == base.described():
+            return
+        raise RuntimeError(
+            f"ResourceChangingScheduler: trial {trial.trial_id} needs {own}, the first trial {base}: all "
+            "must start with the same resources; do not choose them by the config, or leave the scheduler out"
+        )
+
+    def _usable(self, answer: Any) -> PlacementGroupFactory | None:  # noqa: ANN401 - of a user's function
+        if answer is None or isinstance(answer, PlacementGroupFactory):
+            return answer
+        if isinstance(answer, Mapping):
+            return resource_dict_to_bundles(answer)
+        raise TuneError(
+            f"ResourceChangingScheduler: the resources_allocation_function {self._allocate!r} returned "
+            f"{answer!r}; return a PlacementGroupFactory, or None for no change"
+        )
+
+    def _warn_of_too_much(self, trial: Trial, new: PlacementGroupFactory, capacity: Resources) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "ResourceChangingScheduler: %s was to have (%s), but there is only (%s) in all; it goes on "
+                "with what it has, and this is said once",
+                *(trial, size_of(new), capacity),
+            )
+
+    # State.
+
+    def restore_state(self, state: bytes, trials: Mapping[str, Trial] | None = None) -> None:
+        super().restore_state(state, trials)
+        if self._is_stock:
+            saved: str = self._checked(state)["base"]
+            self._base_scheduler.restore_state(saved.encode("latin-1"), trials)
+
+    def _to_plain(self) -> Plain:
+        base = self._base_trial_resources
+        return {
+            "base": self._base_scheduler.save_state().decode("latin-1"),  # any bytes as text
+            "mode": self._mode,
+            "base_trial_resources": None if base is None else base.described(),
+            "changes": {one: size.described() for one, size in self._changes.items()},
+            "wanted": self._wanted,
+            "unsaved": self._unsaved.to_plain(),
+            "has_warned": self._has_warned,
+        }
+
+    def _from_plain(self, state: Plain) -> None:
+        base = state["base_trial_resources"]
+        self._mode = state["mode"]
+        self._base_trial_resources = None if base is None else PlacementGroupFactory(*base)
+        self._changes = {one: PlacementGroupFactory(*size) for one, size in state["changes"].items()}
+        self._wanted = state["wanted"]
+        self._unsaved = Unsaved.from_plain(state["unsaved"])
+        self._has_warned = state["has_warned"]
