@@ -8,6 +8,8 @@ _VARIANTS, _BASIC = f"{_SEARCH}/test_variants.py", f"{_SEARCH}/test_basic_varian
 _DOMAINS, _WRAPPERS = f"{_SEARCH}/test_domains.py", f"{_SEARCH}/test_wrappers.py"
 _OPTUNA, _PLACEHOLDERS = f"{_SEARCH}/test_optuna_search.py", f"{_SEARCH}/test_placeholders.py"
 _ASHA, _STOPPERS = f"{_SCHEDULERS}/test_asha.py", "tests/tune/stopper/test_stoppers.py"
+_HYPERBAND, _BOHB = f"{_SCHEDULERS}/test_hyperband.py", f"{_SCHEDULERS}/test_hb_bohb.py"
+_MEDIAN = f"{_SCHEDULERS}/test_median_stopping_rule.py"
 _RESTORING, _STORAGE = "tests/tune/test_restoring.py", "tests/stores/test_storage.py"
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
@@ -40,8 +42,14 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         f"{_PLACEHOLDERS}::test_those_that_are_not_in_the_config_are_skipped",
         f"{_PLACEHOLDERS}::test_primitives_and_number_domains_stay",
     ),
+    "C-150": (f"{_MEDIAN}::test_a_constant_trial_stops_when_the_mean_of_the_other_has_passed_it",),
+    "C-151": (f"{_MEDIAN}::test_nothing_is_stopped_within_the_grace_period",),
+    "C-152": (f"{_MEDIAN}::test_nothing_is_stopped_with_fewer_others_than_required",),
+    "C-153": (f"{_MEDIAN}::test_a_soft_stop_pauses_once",),
     "C-154": (
         f"{_ASHA}::test_infinite_and_missing_scores_never_crash",
+        f"{_MEDIAN}::test_others_without_a_finite_mean_do_not_count",
+        f"{_HYPERBAND}::test_scores_that_are_no_numbers_never_stop_the_experiment_from_ending",
         f"{_SCHEDULERS}/test_asha_promotion.py::test_nan_is_never_promoted_and_counts_as_the_worst",
     ),
     "C-155": (
@@ -52,6 +60,26 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         f"{_ASHA}::test_rungs_survive_saving_by_path_by_bytes_and_by_pickle",
     ),
     "C-156": (f"{_ASHA}::test_the_last_trials_keep_running_when_asked",),
+    "C-157": (
+        f"{_HYPERBAND}::test_the_brackets_for_81_and_3_are_those_of_the_paper",
+        f"{_HYPERBAND}::test_the_brackets_for_1000_and_10",
+    ),
+    "C-158": (f"{_HYPERBAND}::test_81_trials_become_1_and_only_the_last_of_a_rung_does_not_pause",),
+    "C-159": (f"{_HYPERBAND}::test_a_member_that_failed_or_ended_does_not_hold_up_the_others",),
+    "C-160": (f"{_HYPERBAND}::test_a_trial_that_comes_after_a_halving_has_to_catch_up",),
+    "C-161": (
+        f"{_HYPERBAND}::test_the_first_bracket_runs_to_the_end",
+        f"{_HYPERBAND}::test_the_second_bracket_is_halved_at_4_and_stops_at_8",
+        f"{_HYPERBAND}::test_without_stop_last_trials_the_last_ones_go_on",
+        f"{_HYPERBAND}::test_trials_that_jump_over_the_last_milestone_are_halved_and_done_at_once",
+    ),
+    "C-162": (f"{_HYPERBAND}::test_a_bracket_whose_first_milestone_would_be_0_is_left_out",),
+    "C-163": (
+        f"{_BOHB}::test_the_largest_bracket_comes_first",
+        f"{_BOHB}::test_results_carry_the_budget_where_trials_are_compared",
+        f"{_BOHB}::test_the_searcher_hears_of_pauses_and_of_who_goes_on",
+        f"{_BOHB}::test_a_bracket_that_is_not_full_is_compared_only_when_nothing_runs",
+    ),
     "C-190": (f"{_STOPPERS}::TestTimeout::test_the_rest_of_the_budget_survives_and_downtime_is_free",),
     "C-191": (f"{_STOPPERS}::TestTrialPlateau::test_a_trial_ends_at_its_plateau",),
     "C-192": (f"{_STOPPERS}::TestMaximumIteration::test_each_trial_ends_with_its_own_nth_result",),
@@ -144,5 +172,5 @@ DIFFERENT: dict[str, str] = {
 _LATER = "schedulers other than FIFO and ASHA come with the issue on schedulers and searchers (3 of 4)"
 NOT_HERE: dict[str, str] = {
     "C-133": "BayesOptSearch comes with the issue on schedulers and searchers (3 of 4)",
-    **{f"C-{number}": _LATER for number in (*range(150, 154), *range(157, 183))},
+    **{f"C-{number}": _LATER for number in range(164, 183)},
 }

@@ -129,11 +129,8 @@ class HyperBandScheduler(MetricScheduler):
             return
         if self._time_attr not in result:
             raise self._silent(trial, result, f"no {self._time_attr!r}, by which its time is counted")
-        time, score = (
-            self._number(trial, self._time_attr, result[self._time_attr]),
-            bracket.members[key].score,
-        )
-        bracket.report(key, time, score)
+        score = bracket.members[key].score  # of an earlier result
+        bracket.report(key, self._number(trial, self._time_attr, result[self._time_attr]), score)
         if math.isnan(score) and not bracket.may_go_on(key):
             raise self._silent(trial, result, f"no {self._metric!r}, by which trials are compared here")
 
