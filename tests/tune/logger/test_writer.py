@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from muster.tune.logger import files
+from muster.tune.logger import files, trial_log
 from muster.tune.logger.files import OpenFiles
 from muster.tune.logger.trial_log import CSV, JSON, TBX
 from muster.tune.logger.writer import LogWriter
@@ -141,10 +141,11 @@ def test_a_long_queue_holds_the_producer_back(tmp_path):
     assert numbers(tmp_path / "t" / "result.json") == list(range(5000))
 
 
-def test_a_disk_that_stands_still_costs_rows_but_not_the_experiment(tmp_path):
+def test_a_disk_that_stands_still_costs_rows_but_not_the_experiment(tmp_path, monkeypatch):
     writer = LogWriter(flush_every_s=60, queue_limit=10, patience_s=0.05)
     log, stuck = writer.log("t", str(tmp_path / "t")), threading.Event()
-    writer.order(log, lambda log, bench: stuck.wait(20) and None)
+    monkeypatch.setitem(trial_log._VERBS, "stand still", lambda log, bench: stuck.wait(20))
+    writer.order(log, ("stand still",))
     began = time.monotonic()
     for n in range(1000):
         writer.row(log, JSON, {"n": n})
@@ -178,7 +179,7 @@ def test_a_trial_that_is_over_keeps_no_file_open(tmp_path, ended):
     if ended:
         writer.end("t")
         writer.flush(10)
-    assert len(writer._bench.open_files) == (0 if ended else 3)
+    assert len(writer._scribe.bench.open_files) == (0 if ended else 3)
     assert len(writer.running) == (0 if ended else 1)
     writer.close(10)
 
@@ -186,11 +187,11 @@ def test_a_trial_that_is_over_keeps_no_file_open(tmp_path, ended):
 def test_an_order_that_fails_does_not_end_the_thread(tmp_path):
     writer = LogWriter(flush_every_s=0.01)
     log = writer.log("t", str(tmp_path / "t"))
-    writer.order(log, lambda log, bench: 1 / 0)
+    writer.order(log, ("no such order",))
     writer.row(log, JSON, {"n": 1})
     assert writer.close(10)
     assert numbers(tmp_path / "t" / "result.json") == [1]
-    assert writer.take_problems() == (f"{tmp_path}/t: ZeroDivisionError: division by zero",)
+    assert writer.take_problems() == (f"{tmp_path}/t: KeyError: 'no such order'",)
     assert writer.take_problems() == ()
 
 

@@ -6,18 +6,15 @@ result is in the files once: rows after a restart replace those that the restart
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from muster.tune.logger.failure_files import failure_text
 from muster.tune.logger.placement import restored_iteration, trial_directory
 from muster.tune.logger.repair import iteration_of
-from muster.tune.logger.trial_log import ERRORS
 
 if TYPE_CHECKING:
     from muster.trials.events import TrialFailure
     from muster.trials.model import Trial
-    from muster.tune.logger.trial_log import Bench, TrialLog
     from muster.tune.logger.writer import LogWriter
 
 
@@ -76,7 +73,8 @@ class Witness:
             elif kinds and heard.rows:
                 writer.catch_up(log, kinds, heard.rows)
             for number, failure in heard.failures:
-                writer.order(log, _Failed(number, failure, at))
+                text = failure_text(number, failure, at).encode("utf-8", "replace")
+                writer.fail(log, text, failure.exception, unless=b"Failure # %d (" % number)
             if trial.is_finished():
                 writer.end(trial.trial_id)
 
@@ -85,20 +83,3 @@ class Witness:
         if found is None:
             found = self._heard[trial.trial_id] = _Heard(trial)
         return found
-
-
-class _Failed:
-    """An order to the writer: a failure that is written unless it is there."""
-
-    def __init__(self, number: int, failure: TrialFailure, at: float) -> None:
-        self._number, self._failure, self._at = number, failure, at
-
-    def __call__(self, log: TrialLog, bench: Bench) -> None:
-        try:
-            with open(os.path.join(log.directory, ERRORS), encoding="utf-8", errors="replace") as stream:
-                if f"Failure # {self._number} (" in stream.read():
-                    return
-        except FileNotFoundError:
-            pass
-        text = failure_text(self._number, self._failure, self._at).encode("utf-8", "replace")
-        log.fail(text, self._failure.exception)

@@ -21,8 +21,35 @@ _encoder = msgspec.json.Encoder()
 _sorting_encoder = msgspec.json.Encoder(order="sorted")
 
 
+class Shown:
+    """A value that stayed in the driver: as text, as a number (NaN: it is none), as JSON and as an array."""
+
+    __slots__ = ("_array", "_json", "_number", "_text")
+
+    def __init__(self, text: str, number: float, as_json: bytes, array: Any = None) -> None:  # noqa: ANN401
+        self._text, self._number, self._json, self._array = text, number, as_json, array
+
+    @property
+    def ndim(self) -> int:
+        return 0 if self._array is None else int(self._array.ndim)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - numpy's protocol; without one, its error
+        return self._array
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __float__(self) -> float:
+        return self._number
+
+    def jsonable(self) -> Any:  # noqa: ANN401 - JSON data
+        return json.loads(self._json)
+
+
 def jsonable(value: object) -> Any:  # noqa: ANN401 - JSON data
     """numpy's arrays and scalars as Python values, anything else as text. Does not import numpy."""
+    if type(value) is Shown:
+        return value.jsonable()
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         inner = value.tolist()
         return inner if type(inner) is not type(value) else str(value)

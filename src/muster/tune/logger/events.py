@@ -181,14 +181,15 @@ def _spelled_out(layout: _Layout, values: Sequence[Any]) -> bytes:
     """A row with a NaN, which is left out, or with a number no 32-bit float can hold."""
     parts = []
     for prefix, value in zip(layout.prefixes, values, strict=True):
-        number = _as_float(value)
+        number = as_float(value)
         if not math.isnan(number):
             parts.append(prefix + _float.pack(number))
     body = b"".join(parts)
     return b"\x2a" + varint(len(body)) + body if parts else b""
 
 
-def _as_float(value: Any) -> float:  # noqa: ANN401 - a user's number
+def as_float(value: Any) -> float:  # noqa: ANN401 - a user's number
+    """What is shown of it; NaN: nothing."""
     if getattr(value, "ndim", 0) != 0:
         return float("nan")
     try:

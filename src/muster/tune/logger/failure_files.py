@@ -43,7 +43,7 @@ class FailureFiles(Callback):
             return
         text = failure_text(trial.num_failures, failure, self._clock.now()).encode("utf-8", "replace")
         log = self._writer.log(trial.trial_id, trial_directory(self._experiment_dir, trial))
-        self._writer.order(log, lambda log, _: log.fail(text, failure.exception))
+        self._writer.fail(log, text, failure.exception)
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
         self._end(trial)

@@ -39,6 +39,15 @@ class OpenFiles:
             os.close(self._open.popitem()[1])
 
 
+def content(path: str) -> bytes:
+    """All of a file; nothing when there is none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
 def append_once(path: str, data: bytes) -> None:
     """Open, append, close: for a file that will not be written again soon."""
     descriptor = os.open(path, _FLAGS, 0o644)

@@ -1,13 +1,14 @@
-"""TrialLog: the files of one trial as the writer thread sees them. Rows come in, bytes go to files.
+"""TrialLog: the files of one trial as their writer sees them. Rows and orders come in, bytes go to files.
 
-The control thread makes it and hands it over; after that only the writer thread touches it.
+The control thread makes it and hands it over; after that only the writer touches it: a thread of the driver,
+or a process of its own, which is given where the files stand.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from muster.tune.logger import files
@@ -21,6 +22,7 @@ RESULTS, PROGRESS, PARAMS, PICKLED_PARAMS = "result.json", "progress.csv", "para
 ERRORS, PICKLED_ERROR = "error.txt", "error.pkl"
 Row = tuple[int, dict[str, Any], float]  # for which files, the result, when it came
 Complain = Callable[[str, Exception], None]
+Order = tuple[Any, ...]  # one of TrialLog's verbs and its arguments: plain data but for a config
 
 
 class Bench:
@@ -58,28 +60,50 @@ class TrialLog:
         "directory",
         "ended",
         "failures",
+        "number",
         "retry_at",
         "rows",
+        "sent_config",
     )
 
-    def __init__(self, directory: str) -> None:
+    def __init__(
+        self,
+        directory: str,
+        columns: Sequence[str] | None = None,
+        has_header: bool = False,
+        events: str = "",
+        is_new: bool = False,
+    ) -> None:
         self.directory = directory
+        self.number = 0  # what the process that writes it calls it; 0: it does not know it
+        self.sent_config: Any = None  # the last one that this process was given
         self.rows: list[Row] = []
         self.ended = False
         self.failures = 0  # of writing, one after the other
         self.retry_at = 0.0
-        self._is_new = False  # its files were made by us and are as we left them
+        self._is_new = is_new  # its files were made by us and are as we left them
         self._pending: dict[str, list[bytes]] = {}  # file name -> to be appended
         self._whole: dict[str, bytes] = {}  # file name -> to be written anew
         self._encoder: RowEncoder | None = None
-        self._table: Table | None = None
-        self._has_header = False
-        self._events = ""
+        self._table = None if columns is None else Table(columns)
+        self._has_header = has_header
+        self._events = events
 
-    # what happens to the trial
+    # what happens to the trial: the verbs of an order
 
-    def start(self, bench: Bench, kinds: int, config: Any, *, iteration: int | None, at: float) -> None:  # noqa: ANN401
-        """Its process is up, at `iteration` (None: unknown); rows beyond it are replaced by what comes."""
+    def start(
+        self,
+        bench: Bench,
+        kinds: int,
+        config: Any,  # noqa: ANN401 - the user's
+        iteration: int | None,
+        at: float,
+        params: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Its process is up, at `iteration` (None: unknown); rows beyond it are replaced by what comes.
+
+        `params`: the files made of the config, where it could not be had as it is.
+        """
         self.ended = False
         self._settle(bench)
         self._is_new = not (os.path.exists(self._path(RESULTS)) or os.path.exists(self._path(PROGRESS)))
@@ -89,7 +113,7 @@ class TrialLog:
             self._repair(bench, iteration)
         if kinds & JSON:
             self._pending.setdefault(RESULTS, [])
-            self._note_params(bench, config)
+            self._whole.update(self.params(bench.complain, config) if params is None else params)
         if kinds & TBX:
             resumed = None if self._is_new or iteration is None else iteration + 1
             self._open_events(bench, at, resumed)
@@ -103,11 +127,68 @@ class TrialLog:
         if kinds & CSV:
             self.rows += [(CSV, row, at) for row in rows_beyond(self._path(PROGRESS), rows)]
 
-    def fail(self, text: bytes, exception: bytes | None) -> None:
-        """Another failure: its text is added, its exception replaces the one before."""
+    def fail(self, bench: Bench, text: bytes, exception: bytes | None, unless: bytes = b"") -> None:
+        """Another failure: its text is added, its exception replaces the one before.
+
+        Nothing happens when `unless` has been written already.
+        """
+        if unless and unless in files.content(self._path(ERRORS)):
+            return
         self._pending.setdefault(ERRORS, []).append(text)
         if exception is not None:
             self._whole[PICKLED_ERROR] = exception
+
+    def end(self, bench: Bench) -> None:
+        """It is over: after this the files are closed."""
+        self.ended = True
+
+    def carry_out(self, bench: Bench, order: Order) -> None:
+        _VERBS[order[0]](self, bench, *order[1:])
+
+    # from one writer to another
+
+    def params(self, complain: Complain, config: object) -> dict[str, bytes]:
+        """The files that are made of a config, as far as they can be made."""
+        made: dict[str, bytes] = {}
+        try:
+            made[PARAMS] = pretty(config).encode()
+            made[PICKLED_PARAMS] = _pickled(config)
+        except Exception as error:  # noqa: BLE001 - a user's object may do anything when it is pickled
+            complain(self._path(PICKLED_PARAMS), error)
+        return made
+
+    def handed_over(self) -> tuple[list[str] | None, bool, str, bool]:
+        """Where its files stand, for another TrialLog to go on from; this one then knows nothing of them."""
+        table = self._table
+        standing = (
+            table.columns if table is not None else None,
+            self._has_header,
+            self._events,
+            self._is_new,
+        )
+        self._table, self._has_header, self._events, self._is_new = None, False, "", False
+        return standing
+
+    def taken_back(self, bench: Bench, entries: Sequence[Entry]) -> list[Entry]:
+        """The other ended suddenly: `entries`, some of which may be in the files, made fit to be repeated."""
+        self.number, self.sent_config = 0, None
+        self._table, self._has_header, self._events, self._is_new = None, False, "", False
+        for _, kinds, what, at in entries:
+            if kinds:
+                first = iteration_of(what)
+                self._repair(bench, first - 1 if first else None)
+                if kinds & TBX:
+                    self._open_events(bench, at, first)
+                break
+            if what[0] in ("start", "catch_up"):
+                self._repair(bench, None)  # it cuts off what is too much itself
+                break
+        return [
+            (log, 0, (*what[:3], what[1]), at) if not kinds and what[0] == "fail" else (log, kinds, what, at)
+            for log, kinds, what, at in entries
+        ]
+
+    # from rows to bytes to files
 
     def encode_rows(self, bench: Bench) -> None:
         """Turn the rows that came in into bytes; one that cannot be written is told and left out."""
@@ -170,13 +251,6 @@ class TrialLog:
             self._columns()
         except OSError as error:
             bench.complain(self.directory, error)
-
-    def _note_params(self, bench: Bench, config: Any) -> None:  # noqa: ANN401 - the user's
-        try:
-            self._whole[PARAMS] = pretty(config).encode()
-            self._whole[PICKLED_PARAMS] = _pickled(config)
-        except Exception as error:  # noqa: BLE001 - a user's object may do anything when it is pickled
-            bench.complain(self._path(PICKLED_PARAMS), error)
 
     def _open_events(self, bench: Bench, at: float, first_step: int | None) -> None:
         self._events = f"events.out.tfevents.{int(at)}.{bench.hostname}"
@@ -270,6 +344,15 @@ class TrialLog:
             files.append_once(path, data)
         else:
             files.append_all(bench.open_files.descriptor(path), data)
+
+
+Entry = tuple[TrialLog, int, Any, float]  # a row for `kinds` of files that came at a time; kinds 0: an Order
+_VERBS: dict[str, Callable[..., None]] = {
+    "start": TrialLog.start,
+    "catch_up": TrialLog.catch_up,
+    "fail": TrialLog.fail,
+    "end": TrialLog.end,
+}
 
 
 def _pickled(config: object) -> bytes:

@@ -1,33 +1,35 @@
-"""LogWriter: one thread that writes the files of all trials. The control thread only appends to a queue.
+"""LogWriter: writes the files of all trials off the control thread, which only appends to a queue.
 
-Rows wait a moment, are encoded together and appended with one write per file. Whatever goes wrong with a file
-becomes a problem to show, is tried again, and never ends the thread.
+Rows wait a moment, are encoded together and appended with one write per file: by a thread, and once there is
+much to do by a process of its own, to which the thread then only forwards.
 """
 
 from __future__ import annotations
 
 import logging
-import platform
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock, SystemClock
-from muster.tune.logger.trial_log import Bench, TrialLog
+from muster.tune.logger.scribe import Problems, Scribe
+from muster.tune.logger.trial_log import Entry, Order, TrialLog
+
+if TYPE_CHECKING:
+    from muster.tune.logger.forwarding import Forwarder
 
 logger = logging.getLogger(__name__)
 
-Order = Callable[[TrialLog, Bench], None]
 _CHUNK = 4096  # queue entries taken at a time
-_SLICE = 512  # rows encoded without letting the control thread in
-_STUCK_LIMIT_BYTES = 64 << 20  # kept for files that cannot be written
-_RETRY_MOST_S = 5.0
 _NOBODY = TrialLog("")
 
 
 class LogWriter:
-    """Make one per experiment; `close` it when the experiment is over, also after an error."""
+    """Make one per experiment; `close` it when the experiment is over, also after an error.
+
+    `process_from`: with so many rows and orders waiting at a time a process is started; None: never.
+    """
 
     def __init__(
         self,
@@ -37,22 +39,27 @@ class LogWriter:
         queue_limit: int = 20_000,
         patience_s: float = 10.0,
         open_limit: int = 64,
+        process_from: int | None = 400,
     ) -> None:
         self._clock = clock or SystemClock()
         self._now = self._clock.now
         self._flush_every_s = flush_every_s
         self._limit = queue_limit
         self._patience_s = patience_s
-        self._queue: deque[tuple[TrialLog, int, Any, float]] = deque()
+        self._open_limit = open_limit
+        self._process_from = queue_limit if process_from is None else process_from
+        self._queue: deque[Entry] = deque()
+        self._alarm = min(self._limit, self._process_from)  # the length at which something must be done
         self.running: dict[str, TrialLog] = {}  # by trial id; control thread only
         self._dropped = 0
         self._is_overrun = False
         self._thread: threading.Thread | None = None
         self._wake, self._room, self._closing = threading.Event(), threading.Event(), False
-        self._bench = Bench(platform.node() or "localhost", open_limit, self._complain)
-        self._stuck: dict[TrialLog, int] = {}  # could not be written, and how many bytes wait
+        self._is_hurried = False  # somebody waits for the files, or for room
+        self._problems = Problems()
+        self._scribe = Scribe(self._clock, self._problems, open_limit)
+        self._forwarder: Forwarder | None = None
         self._tickets: list[threading.Event] = []
-        self._problems: dict[str, list[Any]] = {}  # reason -> [first path, count]
 
     # for the control thread: all of these are O(1) and touch no file
 
@@ -65,7 +72,7 @@ class LogWriter:
 
     def row(self, log: TrialLog, kinds: int, result: dict[str, Any]) -> None:
         """A result for the files named by `kinds`. It may change afterwards at its first level only."""
-        if len(self._queue) >= self._limit and not self._has_room():
+        if len(self._queue) >= self._alarm and not self._may_append():
             self._dropped += 1
             return
         self._queue.append((log, kinds, result.copy(), self._now()))
@@ -74,33 +81,34 @@ class LogWriter:
 
     def order(self, log: TrialLog, order: Order) -> None:
         """Something else to do with a trial's files, after the rows that came before."""
-        if len(self._queue) >= self._limit:
-            self._has_room()
+        if len(self._queue) >= self._alarm:
+            self._may_append()
         self._queue.append((log, 0, order, 0.0))
         if self._thread is None:
             self._begin()
 
     def start(self, log: TrialLog, kinds: int, config: Any, iteration: int | None) -> None:  # noqa: ANN401
         """A trial's process is up; see `TrialLog.start`."""
-        at = self._now()
-        self.order(log, lambda log, bench: log.start(bench, kinds, config, iteration=iteration, at=at))
+        self.order(log, ("start", kinds, config, iteration, self._now()))
 
     def catch_up(self, log: TrialLog, kinds: int, rows: Sequence[dict[str, Any]]) -> None:
         """After a crash: complete and repair a trial's files from what the store knows."""
-        at = self._now()
-        self.order(log, lambda log, bench: log.catch_up(bench, kinds, rows, at))
+        self.order(log, ("catch_up", kinds, rows, self._now()))
+
+    def fail(self, log: TrialLog, text: bytes, exception: bytes | None, unless: bytes = b"") -> None:
+        """A trial has failed; see `TrialLog.fail`."""
+        self.order(log, ("fail", text, exception, unless))
 
     def end(self, trial_id: str) -> None:
         """A trial is over: its files are completed and closed."""
         log = self.running.pop(trial_id, None)
         if log is not None:
-            self.order(log, _end)
+            self.order(log, ("end",))
 
     def take_problems(self) -> tuple[str, ...]:
         """What went wrong since the last call, one line for each cause."""
-        problems, self._problems = self._problems, {}
         dropped, self._dropped = self._dropped, 0
-        told = [_told(reason, *place) for reason, place in problems.items()]
+        told = [_told(*problem) for problem in self._problems.take()]
         if dropped:
             told.append(f"{dropped} results were not logged: the disk could not keep up")
         return tuple(told)
@@ -111,30 +119,45 @@ class LogWriter:
         if self._thread is None:
             ticket.set()
         else:
-            self._queue.append((_NOBODY, 0, lambda _, __: self._tickets.append(ticket), 0.0))
-            self._wake.set()
+            self._queue.append((_NOBODY, 0, ticket, 0.0))
+            self._hurry()
         return ticket
 
     def flush(self, timeout_s: float = 30.0) -> bool:
         """Wait until everything so far is in its file; False when it is not (see `take_problems`)."""
-        return self.mark().wait(timeout_s) and not self._stuck
+        return self.mark().wait(timeout_s) and not self._is_stuck()
 
     def close(self, timeout_s: float = 30.0) -> bool:
         """Write everything, then end the thread. Safe to call twice; False when something is not written."""
         self._closing = True
-        self._wake.set()
+        self._hurry()
         thread = self._thread
         if thread is not None:
             thread.join(timeout_s)
             if thread.is_alive():
-                self._complain("log files", TimeoutError(f"not written after {timeout_s:g} s"))
+                self._problems.add("log files", TimeoutError(f"not written after {timeout_s:g} s"))
                 return False
-        return not self._stuck
+        return not self._is_stuck()
+
+    def _is_stuck(self) -> bool:
+        forwarder = self._forwarder
+        return self._scribe.is_stuck or (forwarder is not None and forwarder.is_stuck)
 
     def _begin(self) -> None:
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="muster-log-writer", daemon=True)
         self._thread.start()
+
+    def _hurry(self) -> None:
+        self._is_hurried = True
+        self._wake.set()
+
+    def _may_append(self) -> bool:
+        """The queue is long: a process is to help, or the control thread has to wait."""
+        if self._alarm < self._limit:
+            self._alarm = self._limit
+            self._wake.set()
+        return len(self._queue) < self._limit or self._has_room()
 
     def _has_room(self) -> bool:
         """Let the writer catch up: better a slow loop than no memory. After `patience_s` rows are dropped."""
@@ -143,7 +166,7 @@ class LogWriter:
         deadline = self._clock.monotonic() + self._patience_s
         while len(self._queue) >= self._limit:
             self._room.clear()
-            self._wake.set()
+            self._hurry()
             if not self._room.wait(0.1) and self._clock.monotonic() >= deadline:
                 self._is_overrun = True  # until a chunk has been written
                 return False
@@ -153,89 +176,63 @@ class LogWriter:
 
     def _run(self) -> None:
         while True:
-            self._wake.wait(self._flush_every_s)
-            self._wake.clear()
+            self._rest()
             is_last = self._closing
             try:
                 self._turn(is_last)
             except Exception as error:
                 logger.exception("log writer")
-                self._complain("log files", error)
-            self._answer()  # also after an error: who waits for a flush must not wait in vain
+                self._problems.add("log files", error)
+                self._answer()  # who waits for a flush must not wait in vain
             if is_last and not self._queue:
-                self._bench.open_files.close_all()
+                self._scribe.close()
                 self._thread = None  # a row that comes later begins another one
                 return
 
+    def _rest(self) -> None:
+        forwarder = self._forwarder
+        if forwarder is None or not forwarder.rest(self._wake):
+            self._wake.wait(self._flush_every_s)
+        self._wake.clear()
+
     def _turn(self, is_last: bool) -> None:
+        is_hurried, self._is_hurried = self._is_hurried, False
+        if self._alarm == self._limit > self._process_from and self._forwarder is None:
+            self._hire()
+        forwarder = self._forwarder
+        if forwarder is not None:
+            forwarder.look()
+            if forwarder.is_worth_waiting_for(len(self._queue)) and not (is_last or is_hurried):
+                return
         while self._queue:
-            for log in self._take():
-                self._encode(log)
-                self._write(log)
+            if forwarder is not None and forwarder.is_in_use:
+                forwarder.forward(*self._taken(forwarder.chunk))
+            else:
+                entries, self._tickets = self._taken(_CHUNK)
+                self._scribe.work(entries)
+                self._answer()
             self._is_overrun = False
             self._room.set()
-            self._answer()
-        now = self._clock.monotonic()
-        for log in [log for log in self._stuck if is_last or log.retry_at <= now]:
-            self._write(log)
+        if is_last and forwarder is not None:
+            forwarder.finish()
+        self._scribe.retry(now=is_last)
 
-    def _take(self) -> dict[TrialLog, None]:
-        """Sort a chunk of the queue by trial; orders are carried out in their place."""
-        queue = self._queue
-        touched: dict[TrialLog, None] = {}
-        for _ in range(min(len(queue), _CHUNK)):
-            log, kinds, what, at = queue.popleft()
-            if log is not _NOBODY:
-                touched[log] = None
-            if kinds:
-                log.rows.append((kinds, what, at))
-                continue
-            try:
-                what(log, self._bench)
-            except Exception as error:  # noqa: BLE001 - the thread must live on
-                self._complain(log.directory, error)
-        return touched
+    def _hire(self) -> None:
+        from muster.tune.logger.forwarding import Forwarder
 
-    def _encode(self, log: TrialLog) -> None:
-        rows = log.rows
-        if len(rows) <= _SLICE:
-            log.encode_rows(self._bench)
-            return
-        for first in range(0, len(rows), _SLICE):
-            log.rows = rows[first : first + _SLICE]
-            log.encode_rows(self._bench)
-            self._clock.sleep(0)  # the control thread may have been waiting for the interpreter
+        self._forwarder = Forwarder(self._scribe, self._problems, self._clock, self._open_limit)
 
-    def _write(self, log: TrialLog) -> None:
-        try:
-            log.write(self._bench)
-        except OSError as error:
-            self._complain(getattr(error, "filename", None) or log.directory, error)
-            log.failures += 1
-            log.retry_at = self._clock.monotonic() + min(_RETRY_MOST_S, 0.1 * 2**log.failures)
-            self._stuck[log] = log.waiting_bytes
-            if sum(self._stuck.values()) > _STUCK_LIMIT_BYTES:
-                self._complain(log.directory, OSError(f"gave up {log.give_up()} bytes of log"))
-                del self._stuck[log]
-        else:
-            log.failures = 0
-            self._stuck.pop(log, None)
+    def _taken(self, most: int) -> tuple[list[Entry], list[threading.Event]]:
+        """The next of the queue, and who waits for them to be written."""
+        take = self._queue.popleft
+        taken = [take() for _ in range(min(len(self._queue), most))]
+        tickets = [entry[2] for entry in taken if entry[0] is _NOBODY]
+        return ([entry for entry in taken if entry[0] is not _NOBODY] if tickets else taken), tickets
 
     def _answer(self) -> None:
         tickets, self._tickets = self._tickets, []
         for ticket in tickets:
             ticket.set()
-
-    def _complain(self, path: str, error: Exception) -> None:
-        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-        place = self._problems.setdefault(reason, [path, 0])
-        place[1] += 1
-        if len(self._problems) > 100:
-            self._problems.pop(next(iter(self._problems)))
-
-
-def _end(log: TrialLog, bench: Bench) -> None:
-    log.ended = True
 
 
 def _told(reason: str, path: str, count: int) -> str:

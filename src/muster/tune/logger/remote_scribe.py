@@ -1,0 +1,149 @@
+"""RemoteScribe: the driver's end of the process that writes log files, so that encoding costs it no time.
+
+Only LogWriter's thread uses it. What was sent is kept until the other side says that it is in the files.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+
+from muster.engines.local import surroundings
+from muster.engines.local.pipe import FrameReader, frame, unpack
+from muster.tune.logger.parcel import Packer
+from muster.tune.logger.scribe import Problems
+from muster.tune.logger.scribe_process import Kind
+from muster.tune.logger.trial_log import Entry
+
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv[1].split(chr(10)); "
+    "from muster.tune.logger.scribe_process import main; main()"
+)
+_CHUNK = 1 << 16
+_LEAVE_S = 5.0
+
+
+class ScribeGoneError(Exception):
+    """The process has ended without being asked to."""
+
+
+def is_possible() -> bool:
+    """Whether such a process can be had on this platform."""
+    return os.name == "posix" and bool(sys.executable)
+
+
+class RemoteScribe:
+    """Starts the process and does not wait for it: see `is_ready`. OSError when it cannot be started."""
+
+    def __init__(self, problems: Problems, open_limit: int) -> None:
+        ours, theirs = socket.socketpair()
+        path = "\n".join(entry or surroundings.working_directory() for entry in sys.path)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, path, str(theirs.fileno()), str(os.getpid()), str(open_limit)],
+                pass_fds=[theirs.fileno()],
+                env=surroundings.child_environment({}),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in the terminal is the driver's to handle
+            )
+        ours.setblocking(False)
+        self._socket = ours
+        self._poll = select.poll()
+        self._poll.register(ours, select.POLLIN)
+        self._frames = FrameReader()
+        self._problems = problems
+        self._packer = Packer(problems.add)
+        self._kept: deque[tuple[int, Sequence[Entry]]] = deque()
+        self.is_ready = False
+        self.is_stuck = False  # something could not be written, and is tried again there
+        self.has_finished = False
+        self.sent = 0  # parcels
+        self.done = 0  # of these: written, or stuck
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def kept(self) -> list[Entry]:
+        """All that is not known to be in its file."""
+        return [entry for _, entries in self._kept for entry in entries]
+
+    def send(self, entries: Sequence[Entry]) -> None:
+        """Hand entries over; waits while too much is on its way. ScribeGoneError: they are kept."""
+        self.sent += 1
+        self._kept.append((self.sent, entries))
+        try:
+            payload = self._packer.packed(entries)
+        except (ValueError, MemoryError) as error:
+            raise ScribeGoneError from error  # and so nothing more is sent there
+        self._send(Kind.WORK, payload)
+
+    def finish(self) -> None:
+        """Wait until all is written, or has been tried once more."""
+        self._send(Kind.LAST)
+        while not self.has_finished:
+            self.listen(None)
+
+    def listen(self, timeout_s: float | None) -> None:
+        """Take what the process says; waits for that at most so long, None: until it comes."""
+        if not self._poll.poll(None if timeout_s is None else timeout_s * 1000):
+            return
+        try:
+            data = self._socket.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise ScribeGoneError from error
+        if not data:
+            raise ScribeGoneError
+        for kind, payload in self._frames.feed(data):
+            self._heard(kind, payload)
+
+    def _heard(self, kind: int, payload: bytes) -> None:
+        if kind == Kind.READY:
+            self.is_ready = True
+            return
+        self.done, self.is_stuck, problems = unpack(payload)
+        self._problems.merge(problems)
+        if not self.is_stuck:
+            while self._kept and self._kept[0][0] <= self.done:
+                self._kept.popleft()
+        self.has_finished = kind == Kind.FINISHED
+
+    def _send(self, kind: int, payload: bytes = b"") -> None:
+        data = memoryview(frame(kind, payload))
+        while data:
+            try:
+                data = data[self._socket.send(data) :]
+            except BlockingIOError:
+                self._poll.modify(self._socket, select.POLLIN | select.POLLOUT)
+                try:
+                    self._hear_while_sending()
+                finally:
+                    self._poll.modify(self._socket, select.POLLIN)
+            except OSError as error:
+                raise ScribeGoneError from error
+
+    def _hear_while_sending(self) -> None:
+        if any(events & ~select.POLLOUT for _, events in self._poll.poll()):
+            self.listen(0)
+
+    def dismissed(self) -> str:
+        """Let it go, and wait until it is gone; how it ended."""
+        self._socket.close()
+        if not self.is_ready and self._process.poll() is None:
+            self._process.kill()  # no need to wait until it has started
+        try:
+            code = self._process.wait(_LEAVE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"

@@ -1,0 +1,102 @@
+"""The process that writes log files: takes parcels from the driver's LogWriter, says when they are written.
+
+It ends with the driver: by the kernel's signal on Linux, and everywhere when the connection or the parent is
+gone. What it has not written by then is repaired by the driver's next start.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+from typing import NoReturn
+
+from muster.base.clock import SystemClock
+from muster.engines.local.forking import die_with_parent
+from muster.engines.local.pipe import FrameReader, frame, pack
+from muster.tune.logger.parcel import Unpacker
+from muster.tune.logger.scribe import Problems, Scribe
+from muster.tune.logger.trial_log import Entry
+
+_CHUNK = 1 << 18
+_ENOUGH = 4096  # entries taken together
+_LOOK_S = 1.0  # whether the driver is still there
+_RETRY_S = 0.1
+
+
+class Kind:
+    """What a frame means."""
+
+    WORK = 1  # to the process: a parcel
+    LAST = 2  # to it: no more comes
+    READY = 10  # from it: it can be given work
+    DONE = 11  # from it: how many parcels are written, whether something is stuck, problems
+    FINISHED = 12  # from it: the same, after the last
+
+
+class _Counter:
+    """The process's end of the connection."""
+
+    def __init__(self, connection: socket.socket, parent_pid: int, open_limit: int) -> None:
+        self._connection, self._parent_pid = connection, parent_pid
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        self._frames, self._unpacker = FrameReader(), Unpacker()
+        self._problems = Problems()
+        self._scribe = Scribe(SystemClock(), self._problems, open_limit)
+        self._parcels = 0
+        self._is_last = False
+
+    def serve(self) -> None:
+        """Until the last parcel is written."""
+        self._say(Kind.READY, b"")
+        was_stuck = False
+        while not self._is_last:
+            entries = self._taken()
+            if entries is not None:
+                self._scribe.work(entries)
+            self._scribe.retry(now=self._is_last)
+            if entries is not None or self._scribe.is_stuck != was_stuck:
+                self._answer()
+            was_stuck = self._scribe.is_stuck
+        self._scribe.close()
+
+    def _taken(self) -> list[Entry] | None:
+        """What has come, after a wait; None: nothing."""
+        entries: list[Entry] | None = None
+        wait_s = _RETRY_S if self._scribe.is_stuck else _LOOK_S
+        while (entries is None or len(entries) < _ENOUGH) and not self._is_last:
+            if not self._poll.poll(wait_s * 1000 if entries is None else 0):
+                break
+            entries = entries or []
+            self._receive(entries)
+        if os.getppid() != self._parent_pid:
+            os._exit(1)  # another driver may be at work on these files
+        return entries
+
+    def _receive(self, entries: list[Entry]) -> None:
+        data = self._connection.recv(_CHUNK)
+        if not data:
+            os._exit(1)
+        for kind, payload in self._frames.feed(data):
+            if kind == Kind.LAST:
+                self._is_last = True
+            else:
+                self._parcels += 1
+                entries += self._unpacker.entries(payload)
+
+    def _answer(self) -> None:
+        kind = Kind.FINISHED if self._is_last else Kind.DONE
+        self._say(kind, pack((self._parcels, self._scribe.is_stuck, self._problems.take())))
+
+    def _say(self, kind: int, payload: bytes) -> None:
+        self._connection.sendall(frame(kind, payload))
+
+
+def main() -> NoReturn:
+    """Arguments: sys.path (taken before), our socket, the driver's pid, how many files may be open."""
+    fd, parent_pid, open_limit = map(int, sys.argv[2:5])
+    die_with_parent(parent_pid)
+    _Counter(socket.socket(fileno=fd), parent_pid, open_limit).serve()
+    os._exit(0)  # the files are closed; there is nothing else to tidy up
