@@ -25,7 +25,13 @@ def read(data, tmp_path):
         path = tmp_path / "events.out.tfevents.1.h"
         path.write_bytes(data)
         events = [Event.FromString(raw) for raw in RawEventFileLoader(str(path)).Load()]
-    return [(e.step, e.wall_time, {v.tag: v.simple_value for v in e.summary.value}) for e in events], events
+    return [(e.step, e.wall_time, {v.tag: shown(v) for v in e.summary.value}) for e in events], events
+
+
+def shown(value):
+    """A number; of an array, how it is shown."""
+    kind = value.WhichOneof("value")
+    return value.simple_value if kind == "simple_value" else kind
 
 
 def f32(value):
@@ -101,10 +107,13 @@ def test_what_ray_shows_is_shown_and_what_it_skips_is_skipped(tmp_path):
         "huge": 10**400,
         "wide": -1e300,
         "arr": np.arange(3.0),
+        "picture": np.zeros((3, 8, 8), np.uint8),
         "lst": [1, 2],
+        "names": ["a"],
+        "tuple": (1, 2),
     }
     found, _ = read(EventEncoder().records([(5.0, row)]), tmp_path)
-    shown = {
+    expected = {
         "loss": 1.0,
         "inf": math.inf,
         "flag": 1.0,
@@ -114,8 +123,26 @@ def test_what_ray_shows_is_shown_and_what_it_skips_is_skipped(tmp_path):
         "nest/a/b": 0.0,
         "huge": math.inf,
         "wide": -math.inf,
+        "arr": "histo",
+        "picture": "image",
+        "lst": "histo",
     }
-    assert found == [(4, 5.0, {f"ray/tune/{key}": value for key, value in shown.items()})]
+    assert found == [(4, 5.0, {f"ray/tune/{key}": value for key, value in expected.items()})]
+
+
+def test_a_large_picture_beside_scalars_is_readable(tmp_path):
+    noise = np.random.default_rng(1).integers(0, 255, (3, 100, 100), np.uint8)
+    rows = [(1.0, {"loss": 2.0, "eval/picture": noise, "training_iteration": 3})]
+    data = EventEncoder().records(rows)
+    assert len(data) > 30_000
+    expected = {"ray/tune/loss": 2.0, "ray/tune/eval/picture": "image"}
+    assert read(data, tmp_path)[0] == [(3, 1.0, expected)]
+
+
+def test_a_row_with_nothing_but_an_array_that_cannot_be_shown_has_no_record():
+    assert (
+        EventEncoder().records([(1.0, {"a": np.array(["x"]), "b": [None], "training_iteration": 1})]) == b""
+    )
 
 
 def test_timesteps_come_before_iterations_as_the_step(tmp_path):

@@ -1,7 +1,6 @@
-"""TensorBoard event records: TFRecord frames around Event messages, scalars only. Pure; called by the writer.
+"""TensorBoard event records: TFRecord frames around Event messages. Pure; called by the writer.
 
-Arrays are left out: Ray writes histograms and images for them, we do not (yet). One Event holds all scalars
-of a row, which TensorBoard reads like one Event for each.
+One Event holds all scalars and arrays of a row, which TensorBoard reads like one Event for each.
 """
 
 from __future__ import annotations
@@ -13,32 +12,23 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
-from muster.tune.logger.crc32c import MOST_KNOWN, KnownRecord, crc32c, masked
+from muster.tune.logger.crc32c import MOST_KNOWN, KnownRecord, crc32c, crc32c_long, masked
+from muster.tune.logger.event_arrays import array_value
+from muster.tune.logger.wire import varint
 
 PREFIX = "ray/tune/"
 SKIPPED = frozenset({"config", "pid", "timestamp", "time_total_s", "training_iteration"})
 _NUMBERS = frozenset({float, int, bool})
 _VERSION = b"\x1a\x0dbrain.Event:2"
+_LONG = 16_384  # bytes from which numpy's way to the checksum pays
 _double = struct.Struct("<d")
 _float = struct.Struct("<f")
 
 
-def varint(value: int) -> bytes:
-    """Protocol buffers' integer; negative ones take ten bytes."""
-    if 0 <= value < 128:
-        return value.to_bytes(1, "little")
-    value &= 0xFFFFFFFFFFFFFFFF
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def frame(payload: bytes) -> bytes:
     """A TFRecord: length, its checksum, the message, its checksum."""
-    return _head(len(payload)) + payload + masked(crc32c(payload)).to_bytes(4, "little")
+    crc = crc32c(payload) if len(payload) < _LONG else crc32c_long(payload)
+    return _head(len(payload)) + payload + masked(crc).to_bytes(4, "little")
 
 
 @lru_cache(maxsize=4096)
@@ -65,10 +55,11 @@ def _known_opening() -> KnownRecord:
 class _Layout:
     """Rows with the same keys and types: everything but the numbers is known."""
 
-    __slots__ = ("_arguments", "_pack", "_records", "is_plain", "prefixes", "values")
+    __slots__ = ("_arguments", "_pack", "_records", "is_plain", "names", "prefixes", "values")
 
     def __init__(self, names: Sequence[str], is_plain: bool = True) -> None:
         self.is_plain = is_plain  # Python's own numbers only
+        self.names = names
         self.values: Callable[[Mapping[str, Any]], Sequence[Any]] = (
             itemgetter(*names) if len(names) > 1 else lambda row: [row[name] for name in names]
         )
@@ -142,7 +133,7 @@ class EventEncoder:
             scalars = {
                 key: kind
                 for key, kind in zip(keys, types, strict=True)
-                if key not in SKIPPED and _may_be_scalar(kind)
+                if key not in SKIPPED and _may_be_shown(kind)
             }
             layout = _Layout(tuple(scalars), _NUMBERS.issuperset(scalars.values()))
             if len(self._known) > 256:
@@ -172,20 +163,27 @@ def _framed(payloads: Sequence[bytes], known: KnownRecord | None) -> list[bytes]
     return [head + p + crc.to_bytes(4, "little") for p, crc in zip(payloads, crcs, strict=True)]
 
 
-def _may_be_scalar(kind: type) -> bool:
-    # numpy's and torch's numbers have __float__; so have arrays, which are sorted out by their shape later.
-    return kind in _NUMBERS or (hasattr(kind, "__float__") and not issubclass(kind, (str, bytes)))
+def _may_be_shown(kind: type) -> bool:
+    # numpy's and torch's numbers have __float__; so have arrays, which are told apart by their shape later.
+    return (
+        kind in _NUMBERS
+        or kind is list
+        or (hasattr(kind, "__float__") and not issubclass(kind, (str, bytes)))
+    )
 
 
 def _spelled_out(layout: _Layout, values: Sequence[Any]) -> bytes:
-    """A row with a NaN, which is left out, or with a number no 32-bit float can hold."""
+    """A row with a NaN, which is left out, with a number no 32-bit float can hold, or with an array."""
     parts = []
-    for prefix, value in zip(layout.prefixes, values, strict=True):
+    for name, prefix, value in zip(layout.names, layout.prefixes, values, strict=True):
+        if type(value) is list or getattr(value, "ndim", 0):
+            parts.append(array_value(PREFIX + name, value))
+            continue
         number = as_float(value)
         if not math.isnan(number):
             parts.append(prefix + _float.pack(number))
     body = b"".join(parts)
-    return b"\x2a" + varint(len(body)) + body if parts else b""
+    return b"\x2a" + varint(len(body)) + body if body else b""
 
 
 def as_float(value: Any) -> float:  # noqa: ANN401 - a user's number
