@@ -176,7 +176,7 @@ def _spelled_out(layout: _Layout, values: Sequence[Any]) -> bytes:
     """A row with a NaN, which is left out, with a number no 32-bit float can hold, or with an array."""
     parts = []
     for name, prefix, value in zip(layout.names, layout.prefixes, values, strict=True):
-        if type(value) is list or getattr(value, "ndim", 0):
+        if type(value) is list or getattr(value, "ndim", 0) != 0:
             parts.append(array_value(PREFIX + name, value))
             continue
         number = as_float(value)
