@@ -7,6 +7,7 @@ import os
 import click
 
 from muster.cli.console import complain, emit, show
+from muster.cli.sim_tune import tune_command
 from muster.sim.run import Report, Run
 from muster.sim.sweep import quiet, sweep
 from muster.sim.trace import HEADER
@@ -24,6 +25,9 @@ def sim() -> None:
     gives the same run.
     """
     quiet()
+
+
+sim.add_command(tune_command)
 
 
 @sim.command()

@@ -26,7 +26,7 @@ class Terms:
     """What every contestant is set up with."""
 
     max_t: int = 81
-    eta: float = 3
+    eta: float | None = 3  # None: each scheduler's own default
     seed: int = 0
     space: Mapping[str, Any] = field(default_factory=dict)  # schedulers that change configs need it
 
@@ -64,7 +64,11 @@ def scheduler_class(kind: str, module: str) -> Any:  # noqa: ANN401
 
 
 def _halving(**more: Any) -> Callable[[Terms], dict[str, Any]]:  # noqa: ANN401 - further parameters
-    return lambda terms: {"max_t": terms.max_t, "reduction_factor": terms.eta, "seed": terms.seed, **more}
+    def parameters(terms: Terms) -> dict[str, Any]:
+        factor = {} if terms.eta is None else {"reduction_factor": terms.eta}
+        return {"max_t": terms.max_t, "seed": terms.seed, **factor, **more}
+
+    return parameters
 
 
 def _median(terms: Terms) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def recorded(asked: SimulatedExperiment, *, save_every: int = 7) -> list[Commit]
     commits = [_commit(0, life, store)]
     idle = appended = 0
     while not life.state.is_finished:
-        execution.step(60.0)
+        execution.step(0.0)
         commits[-1].next_steps.append(recorder.step)
         if store.appended > appended:
             appended = store.appended

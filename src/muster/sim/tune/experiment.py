@@ -67,8 +67,11 @@ class SimulatedExperiment:
     deadline_s: float = math.inf
     seed: int = 0
     ahead: int | None = None  # trials asked for ahead of room; None: as a launch would
+    given_template: TrialTemplate | None = None  # of a user's Tuner: its policies, criteria and names
 
     def template(self) -> TrialTemplate:
+        if self.given_template is not None:
+            return self.given_template
         criterion = {} if self.max_t is None else {"training_iteration": self.max_t}
         return TrialTemplate(
             trainable_name=NAME,
@@ -198,7 +201,7 @@ class Life:
     def step(self) -> bool:
         """One round of the controller; False once the experiment is over."""
         self.steps += 1
-        goes_on = self.controller.step(60.0)
+        goes_on = self.controller.step(0.0)  # the engine waits for what is under way, however long
         if goes_on and not self.state.is_stopping and self.clock.monotonic() >= self.asked.deadline_s:
             self.engine.timeline.wake_at = math.inf
             self.state.end(self.clock.now())

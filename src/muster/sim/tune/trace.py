@@ -1,0 +1,166 @@
+"""A recorded trace: the results of an earlier experiment, as a curve that simulated trials follow.
+
+Read from the directory of an experiment (ours or Ray Tune's: `<trial>/result.json`) or from one file with the
+same rows. A trial with a recorded config does what was recorded; one with a new config does what the nearest
+recorded one did. Where the record of a trial ends, the simulated trial ends.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from muster.errors import ConfigError
+from muster.sim.tune.curve import Config, Curve, Metrics
+from muster.trials.model import DEBUG_METRICS
+from muster.trials.results import flatten
+from muster.tune.result_files import parse_json_lines
+
+RESULTS = "result.json"
+_AUTOMATIC = frozenset(
+    {*DEBUG_METRICS, "config", "done", "trial_id", "training_iteration", "hostname", "date"}
+)
+_LOG_FROM = 100.0  # a parameter whose values span so many times its least is compared by its logarithm
+
+
+class RecordedTrial(Struct, frozen=True):
+    """One trial of the earlier experiment; `rows` and `seconds` by iteration."""
+
+    trial_id: str
+    config: Mapping[str, Any]
+    rows: tuple[Mapping[str, Any], ...]
+    seconds: tuple[float, ...]
+
+
+class RecordedCurve(Curve):
+    """Trials do what the recorded trial with the same, or the nearest, config did."""
+
+    def __init__(self, trials: Sequence[RecordedTrial]) -> None:
+        self.trials = tuple(trials)
+        self._flat = [flatten(dict(trial.config)) for trial in trials]
+        self._scales = _scales(self._flat)
+        self._known: dict[str, RecordedTrial] = {}
+        for trial, flat in zip(trials, self._flat, strict=True):
+            self._known.setdefault(self._key(flat), trial)
+        self.nearest = 0  # how many configs were not recorded
+
+    @property
+    def longest(self) -> int:
+        return max(len(trial.rows) for trial in self.trials)
+
+    def iterations(self, config: Config) -> int:
+        return len(self.followed(config).rows)
+
+    def seconds(self, config: Config, iteration: int) -> float:
+        return self.followed(config).seconds[iteration - 1]
+
+    def metrics(self, config: Config, iteration: int) -> Metrics:
+        return self.followed(config).rows[iteration - 1]
+
+    def followed(self, config: Config) -> RecordedTrial:
+        """The recorded trial with equal values of all parameters that vary; else the nearest, the first of
+        several. Distance: the mean over those parameters of |a - b| / range for numbers (of logarithms, when
+        the range is wide), 0 or 1 for everything else, 1 for a parameter that is missing.
+        """
+        flat = flatten(dict(config))
+        key = self._key(flat)
+        found = self._known.get(key)
+        if found is None:
+            self.nearest += 1
+            far = [self._distance(flat, other) for other in self._flat]
+            found = self._known[key] = self.trials[far.index(min(far))]
+        return found
+
+    def _key(self, flat: Mapping[str, Any]) -> str:
+        return repr([flat.get(name) for name in self._scales])
+
+    def _distance(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+        return sum(
+            _apart(one.get(name), other.get(name), scale) for name, scale in self._scales.items()
+        ) / max(1, len(self._scales))
+
+
+Scale = tuple[float, bool] | None  # range and whether of logarithms; None: not a number
+
+
+def _scales(flat: Sequence[Mapping[str, Any]]) -> dict[str, Scale]:
+    """Parameters that vary, by name, and how their values are compared."""
+    names = dict.fromkeys(name for config in flat for name in config)
+    scales: dict[str, Scale] = {}
+    for name in names:
+        values = [config.get(name) for config in flat]
+        if len({repr(value) for value in values}) > 1 or len(flat) == 1:
+            scales[name] = _scale([value for value in values if _is_number(value)], len(values))
+    return scales
+
+
+def _scale(numbers: Sequence[Any], count: int) -> Scale:
+    if len(numbers) < count or max(numbers) == min(numbers):
+        return None
+    low, high = min(numbers), max(numbers)
+    if low > 0 and high / low >= _LOG_FROM:
+        return math.log(high / low), True
+    return float(high - low), False
+
+
+def _apart(one: Any, other: Any, scale: Scale) -> float:  # noqa: ANN401 - users' values
+    if scale is None or not _is_number(one) or not _is_number(other):
+        return 0.0 if one == other else 1.0
+    span, is_log = scale
+    if is_log:
+        return abs(math.log(max(one, 1e-300) / max(other, 1e-300))) / span
+    return float(abs(one - other) / span)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def read_trace(path: str) -> RecordedCurve:
+    """ConfigError says what is missing and what to give instead."""
+    place = Path(path)
+    files = sorted(place.rglob(RESULTS)) if place.is_dir() else [place]
+    if not place.exists():
+        raise ConfigError(f"--trace {path}: there is no such file, directory or synthetic problem")
+    trials = [trial for file in files for trial in _trials(file)]
+    if not trials:
+        raise ConfigError(
+            f"--trace {path}: holds no results. Give the directory of an experiment whose trials have a "
+            f"{RESULTS} (the JSON logger is on by default), or a file with rows of that kind"
+        )
+    return RecordedCurve(trials)
+
+
+def _trials(file: Path) -> Iterable[RecordedTrial]:
+    try:
+        rows = parse_json_lines(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--trace {file}: cannot be read as one JSON object per line ({error})") from error
+    by_trial: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if not isinstance(row, dict) or not isinstance(row.get("config"), dict):
+            raise ConfigError(f"--trace {file}: a row has no 'config': {json.dumps(row)[:80]}")
+        by_trial.setdefault(str(row.get("trial_id", file.parent.name)), []).append(row)
+    return [_trial(trial_id, found) for trial_id, found in by_trial.items()]
+
+
+def _trial(trial_id: str, rows: Sequence[Mapping[str, Any]]) -> RecordedTrial:
+    """The last row of each iteration counts: a trial that was restarted repeated some."""
+    kept = {int(row.get("training_iteration", number + 1)): row for number, row in enumerate(rows)}
+    ordered = [kept[iteration] for iteration in sorted(kept)]
+    metrics = tuple({key: value for key, value in row.items() if key not in _AUTOMATIC} for row in ordered)
+    return RecordedTrial(trial_id, ordered[0]["config"], metrics, tuple(_seconds(ordered)))
+
+
+def _seconds(rows: Sequence[Mapping[str, Any]]) -> Iterable[float]:
+    before = 0.0
+    for row in rows:
+        total = row.get("time_total_s")
+        told = row.get("time_this_iter_s", total - before if _is_number(total) else 1.0)  # type: ignore[operator]
+        before = total if _is_number(total) else before  # type: ignore[assignment]
+        yield max(0.0, float(told)) if _is_number(told) else 1.0
