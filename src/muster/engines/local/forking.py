@@ -49,15 +49,15 @@ def prepare_death_signal() -> None:
     if sys.platform.startswith("linux") and not _prctl:
         import ctypes
 
-        prctl = ctypes.CDLL(None).prctl
-        prctl.argtypes = [ctypes.c_int, ctypes.c_ulong]  # this option takes no more
+        prctl = ctypes.CDLL(None).prctl  # without argtypes: two small numbers need no conversion objects
         prctl(_PR_SET_PDEATHSIG, 0)  # the first call is the slow one: not in every child
         _prctl.append(prctl)
 
 
 def die_with_parent(parent_pid: int) -> None:
     """Be killed when the parent ends (Linux); elsewhere the heartbeat thread notices."""
-    prepare_death_signal()
+    if not _prctl:
+        prepare_death_signal()
     if _prctl:
         _prctl[0](_PR_SET_PDEATHSIG, _SIGKILL)
     if os.getppid() != parent_pid:
@@ -76,6 +76,11 @@ def be_killed_first() -> None:
         pass  # not allowed here: then the kernel chooses
     finally:
         os.close(fd)
+
+
+def needs_fresh_randomness() -> bool:
+    """Whether forks of this process have to call `fresh_randomness`."""
+    return "numpy.random" in sys.modules
 
 
 def fresh_randomness() -> None:

@@ -7,6 +7,7 @@ import select
 import signal
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import NoReturn
 
 from muster.engines.local.eagerness import Eagerness
@@ -27,15 +28,22 @@ class Line:
         self._frames: deque[Frame] = deque()
         self._sending = threading.Lock()
         self._eagerness = Eagerness()
+        self._looks: dict[int, Callable[[float], object]] = {}
+
+    def expect(self, read_fd: int) -> None:
+        """Make ready to wait at this descriptor: a fork that connects to it has less to do."""
+        if read_fd not in self._looks:
+            answers = select.poll()
+            answers.register(read_fd, select.POLLIN)
+            self._looks[read_fd] = answers.poll
 
     def connect(self, read_fd: int, write_fd: int, parent_pid: int) -> None:
         """Before anything else: our ends of the pipes, and whose end is ours."""
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._parent_pid = parent_pid
-        answers = select.poll()
-        answers.register(read_fd, select.POLLIN)
-        self._look = answers.poll
+        self.expect(read_fd)
+        self._look = self._looks[read_fd]
 
     def receive(self) -> Frame:
         """The next frame; when the driver is gone this process ends, with all it started."""

@@ -65,14 +65,19 @@ class Nursery:
     def register(self, name: str, blob: bytes) -> None:
         self._send(frame(Kind.TRAINABLE, pack((name, blob))))
 
-    def hatch(self, token: int) -> tuple[int, int]:
-        """Ask for a child; our ends of its pipes (read, write). Frames may be written at once."""
-        from_child, child_writes = os.pipe()
-        child_reads, to_child = os.pipe()
-        os.set_blocking(from_child, False)
-        os.set_blocking(to_child, False)
-        self._send(frame(Kind.FORK, pack(token)), (child_reads, child_writes))
-        return from_child, to_child
+    def hatch(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
+        """Ask for children; our ends of their pipes (read, write). Frames may be written at once."""
+        ours: list[tuple[int, int]] = []
+        theirs: list[int] = []
+        for _ in tokens:
+            from_child, child_writes = os.pipe()
+            child_reads, to_child = os.pipe()
+            os.set_blocking(from_child, False)
+            os.set_blocking(to_child, False)
+            ours.append((from_child, to_child))
+            theirs += (child_reads, child_writes)
+        self._send(frame(Kind.FORK, pack(list(tokens))), theirs)
+        return ours
 
     def signal(self, token: int, number: int, *, whole_group: bool = False) -> None:
         """Signal a child; nothing happens when it has ended."""

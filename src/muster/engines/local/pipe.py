@@ -29,7 +29,7 @@ class Kind:
 
     INIT = 1  # to zygote: how to be like the driver
     TRAINABLE = 2  # to zygote and workers: name and pickled code
-    FORK = 3  # to zygote: make a child around the two descriptors sent along
+    FORK = 3  # to zygote: make children, each around two of the descriptors sent along
     KILL = 4  # to zygote: send a signal to a child
     CHILD = 5  # from zygote: the child's pid
     GONE = 6  # from zygote: a child's exit status

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from muster.engines.local.engine import LocalOptions
     from muster.trials.commands import StartTrial
 
+_QUICK_S = 0.05  # trials that follow each other like this
+_MORE_SPARES = 3  # are worth making so many more processes at once, which is cheaper than one by one
 _QUIT = frame(Kind.QUIT)
 
 
@@ -50,11 +52,12 @@ class Staff:
         self._spares: list[Desk] = []
         self._idle: list[Desk] = []
         self._next_token = 0
+        self._hatched_at = 0.0
         self._nursery: Nursery | None = None
         self._is_closed = False
         self._open_nursery()
         if warm and trainables:
-            self._hatch_spares(1)
+            self._spares = self._hatch(1)
 
     def register(self, name: str, blob: bytes) -> None:
         self._trainables[name] = blob
@@ -81,9 +84,9 @@ class Staff:
             desk, run.reused = idle, True
         else:
             self._clear_gpus(gpu_ids)
-            desk = self._spares.pop() if self._spares else self._hatch()
-            if self._warm and not run.command.may_reuse:
-                self._hatch_spares(self._options.spares)
+            desk = self._spares.pop() if self._spares else self._hatch(1)[0]
+            if self._warm and not run.command.may_reuse and len(self._spares) < self._options.spares:
+                self._hatch_spares()
         desk.role, desk.run, run.desk = Role.BUSY, run, desk
         desk.key = (run.command.trainable_name, run.command.resources, gpu_ids)
         desk.heard_at, desk.ticks = self._clock.monotonic(), None
@@ -141,20 +144,27 @@ class Staff:
         self._watch_nursery()
         return made
 
-    def _hatch(self) -> Desk:
+    def _hatch(self, count: int) -> list[Desk]:
         nursery = self._nursery or self._open_nursery()
-        token = self._next_token
-        self._next_token += 1
-        read_fd, write_fd = nursery.hatch(token)
+        tokens = range(self._next_token, self._next_token + count)
+        self._next_token += count
+        pipes = nursery.hatch(tokens)
         self._watch_nursery()
-        desk = Desk(token, read_fd, write_fd, version=self._version, now=self._clock.monotonic())
-        self._desks[token] = self._by_read_fd[read_fd] = desk
-        self._watch.reading(read_fd)
-        return desk
+        now = self._clock.monotonic()
+        made = []
+        for token, (read_fd, write_fd) in zip(tokens, pipes, strict=True):
+            desk = Desk(token, read_fd, write_fd, version=self._version, now=now)
+            self._desks[token] = self._by_read_fd[read_fd] = desk
+            self._watch.reading(read_fd)
+            made.append(desk)
+        return made
 
-    def _hatch_spares(self, count: int) -> None:
-        while len(self._spares) < count:
-            self._spares.append(self._hatch())
+    def _hatch_spares(self) -> None:
+        """As many as are always there, and some more when trials follow each other quickly."""
+        now = self._clock.monotonic()
+        more = _MORE_SPARES if now < self._hatched_at + _QUICK_S else 0
+        self._hatched_at = now
+        self._spares += self._hatch(self._options.spares - len(self._spares) + more)
 
     # Talking with them
 

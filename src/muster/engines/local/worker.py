@@ -5,7 +5,6 @@ Entered from the zygote after a fork (`become`), or as a fresh interpreter (`mai
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ from typing import Any, NoReturn
 from muster.base.clock import Clock, SystemClock
 from muster.engines.local import surroundings
 from muster.engines.local.forking import die_with_parent
+from muster.engines.local.interpreter_hooks import run_exit_functions
 from muster.engines.local.line import Line
 from muster.engines.local.orders import Order, open_config, read_order
 from muster.engines.local.output import Output, flush
@@ -188,7 +188,7 @@ def _stop_politely(number: int, where: FrameType | None) -> None:
 def leave(code: int) -> NoReturn:
     """End the process as an interpreter would, but without waiting for threads that user code left behind."""
     try:
-        atexit._run_exitfuncs()
+        run_exit_functions()
     finally:
         flush()
         os._exit(code)

@@ -25,8 +25,10 @@ from muster.engines.local.forking import (
     die_with_parent,
     fork_is_safe,
     fresh_randomness,
+    needs_fresh_randomness,
     prepare_death_signal,
 )
+from muster.engines.local.interpreter_hooks import fork_of_ours, shorten_hooks
 from muster.engines.local.line import Line
 from muster.engines.local.output import flush
 from muster.engines.local.pipe import FrameReader, Kind, frame, pack, unpack
@@ -60,27 +62,36 @@ class Zygote:
         self._told: list[bytes] = []  # frames that a fresh interpreter needs
         self._saved: IO[bytes] | None = None  # the same, as a file that such an interpreter reads
         self._forks: bool | None = None  # None: find out
+        self._reseeds = True
         self._warm = True
         self._beat_s = 5.0
         self._address = ("", "")
+        self._has_ended = False  # some child
         self._wake = _quiet_pipe()
-        _woken_by_children(self._wake)
+        self._be_woken_by_children()
 
     def serve(self) -> None:
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         poller.register(self._wake[0], select.POLLIN)
-        while os.getppid() == self._driver_pid:
+        is_going_on = True
+        while is_going_on and os.getppid() == self._driver_pid:
             ready = poller.poll(LOOK_MS)
-            has_ended = not ready  # now and then without being told
             for fd, _ in ready:
-                if fd == self._wake[0]:
+                if fd == self._control_fd:
+                    is_going_on = self._take()
+                else:
                     os.read(fd, 4096)
-                    has_ended = True
-                elif not self._take():
-                    return
-            if has_ended:
+            if self._has_ended or not ready:  # now and then without being told
                 self._reap()
+
+    def _be_woken_by_children(self) -> None:
+        """The first descriptor of `_wake` becomes readable when a child ends."""
+        signal.signal(signal.SIGCHLD, self._note_end)
+        signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
+
+    def _note_end(self, number: int, where: FrameType | None) -> None:
+        self._has_ended = True
 
     def _take(self) -> bool:
         """Handle what the driver sent; False when it is gone."""
@@ -95,7 +106,7 @@ class Zygote:
 
     def _handle(self, kind: int, payload: bytes) -> None:
         if kind == Kind.FORK:
-            self._make_child(unpack(payload), self._fds.popleft(), self._fds.popleft())
+            self._make_children(unpack(payload))
         elif kind == Kind.KILL:
             self._kill(*unpack(payload))
         elif kind == Kind.TRAINABLE:
@@ -135,6 +146,8 @@ class Zygote:
             self._move_into_a_fork()
         end_politely_on_sigterm()
         self._worker = Worker(Line(beat_s=self._beat_s), self._shelf, SystemClock(), self._address)
+        self._reseeds = needs_fresh_randomness()
+        shorten_hooks()
         gc.collect()
         rehearse(self._worker)
         gc.freeze()  # children do not touch, hence do not copy, what is here now
@@ -152,43 +165,49 @@ class Zygote:
         for _ in range(ROUNDS):
             _leave_parent(parent_pid)
         self._driver_pid = parent_pid
-        _woken_by_children(self._wake)
+        self._be_woken_by_children()
 
-    def _make_child(self, token: int, read_fd: int, write_fd: int) -> None:
-        try:
-            if self._may_fork():
-                pid = self._fork(read_fd, write_fd)
+    def _make_children(self, tokens: list[int]) -> None:
+        """Several at once are cheaper: after each fork, what this process writes to is copied again."""
+        make = self._fork if self._may_fork() else self._start_interpreter
+        news = []
+        for token in tokens:
+            read_fd, write_fd = self._fds.popleft(), self._fds.popleft()
+            try:
+                pid = make(read_fd, write_fd)
+            except OSError as error:
+                news.append(frame(Kind.GONE, pack((token, 0, f"no process could be made: {error}"))))
             else:
-                pid = self._start_interpreter(read_fd, write_fd)
-        except OSError as error:
-            self._tell(Kind.GONE, (token, 0, f"no process could be made: {error}"))
-            return
-        finally:
+                self._children[pid] = token
+                news.append(frame(Kind.CHILD, pack((token, pid))))
             os.close(read_fd)
             os.close(write_fd)
-        self._children[pid] = token
-        self._tell(Kind.CHILD, (token, pid))
+            if self._has_ended:  # somebody waits to hear that, and a fork takes its time
+                self._reap()
+        self._tell(news)
 
     def _fork(self, read_fd: int, write_fd: int) -> int:
+        worker: Worker = self._worker  # type: ignore[assignment]  # made before the first fork
+        worker.line.expect(read_fd)
         parent_pid = os.getpid()
-        pid = os.fork()
+        pid = fork_of_ours(os.fork)
         if pid == 0:
             try:
-                self._be_child(read_fd, write_fd, parent_pid)
+                self._be_child(worker, read_fd, write_fd, parent_pid)
             except BaseException:  # noqa: BLE001 - must never return into the zygote's loop
                 traceback.print_exc()
             finally:
                 os._exit(70)
         return pid
 
-    def _be_child(self, read_fd: int, write_fd: int, parent_pid: int) -> NoReturn:
+    def _be_child(self, worker: Worker, read_fd: int, write_fd: int, parent_pid: int) -> NoReturn:
         """Every line costs each trial: what is touched first here is copied by the kernel, page by page."""
         os.setsid()
         _leave_parent(parent_pid)
         for fd in (self._control_fd, *self._wake, *self._fds):
             os.close(fd)
-        fresh_randomness()
-        worker: Worker = self._worker  # type: ignore[assignment]  # made before the first fork
+        if self._reseeds:
+            fresh_randomness()
         worker.line.connect(read_fd, write_fd, parent_pid)
         become(worker)
 
@@ -213,20 +232,23 @@ class Zygote:
 
     def _reap(self) -> None:
         """Tell the driver who ended, and end what they have left behind."""
+        self._has_ended = False
+        news = []
         while self._children:
             pid, status = _next_ended()
             if not pid:
-                return
+                break
             token = self._children.pop(pid, None)
             started = self._popen.pop(pid, None)
             if started is not None:
                 started.returncode = 0  # reaped here; Popen shall not wait for it
             if token is not None:
-                self._tell(Kind.GONE, (token, status, ""))
+                news.append(frame(Kind.GONE, pack((token, status, ""))))
+        self._tell(news)
 
-    def _tell(self, kind: int, body: tuple[int, int] | tuple[int, int, str]) -> None:
+    def _tell(self, news: list[bytes]) -> None:
         try:
-            self._control.sendall(frame(kind, pack(body)))
+            self._control.sendall(b"".join(news))
         except OSError:
             return  # the driver is gone; the loop sees that next
 
@@ -297,16 +319,6 @@ def _quiet_pipe() -> tuple[int, int]:
     for fd in fds:
         os.set_blocking(fd, False)
     return fds
-
-
-def _woken_by_children(pipe: tuple[int, int]) -> None:
-    """The first of these descriptors becomes readable when a child ends."""
-    signal.signal(signal.SIGCHLD, _ignore)
-    signal.set_wakeup_fd(pipe[1], warn_on_full_buffer=False)
-
-
-def _ignore(number: int, where: FrameType | None) -> None:
-    """Only the wake-up descriptor matters."""
 
 
 def main() -> NoReturn:

@@ -1,0 +1,150 @@
+"""Processes of trials are made with short hooks; what the long ones are for must hold all the same."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+import cloudpickle
+
+from muster.base.clock import SystemClock
+from muster.engines.local.engine import LocalEngine
+from muster.session import report
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.commands import ContinueTrial, StartTrial
+from muster.trials.events import TrialExited, TrialReported
+
+
+def result_of(function, folder) -> dict:
+    """What a trial of it reports, in a process that a zygote forked."""
+    trainables = {"it": cloudpickle.dumps(function)}
+    results = []
+    with LocalEngine(clock=SystemClock(), trainables=trainables, capacity={"CPU": 1}) as engine:
+        engine.submit(
+            StartTrial(
+                trial_id="t",
+                trial_name="t",
+                trainable_name="it",
+                config={},
+                resources=PlacementGroupFactory([{"CPU": 1}]),
+                trial_dir=str(folder / "t"),
+                experiment_name="e",
+            )
+        )
+        while True:
+            for event in engine.poll(10.0):
+                if type(event) is TrialReported:
+                    results.append(event.result)
+                    engine.submit(ContinueTrial(trial_id="t"))
+                elif type(event) is TrialExited:
+                    assert event.failure is None, event
+                    return results[0]
+
+
+def threads_and_locks(config):
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(threading.active_count()))
+    thread.start()
+    thread.join()
+    found = {
+        "main is current": threading.main_thread() is threading.current_thread(),
+        "ident": threading.main_thread().ident == threading.get_ident(),
+        "alive": [each.name for each in threading.enumerate()],
+        "while one more ran": seen,
+        "logging can be locked": logging._lock.acquire(blocking=False),
+    }
+    report({"seen": found})
+
+
+def test_a_new_process_has_one_thread_and_free_locks(tmp_path):
+    assert result_of(threads_and_locks, tmp_path)["seen"] == {
+        "main is current": True,
+        "ident": True,
+        "alive": ["MainThread"],
+        "while one more ran": [2],
+        "logging can be locked": True,
+    }
+
+
+def fork_with_a_thread(config):
+    """What a fork by user code needs: without the whole hooks it would see a thread that is not there."""
+    go_on = threading.Event()
+    handler = logging.StreamHandler()
+    handler.acquire()
+    thread = threading.Thread(target=go_on.wait)
+    thread.start()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        names = [each.name for each in threading.enumerate()]
+        is_free = []
+        asker = threading.Thread(target=lambda: is_free.append(handler.lock.acquire(timeout=5)))
+        asker.start()
+        asker.join()
+        os.write(writing, repr((names, thread.is_alive(), is_free)).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    go_on.set()
+    thread.join()
+    report({"seen": os.read(reading, 1000).decode()})
+
+
+def test_a_fork_that_a_trial_makes_goes_the_whole_way(tmp_path):
+    assert result_of(fork_with_a_thread, tmp_path)["seen"] == "(['MainThread'], False, [True])"
+
+
+def log_into_memory(config):
+    from logging.handlers import MemoryHandler
+
+    target = logging.FileHandler("log.txt")
+    logger = logging.getLogger("kept until the end")
+    logger.addHandler(MemoryHandler(1000, flushLevel=100, target=target, flushOnClose=True))
+    logger.warning("said at the end")
+    report({"before": os.path.getsize("log.txt")})
+
+
+def test_what_log_handlers_hold_back_is_written_when_a_trial_ends(tmp_path):
+    assert result_of(log_into_memory, tmp_path)["before"] == 0
+    assert (tmp_path / "t" / "log.txt").read_text() == "said at the end\n"
+
+
+def leave_a_note_at_exit(config):
+    import atexit
+
+    folder = os.getcwd()
+    atexit.register(lambda: open(os.path.join(folder, "note"), "w").close())
+    report({"x": 1})
+
+
+def test_exit_functions_of_a_trial_run(tmp_path):
+    result_of(leave_a_note_at_exit, tmp_path)
+    assert (tmp_path / "t" / "note").exists()
+
+
+class Closing(logging.Handler):
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def close(self) -> None:
+        with open(os.path.join(self.folder, f"closed by {os.getpid()}"), "w"):
+            super().close()
+
+
+class MadeWhereLoaded:
+    """Becomes a log handler when it is unpickled, that is, in the zygote."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __reduce__(self):
+        return Closing, (self.folder,)
+
+
+def test_log_handlers_that_the_zygote_made_are_closed_by_the_trial(tmp_path):
+    def train(config, handler=MadeWhereLoaded(str(tmp_path))):  # noqa: B008 - pickled with the function
+        report({"pid": os.getpid()})
+
+    pid = result_of(train, tmp_path)["pid"]
+    assert (tmp_path / f"closed by {pid}").exists()
