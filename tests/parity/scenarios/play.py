@@ -35,13 +35,14 @@ def _start_ray():
 
 def play(wanted, out):
     import checkpoints
+    import populations
     import reporting
     import searchers
     import spaces
     import stopping
     import values
 
-    modules = (values, spaces, reporting, stopping, searchers, checkpoints)
+    modules = (values, spaces, reporting, stopping, searchers, checkpoints, populations)
     found = {"versions": versions()}
     for scenario in (each for module in modules for each in module.SCENARIOS):
         if wanted and scenario.__name__ not in wanted:

@@ -198,6 +198,17 @@ def test_when_nobody_can_save_everybody_goes_on_and_it_is_said(caplog):
         assert {trial.status for trial in seen.trials} == {"TERMINATED"}
 
 
+def test_a_donor_that_ends_meanwhile_gives_the_checkpoint_from_when_it_was_chosen():
+    """Else the copy would have nothing left to train."""
+    policy = CheckpointPolicy(at_end=True)
+    for seed in range(40):
+        scheduler = pbt(synch=True, quantile_fraction=0.5, hyperparam_mutations={"lr": [1.0]})
+        chaos = Chaos(slowest_save=9)
+        seen = world(scheduler, lrs=[0.0, 1.0], end=9, policy=policy, seed=seed, chaos=chaos).run()
+        assert [trial.last_result["training_iteration"] for trial in seen.trials] == [9, 9]
+        assert [trial.last_result["score"] for trial in seen.trials] == [9.0, 9.0]
+
+
 def test_a_checkpoint_that_another_trial_goes_on_from_is_not_given_up():
     policy = CheckpointPolicy(num_to_keep=1, frequency=1)
     for seed in range(20):

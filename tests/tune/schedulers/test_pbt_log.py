@@ -58,6 +58,15 @@ def test_rows_that_are_made_again_after_a_crash_are_written_once(tmp_path):
     assert lines(tmp_path / "pbt_policy_a.txt") == ["one", "two", "three"]
 
 
+def test_a_row_is_not_doubled_when_the_crash_came_before_the_global_line(tmp_path):
+    write(tmp_path, ONE)
+    again = LogRow(1, "a", "b", "again")
+    (tmp_path / "pbt_policy_a.txt").write_text("one\nagain\n")
+    write(tmp_path, ONE, again)
+    assert lines(tmp_path / "pbt_global.txt") == ["one", "again"]
+    assert lines(tmp_path / "pbt_policy_a.txt") == ["one", "again"]  # b has no history, so a's goes on
+
+
 def test_a_new_experiment_does_not_go_on_with_an_old_file(tmp_path):
     write(tmp_path, ONE, TWO)
     write(tmp_path, LogRow(0, "x", "y", "new"), is_new=True)
@@ -71,7 +80,7 @@ def test_a_full_disk_is_said_and_ends_nothing(tmp_path, caplog):
 
 
 def population(tmp_path, **changes):
-    world = World(pbt(**changes), LRS, end=16).run()
+    world = World(pbt(**changes), LRS, end=24).run()
     PolicyLog(world.state.scheduler, str(tmp_path), is_new=True).write()
     return world
 
@@ -87,7 +96,7 @@ def test_every_row_has_six_fields_and_replaying_them_gives_the_values_that_were_
         path = tmp_path / f"pbt_policy_{trial.trial_id}.txt"
         if not path.exists():
             continue
-        again = World(PopulationBasedTrainingReplay(str(path)), [0.0], end=16).run()
+        again = World(PopulationBasedTrainingReplay(str(path)), [0.0], end=24).run()
         (only,) = again.trials
         assert only.last_result["score"] == pytest.approx(trial.last_result["score"])
         assert only.config == trial.config

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from muster.base.rng import Seed, Stream, global_generators_at
-from muster.trials.model import Trial
+from muster.trials.model import CheckpointRef, Trial
 from muster.trials.states import TrialState
 from muster.trials.view import ControllerView
 from muster.tune.plugin_state import Plain
@@ -27,7 +27,14 @@ from muster.tune.search.paths import copied
 
 logger = logging.getLogger(__name__)
 
-Exploit = tuple[str, float, float]  # whom to copy; when it was last perturbed, how long it had trained
+
+class Exploit(NamedTuple):
+    """Decided, not done yet."""
+
+    donor_id: str
+    perturbed_at: float  # the donor
+    trained: float
+    newest: int  # of the donor's checkpoints then, or the one that was being made
 
 
 class PopulationBasedTraining(MetricScheduler):
@@ -94,7 +101,7 @@ class PopulationBasedTraining(MetricScheduler):
     def _set_up(self, asked: PbtParameters) -> None:
         self._asked = asked
         self._population = Population()
-        self._exploits: dict[str, Exploit] = {}  # decided, not done yet; by the trial that will change
+        self._exploits: dict[str, Exploit] = {}  # by the trial that will change
         self._next_sync = max(asked.perturbation_interval, asked.burn_in_period)
         self._sync_time = 0.0  # of the last result that counted
         self._longest = 0.0  # training of any trial, finished ones included
@@ -192,7 +199,10 @@ class PopulationBasedTraining(MetricScheduler):
         if donor is None or not member.is_top or (donor.checkpoint is None and not _is_saving(donor)):
             logger.info("%s: %s has no checkpoint yet, so %s goes on as it is", self._name, donor, trial)
             return None
-        self._exploits[trial.trial_id] = (name, member.last_perturbation_time, member.last_train_time)
+        newest = donor.checkpoint_index + (1 if _is_saving(donor) else 0)
+        self._exploits[trial.trial_id] = Exploit(
+            name, member.last_perturbation_time, member.last_train_time, newest
+        )
         return donor
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
@@ -204,12 +214,15 @@ class PopulationBasedTraining(MetricScheduler):
             if target is not None and _has_no_process(target):
                 self._exploit_when_saved(tune_controller, target)
         below = self._next_sync if self._asked.synch else math.inf
-        found = self._population.most_behind(lambda name: self._may_run(tune_controller, name), below)
+        busy = {*self._exploits, *(exploit.donor_id for exploit in self._exploits.values())}
+        found = self._population.most_behind(
+            lambda name: name not in busy and self._may_run(tune_controller, name), below
+        )
         return None if found is None else tune_controller.get_trial(found)
 
     def _may_run(self, tune_controller: ControllerView, name: str) -> bool:
         trial = tune_controller.get_trial(name)
-        return trial is not None and name not in self._exploits and _has_no_process(trial)
+        return trial is not None and _has_no_process(trial)
 
     def _all_wait(self) -> bool:
         is_settled = not self._exploits and len(self._population) > 0
@@ -229,40 +242,33 @@ class PopulationBasedTraining(MetricScheduler):
                 self._plan_exploit(tune_controller, _known(tune_controller, name))
             self._next_sync = max(self._next_sync + interval, self._longest)
         times = {name: member.last_train_time for name, member in population.members.items()}
-        times.update({name: exploit[2] for name, exploit in self._exploits.items()})
+        times.update({name: exploit.trained for name, exploit in self._exploits.items()})
         if min(times.values()) >= self._next_sync:  # else nobody would be let run
             self._next_sync = max(times.values()) + interval
         _remember(tune_controller, _known(tune_controller, next(iter(times))))
 
     def _exploit_when_saved(self, tune_controller: ControllerView, target: Trial) -> None:
-        name, perturbed_at, trained = self._exploits[target.trial_id]
-        donor = tune_controller.get_trial(name)
+        """Only trials without a process are changed: nothing of the old one can come after it."""
+        exploit = self._exploits[target.trial_id]
+        donor = tune_controller.get_trial(exploit.donor_id)
         if donor is not None and _is_saving(donor) and not donor.is_finished():
             return  # the checkpoint will be there in a moment
         del self._exploits[target.trial_id]
-        if donor is None or donor.checkpoint is None:
+        checkpoint = None if donor is None else _to_go_on_from(donor, exploit.newest)
+        if donor is None or checkpoint is None:
             logger.warning(
                 "%s: %s was to go on from a checkpoint of %s, which made none; it goes on from its own. "
                 "The trainable must save: report(..., checkpoint=...), or save_checkpoint()",
-                *(self._name, target, donor or name),
+                *(self._name, target, donor or exploit.donor_id),
             )
             _remember(tune_controller, target)
             return
         member = self._population.members[target.trial_id]
-        member.last_perturbation_time = perturbed_at
-        self._population.set_time(target.trial_id, trained)
-        self._exploit(tune_controller, target, donor)
-
-    def _exploit(self, tune_controller: ControllerView, target: Trial, donor: Trial) -> None:
-        """Only trials without a process are changed: nothing of the old one can come after it."""
-        checkpoint = donor.checkpoint
-        if checkpoint is None:
-            return
+        self._population.copy_times(target.trial_id, exploit.donor_id, exploit.perturbed_at, exploit.trained)
         new = self._new_config(target, donor)
         if self._asked.log_config:
-            self._rows.append(log_row(self._num_perturbations, target, donor, new))
-        tag = self._population.members[target.trial_id].tag
-        target.experiment_tag = pbt_explore.perturbed_tag(tag, new, self._asked.hyperparam_mutations)
+            self._rows.append(log_row(self._num_perturbations, target, donor, checkpoint, new))
+        target.experiment_tag = pbt_explore.perturbed_tag(member.tag, new, self._asked.hyperparam_mutations)
         target.config = new
         self._num_perturbations += 1
         tune_controller.adopt_checkpoint(target, checkpoint)
@@ -338,7 +344,7 @@ class PopulationBasedTraining(MetricScheduler):
             "metric": self._metric,
             "mode": self._mode,
             "population": self._population.to_plain(),
-            "exploits": self._exploits,
+            "exploits": {name: list(exploit) for name, exploit in self._exploits.items()},
             "sync": [self._next_sync, self._sync_time, self._longest, self._has_news],
             "draws": self._draws,
             "counts": [self._num_checkpoints, self._num_perturbations],
@@ -348,7 +354,7 @@ class PopulationBasedTraining(MetricScheduler):
     def _from_plain(self, state: Plain) -> None:
         self._metric, self._mode = state["metric"], state["mode"]
         self._population = Population.from_plain(state["population"])
-        self._exploits = {name: (one[0], one[1], one[2]) for name, one in state["exploits"].items()}
+        self._exploits = {name: Exploit(*saved) for name, saved in state["exploits"].items()}
         self._next_sync, self._sync_time, self._longest, self._has_news = state["sync"]
         self._draws = state["draws"]
         self._num_checkpoints, self._num_perturbations = state["counts"]
@@ -361,6 +367,14 @@ def _has_no_process(trial: Trial) -> bool:
 
 def _is_saving(trial: Trial) -> bool:
     return trial.state is TrialState.SAVING
+
+
+def _to_go_on_from(donor: Trial, newest: int) -> CheckpointRef | None:
+    """The newest; if it has ended, the one from when it was chosen: after its last one nothing is left."""
+    if donor.adopted is not None or not donor.is_finished():
+        return donor.checkpoint
+    then = [each for each in donor.checkpoints if each.index <= newest]
+    return max(then, key=lambda each: each.index, default=donor.checkpoint)
 
 
 def _known(tune_controller: ControllerView, name: str) -> Trial:

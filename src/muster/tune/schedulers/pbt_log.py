@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-from muster.trials.model import TRAINING_ITERATION, Trial
+from muster.trials.model import TRAINING_ITERATION, CheckpointRef, Trial
 from muster.tune.callback import Callback
 from muster.tune.schedulers.pbt_explore import original_tag
 
@@ -34,10 +34,11 @@ class HasLogRows(Protocol):
     def take_log_rows(self) -> list[LogRow]: ...
 
 
-def log_row(number: int, target: Trial, donor: Trial, new: Mapping[str, Any]) -> LogRow:
+def log_row(
+    number: int, target: Trial, donor: Trial, checkpoint: CheckpointRef, new: Mapping[str, Any]
+) -> LogRow:
     """Before the target is changed. Tags are the original ones; the clone's iteration is its checkpoint's."""
-    checkpoint = donor.checkpoint
-    shown = donor.last_result if checkpoint is None else {**donor.last_result, **checkpoint.metrics}
+    shown = {**donor.last_result, **checkpoint.metrics}
     row = [
         original_tag(target.experiment_tag),
         original_tag(donor.experiment_tag),
@@ -81,10 +82,12 @@ class PolicyLog(Callback):
         if row.number < self._lines:
             return
         # The global file last: its line says that the trial's file is complete.
-        history = self._read(policy_file(row.donor_id))
-        self._replace(policy_file(row.target_id), history + row.line.encode() + b"\n")
+        line = row.line.encode() + b"\n"
+        history = self._read(policy_file(row.donor_id)) or self._read(policy_file(row.target_id))
+        if not history.endswith(line):  # a crash may have come just before the next line
+            self._replace(policy_file(row.target_id), history + line)
         with open(self._path(GLOBAL_FILE), "ab") as stream:
-            stream.write(row.line.encode() + b"\n")
+            stream.write(line)
         self._lines += 1
 
     def _begin(self) -> int:

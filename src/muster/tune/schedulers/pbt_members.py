@@ -67,6 +67,14 @@ class Population:
                 self._by_time = list({entry for entry in self._by_time if self._is_true(entry)})
                 heapify(self._by_time)
 
+    def copy_times(self, to: str, of: str, perturbed_at: float, trained: float) -> None:
+        """One member stands where another does; where that one stood, if it has left."""
+        donor = self.members.get(of)
+        if donor is not None:
+            perturbed_at, trained = donor.last_perturbation_time, donor.last_train_time
+        self.members[to].last_perturbation_time = perturbed_at
+        self.set_time(to, trained)
+
     def quantiles(self, fraction: float) -> tuple[list[str], list[str]]:
         """The worst and the best, worst first: equally many, nobody in both."""
         count = self._quantile_size(fraction)
