@@ -51,12 +51,13 @@ class Tensor:
 def with_process(folder, clock=None, **more):
     """A writer whose process is in use."""
     writer = LogWriter(clock, **{"flush_every_s": 0.005, "process_from": 1, **more})
-    for _ in range(2):
-        writer.row(writer.log("", str(folder / "nothing")), 8, {})
-    deadline = time.monotonic() + 30
+    nothing, deadline = writer.log("", str(folder / "nothing")), time.monotonic() + 30
     while not (writer._forwarder and writer._forwarder.is_in_use):
         assert time.monotonic() < deadline
+        for _ in range(2):  # no file has the number 8; two at once are seen to be more than one
+            writer.row(nothing, 8, {})
         time.sleep(0.005)
+    assert writer.flush(30)
     return writer
 
 
