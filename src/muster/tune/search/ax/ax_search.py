@@ -1,0 +1,203 @@
+"""AxSearch: Bayesian optimisation by Ax as a Searcher, through the Client of Ax 1."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from muster.tune.search.ax.convert import as_parameters, parameters_of
+from muster.tune.search.dimensions import flat_point
+from muster.tune.search.library_searcher import LibrarySearcher, Proposal, finite_number
+from muster.tune.search.paths import unflattened
+
+logger = logging.getLogger(__name__)
+
+_METRIC = "objective"  # Ax reads metrics in expressions, where a name such as "val/loss" would be a quotient
+
+
+class AxSearch(LibrarySearcher):
+    """Suggestions by Ax (`pip install "muster[ax]"`, which brings torch).
+
+    Args:
+        space: A search space, or Ax's parameters: dicts with `name`, `type`, `bounds` and so on, or the configs
+            of `ax.api.configs`. Usually left to the Tuner's `param_space`.
+        metric: The result key to optimise.
+        mode: "min" or "max".
+        points_to_evaluate: Configurations to begin with.
+        parameter_constraints: Linear inequalities of parameters, e.g. ["x + y <= 1"].
+        outcome_constraints: Inequalities of other result keys, e.g. ["latency_ms <= 50"].
+        ax_client: An `ax.api.client.Client` that is configured already, instead of a space.
+        ax_kwargs: `random_seed`, and what Client.configure_generation_strategy takes.
+    """
+
+    library: ClassVar[str] = "ax.api.client"
+    extra: ClassVar[str] = "ax"
+    features = ("int", "choice", "log")
+    _unsaved = ("_client",)
+
+    def __init__(  # noqa: PLR0913, PLR0917 - Ray's signature
+        self,
+        space: Mapping[str, Any] | Sequence[Any] | None = None,
+        metric: str | None = None,
+        mode: str | None = None,
+        points_to_evaluate: list[dict[str, Any]] | None = None,
+        parameter_constraints: Sequence[str] | None = None,
+        outcome_constraints: Sequence[str] | None = None,
+        ax_client: Any = None,  # noqa: ANN401 - an ax.api.client.Client
+        **ax_kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(metric, mode, points_to_evaluate)
+        import numpy as np
+
+        seed = ax_kwargs.pop("random_seed", None)
+        self._seed = int(np.random.randint(0, 2**31 - 1)) if seed is None else seed
+        self._options = _checked_options(ax_kwargs)
+        self._parameter_constraints = list(parameter_constraints or ())
+        self._outcome_constraints = list(outcome_constraints or ())
+        self._fixed: dict[str, Any] = {}
+        self._snapshot: dict[str, Any] | None = None
+        self._objective = _METRIC
+        self._client: Any = None
+        if ax_client is not None:
+            space = self._take_client(ax_client, space)
+        self._begin(space)
+
+    def _take_client(self, client: Any, space: Any) -> Any:  # noqa: ANN401
+        from ax.api.client import Client
+
+        if not isinstance(client, Client):
+            raise ValueError(
+                f"AxSearch: ax_client must be an ax.api.client.Client, not a {type(client).__name__}: "
+                "the AxClient of Ax 0 is being removed from Ax"
+            )
+        if space is not None:
+            raise ValueError("AxSearch: `ax_client` has its space; leave `space` out")
+        self._client = client
+        objective = client._experiment.optimization_config.objective
+        self._objective = objective.metric_names[0]
+        return list(client._experiment.search_space.parameters)
+
+    def _start(self) -> None:
+        from ax.api.client import Client
+
+        if self._client is not None:
+            return
+        if self._dimensions is not None:
+            parameters = as_parameters(self._dimensions.variable.values())
+        else:
+            parameters, self._fixed = parameters_of(self._space)
+        with _quiet():
+            self._client = Client(random_seed=self._seed)
+            self._client.configure_experiment(
+                parameters=parameters, parameter_constraints=self._parameter_constraints
+            )
+            self._client.configure_optimization(
+                objective=f"-{_METRIC}", outcome_constraints=self._outcome_constraints
+            )
+            self._client.configure_generation_strategy(
+                **{"initialization_random_seed": self._seed, **self._options}
+            )
+
+    def _propose(self, point: dict[str, Any] | None) -> Proposal | None:
+        with _quiet():
+            if point is not None:
+                values = self._values(point)
+                return self._client.attach_trial(values), self._suggestion(values)
+            found = self._client.get_next_trials(max_trials=1)
+        for index, values in found.items():
+            return index, self._suggestion(values)
+        return None  # as many are unfinished as Ax allows
+
+    def _values(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        if self._dimensions is not None:
+            return dict(self._dimensions.values(point))
+        flat = flat_point(point)
+        names = self._client._experiment.search_space.parameters
+        return {name: flat[name] for name in names if name in flat}
+
+    def _suggestion(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        if self._dimensions is not None:
+            return self._dimensions.suggestion(values)
+        return unflattened({**self._fixed, **values})
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Constraints on outcomes need more of the result than its metric."""
+        proposal = self._live.pop(trial_id, None)
+        if proposal is None:
+            return
+        told = self._told(result or {})
+        if told is None or error:
+            self._abandon(proposal[0])
+            return
+        with _quiet():
+            self._client.complete_trial(proposal[0], raw_data=told)
+
+    def _told(self, result: Mapping[str, Any]) -> dict[str, float] | None:
+        """What Ax optimises and constrains; None when one of them is missing or not finite."""
+        told: dict[str, float] = {}
+        for name in self._client._experiment.optimization_config.metric_names:
+            key = self._metric if name == self._objective else name
+            number = finite_number(result.get(key))
+            if number is None:
+                return None
+            told[name] = number
+        if self._objective == _METRIC and self._mode == "max":
+            told[_METRIC] = -told[_METRIC]
+        return told
+
+    def _abandon(self, handle: int) -> None:
+        with _quiet():
+            self._client.mark_trial_abandoned(handle)
+
+    def _learn(self, point: dict[str, Any], loss: float) -> None:
+        # A client of the user's has a direction of its own, and was told values as they are.
+        value = loss if self._objective == _METRIC or self._mode == "min" else -loss
+        with _quiet():
+            index = self._client.attach_trial(self._values(point))
+            self._client.complete_trial(index, raw_data={self._objective: value})
+
+    def get_state(self) -> dict[str, Any]:
+        if self._client is not None:
+            self._snapshot = self._client._to_json_snapshot()
+        return super().get_state()
+
+    def _reopen(self) -> None:
+        from ax.api.client import Client
+
+        assert self._snapshot is not None
+        with _quiet():
+            self._client = Client._from_json_snapshot(self._snapshot)
+        self._client._random_seed = self._seed
+
+
+def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
+    import inspect
+
+    from ax.api.client import Client
+
+    known = [*inspect.signature(Client.configure_generation_strategy).parameters][1:]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise ValueError(
+            f"AxSearch does not take {', '.join(unknown)}; it takes random_seed, {', '.join(known)}"
+        )
+    return options
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Ax tells about each trial on its logger, and its parts warn about each other."""
+    root = logging.getLogger("ax")
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        root.setLevel(level)

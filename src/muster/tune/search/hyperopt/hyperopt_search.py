@@ -1,0 +1,152 @@
+"""HyperOptSearch: tree-structured Parzen estimators by hyperopt as a Searcher."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+from muster.tune.search.hyperopt.convert import HyperoptSpace
+from muster.tune.search.library_searcher import LibrarySearcher, Proposal
+from muster.tune.search.unresolved import has_unresolved_values
+
+
+class HyperOptSearch(LibrarySearcher):
+    """Suggestions by hyperopt's TPE (`pip install "muster[hyperopt]"`).
+
+    Args:
+        space: A search space, or one of hyperopt's own (`hp.uniform` and so on by key). Usually left to
+            the Tuner's `param_space`. Options of a choice may hold further domains.
+        metric: The result key to optimise.
+        mode: "min" or "max".
+        points_to_evaluate: Configurations to begin with; each holds every key that is not constant. With a
+            space of hyperopt's own: values by label, of an `hp.choice` the place of the option.
+        n_initial_points: How many suggestions are random before the model begins.
+        random_state_seed: Makes the suggestions repeatable.
+        gamma: The share of results that count as good.
+    """
+
+    library: ClassVar[str] = "hyperopt"
+    extra: ClassVar[str] = "hyperopt"
+    _unsaved = ("_domain",)
+
+    def __init__(  # noqa: PLR0913, PLR0917 - Ray's signature
+        self,
+        space: Mapping[str, Any] | None = None,
+        metric: str | None = None,
+        mode: str | None = None,
+        points_to_evaluate: list[dict[str, Any]] | None = None,
+        n_initial_points: int = 20,
+        random_state_seed: int | None = None,
+        gamma: float = 0.25,
+    ) -> None:
+        import numpy as np
+
+        super().__init__(metric, mode, points_to_evaluate)
+        import hyperopt
+
+        self._algorithm = partial(hyperopt.tpe.suggest, n_startup_jobs=n_initial_points, gamma=gamma)
+        if random_state_seed is None:  # from the stream that a script may have seeded
+            random_state_seed = int(np.random.randint(0, 2**31 - 1))
+        self._random = np.random.default_rng(random_state_seed)
+        self._trials = hyperopt.Trials()
+        self._converted_space: HyperoptSpace | None = None
+        self._domain: Any = None
+        self._begin(space)
+
+    def _is_native(self, space: Any) -> bool:  # noqa: ANN401
+        from hyperopt.pyll import Apply
+
+        if not isinstance(space, Mapping):
+            return True
+        return not has_unresolved_values(dict(space)) and any(_holds(part, Apply) for part in space.values())
+
+    def _set_space(self, space: Any) -> None:  # noqa: ANN401
+        self._space = space
+        if not self._is_native(space):
+            self._converted_space = HyperoptSpace(space)
+
+    def _is_constant(self) -> bool:
+        return self._converted_space is not None and not self._converted_space.variable
+
+    def _start(self) -> None:
+        self._reopen()
+
+    def _reopen(self) -> None:
+        from hyperopt import Domain
+
+        expression = self._space if self._converted_space is None else self._converted_space.expression
+        self._domain = Domain(lambda drawn: drawn, expression)
+
+    def _propose(self, point: dict[str, Any] | None) -> Proposal:
+        values = None if point is None else self._values(point)
+        number = int(self._trials.new_trial_ids(1)[0])
+        if values is None:
+            seed = int(self._random.integers(2**31 - 1))
+            documents = self._algorithm([number], self._domain, self._trials, seed)
+        else:
+            documents = self._documents(number, values)
+        self._trials.insert_trial_docs(documents)
+        self._trials.refresh()
+        drawn = {label: one[0] for label, one in documents[0]["misc"]["vals"].items() if len(one)}
+        return number, self._suggestion(drawn)
+
+    def _suggestion(self, drawn: dict[str, Any]) -> dict[str, Any]:
+        if self._converted_space is not None:
+            return self._converted_space.suggestion(drawn)
+        from hyperopt.pyll import rec_eval
+
+        found = rec_eval(self._domain.expr, memo=self._domain.memo_from_config(drawn))
+        return {key: _plain(value) for key, value in found.items()}
+
+    def _values(self, point: dict[str, Any]) -> dict[str, Any]:
+        return self._converted_space.values(point) if self._converted_space is not None else dict(point)
+
+    def _documents(self, number: int, values: Mapping[str, Any]) -> list[Any]:
+        """A trial of hyperopt's with given values; a variable without one is in a branch not taken."""
+        labels = list(self._domain.params)
+        unknown = [name for name in values if name not in labels]
+        if unknown:
+            raise ValueError(f"HyperOptSearch: a point names {', '.join(unknown)}, not in the space")
+        misc = {
+            "tid": number,
+            "cmd": self._domain.cmd,
+            "workdir": self._domain.workdir,
+            "idxs": {label: [number] if label in values else [] for label in labels},
+            "vals": {label: [values[label]] if label in values else [] for label in labels},
+        }
+        return list(self._trials.new_trial_docs([number], [None], [self._domain.new_result()], [misc]))
+
+    def _tell(self, handle: int, loss: float) -> None:
+        from hyperopt import JOB_STATE_DONE
+
+        self._end(handle, JOB_STATE_DONE, {"loss": loss, "status": "ok"})
+
+    def _abandon(self, handle: int) -> None:
+        from hyperopt import JOB_STATE_ERROR
+
+        self._end(handle, JOB_STATE_ERROR, {"status": "fail"})
+
+    def _end(self, number: int, state: int, result: dict[str, Any]) -> None:
+        for trial in reversed(self._trials._dynamic_trials):
+            if trial["tid"] == number:
+                trial["state"], trial["result"] = state, result
+                break
+        self._trials.refresh()
+
+    def _learn(self, point: dict[str, Any], loss: float) -> None:
+        values = self._values(point)
+        number = int(self._trials.new_trial_ids(1)[0])
+        self._trials.insert_trial_docs(self._documents(number, values))
+        self._tell(number, loss)
+
+
+def _holds(node: Any, kind: type) -> bool:  # noqa: ANN401
+    if isinstance(node, kind):
+        return True
+    inner = node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ()
+    return any(_holds(part, kind) for part in inner)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - numpy's scalars as Python's
+    return value.item() if hasattr(value, "item") and not getattr(value, "shape", True) else value

@@ -1,0 +1,253 @@
+"""LibrarySearcher: what the adapters of search libraries share; a subclass asks and tells one library.
+
+Not for OptunaSearch, whose studies have more than one objective and a storage of their own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+import pickle
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
+
+from muster.errors import ConfigError, RestoreError
+from muster.trials.model import DEFAULT_METRIC
+from muster.tune.search.dimensions import Dimensions, Feature
+from muster.tune.search.paths import copied
+from muster.tune.search.searcher import (
+    UNDEFINED_METRIC_MODE,
+    UNDEFINED_SEARCH_SPACE,
+    UNRESOLVED_SEARCH_SPACE,
+    Searcher,
+    SearcherNotReady,
+    check_metric_and_mode,
+)
+from muster.tune.search.state_files import pickled
+from muster.tune.search.unresolved import has_unresolved_values
+
+logger = logging.getLogger(__name__)
+
+Proposal = tuple[Any, dict[str, Any]]  # what the library wants back with the result, and the suggestion
+
+
+class LibrarySearcher(Searcher):
+    """Keeps the space, the points to begin with and the unfinished suggestions of an adapter.
+
+    A subclass says `library` and `extra`, and defines `_start`, `_propose`, `_tell` and, where the library
+    cares, `_abandon` and `_learn`. Losses it is told are finite and to be minimised, whatever the mode.
+    An answer of None must leave no trace: it is not written down, so a restored experiment does not repeat it.
+
+    All attributes are saved, pickled, but those in `_unsaved`, which `_reopen` makes again.
+    """
+
+    library: ClassVar[str]
+    extra: ClassVar[str]
+    features: ClassVar[Collection[Feature]] = ()
+    _unsaved: ClassVar[Collection[str]] = ()
+
+    def __init__(
+        self,
+        metric: str | None,
+        mode: str | None,
+        points_to_evaluate: list[dict[str, Any]] | None,
+    ) -> None:
+        require_library(type(self).__name__, self.library, self.extra)
+        super().__init__(metric=metric, mode=mode)
+        self._points = [dict(point) for point in points_to_evaluate or ()]
+        self._evaluated: list[tuple[dict[str, Any], float]] = []  # heard of before there was a space
+        self._space: Any = None
+        self._dimensions: Dimensions | None = None  # None with a space of the library's own kind
+        self._live: dict[str, Proposal] = {}
+        self._is_started = False
+
+    # For subclasses.
+
+    def _start(self) -> None:
+        """Make the library's optimiser; space, metric and mode are known."""
+        raise NotImplementedError
+
+    def _propose(self, point: dict[str, Any] | None) -> Proposal | str | None:
+        """The next suggestion, or the user's point as one."""
+        raise NotImplementedError
+
+    def _tell(self, handle: Any, loss: float) -> None:  # noqa: ANN401
+        """A suggestion was evaluated."""
+        raise NotImplementedError
+
+    def _abandon(self, handle: Any) -> None:  # noqa: ANN401
+        """A suggestion failed, or its result is no finite number."""
+
+    def _learn(self, point: dict[str, Any], loss: float) -> None:
+        """A point was evaluated elsewhere; ValueError when it is not in the space."""
+        raise NotImplementedError
+
+    def _reopen(self) -> None:
+        """Make what is not saved, after a restore."""
+
+    def _is_native(self, space: Any) -> bool:  # noqa: ANN401
+        """Whether a space is of the library's own kind."""
+        return not isinstance(space, Mapping)
+
+    # Set-up.
+
+    def _begin(self, space: Any, parameter: str = "space") -> None:  # noqa: ANN401
+        """The end of a subclass's __init__."""
+        if space is not None and (not isinstance(space, Mapping) or space):
+            if isinstance(space, Mapping) and has_unresolved_values(dict(space)):
+                logger.warning(UNRESOLVED_SEARCH_SPACE.format(cls=type(self).__name__, par=parameter))
+            self._set_space(space)
+        self._start_if_ready()
+
+    def set_search_properties(
+        self,
+        metric: str | list[str] | None,
+        mode: str | list[str] | None,
+        config: dict[str, Any],
+        **spec: Any,  # noqa: ANN401
+    ) -> bool:
+        """False when there is a space already; a metric and a mode that are missing are taken even then."""
+        del spec
+        check_metric_and_mode(metric, mode)
+        is_new = self._space is None
+        if is_new and config:
+            self._set_space(config)
+        if is_new or not self._metric:
+            self._metric = metric or self._metric
+        if is_new or not self._mode:
+            self._mode = mode or self._mode
+        self._start_if_ready()
+        return is_new
+
+    def _set_space(self, space: Any) -> None:  # noqa: ANN401
+        self._space = space
+        if not self._is_native(space):
+            self._dimensions = self._converted(space)
+
+    def _converted(self, space: Mapping[str, Any]) -> Dimensions:
+        return Dimensions(type(self).__name__, space, self.features)
+
+    def _is_constant(self) -> bool:
+        return self._dimensions is not None and not self._dimensions.variable
+
+    def _start_if_ready(self) -> None:
+        if self._mode and not self._metric:
+            self._metric = DEFAULT_METRIC
+        if self._space is None or not self._mode or self._is_started:
+            return
+        if not isinstance(self._metric, str):
+            raise ValueError(
+                f"{type(self).__name__} optimises one metric, not {self._metric!r}: "
+                "use OptunaSearch for several"
+            )
+        if self._is_constant():
+            raise SearcherNotReady(
+                f"{type(self).__name__}: the space {self._space!r} has nothing to search; "
+                "give it at least one domain, such as uniform(0, 1)"
+            )
+        self._start()
+        self._is_started = True
+        while self._evaluated:
+            self._learn_or_warn(*self._evaluated.pop(0))
+
+    def _require_ready(self) -> None:
+        name = type(self).__name__
+        if self._space is None:
+            raise SearcherNotReady(UNDEFINED_SEARCH_SPACE.format(cls=name, space="space"))
+        if not self._is_started:
+            raise SearcherNotReady(
+                UNDEFINED_METRIC_MODE.format(cls=name, metric=self._metric, mode=self._mode)
+            )
+
+    # Ask and tell.
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        self._require_ready()
+        if trial_id not in self._live:
+            proposal = self._propose(self._points[0] if self._points else None)
+            if proposal is None or isinstance(proposal, str):
+                return proposal
+            del self._points[:1]
+            self._live[trial_id] = proposal
+        return copied(self._live[trial_id][1])  # type: ignore[no-any-return]
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """A result that is no finite number counts as none."""
+        proposal = self._live.pop(trial_id, None)
+        if proposal is None:
+            return
+        loss = self._loss((result or {}).get(self._metric))
+        if loss is None or error:
+            self._abandon(proposal[0])
+        else:
+            self._tell(proposal[0], loss)
+
+    def _loss(self, value: Any) -> float | None:  # noqa: ANN401 - whatever a trial reported
+        number = finite_number(value)
+        return None if number is None else number if self._mode == "min" else -number
+
+    def add_evaluated_point(
+        self,
+        parameters: dict[str, Any],
+        value: float,
+        error: bool = False,
+        pruned: bool = False,
+        intermediate_values: list[float] | None = None,
+    ) -> None:
+        """Points that failed, or have no finite value, teach nothing; before there is a space they wait."""
+        del pruned, intermediate_values
+        number = finite_number(value)
+        if error or number is None:
+            return
+        if self._is_started:
+            self._learn_or_warn(parameters, number)
+        else:
+            self._evaluated.append((dict(parameters), number))
+
+    def _learn_or_warn(self, point: dict[str, Any], value: float) -> None:
+        try:
+            self._learn(point, value if self._mode == "min" else -value)
+        except ValueError as error:  # an earlier experiment may have had other bounds
+            logger.warning("%s: an evaluated point is left out: %s", type(self).__name__, error)
+
+    # State.
+
+    def save_state(self) -> bytes:
+        """All attributes, random streams and unfinished suggestions included."""
+        kept = {name: value for name, value in self.get_state().items() if name not in self._unsaved}
+        return pickled({"version": 1, "searcher": type(self).__name__, "attributes": kept})
+
+    def restore_state(self, state: bytes) -> None:
+        saved = pickle.loads(state)
+        if saved["searcher"] != type(self).__name__:
+            raise RestoreError(
+                f"{type(self).__name__}: the saved state is of {saved['searcher']}; pass what the first run had"
+            )
+        self.set_state(saved["attributes"])
+        if self._is_started:
+            self._reopen()
+
+
+def require_library(owner: str, library: str, extra: str) -> None:
+    """ConfigError, an ImportError too, with the command that helps."""
+    try:
+        importlib.import_module(library)
+    except ImportError as error:
+        raise MissingLibrary(f'{owner} needs {library}: pip install "muster[{extra}]" ({error})') from error
+
+
+class MissingLibrary(ConfigError, ImportError):
+    """A searcher's library is not installed, or not in a version that works."""
+
+
+def finite_number(value: Any) -> float | None:  # noqa: ANN401
+    if value is None or isinstance(value, str):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
