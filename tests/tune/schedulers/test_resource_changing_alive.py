@@ -1,0 +1,50 @@
+"""Trials that grow and shrink, in random experiments: none stuck, no step lost, a crash changes nothing."""
+
+import pytest
+from tests.tune.schedulers.elastic import BASES, Watched, elastic
+
+from muster.sim.tune.crash import lives, matrix, recorded
+from muster.sim.tune.faults import FaultRates
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_300_random_experiments_end_and_lose_no_step(base):
+    changes = 0
+    for seed in range(300):
+        asked = elastic(seed, base)
+        watched = Watched(asked).run()
+        state = watched.life.state
+        assert len(state.trials) == asked.num_samples
+        assert {trial.status for trial in state.trials.values()} == {"TERMINATED"}
+        for trial_id, steps in watched.iterations.items():
+            assert steps == list(range(1, len(steps) + 1)), f"seed {seed}, {trial_id}: {steps}"
+        changes += watched.changes
+    assert changes > 200
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_100_random_experiments_with_faults_end(base):
+    for seed in range(100):
+        asked = elastic(seed, base, faults=FaultRates.swarm(seed, hour_s=30.0))
+        watched = Watched(asked).run()
+        trials = watched.life.state.trials.values()
+        assert len(trials) == asked.num_samples
+        assert {trial.status for trial in trials} <= {"TERMINATED", "ERROR"}
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("seed", range(6))
+def test_restored_at_any_commit_it_decides_as_if_nothing_had_happened(base, seed):
+    commits, told = matrix(elastic(seed, base, faults=FaultRates.swarm(seed, hour_s=40.0)))
+    assert told == []
+    assert commits > 1
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_killed_experiment_is_run_to_its_end_by_the_next_driver(base):
+    for seed in (1, 4):
+        asked = elastic(seed, base)
+        commits = recorded(asked)
+        for life in lives(asked, commits[:: max(1, len(commits) // 12)]):
+            assert {trial.status for trial in life.state.trials.values()} == {"TERMINATED"}
+            assert len(life.state.trials) == asked.num_samples
