@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.tune.search.searchers import drawn_domains, is_inside
 
 from muster.errors import TuneError
 from muster.trials.template import TrialTemplate
@@ -23,7 +24,6 @@ from muster.tune.search.space import (
     sample_from,
     uniform,
 )
-from tests.tune.search.searchers import drawn_domains, is_inside
 
 FULL = {
     "x": uniform(-1, 1),
@@ -221,7 +221,7 @@ class LibraryRules:
         for bad in ({}, {**point(self.space, 0), "x": 3.0}, {**point(self.space, 0), "x": "?"}):
             made = self.make(points_to_evaluate=[bad])
             made.set_search_properties("loss", "min", self.space)
-            with pytest.raises(ValueError, match="'x' is|does not say x"):
+            with pytest.raises(ValueError, match=r"'x' is|does not say x"):
                 made.suggest("a")
 
     def test_evaluated_points_wait_for_the_space_and_those_outside_are_left_out(self, caplog):

@@ -5,10 +5,10 @@ import pytest
 pytest.importorskip("ax.api.client", reason="AxSearch needs ax-platform with torch, which is not in `dev`")
 from ax.api.client import Client
 from ax.api.configs import RangeParameterConfig
+from tests.tune.search.library_rules import LibraryRules
 
 from muster.tune.search.ax import AxSearch
 from muster.tune.search.space import qrandint, uniform
-from tests.tune.search.library_rules import LibraryRules
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ax's parts warn about each other
 

@@ -6,9 +6,10 @@ import pytest
 
 pytest.importorskip("bayes_opt", reason="BayesOptSearch needs bayesian-optimization")
 
+from tests.tune.search.library_rules import FLOATS, LibraryRules
+
 from muster.tune.search.bayesopt import BayesOptSearch
 from muster.tune.search.space import choice, loguniform, quniform, randint, uniform
-from tests.tune.search.library_rules import FLOATS, LibraryRules
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

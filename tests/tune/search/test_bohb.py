@@ -8,12 +8,12 @@ pytest.importorskip(
     "hpbandster.optimizers.config_generators.bohb", reason="TuneBOHB needs hpbandster, which is not in `dev`"
 )
 import ConfigSpace
+from tests.tune.search.library_rules import FULL, LibraryRules, loss
 
 from muster.tune.search.bohb import TuneBOHB
 from muster.tune.search.concurrency_limiter import ConcurrencyLimiter
 from muster.tune.search.domains import Float
 from muster.tune.search.space import randn, uniform
-from tests.tune.search.library_rules import FULL, LibraryRules, loss
 
 
 class TestRules(LibraryRules):

@@ -4,6 +4,8 @@ import pytest
 
 pytest.importorskip("hyperopt", reason="HyperOptSearch needs hyperopt")
 from hyperopt import hp
+from tests.tune.search.library_rules import LibraryRules
+from tests.tune.search.searchers import is_inside
 
 from muster.tune.search.hyperopt import HyperOptSearch
 from muster.tune.search.space import (
@@ -16,8 +18,6 @@ from muster.tune.search.space import (
     randn,
     uniform,
 )
-from tests.tune.search.library_rules import LibraryRules
-from tests.tune.search.searchers import is_inside
 
 
 class TestRules(LibraryRules):

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-nevergrad = pytest.importorskip("nevergrad", reason="NevergradSearch needs nevergrad")
+pytest.importorskip("nevergrad", reason="NevergradSearch needs nevergrad")
+import nevergrad
+from tests.tune.search.library_rules import FULL, LibraryRules, loss, point
 
 from muster.tune.search.nevergrad import NevergradSearch
 from muster.tune.search.space import qrandint, uniform
-from tests.tune.search.library_rules import FULL, LibraryRules, loss, point
 
 
 class TestRules(LibraryRules):

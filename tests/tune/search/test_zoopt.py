@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-zoopt = pytest.importorskip("zoopt", reason="ZOOptSearch needs zoopt")
+pytest.importorskip("zoopt", reason="ZOOptSearch needs zoopt")
+import zoopt
+from tests.tune.search.library_rules import LINEAR, LibraryRules
 
 from muster.tune.search.space import choice, loguniform, quniform, uniform
 from muster.tune.search.zoopt import ZOOptSearch
-from tests.tune.search.library_rules import LINEAR, LibraryRules
 
 
 class TestRules(LibraryRules):
@@ -72,7 +73,7 @@ def test_bad_parameters():
         ZOOptSearch()
     with pytest.raises(ValueError, match="no algorithm 'poss'"):
         ZOOptSearch(algo="poss", budget=10)
-    with pytest.raises(ValueError, match="does not take sede; zoopt knows .*seed"):
+    with pytest.raises(ValueError, match=r"does not take sede; zoopt knows .*seed"):
         ZOOptSearch(budget=10, sede=1)
 
 

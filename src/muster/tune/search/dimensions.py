@@ -1,7 +1,7 @@
 """A search space as a list of dimensions: what every adapter of a search library converts from. Pure.
 
-A dimension has bounds that are both included, so adapters need not think about them again. Values on the library's
-side are numbers; an option of a choice is its place in the list, so that any object can be one.
+A dimension has bounds that are both included, so adapters need not think about them again. Values on the
+library's side are numbers; an option of a choice is its place in the list, so that any object can be one.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from muster.errors import ConfigError, RestoreError
+from muster.errors import RestoreError, TuneError
 from muster.trials.model import DEFAULT_METRIC
 from muster.tune.search.dimensions import Dimensions, Feature
 from muster.tune.search.paths import copied
@@ -37,7 +37,7 @@ class LibrarySearcher(Searcher):
 
     A subclass says `library` and `extra`, and defines `_start`, `_propose`, `_tell` and, where the library
     cares, `_abandon` and `_learn`. Losses it is told are finite and to be minimised, whatever the mode.
-    An answer of None must leave no trace: it is not written down, so a restored experiment does not repeat it.
+    An answer of None must leave no trace: it is not written down, so a restored experiment would not know.
 
     All attributes are saved, pickled, but those in `_unsaved`, which `_reopen` makes again.
     """
@@ -179,7 +179,7 @@ class LibrarySearcher(Searcher):
         proposal = self._live.pop(trial_id, None)
         if proposal is None:
             return
-        loss = self._loss((result or {}).get(self._metric))
+        loss = self._loss((result or {}).get(str(self._metric)))
         if loss is None or error:
             self._abandon(proposal[0])
         else:
@@ -224,7 +224,8 @@ class LibrarySearcher(Searcher):
         saved = pickle.loads(state)
         if saved["searcher"] != type(self).__name__:
             raise RestoreError(
-                f"{type(self).__name__}: the saved state is of {saved['searcher']}; pass what the first run had"
+                f"{type(self).__name__}: the saved state is of {saved['searcher']}; "
+                "pass what the first run had"
             )
         self.set_state(saved["attributes"])
         if self._is_started:
@@ -232,14 +233,14 @@ class LibrarySearcher(Searcher):
 
 
 def require_library(owner: str, library: str, extra: str) -> None:
-    """ConfigError, an ImportError too, with the command that helps."""
+    """MissingLibrary, with the command that helps."""
     try:
         importlib.import_module(library)
     except ImportError as error:
         raise MissingLibrary(f'{owner} needs {library}: pip install "muster[{extra}]" ({error})') from error
 
 
-class MissingLibrary(ConfigError, ImportError):
+class MissingLibrary(TuneError, ImportError):
     """A searcher's library is not installed, or not in a version that works."""
 
 

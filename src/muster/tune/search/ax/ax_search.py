@@ -22,8 +22,8 @@ class AxSearch(LibrarySearcher):
     """Suggestions by Ax (`pip install "muster[ax]"`, which brings torch).
 
     Args:
-        space: A search space, or Ax's parameters: dicts with `name`, `type`, `bounds` and so on, or the configs
-            of `ax.api.configs`. Usually left to the Tuner's `param_space`.
+        space: A search space, or Ax's parameters: dicts with `name`, `type`, `bounds` and so on, or the
+            configs of `ax.api.configs`. Usually left to the Tuner's `param_space`.
         metric: The result key to optimise.
         mode: "min" or "max".
         points_to_evaluate: Configurations to begin with.
@@ -141,7 +141,7 @@ class AxSearch(LibrarySearcher):
         """What Ax optimises and constrains; None when one of them is missing or not finite."""
         told: dict[str, float] = {}
         for name in self._client._experiment.optimization_config.metric_names:
-            key = self._metric if name == self._objective else name
+            key = str(self._metric) if name == self._objective else name
             number = finite_number(result.get(key))
             if number is None:
                 return None

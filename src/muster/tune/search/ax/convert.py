@@ -57,7 +57,7 @@ def _from_dict(one: dict[str, Any]) -> Any:  # noqa: ANN401
             return ChoiceParameterConfig(
                 name=name,
                 values=values,
-                parameter_type=one.get("value_type") or type(values[0]).__name__,  # type: ignore[arg-type]
+                parameter_type=one.get("value_type") or type(values[0]).__name__,
                 is_ordered=one.get("is_ordered", False),
             )
     except (KeyError, IndexError, TypeError, ValueError) as error:

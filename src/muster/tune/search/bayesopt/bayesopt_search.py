@@ -23,7 +23,8 @@ class BayesOptSearch(LibrarySearcher):
     """Suggestions by bayesian-optimization (`pip install "muster[bayesopt]"`); uniform floats only.
 
     Args:
-        space: A search space, or bounds by name, e.g. {"x": (0, 1)}. Usually left to the Tuner's `param_space`.
+        space: A search space, or bounds by name, e.g. {"x": (0, 1)}. Usually left to the Tuner's
+            `param_space`.
         metric: The result key to optimise.
         mode: "min" or "max".
         points_to_evaluate: Configurations to begin with.
@@ -72,7 +73,7 @@ class BayesOptSearch(LibrarySearcher):
         if analysis is not None:
             if not self._metric:
                 raise ValueError("BayesOptSearch: `analysis` needs `metric` and `mode` as well")
-            self.add_evaluated_trials(analysis, self._metric)
+            self.add_evaluated_trials(analysis, str(self._metric))
 
     def _is_native(self, space: Any) -> bool:  # noqa: ANN401
         is_open = has_unresolved_values(dict(space))

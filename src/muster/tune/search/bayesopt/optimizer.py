@@ -17,7 +17,7 @@ class Optimizer:
     """Maximises over a box; as one object it can be copied and pickled, its random stream included."""
 
     def __init__(
-        self, bounds: Mapping[str, tuple[float, float]], utility: Mapping[str, Any], seed: Any, verbose: int
+        self, bounds: Mapping[str, tuple[float, float]], utility: Mapping[str, Any], seed: int, verbose: int
     ) -> None:
         import bayes_opt
 

@@ -119,13 +119,13 @@ class TuneBOHB(LibrarySearcher):
             self._has_budgets = _has_info(result)
             if not self._has_budgets:
                 logger.warning(
-                    "TuneBOHB: results carry no `hyperband_info`, so the model learns nothing and suggestions "
-                    "stay random: use HyperBandForBOHB as the scheduler"
+                    "TuneBOHB: results carry no `hyperband_info`, so the model learns nothing and "
+                    "suggestions stay random: use HyperBandForBOHB as the scheduler"
                 )
         if budget is None or self._told.get(trial_id) == budget:
             return
         self._told[trial_id] = budget
-        self._hear(self._live[trial_id][0], self._loss(result.get(self._metric)), budget)
+        self._hear(self._live[trial_id][0], self._loss(result.get(str(self._metric))), budget)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False

@@ -1,4 +1,4 @@
-"""A search space as a hyperopt expression, choices with domains inside them included, and the way back. Pure."""
+"""A search space as a hyperopt expression, with domains inside of options too, and the way back. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HyperoptSpace:
         unresolved = find_unresolved(iter([((), dict(space))]))
         for path, _ in unresolved.grids:
             _refuse_grid(_label("", path))
-        self.variable: dict[str, Dimension] = {}  # by label; has a name that hyperopt's adapters share
+        self.variable: dict[str, Dimension] = {}  # by label
         self._root = open_branches(dict(space))
         self.expression = self._expressed(self._root, "")
 
@@ -59,7 +59,8 @@ class HyperoptSpace:
         found = dimension_of(label, (), domain)
         if found is None:
             raise ValueError(
-                f"{OWNER} cannot draw '{label}' from {domain!r}: it knows uniform, log-uniform and normal numbers"
+                f"{OWNER} cannot draw '{label}' from {domain!r}: "
+                "it knows uniform, log-uniform and normal numbers"
             )
         self.variable[label] = found
         return hyperopt_number(found)

@@ -21,7 +21,7 @@ class NevergradSearch(LibrarySearcher):
     """Suggestions by nevergrad (`pip install "muster[nevergrad]"`).
 
     Args:
-        optimizer: A class or family of nevergrad's optimisers, its name in nevergrad's registry, or a made one.
+        optimizer: A class or family of nevergrad's optimisers, a name in nevergrad's registry, or a made one.
         optimizer_kwargs: What the optimiser is made with, e.g. {"budget": 100}; not for a made one.
         space: A search space, a parametrization of nevergrad's, or, for a made optimiser over numbers without
             names, the list of their names. Usually left to the Tuner's `param_space`.

@@ -50,7 +50,8 @@ class ZOOptSearch(LibrarySearcher):
             raise ValueError(f"ZOOptSearch: there is no algorithm {algo!r}: use 'asracos' or 'sracos'")
         if budget is None or budget < _LEAST_BUDGET:
             raise ValueError(
-                f"ZOOptSearch needs a `budget`, the number of trials, of at least {_LEAST_BUDGET}, not {budget}"
+                f"ZOOptSearch needs a `budget`, the number of trials, "
+                f"of at least {_LEAST_BUDGET}, not {budget}"
             )
         self._budget, self._parallel = budget, parallel_num
         self._random = LentRandom(kwargs.pop("seed", None))
@@ -80,7 +81,7 @@ class ZOOptSearch(LibrarySearcher):
 
     @contextmanager
     def _running(self) -> Iterator[Any]:
-        """zoopt keeps its random stream and its precisions for the whole process; here they are this one's."""
+        """zoopt has one random stream and one list of precisions per process; here they are this one's."""
         from zoopt.utils.zoo_global import gl
 
         others, gl.float_precisions = gl.float_precisions, self._precisions
