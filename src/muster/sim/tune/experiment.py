@@ -28,6 +28,7 @@ from muster.trials.settings import Settings
 from muster.trials.template import TrialTemplate
 from muster.tune.assembly import scheduler_of, search_of, stopper_of
 from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.stopper.resolve import resolve_stop
 
 NAME = "simulated"
 ONE_CPU = PlacementGroupFactory([{"CPU": 1}])
@@ -72,7 +73,9 @@ class SimulatedExperiment:
     def template(self) -> TrialTemplate:
         if self.given_template is not None:
             return self.given_template
-        criterion = {} if self.max_t is None else {"training_iteration": self.max_t}
+        criterion = dict(resolve_stop(self.make_stop()).criteria)
+        if self.max_t is not None:
+            criterion.setdefault("training_iteration", self.max_t)
         return TrialTemplate(
             trainable_name=NAME,
             param_space=dict(self.space),
@@ -203,8 +206,9 @@ class Life:
         self.steps += 1
         goes_on = self.controller.step(0.0)  # the engine waits for what is under way, however long
         if goes_on and not self.state.is_stopping and self.clock.monotonic() >= self.asked.deadline_s:
-            self.engine.timeline.wake_at = math.inf
             self.state.end(self.clock.now())
+            goes_on = self.controller.step(0.0)  # the orders leave now, before time goes on
+            self.engine.timeline.wake_at = math.inf
         return goes_on
 
     def _stuck(self) -> str:

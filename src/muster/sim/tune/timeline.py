@@ -72,9 +72,10 @@ class Timeline:
         self._drop_called_off()
         plans = self._plans
         due = plans[0][0] if plans else inf
-        until, now = min(due, self.wake_at), self._clock.monotonic()
-        if until == inf:
-            until = now + (timeout_s if timeout_s < inf else 0.0)
+        now = self._clock.monotonic()
+        if due == inf:
+            due = now + (timeout_s if timeout_s < inf else 0.0)
+        until = min(due, self.wake_at)
         if until > now:
             self._clock.advance(until - now)
         if due <= until:
