@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 
@@ -22,26 +23,28 @@ def pages(reply: Reply) -> list[RenderableType]:
 
 def _found(reply: Reply) -> Table:
     first = reply.answers[0]
-    title = f"{reply.wish.workers} workers, {first.metric} ({first.mode})"
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for column in ("scheduler", "best", "found at", "node-h till then", "ended at", "node-h", "trials"):
-        table.add_column(column, justify="left" if column == "scheduler" else "right")
+    title = f"{reply.wish.workers} workers, {first.metric} ({first.mode}); node-hours used by then and in all"
+    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
+    table.add_column("scheduler", overflow="fold")
+    for column in ("best", "found at", "by then", "ended at", "node-h", "trials"):
+        table.add_column(column, justify="right", no_wrap=True)
     for answer in reply.answers:
         best = answer.best
         table.add_row(
             answer.scheduler,
             "-" if best is None else f"{best.value:.6g}",
             "-" if best is None else clock(best.at_s),
-            "-" if best is None else f"{best.worker_s / 3600.0:.2f}",
+            "-" if best is None else f"{best.worker_s / 3600.0:.3g} h",
             clock(answer.end_s),
-            f"{answer.worker_s / 3600.0:.2f}",
+            f"{answer.worker_s / 3600.0:.3g}",
             f"{answer.trials}" + (f" ({answer.failed} failed)" if answer.failed else ""),
         )
     return table
 
 
 def _over_time(reply: Reply) -> Table:
-    table = Table(title="best value over time", title_justify="left", header_style="bold")
+    title = "best value over time"
+    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("after", justify="right")
     for answer in reply.answers:
         table.add_column(answer.scheduler, justify="right")
@@ -60,7 +63,9 @@ def _configs(reply: Reply) -> list[str]:
 
 
 def clock(seconds: float) -> str:
-    """`1:02:03`; days are hours."""
+    """`1:02:03`, days are hours; less than a minute in seconds."""
+    if seconds < 60.0:
+        return f"{seconds:.3g} s"
     whole = round(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
