@@ -1,4 +1,4 @@
-"""Logs rows until it is killed; run by test_killed.py with a directory as its argument."""
+"""Logs rows until it is killed; run by test_killed.py with a directory and "process" or "thread"."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from tests.tune.logger.logging_scene import Scene, make_trial
 
 
 def main() -> None:
-    scene, trial = Scene(sys.argv[1], flush_every_s=0.001), make_trial()
+    process_from = 100 if sys.argv[2] == "process" else None
+    scene, trial = Scene(sys.argv[1], flush_every_s=0.001, process_from=process_from), make_trial()
     scene.start(trial)
-    iteration = 0
+    iteration, told = 0, process_from is None
     while True:
         iteration += 1
         scene.report(trial, iteration, loss=iteration * 0.37, text="a,\n" * 50)
+        forwarder = scene.writer._forwarder
+        if not told and forwarder is not None and forwarder.is_in_use:
+            print(forwarder._remote.pid, flush=True)  # noqa: T201 - for the test
+            told = True
 
 
 if __name__ == "__main__":

@@ -7,20 +7,38 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from tests.tune.logger.logging_scene import Scene, checkpoint_at, make_trial
+
+from muster.engines.local.surroundings import process_state
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_killed_writer_leaves_files_that_another_goes_on_with(tmp_path):
-    command = [sys.executable, "-m", "tests.tune.logger.killed_child", str(tmp_path)]
+def wait_until_gone(pid):
+    deadline = time.monotonic() + 20
+    while process_state(pid)[0] not in ("", "Z", "X"):
+        assert time.monotonic() < deadline, "the process that writes logs outlived its driver"
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("by", ["thread", "process"])
+def test_a_killed_writer_leaves_files_that_another_goes_on_with(tmp_path, by):
+    command = [sys.executable, "-m", "tests.tune.logger.killed_child", str(tmp_path), by]
     scene, trial = Scene(tmp_path), make_trial()
     table = scene.path(trial, "progress.csv")
-    with subprocess.Popen(command, cwd=ROOT) as child:
-        while not (table.exists() and table.stat().st_size > 500_000):  # the longest of its files to come
-            assert child.poll() is None
-            time.sleep(0.002)
-        child.kill()
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as child:
+        try:
+            pid = int(child.stdout.readline()) if by == "process" else None
+            before, deadline = table.stat().st_size if table.exists() else 0, time.monotonic() + 60
+            while not (table.exists() and table.stat().st_size > before + 500_000):  # the longest to come
+                assert child.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.002)
+        finally:
+            child.kill()
+    if pid is not None:
+        wait_until_gone(pid)
     trial.checkpoints = (checkpoint_at(scene, trial, 500),)
     scene.start(trial)
     scene.report(trial, 501, loss=0.0)

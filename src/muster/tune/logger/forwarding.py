@@ -55,13 +55,14 @@ class Forwarder:
             return False
         return True
 
-    def look(self) -> None:
-        """Hear what the process has to say, and begin to use it when it can be used."""
+    def look(self) -> bool:
+        """Hear what the process has to say; whether it is, from now on, in use."""
         self._listen(0)
-        if self._remote is not None and self._remote.is_ready and not self._scribe.is_stuck:
-            if not self.is_in_use:
-                self._scribe.close()
+        can_be_used = self._remote is not None and self._remote.is_ready and not self._scribe.is_stuck
+        if can_be_used and not self.is_in_use:
+            self._scribe.close()
             self.is_in_use = True
+        return self.is_in_use
 
     def is_worth_waiting_for(self, waiting: int) -> bool:
         is_coming = self._remote is not None and not self._remote.is_ready

@@ -205,7 +205,7 @@ class LogWriter:
             if forwarder.is_worth_waiting_for(len(self._queue)) and not (is_last or is_hurried):
                 return
         while self._queue:
-            if forwarder is not None and forwarder.is_in_use:
+            if forwarder is not None and forwarder.look():  # again: this loop may have no end
                 forwarder.forward(*self._taken(forwarder.chunk))
             else:
                 entries, self._tickets = self._taken(_CHUNK)
