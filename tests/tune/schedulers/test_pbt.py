@@ -298,9 +298,9 @@ def test_two_thousand_random_populations_all_end():
         policy = CheckpointPolicy(num_to_keep=1 + seed % 2, frequency=seed % 3)
         seen = world(
             scheduler,
-            lrs=[0.1 * (i + 1) for i in range(1 + seed % 5)],
+            lrs=[0.1 * (i + 1) for i in range(1 + seed % 4)],
             cpus=1 + seed % 3,
-            end=6,
+            end=5,
             chaos=chaos,
             seed=seed,
             retries=seed % 3,
