@@ -53,7 +53,7 @@ def hparams_tab(directory):
 
 def _row(row):
     [session] = row["sessions"]
-    metrics = {value["name"]["tag"]: value["value"] for value in row.get("metricValues", [])}
+    metrics = {value["name"]["tag"]: value.get("value", 0.0) for value in row.get("metricValues", [])}
     times = (session["startTimeSecs"], session["endTimeSecs"])
     return row["hparams"], metrics, session["status"], times
 

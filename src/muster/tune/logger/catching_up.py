@@ -76,7 +76,7 @@ class Witness:
                 text = failure_text(number, failure, at).encode("utf-8", "replace")
                 writer.fail(log, text, failure.exception, unless=b"Failure # %d (" % number)
             if trial.is_finished():
-                writer.end(trial.trial_id)
+                writer.end(trial.trial_id, failed=trial.status == "ERROR")
 
     def _of(self, trial: Trial) -> _Heard:
         found = self._heard.get(trial.trial_id)

@@ -6,22 +6,27 @@ experiment is not described: TensorBoard then gathers that from all trials, with
 
 from __future__ import annotations
 
+import logging
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from muster.tune.logger.crc32c import MOST_KNOWN, KnownRecord, crc32c, masked
 from muster.tune.logger.plain_values import is_number
 from muster.tune.logger.wire import delimited, varint
 
+logger = logging.getLogger(__name__)
+
 SUCCESS, FAILURE = 1, 2  # TensorBoard's codes
 _NULL_TENSOR = b"\x08\x01\x12\x02\x12\x00"  # no numbers at all: what counts is in the metadata
 _MOST_LAYOUTS = 256
 _MOST_ITEMS = 32  # of a list that is shown
+_MOST_LEVELS = 20  # of a config; some never end
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 Pieces = list[bytes | None]  # of a message; None: a double that differs from trial to trial
-_Hparams = dict[str, bool | float | str]
+Hparams = dict[str, bool | float | str]
 
 
 class HparamsEncoder:
@@ -29,55 +34,54 @@ class HparamsEncoder:
 
     def __init__(self) -> None:
         self._layouts: dict[tuple[Any, ...], _Layout] = {}
-        self._unsupported: dict[str, str] = {}  # name -> type, not told yet
-        self._told: set[str] = set()
 
-    def record(self, config: object, started_at: float, ended_at: float, failed: bool) -> bytes:
+    def record(self, hparams: Hparams, started_at: float, ended_at: float, failed: bool) -> bytes:
         """One record with the start and the end of the session; nothing when there is nothing to show."""
-        hparams = self._supported(config)
         if not hparams:
             return b""
         status = FAILURE if failed else SUCCESS
-        constants = [value if isinstance(value, (bool, str)) else None for value in hparams.values()]
-        key = (tuple(hparams), tuple(constants), status)
+        numbers = [value for value in hparams.values() if type(value) is float]
+        constants = tuple([None if type(value) is float else value for value in hparams.values()])
+        key = (tuple(hparams), constants, status)
         layout = self._layouts.get(key)
         if layout is None:
             if len(self._layouts) >= _MOST_LAYOUTS:
                 self._layouts.clear()
             layout = self._layouts[key] = _Layout(_event(hparams, status))
-        numbers = [
-            float(value)
-            for value, constant in zip(hparams.values(), constants, strict=True)
-            if constant is None  # and so it is a float
-        ]
         return layout.record([ended_at, *numbers, started_at, ended_at])
 
-    def take_unsupported(self) -> dict[str, str]:
-        """Names that were left out since the last call, with the type of a value; each is told once."""
-        found, self._unsupported = self._unsupported, {}
-        return found
 
-    def _supported(self, config: object) -> _Hparams:
-        found: _Hparams = {}
-        for name, value in _leaves(config):
+def hparams_of(config: object) -> Hparams:
+    """What can be shown of a config, nested keys joined by `/`: text, flags and floats. Done twice, the same.
+
+    The rest is named in the log, each name once; None is left out silently.
+    """
+    found: Hparams = {}
+    for name, value in _leaves(config, "", 0):
+        try:
             supported = _hparam(value)
-            if supported is not None:
-                found[name] = supported
-            elif value is not None and name not in self._told and len(self._told) < 1000:
-                self._told.add(name)
-                self._unsupported[name] = type(value).__name__
-        return found
+        except Exception:  # noqa: BLE001 - a user's object may do anything when it is looked at
+            supported = None
+        if supported is not None:
+            found[name] = supported
+        elif value is not None:
+            _tell(name, type(value).__name__)
+    return found
 
 
-def _leaves(config: object, prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested keys joined by `/`."""
+@lru_cache(maxsize=1024)
+def _tell(name: str, kind: str) -> None:
+    logger.info("TensorBoard's HPARAMS tab cannot show %r of the config: it is a %s", name, kind)
+
+
+def _leaves(config: object, prefix: str, level: int) -> list[tuple[str, Any]]:
     if not isinstance(config, Mapping):
         return []
     found: list[tuple[str, Any]] = []
     for key, value in config.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found += _leaves(value, name + "/")
+        if type(value) not in _PLAIN and isinstance(value, Mapping) and level < _MOST_LEVELS:
+            found += _leaves(value, name + "/", level + 1)
         else:
             found.append((name, value))
     return found
@@ -107,7 +111,7 @@ def _number(value: Any) -> bool | float | str | None:  # noqa: ANN401 - Python's
         return str(value)
 
 
-def _event(hparams: _Hparams, status: int) -> Pieces:
+def _event(hparams: Hparams, status: int) -> Pieces:
     start: Pieces = []
     for name, value in hparams.items():
         start += _nested(1, [delimited(1, name.encode("utf-8", "replace")), *_value(value)])

@@ -46,15 +46,15 @@ class FailureFiles(Callback):
         self._writer.fail(log, text, failure.exception)
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        self._end(trial)
+        self._end(trial, failed=False)
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        self._end(trial)
+        self._end(trial, failed=True)
 
-    def _end(self, trial: Trial) -> None:
+    def _end(self, trial: Trial, *, failed: bool) -> None:
         """A file logger has done this already, where there is one."""
         if self._writer is not None:
-            self._writer.end(trial.trial_id)
+            self._writer.end(trial.trial_id, failed=failed)
 
 
 def failure_text(number: int, failure: TrialFailure, at: float) -> str:

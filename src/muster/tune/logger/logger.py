@@ -97,7 +97,7 @@ class FileLogger(LoggerCallback):
         self._attached().row(self._log(trial), self.kinds, result)
 
     def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
-        self._attached().end(trial.trial_id)
+        self._attached().end(trial.trial_id, failed=failed)
 
     def _log(self, trial: Trial) -> TrialLog:
         return self._attached().log(trial.trial_id, trial_directory(self._experiment_dir, trial))

@@ -12,8 +12,9 @@ from typing import Any
 
 from muster.engines.local.pipe import is_plain, pack, unpack
 from muster.tune.logger.encode import Shown, encode
+from muster.tune.logger.event_hparams import hparams_of
 from muster.tune.logger.events import as_float
-from muster.tune.logger.trial_log import Entry, TrialLog
+from muster.tune.logger.trial_log import TBX, Entry, TrialLog
 
 _SCALARS = frozenset({int, float, str, bool, type(None), bytes})
 _KEYS = frozenset({str, int, float, bool, type(None)})
@@ -85,10 +86,14 @@ class Packer:
         verb, *details = order
         if verb == "start":
             kinds, config, iteration, at = details
-            params = None if is_plain(config) else log.params(self._complain, config)
+            is_known = is_plain(config)
+            params = None if is_known else log.params(self._complain, config)
+            hparams = None if is_known else hparams_of(config)
+            if kinds & TBX:
+                log.note_session(config, at)  # for the case that the process ends suddenly
             if config is not log.sent_config:
                 self._config(log, config, out)
-            out.append((log.number, 0, verb, kinds, iteration, at, params))
+            out.append((log.number, 0, verb, kinds, iteration, at, params, hparams))
         elif verb == "catch_up":
             kinds, rows, at = details
             plain = [_plain_row(row) for row in rows]
@@ -135,8 +140,9 @@ class Unpacker:
             return
         log = self._logs[number]
         if verb == "start":
-            _, kinds, iteration, at, params = order
-            order = ("start", kinds, self._configs.get(number), iteration, at, params)
+            _, kinds, iteration, at, params, hparams = order
+            config = self._configs.get(number) if params is None else hparams
+            order = ("start", kinds, config, iteration, at, params)
         elif verb == "catch_up":
             order = ("catch_up", order[1], [_put_odd(row, odd) for row, odd in order[2]], order[3])
         elif verb == "end":

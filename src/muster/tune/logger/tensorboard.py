@@ -1,4 +1,4 @@
-"""TBXLoggerCallback: TensorBoard event files, scalars under ray/tune/."""
+"""TBXLoggerCallback: TensorBoard event files, results under ray/tune/, configs as hparams."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from muster.tune.logger.trial_log import TBX
 
 
 class TBXLoggerCallback(FileLogger):
-    """Writes TensorBoard event files, scalars under ray/tune/ in each trial's directory; on by default."""
+    """Writes TensorBoard event files in each trial's directory; on by default.
+
+    Numbers of results stand under ray/tune/, and so do arrays: as pictures, sheets of pictures and films with
+    three, four and five dimensions, else as histograms. At the end of a trial its config goes to HPARAMS.
+    """
 
     _is_stock = True
     kinds = TBX

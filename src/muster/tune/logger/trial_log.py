@@ -13,6 +13,7 @@ from typing import Any
 
 from muster.tune.logger import files
 from muster.tune.logger.encode import RowEncoder, is_plain, pretty
+from muster.tune.logger.event_hparams import HparamsEncoder, hparams_of
 from muster.tune.logger.events import EventEncoder, opening
 from muster.tune.logger.repair import csv_columns, iteration_of, rows_beyond, truncate_after
 from muster.tune.logger.table import Flat, Table, flat_row, widened
@@ -22,6 +23,7 @@ RESULTS, PROGRESS, PARAMS, PICKLED_PARAMS = "result.json", "progress.csv", "para
 ERRORS, PICKLED_ERROR = "error.txt", "error.pkl"
 Row = tuple[int, dict[str, Any], float]  # for which files, the result, when it came
 Complain = Callable[[str, Exception], None]
+Session = tuple[Any, float]  # a config, or its hparams, and when the trial began
 Order = tuple[Any, ...]  # one of TrialLog's verbs and its arguments: plain data but for a config
 
 
@@ -31,7 +33,7 @@ class Bench:
     def __init__(self, hostname: str, open_limit: int, complain: Complain) -> None:
         self.hostname = hostname
         self.open_files = files.OpenFiles(open_limit)
-        self.events = EventEncoder()
+        self.events, self.hparams = EventEncoder(), HparamsEncoder()
         self.complain = complain
         self._tables: dict[tuple[str, ...], Table] = {}
 
@@ -64,6 +66,7 @@ class TrialLog:
         "retry_at",
         "rows",
         "sent_config",
+        "session",
     )
 
     def __init__(
@@ -73,10 +76,12 @@ class TrialLog:
         has_header: bool = False,
         events: str = "",
         is_new: bool = False,
+        session: Session | None = None,
     ) -> None:
         self.directory = directory
         self.number = 0  # what the process that writes it calls it; 0: it does not know it
         self.sent_config: Any = None  # the last one that this process was given
+        self.session = session  # what its end will tell TensorBoard
         self.rows: list[Row] = []
         self.ended = False
         self.failures = 0  # of writing, one after the other
@@ -102,7 +107,7 @@ class TrialLog:
     ) -> None:
         """Its process is up, at `iteration` (None: unknown); rows beyond it are replaced by what comes.
 
-        `params`: the files made of the config, where it could not be had as it is.
+        `params`: the files made of the config, where it could not be had as it is: only its hparams are.
         """
         self.ended = False
         self._settle(bench)
@@ -117,6 +122,11 @@ class TrialLog:
         if kinds & TBX:
             resumed = None if self._is_new or iteration is None else iteration + 1
             self._open_events(bench, at, resumed)
+            self.note_session(config, at)
+
+    def note_session(self, config: object, at: float) -> None:
+        """It runs with this config; the last one counts, and the first time."""
+        self.session = (config, at if self.session is None else self.session[1])
 
     def catch_up(self, bench: Bench, kinds: int, rows: Sequence[dict[str, Any]], at: float) -> None:
         """After a crash: make the files hold exactly `rows`, all that the trial has reported and kept."""
@@ -138,9 +148,13 @@ class TrialLog:
         if exception is not None:
             self._whole[PICKLED_ERROR] = exception
 
-    def end(self, bench: Bench) -> None:
+    def end(self, bench: Bench, at: float, failed: bool) -> None:
         """It is over: after this the files are closed."""
         self.ended = True
+        session, self.session = self.session, None
+        if session is not None:
+            config, started_at = session
+            self._add_events(bench, bench.hparams.record(hparams_of(config), started_at, at, failed), at)
 
     def carry_out(self, bench: Bench, order: Order) -> None:
         _VERBS[order[0]](self, bench, *order[1:])
@@ -157,14 +171,15 @@ class TrialLog:
             complain(self._path(PICKLED_PARAMS), error)
         return made
 
-    def handed_over(self) -> tuple[list[str] | None, bool, str, bool]:
+    def handed_over(self) -> tuple[list[str] | None, bool, str, bool, Session | None]:
         """Where its files stand, for another TrialLog to go on from; this one then knows nothing of them."""
-        table = self._table
+        table, session = self._table, self.session
         standing = (
             table.columns if table is not None else None,
             self._has_header,
             self._events,
             self._is_new,
+            None if session is None else (hparams_of(session[0]), session[1]),
         )
         self._table, self._has_header, self._events, self._is_new = None, False, "", False
         return standing
@@ -276,9 +291,11 @@ class TrialLog:
             self._pending.setdefault(RESULTS, []).append(json_bytes)
 
     def _show(self, bench: Bench, shown: Sequence[tuple[float, Flat]]) -> None:
-        records = bench.events.records(shown)
+        self._add_events(bench, bench.events.records(shown), shown[0][0])
+
+    def _add_events(self, bench: Bench, records: bytes, at: float) -> None:
         if not self._events:
-            self._open_events(bench, shown[0][0], None)
+            self._open_events(bench, at, None)
         if records:
             self._pending.setdefault(self._events, []).append(records)
 

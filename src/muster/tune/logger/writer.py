@@ -99,11 +99,11 @@ class LogWriter:
         """A trial has failed; see `TrialLog.fail`."""
         self.order(log, ("fail", text, exception, unless))
 
-    def end(self, trial_id: str) -> None:
+    def end(self, trial_id: str, *, failed: bool = False) -> None:
         """A trial is over: its files are completed and closed."""
         log = self.running.pop(trial_id, None)
         if log is not None:
-            self.order(log, ("end",))
+            self.order(log, ("end", self._now(), failed))
 
     def take_problems(self) -> tuple[str, ...]:
         """What went wrong since the last call, one line for each cause."""
