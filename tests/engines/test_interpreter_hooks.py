@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 import threading
 
 import cloudpickle
@@ -18,28 +20,37 @@ from muster.trials.events import TrialExited, TrialReported
 
 def result_of(function, folder) -> dict:
     """What a trial of it reports, in a process that a zygote forked."""
+    return results_of(function, folder, [{}])[0]
+
+
+def results_of(function, folder, configs) -> list[dict]:
+    """Trials one after the other, without a pause; their only results."""
     trainables = {"it": cloudpickle.dumps(function)}
-    results = []
     with LocalEngine(clock=SystemClock(), trainables=trainables, capacity={"CPU": 1}) as engine:
-        engine.submit(
-            StartTrial(
-                trial_id="t",
-                trial_name="t",
-                trainable_name="it",
-                config={},
-                resources=PlacementGroupFactory([{"CPU": 1}]),
-                trial_dir=str(folder / "t"),
-                experiment_name="e",
-            )
+        return [_result(engine, f"t{k}", config, folder) for k, config in enumerate(configs)]
+
+
+def _result(engine, trial_id, config, folder) -> dict:
+    engine.submit(
+        StartTrial(
+            trial_id=trial_id,
+            trial_name=trial_id,
+            trainable_name="it",
+            config=config,
+            resources=PlacementGroupFactory([{"CPU": 1}]),
+            trial_dir=str(folder / trial_id),
+            experiment_name="e",
         )
-        while True:
-            for event in engine.poll(10.0):
-                if type(event) is TrialReported:
-                    results.append(event.result)
-                    engine.submit(ContinueTrial(trial_id="t"))
-                elif type(event) is TrialExited:
-                    assert event.failure is None, event
-                    return results[0]
+    )
+    results = []
+    while True:
+        for event in engine.poll(10.0):
+            if type(event) is TrialReported:
+                results.append(event.result)
+                engine.submit(ContinueTrial(trial_id=trial_id))
+            elif type(event) is TrialExited:
+                assert event.failure is None, event
+                return results[0]
 
 
 def threads_and_locks(config):
@@ -65,6 +76,21 @@ def test_a_new_process_has_one_thread_and_free_locks(tmp_path):
         "while one more ran": [2],
         "logging can be locked": True,
     }
+
+
+_served = []
+
+
+def note_and_report(config):
+    _served.append(config["k"])
+    report({"served": list(_served), "pid": os.getpid(), "open": len(os.listdir("/proc/self/fd"))})
+
+
+def test_trials_in_quick_succession_each_have_a_process_of_their_own(tmp_path):
+    results = results_of(note_and_report, tmp_path, [{"k": k} for k in range(30)])
+    assert [result["served"] for result in results] == [[k] for k in range(30)]
+    assert len({result["pid"] for result in results}) == 30
+    assert len({result["open"] for result in results}) == 1  # nobody holds pipes of another
 
 
 def fork_with_a_thread(config):
@@ -94,6 +120,24 @@ def test_a_fork_that_a_trial_makes_goes_the_whole_way(tmp_path):
     assert result_of(fork_with_a_thread, tmp_path)["seen"] == "(['MainThread'], False, [True])"
 
 
+WITH_A_THREAD = """
+import threading
+from muster.engines.local.interpreter_hooks import shorten_hooks
+hook = threading._after_fork
+whole = hook.__code__
+shorten_hooks()
+shortened = hook.__code__ is not whole
+unstarted = threading.Thread()
+shorten_hooks()
+print(shortened, hook.__code__ is whole, hook.__defaults__)
+"""
+
+
+def test_a_thread_that_appears_while_loading_brings_the_whole_hook_back():
+    ran = subprocess.run([sys.executable, "-c", WITH_A_THREAD], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{sys.version_info < (3, 13)} True None\n"
+
+
 def log_into_memory(config):
     from logging.handlers import MemoryHandler
 
@@ -106,7 +150,7 @@ def log_into_memory(config):
 
 def test_what_log_handlers_hold_back_is_written_when_a_trial_ends(tmp_path):
     assert result_of(log_into_memory, tmp_path)["before"] == 0
-    assert (tmp_path / "t" / "log.txt").read_text() == "said at the end\n"
+    assert (tmp_path / "t0" / "log.txt").read_text() == "said at the end\n"
 
 
 def leave_a_note_at_exit(config):
@@ -119,7 +163,7 @@ def leave_a_note_at_exit(config):
 
 def test_exit_functions_of_a_trial_run(tmp_path):
     result_of(leave_a_note_at_exit, tmp_path)
-    assert (tmp_path / "t" / "note").exists()
+    assert (tmp_path / "t0" / "note").exists()
 
 
 class Closing(logging.Handler):

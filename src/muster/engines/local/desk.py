@@ -53,7 +53,7 @@ class Desk:
         self.read_fd = read_fd
         self.write_fd = write_fd
         self.frames = FrameReader()
-        self.outbox = b""
+        self.outbox: bytes | memoryview = b""
         self.pid = 0
         self.role = Role.SPARE
         self.run: Run | None = None
@@ -73,10 +73,10 @@ class Desk:
             return None
         return self.frames.feed(data)  # type: ignore[return-value]
 
-    def write(self, data: bytes) -> bool:
+    def write(self, data: bytes | memoryview) -> bool:
         """Send without waiting; False when some of it has to wait for `flush`."""
         if self.outbox:
-            self.outbox += data
+            self.outbox = bytes(self.outbox) + data
             return False
         try:
             sent = os.write(self.write_fd, data)
@@ -86,7 +86,7 @@ class Desk:
             return True  # it has ended; the zygote tells us how
         if sent == len(data):
             return True
-        self.outbox = data[sent:]
+        self.outbox = memoryview(data)[sent:]  # a view: a pipe takes 64 kB at a time, and this may be much
         return False
 
     def flush(self) -> bool:

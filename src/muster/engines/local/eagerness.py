@@ -40,3 +40,7 @@ class Eagerness:
             self._misses += 1
         self._skip = (1 << self._misses) - 1
         return None
+
+    def skip_next(self) -> None:
+        """Go to sleep at once the next time."""
+        self._skip = self._skip or 1

@@ -34,8 +34,8 @@ def shorten_hooks() -> None:
     """Before the first fork, with one thread only; again after user code was loaded."""
     if sys.version_info[:2] not in _KNOWN or sys.implementation.name != "cpython":
         return
-    if len(threading._dangling) == 1:  # type: ignore[attr-defined]  # no thread that has ended or not begun
-        _shorten(threading._after_fork, _threads_are_as_they_were)  # type: ignore[attr-defined]
+    has_other_threads = len(threading._dangling) > 1  # type: ignore[attr-defined]  # not begun, or ended
+    _shorten(threading._after_fork, None if has_other_threads else _threads_are_as_they_were)  # type: ignore[attr-defined]
     logging = sys.modules.get("logging")
     if logging is not None:
         _shorten(logging._after_at_fork_child_reinit_locks, _logging_holds_one_lock)
@@ -51,11 +51,16 @@ def run_exit_functions() -> None:
 
 
 def _shorten(hook: Any, short: Any) -> None:  # noqa: ANN401 - functions, whose parts are meant
-    """The interpreter holds on to the function and cannot be told to forget it: so it gets another body."""
-    if hook.__defaults__ is None:
+    """The interpreter holds on to the function and cannot be told to forget it: so it gets another body.
+
+    None: it gets its own one back. A function that somebody else has put there is left alone.
+    """
+    if hook.__defaults__ is not None and hook.__defaults__[0] is _is_our_fork:
+        hook.__code__, hook.__defaults__ = hook.__defaults__[1].__code__, None
+    is_original = hook.__closure__ is None and hook.__code__.co_argcount == 0
+    if short is not None and is_original and hook.__globals__ is vars(sys.modules[hook.__module__]):
         whole = FunctionType(hook.__code__, hook.__globals__, hook.__name__)
-        hook.__code__ = short.__code__
-        hook.__defaults__ = (_is_our_fork, whole)
+        hook.__code__, hook.__defaults__ = short.__code__, (_is_our_fork, whole)
 
 
 # These two run with the globals of `threading` and `logging`.

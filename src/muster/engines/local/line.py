@@ -37,6 +37,10 @@ class Line:
             answers.register(read_fd, select.POLLIN)
             self._looks[read_fd] = answers.poll
 
+    def be_calm(self) -> None:
+        """Do not be eager at the first report: that of a new process is not answered within microseconds."""
+        self._eagerness.skip_next()
+
     def connect(self, read_fd: int, write_fd: int, parent_pid: int) -> None:
         """Before anything else: our ends of the pipes, and whose end is ours."""
         self._read_fd = read_fd

@@ -46,7 +46,7 @@ class Nursery:
         ours.setblocking(False)
         self._control = ours
         self._frames = FrameReader()
-        self._outbox: deque[tuple[bytes, Sequence[int]]] = deque()
+        self._outbox: deque[tuple[bytes | memoryview, Sequence[int]]] = deque()
         address = (surroundings.hostname(), surroundings.node_ip())
         self._owner_pid = os.getpid()
         self._send(frame(Kind.INIT, pack((list(sys.argv), address, warm, beat_s))))
@@ -100,7 +100,7 @@ class Nursery:
             for fd in fds:
                 os.close(fd)
             if sent < len(data):
-                self._outbox[0] = (data[sent:], ())
+                self._outbox[0] = (memoryview(data)[sent:], ())
             else:
                 self._outbox.popleft()
 

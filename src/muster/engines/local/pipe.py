@@ -31,8 +31,8 @@ class Kind:
     TRAINABLE = 2  # to zygote and workers: name and pickled code
     FORK = 3  # to zygote: make children, each around two of the descriptors sent along
     KILL = 4  # to zygote: send a signal to a child
-    CHILD = 5  # from zygote: the child's pid
-    GONE = 6  # from zygote: a child's exit status
+    CHILD = 5  # from zygote: children's pids
+    GONE = 6  # from zygote: exit statuses of children
     START = 10  # to workers: run a trial
     CONTINUE = 11
     SAVE = 12

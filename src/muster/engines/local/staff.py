@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _QUICK_S = 0.05  # trials that follow each other like this
 _MORE_SPARES = 3  # are worth making so many more processes at once, which is cheaper than one by one
+_MOST_AT_ONCE = 32  # one message carries the descriptors of no more than about a hundred
 _QUIT = frame(Kind.QUIT)
 
 
@@ -53,6 +54,7 @@ class Staff:
         self._idle: list[Desk] = []
         self._next_token = 0
         self._hatched_at = 0.0
+        self._is_writing = False  # whether we wait until the zygote reads
         self._nursery: Nursery | None = None
         self._is_closed = False
         self._open_nursery()
@@ -84,7 +86,8 @@ class Staff:
             desk, run.reused = idle, True
         else:
             self._clear_gpus(gpu_ids)
-            desk = self._spares.pop() if self._spares else self._hatch(1)[0]
+            # The oldest: a younger one may not have been forked yet.
+            desk = self._spares.pop(0) if self._spares else self._hatch(1)[0]
             if self._warm and not run.command.may_reuse and len(self._spares) < self._options.spares:
                 self._hatch_spares()
         desk.role, desk.run, run.desk = Role.BUSY, run, desk
@@ -139,7 +142,7 @@ class Staff:
         made = Nursery(warm=self._warm, beat_s=options.beat_s, env=options.env, quiet=options.quiet)
         for name, blob in self._trainables.items():
             made.register(name, blob)
-        self._nursery = made
+        self._nursery, self._is_writing = made, False
         self._watch.reading(made.fileno())
         self._watch_nursery()
         return made
@@ -164,7 +167,8 @@ class Staff:
         now = self._clock.monotonic()
         more = _MORE_SPARES if now < self._hatched_at + _QUICK_S else 0
         self._hatched_at = now
-        self._spares += self._hatch(self._options.spares - len(self._spares) + more)
+        count = self._options.spares - len(self._spares) + more
+        self._spares += self._hatch(min(count, _MOST_AT_ONCE))
 
     # Talking with them
 
@@ -210,8 +214,9 @@ class Staff:
 
     def _watch_nursery(self) -> None:
         nursery = self._nursery
-        if nursery is not None:
-            self._watch.both(nursery.fileno(), writing=nursery.has_more_to_send)
+        if nursery is not None and nursery.has_more_to_send != self._is_writing:
+            self._is_writing = nursery.has_more_to_send
+            self._watch.both(nursery.fileno(), writing=self._is_writing)
 
     def _hear_nursery(self, nursery: Nursery) -> None:
         nursery.flush()
@@ -226,14 +231,14 @@ class Staff:
     def _hear_zygote(self, message: Frame) -> None:
         kind, payload = message
         if kind == Kind.CHILD:
-            token, pid = unpack(payload)
-            if token in self._desks:
-                self._desks[token].pid = pid
+            for token, pid in unpack(payload):
+                if token in self._desks:
+                    self._desks[token].pid = pid
         elif kind == Kind.GONE:
-            token, status, note = unpack(payload)
-            desk = self._desks.get(token)
-            if desk is not None:
-                self._drop(desk, status, note)
+            for token, status, note in unpack(payload):
+                desk = self._desks.get(token)
+                if desk is not None:
+                    self._drop(desk, status, note)
 
     def _drop(self, desk: Desk, status: int | None, note: str) -> None:
         """A process has ended: hear its last words, then close."""

@@ -6,7 +6,6 @@ The only file of the engine that reads the environment; LocalEngine and the work
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping, MutableMapping
 
 _NO_LIMIT = 1 << 60  # cgroup v1 writes "no limit" as a huge number
@@ -94,6 +93,8 @@ def process_state(pid: int) -> tuple[str, int]:
 
 def node_ip() -> str:
     """The address other machines would reach us at; asks the routing table, sends nothing."""
+    import socket  # here, because processes of trials do without it
+
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect(("10.255.255.255", 1))
@@ -116,6 +117,8 @@ def note_working_directory() -> None:
 
 
 def hostname() -> str:
+    import socket
+
     return socket.gethostname()
 
 

@@ -10,11 +10,12 @@ import gc
 import os
 import select
 import signal
-import socket
 import sys
 import traceback
 from _signal import signal as set_handler  # type: ignore[import-not-found]  # without Enums: each child calls it
+from _socket import CMSG_LEN, socket  # `socket` itself brings much that forks would carry along
 from collections import deque
+from collections.abc import Sequence
 from types import FrameType
 from typing import IO, TYPE_CHECKING, NoReturn
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 MAX_FDS = 200
 CHUNK = 1 << 16  # larger ones are mapped and unmapped each time
+_ROOM_FOR_FDS = CMSG_LEN(MAX_FDS * 4)
 LOOK_MS = 1000
 _SIGCHLD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
 
@@ -49,7 +51,7 @@ _SIGCHLD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
 class Zygote:
     """Serves the driver's requests until the driver is gone."""
 
-    def __init__(self, control: socket.socket, driver_pid: int) -> None:
+    def __init__(self, control: socket, driver_pid: int) -> None:
         self._control = control
         self._control_fd = control.fileno()
         self._driver_pid = driver_pid
@@ -82,6 +84,7 @@ class Zygote:
                     is_going_on = self._take()
                 else:
                     os.read(fd, 4096)
+                    self._has_ended = True
             if self._has_ended or not ready:  # now and then without being told
                 self._reap()
 
@@ -96,10 +99,11 @@ class Zygote:
     def _take(self) -> bool:
         """Handle what the driver sent; False when it is gone."""
         try:
-            data, fds, _, _ = socket.recv_fds(self._control, CHUNK, MAX_FDS)
+            data, notes, _, _ = self._control.recvmsg(CHUNK, _ROOM_FOR_FDS)
         except ConnectionResetError:
             return False
-        self._fds.extend(fds)
+        for _, _, fds in notes:  # nothing else is ever sent along
+            self._fds.extend(memoryview(fds).cast("i"))
         for kind, payload in self._frames.feed(data) if data else ():
             self._handle(kind, payload)
         return bool(data)
@@ -150,6 +154,7 @@ class Zygote:
         shorten_hooks()
         gc.collect()
         rehearse(self._worker)
+        self._worker.line.be_calm()
         gc.freeze()  # children do not touch, hence do not copy, what is here now
 
     def _move_into_a_fork(self) -> None:
@@ -170,21 +175,21 @@ class Zygote:
     def _make_children(self, tokens: list[int]) -> None:
         """Several at once are cheaper: after each fork, what this process writes to is copied again."""
         make = self._fork if self._may_fork() else self._start_interpreter
-        news = []
+        made: list[tuple[int, int]] = []
         for token in tokens:
             read_fd, write_fd = self._fds.popleft(), self._fds.popleft()
             try:
                 pid = make(read_fd, write_fd)
             except OSError as error:
-                news.append(frame(Kind.GONE, pack((token, 0, f"no process could be made: {error}"))))
+                self._tell(Kind.GONE, [(token, 0, f"no process could be made: {error}")])
             else:
                 self._children[pid] = token
-                news.append(frame(Kind.CHILD, pack((token, pid))))
+                made.append((token, pid))
             os.close(read_fd)
             os.close(write_fd)
             if self._has_ended:  # somebody waits to hear that, and a fork takes its time
                 self._reap()
-        self._tell(news)
+        self._tell(Kind.CHILD, made)
 
     def _fork(self, read_fd: int, write_fd: int) -> int:
         worker: Worker = self._worker  # type: ignore[assignment]  # made before the first fork
@@ -233,7 +238,7 @@ class Zygote:
     def _reap(self) -> None:
         """Tell the driver who ended, and end what they have left behind."""
         self._has_ended = False
-        news = []
+        gone: list[tuple[int, int, str]] = []
         while self._children:
             pid, status = _next_ended()
             if not pid:
@@ -243,12 +248,13 @@ class Zygote:
             if started is not None:
                 started.returncode = 0  # reaped here; Popen shall not wait for it
             if token is not None:
-                news.append(frame(Kind.GONE, pack((token, status, ""))))
-        self._tell(news)
+                gone.append((token, status, ""))
+        if gone:
+            self._tell(Kind.GONE, gone)
 
-    def _tell(self, news: list[bytes]) -> None:
+    def _tell(self, kind: int, body: Sequence[tuple[int, int] | tuple[int, int, str]]) -> None:
         try:
-            self._control.sendall(b"".join(news))
+            self._control.sendall(frame(kind, pack(body)))
         except OSError:
             return  # the driver is gone; the loop sees that next
 
@@ -325,7 +331,7 @@ def main() -> NoReturn:
     """Entry of the helper process: `sys.argv` is path, control descriptor, driver's pid."""
     be_killed_first()  # children inherit this and the next
     note_working_directory()
-    control = socket.socket(fileno=int(sys.argv[2]))
+    control = socket(fileno=int(sys.argv[2]))
     zygote = Zygote(control, int(sys.argv[3]))
     try:
         zygote.serve()
