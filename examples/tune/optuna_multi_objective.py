@@ -21,11 +21,6 @@ def train(config: dict) -> dict:
     }
 
 
-def is_beaten(one: dict, by: dict) -> bool:
-    better = by["accuracy"] > one["accuracy"] or by["latency_ms"] < one["latency_ms"]
-    return by["accuracy"] >= one["accuracy"] and by["latency_ms"] <= one["latency_ms"] and better
-
-
 def main() -> None:
     storage = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="muster-")
     tuner = tune.Tuner(
@@ -42,12 +37,13 @@ def main() -> None:
         ),
         run_config=tune.RunConfig(name="two-goals", storage_path=storage, verbose=0),
     )
-    metrics = [result.metrics for result in tuner.fit()]
-    front = [one for one in metrics if not any(is_beaten(one, other) for other in metrics)]
-    print(f"{len(front)} of {len(metrics)} configurations are beaten by no other:")
-    for each in sorted(front, key=lambda one: one["latency_ms"]):
-        chosen = {key: each["config"][key] for key in ("width", "depth")}
-        print(f"  accuracy {each['accuracy']:.3f}   latency {each['latency_ms']:5.1f} ms   {chosen}")
+    results = tuner.fit()
+    front = results.get_pareto_front(["accuracy", "latency_ms"], ["max", "min"])
+    print(f"{len(front)} of {len(results)} configurations are beaten by no other:")
+    for each in sorted(front, key=lambda one: one.metrics["latency_ms"]):
+        accuracy, latency_ms = each.metrics["accuracy"], each.metrics["latency_ms"]
+        chosen = {key: each.config[key] for key in ("width", "depth")}
+        print(f"  accuracy {accuracy:.3f}   latency {latency_ms:5.1f} ms   {chosen}")
 
 
 if __name__ == "__main__":

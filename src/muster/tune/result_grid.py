@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
+from muster.trials.results import flatten
 from muster.tune.analysis import ExperimentAnalysis
+from muster.tune.pareto import pareto_front
 from muster.tune.result import Result
+from muster.tune.scores import check_mode
 from muster.tune.trial_record import TrialRecord
 
 if TYPE_CHECKING:
@@ -81,6 +84,26 @@ class ResultGrid:
         if best is None:
             raise RuntimeError(self._no_best(str(metric), filter_nan_and_inf))
         return self[analysis.trials.index(best)]
+
+    def get_pareto_front(self, metrics: Sequence[str], modes: Sequence[str]) -> list[Result]:
+        """The results that no other beats in all metrics at once, in the order of the trials.
+
+        Args:
+            metrics: Flat keys; a trial's last value counts, and a trial without a finite one is left out.
+            modes: As many of "min" and "max".
+
+        Example:
+            front = results.get_pareto_front(["accuracy", "latency_ms"], ["max", "min"])
+        """
+        if isinstance(metrics, str) or len(metrics) != len(modes) or not metrics:
+            raise ValueError(
+                f"get_pareto_front needs lists of metrics and of as many modes, not {metrics!r} and {modes!r}"
+            )
+        for mode in modes:
+            check_mode(mode, "get_pareto_front(modes=...)")
+        flat = [flatten(trial.last_result) for trial in self._experiment_analysis.trials]
+        front = pareto_front([[one.get(metric) for metric in metrics] for one in flat], modes)
+        return [self[place] for place in front]
 
     def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> pd.DataFrame:
         """One line per trial that logged something, with its config; needs pandas.

@@ -14,11 +14,40 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Ax's parts warn about each 
 
 
 class TestRules(LibraryRules):
-    steps = 12
+    """With Sobol points only: a model over a mixed space takes a minute per suggestion on a small machine."""
+
+    steps = 20
     examples = 8
 
     def make(self, **options):
-        return AxSearch(random_seed=1, **options)
+        return AxSearch(random_seed=1, **{"initialization_budget": 200, **options})
+
+    def test_it_learns_in_both_modes(self):
+        for sign, mode in ((1, "min"), (-1, "max")):
+            made = searcher(mode=mode, initialization_budget=3)
+            found = told(made, sign, 8)
+            assert sum(one["x"] + one["y"] for one in found[-4:]) < sum(
+                one["x"] + one["y"] for one in found[:4]
+            )
+
+
+def told(made, sign, count, prefix="t"):
+    found = []
+    for number in range(count):
+        found.append(made.suggest(f"{prefix}{number}"))
+        made.on_trial_complete(f"{prefix}{number}", {"loss": sign * (found[-1]["x"] ** 2 + found[-1]["y"])})
+    return found
+
+
+def test_a_model_is_resumed_with_the_same_suggestions():
+    made = searcher(initialization_budget=3)
+    told(made, 1, 5)
+    made.suggest("running")
+    again = AxSearch()
+    again.restore_state(made.save_state())
+    for one in (made, again):
+        one.on_trial_complete("running", {"loss": 0.5})
+    assert told(again, 1, 3, "n") == told(made, 1, 3, "n")
 
 
 def searcher(space=None, mode="min", **options):
@@ -41,7 +70,7 @@ def test_none_when_as_many_are_unfinished_as_ax_allows():
 
 def test_constraints_of_parameters_and_outcomes():
     made = searcher(parameter_constraints=["x + y <= 1"], outcome_constraints=["latency <= 5"])
-    for number in range(8):
+    for number in range(4):
         found = made.suggest(str(number))
         assert found["x"] + found["y"] <= 1 + 1e-6
         made.on_trial_complete(str(number), {"loss": found["x"], "latency": 10 * found["y"]})

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 class TestRules(LibraryRules):
     space = FLOATS
-    steps = 12
-    examples = 6
+    steps = 10
+    examples = 4
 
     def make(self, **options):
         return BayesOptSearch(random_search_steps=4, patience=None, **options)

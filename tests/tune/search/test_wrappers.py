@@ -225,12 +225,12 @@ def test_a_half_filled_group_survives_saving():
 
 @pytest.mark.parametrize("name", ["random", "variant_generator", "Random"])
 def test_the_basic_generator_by_name(name):
-    made = create_searcher(name, max_concurrent=3, metric="unknown here")
+    made = create_searcher(name, max_concurrent=3, metric="other searchers take it")
     assert (type(made), made.max_concurrent) == (BasicVariantGenerator, 3)
 
 
 def test_optuna_by_name():
-    made = create_searcher("optuna", metric="loss", mode="min", nothing=1)
+    made = create_searcher("optuna", metric="loss", mode="min")
     assert (type(made), made.metric) == (OptunaSearch, "loss")
 
 

@@ -2,27 +2,93 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
+import logging
 from typing import Any
 
+logger = logging.getLogger(__name__)
+
+_HERE = "muster.tune.search"
 _BY_NAME = {
-    "variant_generator": ("muster.tune.search.basic_variant", "BasicVariantGenerator"),
-    "random": ("muster.tune.search.basic_variant", "BasicVariantGenerator"),
-    "optuna": ("muster.tune.search.optuna", "OptunaSearch"),
+    "variant_generator": (f"{_HERE}.basic_variant", "BasicVariantGenerator"),
+    "random": (f"{_HERE}.basic_variant", "BasicVariantGenerator"),
+    "optuna": (f"{_HERE}.optuna", "OptunaSearch"),
+    "ax": (f"{_HERE}.ax", "AxSearch"),
+    "bayesopt": (f"{_HERE}.bayesopt", "BayesOptSearch"),
+    "bohb": (f"{_HERE}.bohb", "TuneBOHB"),
+    "hyperopt": (f"{_HERE}.hyperopt", "HyperOptSearch"),
+    "nevergrad": (f"{_HERE}.nevergrad", "NevergradSearch"),
+    "zoopt": (f"{_HERE}.zoopt", "ZOOptSearch"),
+}
+# `seed` is every searcher's seed, whatever its own name for it.
+_SEEDS = {
+    "BasicVariantGenerator": "random_state",
+    "OptunaSearch": "seed",
+    "AxSearch": "random_seed",
+    "BayesOptSearch": "random_state",
+    "TuneBOHB": "seed",
+    "HyperOptSearch": "random_state_seed",
+    "ZOOptSearch": "seed",
 }
 
 
 def create_searcher(search_alg: str, **kwargs: Any) -> Any:  # noqa: ANN401 - a Searcher or a SearchAlgorithm
-    """The search algorithm of that name; keyword arguments it does not know are dropped.
+    """The search algorithm of that name.
+
+    A keyword argument that only other searchers take is left out with a warning, so that a script may change
+    the name alone; one that none takes is a ValueError. `seed` is understood for all of them.
 
     Example:
-        >>> create_searcher("random", max_concurrent=2, unknown=1).max_concurrent
+        >>> create_searcher("random", max_concurrent=2).max_concurrent
         2
     """
-    found = _BY_NAME.get(search_alg.lower())
-    if found is None:
+    if search_alg.lower() == "hebo":
+        from muster.tune.search.hebo import WHY_NOT
+
+        raise ValueError(WHY_NOT)
+    if search_alg.lower() not in _BY_NAME:
         raise ValueError(f"there is no search algorithm '{search_alg}': choose one of {', '.join(_BY_NAME)}")
-    cls = getattr(importlib.import_module(found[0]), found[1])
-    known = inspect.signature(cls).parameters
-    return cls(**{name: value for name, value in kwargs.items() if name in known})
+    cls = _class(search_alg.lower())
+    return cls(**_taken(cls, kwargs))
+
+
+def _class(name: str) -> Any:  # noqa: ANN401
+    module, kind = _BY_NAME[name]
+    return getattr(importlib.import_module(module), kind)
+
+
+def _taken(cls: Any, kwargs: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
+    own = _parameters(cls)
+    taken: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        seed = _SEEDS.get(cls.__name__) if name == "seed" else None
+        if seed is not None:
+            taken.setdefault(seed, value)
+        elif name in own or (_takes_any(cls) and not _is_known(name)):
+            taken[name] = value
+        elif _is_known(name):
+            logger.warning(
+                "create_searcher: %s does not take %s, other searchers do; left out", cls.__name__, name
+            )
+        else:
+            near = difflib.get_close_matches(name, own, n=1)
+            fix = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(own)}"
+            raise ValueError(f"create_searcher: {cls.__name__} has no parameter {name!r}; {fix}")
+    return taken
+
+
+def _parameters(cls: Any) -> list[str]:  # noqa: ANN401
+    every = inspect.signature(cls).parameters.values()
+    return [one.name for one in every if one.kind is not inspect.Parameter.VAR_KEYWORD]
+
+
+def _takes_any(cls: Any) -> bool:  # noqa: ANN401
+    """It hands the rest to its library, and says what that does not know."""
+    every = inspect.signature(cls).parameters.values()
+    return any(one.kind is inspect.Parameter.VAR_KEYWORD for one in every)
+
+
+def _is_known(name: str) -> bool:
+    return name == "seed" or any(name in _parameters(_class(each)) for each in _BY_NAME)

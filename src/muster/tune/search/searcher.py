@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import warnings
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 
 from muster.errors import TuneError
 from muster.trials.model import Trial
+from muster.trials.results import flatten
 from muster.tune.search.state_files import newest_state_file, pickled, write_atomically
 
 logger = logging.getLogger(__name__)
@@ -93,19 +95,35 @@ class Searcher:
         """Learn from a point that was evaluated elsewhere."""
         raise NotImplementedError
 
-    def add_evaluated_trials(self, trials_or_analysis: Any, metric: str) -> None:  # noqa: ANN401
-        """Learn from finished trials: a trial, several, or an object with `trials` (an analysis)."""
+    def add_evaluated_trials(
+        self,
+        trials_or_analysis: Any,  # noqa: ANN401 - see _trials_of
+        metric: str | list[str],
+    ) -> None:
+        """Learn from an earlier experiment.
+
+        Args:
+            trials_or_analysis: The experiment's directory, its ExperimentAnalysis or ResultGrid, or trials.
+            metric: The result key that counts, its last value; several for several objectives.
+
+        Trials without a number there teach nothing; those outside of the space are left out with a warning.
+        """
         if type(self).add_evaluated_point is Searcher.add_evaluated_point:
             raise NotImplementedError(f"{type(self).__name__} cannot learn from points evaluated elsewhere")
         found = False
         for trial in _trials_of(trials_or_analysis):
-            value = trial.last_result.get(metric)
+            value = _value_of(trial, metric)
             is_error = trial.status == "ERROR"
             found = found or value is not None
             if value is None and not is_error:
                 continue
-            pruned = trial.status == "TERMINATED" and not trial.last_result.get("done", False)
-            self.add_evaluated_point(trial.config, value, error=is_error, pruned=pruned)
+            # A trial read from a directory does not say if a scheduler stopped it: its last value counts.
+            is_done = not isinstance(trial, Trial) or bool(trial.last_result.get("done"))
+            pruned = trial.status == "TERMINATED" and not is_done
+            try:
+                self.add_evaluated_point(trial.config, value, error=is_error, pruned=pruned)
+            except ValueError as error:  # the earlier experiment may have had another space
+                logger.warning("%s: trial %s is left out: %s", type(self).__name__, trial.trial_id, error)
         if not found:
             warnings.warn(f"no trial reported '{metric}': is the name right?", stacklevel=2)
 
@@ -181,12 +199,29 @@ def check_metric_and_mode(metric: Any, mode: Any) -> None:  # noqa: ANN401 - use
         raise ValueError(f"mode must be a string or a list, not {mode!r}")
 
 
+def _value_of(trial: Any, metric: str | list[str]) -> Any:  # noqa: ANN401
+    """The last value of a metric, or a list of several; None when one is missing."""
+    flat = flatten(trial.last_result)
+    if isinstance(metric, str):
+        return flat.get(metric)
+    values = [flat.get(one) for one in metric]
+    return None if None in values else values
+
+
 def _trials_of(source: Any) -> Iterable[Any]:  # noqa: ANN401
     if isinstance(source, Trial):
         return [source]
+    if isinstance(source, (str, os.PathLike)):
+        from muster.tune.analysis import ExperimentAnalysis
+
+        return ExperimentAnalysis(source).trials
+    source = getattr(source, "_experiment_analysis", source)  # of a ResultGrid
     if isinstance(source, (list, tuple)):
         return source
     trials = getattr(source, "trials", None)
     if trials is None:
-        raise NotImplementedError(f"cannot take trials from {source!r}: pass trials or an ExperimentAnalysis")
+        raise NotImplementedError(
+            f"cannot take trials from {source!r}: "
+            "pass an experiment's directory, an ExperimentAnalysis, or trials"
+        )
     return trials  # type: ignore[no-any-return]

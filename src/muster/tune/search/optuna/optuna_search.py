@@ -96,6 +96,7 @@ class OptunaSearch(Searcher):
         self._live: dict[str, int] = {}  # trial id -> number in the study
         self._completed: dict[str, None] = {}
         self._is_exhausted = False
+        self._pending: list[tuple[Any, ...]] = []  # evaluated points heard of before there was a study
         if space is not None:
             if isinstance(space, Mapping) and has_unresolved_values(dict(space)):
                 logger.warning(UNRESOLVED_SEARCH_SPACE.format(cls="OptunaSearch", par="space"))
@@ -147,6 +148,11 @@ class OptunaSearch(Searcher):
         else:
             for point in self._points:
                 self._ot_study.enqueue_trial(self._params_of(point))
+        while self._pending:
+            try:
+                self.add_evaluated_point(*self._pending.pop(0))
+            except ValueError as error:  # an earlier experiment may have had other bounds
+                logger.warning("OptunaSearch: an evaluated point is left out: %s", error)
 
     def _new_study(self) -> Study:
         import optuna
@@ -311,17 +317,22 @@ class OptunaSearch(Searcher):
         pruned: bool = False,
         intermediate_values: list[float] | None = None,
     ) -> None:
-        """A trial made elsewhere: COMPLETE, or FAIL, or PRUNED."""
+        """A trial made elsewhere: COMPLETE, or FAIL, or PRUNED. Before there is a space, it waits."""
         import optuna
 
+        if self._ot_study is None:
+            self._pending.append((dict(parameters), value, error, pruned, intermediate_values))
+            return
         study = self._ready_study()
         if self._converted is None:
             raise TypeError(
                 "OptunaSearch: evaluated points need a space of distributions, not a define-by-run function"
             )
         params = self._converted.params(parameters)
-        state = "FAIL" if error else "PRUNED" if pruned else "COMPLETE"
-        values = None if state == "FAIL" or value is None else _as_list(value)
+        numbers = None if value is None else _as_list(value)
+        is_number = numbers is not None and not any(math.isnan(number) for number in numbers)
+        state = "PRUNED" if pruned and not error else "COMPLETE" if is_number and not error else "FAIL"
+        values = numbers if is_number and state != "FAIL" else None
         trial = optuna.trial.create_trial(
             state=_state(state),
             values=values,
@@ -371,7 +382,7 @@ class OptunaSearch(Searcher):
         if not self._space and space:
             self._set_space(space)
         self._live, self._completed = saved["live"], dict.fromkeys(saved["completed"])
-        self._is_exhausted = saved["is_exhausted"]
+        self._is_exhausted, self._pending = saved["is_exhausted"], []
         self._ot_study, self._record, self._settings = None, StudyRecord(), saved["settings"]
         if saved["study"] is not None:
             self._ot_study = self._new_study()

@@ -1,0 +1,16 @@
+"""HEBOSearch is left out, because HEBO no longer installs; whoever imports it is told why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+WHY_NOT = (
+    "HEBOSearch is left out: HEBO 0.3.6, the newest, needs numpy below 1.25, which has no build for "
+    "Python 3.12 and does not go with current pandas, scipy and torch. Use OptunaSearch (its GPSampler) or AxSearch"
+)
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name == "HEBOSearch":
+        raise ImportError(WHY_NOT)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

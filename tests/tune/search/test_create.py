@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from muster.tune.search.basic_variant import BasicVariantGenerator
+from muster.tune.search.create import create_searcher
+from muster.tune.search.optuna import OptunaSearch
+
+
+def test_a_parameter_of_other_searchers_is_left_out_with_a_warning(caplog):
+    made = create_searcher("optuna", metric="loss", mode="min", n_initial_points=3)
+    assert (type(made), made.metric) == (OptunaSearch, "loss")
+    assert "OptunaSearch does not take n_initial_points, other searchers do" in caplog.text
+
+
+def test_a_parameter_that_no_searcher_takes_is_a_value_error_with_the_nearest_one():
+    with pytest.raises(ValueError, match="OptunaSearch has no parameter 'metrik'; did you mean 'metric'"):
+        create_searcher("optuna", metrik="loss")
+    with pytest.raises(
+        ValueError, match="BasicVariantGenerator has no parameter 'zzz'; it takes points_to_ev"
+    ):
+        create_searcher("random", zzz=1)
+
+
+def test_seed_is_understood_by_all():
+    assert type(create_searcher("random", seed=1)) is BasicVariantGenerator
+    assert create_searcher("optuna", seed=1).set_search_properties("loss", "min", {}) is True
+    pytest.importorskip("hyperopt")
+    pytest.importorskip("zoopt")
+    drawn = []
+    for seed in (1, 1, 2):
+        made = create_searcher("hyperopt", seed=seed)
+        drawn.append(made._random.random())
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert type(create_searcher("zoopt", seed=1, budget=10, gamma=3)).__name__ == "ZOOptSearch"
+    with pytest.raises(ValueError, match="ZOOptSearch does not take bugdet"):
+        create_searcher("zoopt", budget=10, bugdet=1)
+
+
+def test_what_a_library_lacks_is_said():
+    with pytest.raises(ValueError, match=r"HEBOSearch is left out: .*numpy"):
+        create_searcher("hebo")
+    with pytest.raises(ImportError, match="HEBOSearch is left out"):
+        from muster.tune.search.hebo import HEBOSearch  # noqa: F401
+
+
+@pytest.mark.parametrize("name", ["ax", "bohb"])
+def test_a_library_that_is_not_installed_is_an_import_error_with_the_command(name):
+    try:
+        create_searcher(name)
+    except ImportError as error:
+        assert f'pip install "muster[{name}]"' in str(error)
