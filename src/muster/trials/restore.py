@@ -13,6 +13,7 @@ from typing import Any
 
 from typing_extensions import assert_never
 
+from muster.base.resources import Resources
 from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.events import CheckpointSaved, TrialExited, TrialReported, TrialStarted
 from muster.trials.experiment import ExperimentState
@@ -60,6 +61,7 @@ def picture(state: ExperimentState) -> dict[str, Any]:
         "paused": list(state.roster.paused),
         "after_save": dict(state.lifecycle.after_save),
         "restoring": sorted(state.lifecycle.restoring),
+        "capacity": state.roster.capacity.to_floats(),
     }
 
 
@@ -89,8 +91,12 @@ def replay(
     witness: Hooks | None = None,
     on_loaded: Callable[[], None] = lambda: None,
 ) -> None:
-    """Exactly where the facts end: trials that had a process are shown as having it."""
+    """Exactly where the facts end: trials that had a process are shown as having it.
+
+    With the room that there was then: schedulers that look at it must decide as they did.
+    """
     hooks, state.hooks = state.hooks, witness or _Silence()
+    capacity = state.roster.capacity
     try:
         if seen is not None:
             _load(state, seen, make_trial)
@@ -100,6 +106,7 @@ def replay(
         state.take_facts()
     finally:
         state.hooks = hooks
+        state.roster.capacity = capacity
 
 
 def settle(state: ExperimentState) -> None:
@@ -151,6 +158,8 @@ def _load(state: ExperimentState, seen: Mapping[str, Any], make_trial: MakeTrial
         raise ValueError(f"unknown picture version {seen.get('version')!r}")
     state.iteration, state.facts_noted = seen["iteration"], seen["facts_noted"]
     state.is_exhausted, state.is_stopping = seen["exhausted"], seen["stopping"]
+    if "capacity" in seen:  # pictures of earlier versions have none
+        state.roster.capacity = Resources.of(seen["capacity"])
     state.lifecycle.after_save = dict(seen["after_save"])
     state.lifecycle.restoring = set(seen["restoring"])
     waiting = {*seen["pending"], *seen["paused"]}

@@ -16,6 +16,7 @@ from muster.tune.schedulers import (
     FIFOScheduler,
     HyperBandScheduler,
     MedianStoppingRule,
+    PopulationBasedTraining,
     ResourceChangingScheduler,
 )
 from muster.tune.schedulers.resource_changing_scheduler import (
@@ -31,7 +32,21 @@ BASES = {
     "promotion": lambda: ASHAScheduler(max_t=9, reduction_factor=2, type="promotion"),
     "hyperband": lambda: HyperBandScheduler(max_t=8, reduction_factor=2),
     "median": lambda: MedianStoppingRule(time_attr="training_iteration", grace_period=1, hard_stop=False),
+    "pbt": lambda: population(synch=False),
+    "pbt_synch": lambda: population(synch=True),
 }
+JUMPS = ("pbt", "pbt_synch")  # trials go on from the checkpoints of others
+
+
+def population(synch):
+    return PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=3,
+        hyperparam_mutations={"x": uniform(0.0, 1.0)},
+        log_config=False,
+        synch=synch,
+        seed=1,
+    )
 
 
 class Whims:

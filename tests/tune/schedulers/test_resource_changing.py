@@ -2,6 +2,8 @@
 
 import logging
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from muster.trials.model import Trial
 from muster.trials.roster import Roster
 from muster.trials.states import TrialState as S
 from muster.trials.view import ControllerView, Wish
+from muster.tune import schedulers
 from muster.tune.assembly import scheduler_of
 from muster.tune.schedulers import ASHAScheduler, FIFOScheduler, ResourceChangingScheduler
 from muster.tune.schedulers.resource_changing_scheduler import (
@@ -414,3 +417,17 @@ def test_a_user_s_base_scheduler_is_saved_and_comes_back_with_its_trials(caplog)
     assert again._base_scheduler.seen == [hand.trial(1)]
     assert again.base_trial_resources == hand.needs
     assert again.save_state() == hand.scheduler.save_state()
+
+
+def test_the_blocks_of_the_guide_run():
+    guide = Path(__file__).parents[3] / "docs" / "schedulers.md"
+    names: dict = {}
+    for block in re.findall(r"^```python\n(.*?)^```$", guide.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    assert scheduler_of(names["tune_config"]).metric == "loss"
+
+
+def test_the_guide_names_every_scheduler():
+    guide = (Path(__file__).parents[3] / "docs" / "schedulers.md").read_text("utf-8")
+    public = {name for name in schedulers.__all__ if name not in ("TrialScheduler", "create_scheduler")}
+    assert {name for name in public if f"`{name}" not in guide} == set()

@@ -8,7 +8,7 @@ what it shall have is free now; when others were faster it goes on with what it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from muster.base.resources import Resources
@@ -20,6 +20,7 @@ from muster.trials.view import ControllerView
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.fifo import FIFOScheduler
 from muster.tune.schedulers.resource_allocation import DistributeResources, DistributeResourcesToTopJob
+from muster.tune.schedulers.resource_changes import AT_REST, Changes
 from muster.tune.schedulers.resource_shares import size_of
 from muster.tune.schedulers.trial_scheduler import TrialScheduler, offer_search_properties
 from muster.tune.schedulers.unsaved import Unsaved
@@ -29,7 +30,6 @@ __all__ = ["DistributeResources", "DistributeResourcesToTopJob", "ResourceChangi
 logger = logging.getLogger(__name__)
 
 Allocation = Callable[[Any, Trial, dict[str, Any], Any], "PlacementGroupFactory | Mapping[str, Any] | None"]
-_AT_REST = (TrialState.PENDING, TrialState.PAUSED)
 _EVENLY = DistributeResources(add_bundles=False)
 
 
@@ -71,7 +71,7 @@ class ResourceChangingScheduler(TrialScheduler):
         self._allocate = resources_allocation_function
         self._mode: str | None = None
         self._base_trial_resources: PlacementGroupFactory | None = None
-        self._changes: dict[str, PlacementGroupFactory] = {}  # decided, until the trial reports with them
+        self._changes = Changes()
         # Which paused trial the base scheduler would start if there was room; "": none; None: not known now.
         self._wanted: str | None = None
         self._unsaved = Unsaved()
@@ -96,33 +96,21 @@ class ResourceChangingScheduler(TrialScheduler):
 
     def promised(self, trial: Trial) -> PlacementGroupFactory:
         """What it has, or will have in a moment."""
-        return self._changes.get(trial.trial_id, trial.placement_group_factory)
+        return self._changes.sizes.get(trial.trial_id, trial.placement_group_factory)
 
     def trials_at_work(self, tune_controller: ControllerView) -> list[Trial]:
         """Trials that run, and those that rest only because of a change."""
-        running = tune_controller.get_running_trials()
-        return [*running, *self._changing(tune_controller, _AT_REST)]
+        return [*tune_controller.get_running_trials(), *self._changes.at_rest(tune_controller)]
 
     def claims(self, tune_controller: ControllerView) -> tuple[Resources, int]:
         """What all trials together have, will have in a moment or wait for, and how many they are.
 
         Trials that the base scheduler keeps paused count only when it wants them to go on.
         """
-        now = tune_controller.occupancy()
-        total, own = now.used, dict.fromkeys(_AT_REST, 0)
-        for trial in self._changing(tune_controller):
-            if trial.state in own:
-                own[trial.state] += 1
-            else:
-                total = total.minus(size_of(trial.placement_group_factory))
-            total = total.plus(size_of(self._changes[trial.trial_id]))
         wanted = int(self._is_kept_waiting(tune_controller))
-        waiting = now.pending - own[TrialState.PENDING] + wanted
-        if self._base_trial_resources is not None:
-            total = total.plus(size_of(self._base_trial_resources).times(waiting))
-        return total, now.live - (now.paused - own[TrialState.PAUSED] - wanted)
+        return self._changes.claims(tune_controller, self._base_trial_resources, wanted)
 
-    # Ray's hooks.
+    # Ray's hooks; what else is passed to them is the base scheduler's.
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:  # noqa: ANN401
         is_taken = offer_search_properties(self._base_scheduler, metric, mode, **spec)
@@ -130,29 +118,33 @@ class ResourceChangingScheduler(TrialScheduler):
             self._mode = mode
         return is_taken
 
-    def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
+    def on_trial_add(self, tune_controller: ControllerView, trial: Trial, **kwargs: Any) -> None:  # noqa: ANN401
         if self._base_trial_resources is None and not trial.has_new_resources:
             self._base_trial_resources = trial.placement_group_factory
         self._check_equal(trial)
         if trial.trial_id == self._failed and self._base_trial_resources is not None:
             trial.update_resources(self._base_trial_resources)  # perhaps it failed because of the new ones
         self._failed = ""
-        self._base_scheduler.on_trial_add(tune_controller, trial)
+        self._base_scheduler.on_trial_add(tune_controller, trial, **kwargs)
 
-    def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
-        self._failed = trial.trial_id if trial.trial_id in self._changes else ""
+    def on_trial_error(self, tune_controller: ControllerView, trial: Trial, **kwargs: Any) -> None:  # noqa: ANN401
+        self._failed = trial.trial_id if trial in self._changes else ""
         self._forget(trial)
-        self._base_scheduler.on_trial_error(tune_controller, trial)
+        self._base_scheduler.on_trial_error(tune_controller, trial, **kwargs)
 
     def on_trial_complete(
-        self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
+        self,
+        tune_controller: ControllerView,
+        trial: Trial,
+        result: dict[str, Any],
+        **kwargs: Any,  # noqa: ANN401
     ) -> None:
         self._forget(trial)
-        self._base_scheduler.on_trial_complete(tune_controller, trial, result)
+        self._base_scheduler.on_trial_complete(tune_controller, trial, result, **kwargs)
 
-    def on_trial_remove(self, tune_controller: ControllerView, trial: Trial) -> None:
+    def on_trial_remove(self, tune_controller: ControllerView, trial: Trial, **kwargs: Any) -> None:  # noqa: ANN401
         self._forget(trial)
-        self._base_scheduler.on_trial_remove(tune_controller, trial)
+        self._base_scheduler.on_trial_remove(tune_controller, trial, **kwargs)
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
         decision = self._base_scheduler.on_trial_result(tune_controller, trial, result)
@@ -161,24 +153,23 @@ class ResourceChangingScheduler(TrialScheduler):
         self._settle(trial)
         if decision != self.CONTINUE:
             self._wanted = None
-        elif self._allocate is not None:
-            new = self._usable(self._allocate(tune_controller, trial, result, self))
-            if new is not None and self._may_change(tune_controller, trial, new, result):
-                self._changes[trial.trial_id] = new
-                if hasattr(tune_controller, "keep_steps"):
-                    tune_controller.keep_steps(trial)
-                return self.PAUSE
-        return decision
+            return decision
+        new = self.reallocate_trial_resources_if_needed(tune_controller, trial, result)
+        if new is None:
+            return decision
+        self._changes.sizes[trial.trial_id] = new
+        if hasattr(tune_controller, "keep_steps"):
+            tune_controller.keep_steps(trial)
+        return self.PAUSE
 
-    def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
+    def choose_trial_to_run(self, tune_controller: ControllerView, **kwargs: Any) -> Trial | None:  # noqa: ANN401
         """Trials that were paused for a change, then the base scheduler's choice; as large as it fits."""
-        trial = next(iter(self._changing(tune_controller, _AT_REST)), None)
-        if trial is not None:
-            self._make_fit(tune_controller, trial, self._changes[trial.trial_id])
-            return trial
-        trial = self._base_scheduler.choose_trial_to_run(tune_controller)
+        for changed in self._changes.at_rest(tune_controller):
+            self._make_fit(tune_controller, changed, self._changes.sizes[changed.trial_id])
+            return changed
+        trial = self._base_scheduler.choose_trial_to_run(tune_controller, **kwargs)
         does_fit = False
-        if trial is not None and trial.state in _AT_REST:
+        if trial is not None and trial.state in AT_REST:
             does_fit = self._make_fit(tune_controller, trial, trial.placement_group_factory)
         if not does_fit:
             self._note_wanted(tune_controller, trial)
@@ -198,9 +189,27 @@ class ResourceChangingScheduler(TrialScheduler):
 
     # Changing a trial.
 
+    def reallocate_trial_resources_if_needed(
+        self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
+    ) -> PlacementGroupFactory | None:
+        """What the trial is to be paused for; None when it goes on as it is."""
+        if self._allocate is None:
+            return None
+        new = self._usable(self._allocate(tune_controller, trial, result, self))
+        if new is None or not self._may_change(tune_controller, trial, new, result):
+            return None
+        return new
+
+    def set_trial_resources(self, trial: Trial, new_resources: PlacementGroupFactory) -> bool:
+        """Of a trial without a process; whether that is a change."""
+        if new_resources == trial.placement_group_factory:
+            return False
+        trial.update_resources(new_resources)
+        return True
+
     def _settle(self, trial: Trial) -> None:
         """It runs, with the change that was decided or, as nothing could be saved, without."""
-        change = self._changes.pop(trial.trial_id, None)
+        change = self._changes.sizes.pop(trial.trial_id, None)
         if change is None:
             return
         if change == trial.placement_group_factory:
@@ -234,15 +243,9 @@ class ResourceChangingScheduler(TrialScheduler):
         if not now.capacity.holds(size_of(new)):
             self._warn_of_too_much(trial, new, now.capacity)
             return False
-        if self._wanted is None and self._resting(tune_controller):
+        if self._wanted is None and self._changes.others_paused(tune_controller):
             return False  # the base scheduler may have a use for it
-        total = now.used.minus(size_of(trial.placement_group_factory)).plus(size_of(new))
-        for other in self._changing(tune_controller):
-            promised = size_of(self._changes[other.trial_id])
-            if other.state not in _AT_REST:
-                promised = Resources(size_of(other.placement_group_factory).lacks(promised))
-            total = total.plus(promised)
-        return now.capacity.holds(total)
+        return self._changes.leave_room(tune_controller, trial, new)
 
     def _make_fit(self, tune_controller: ControllerView, trial: Trial, wanted: PlacementGroupFactory) -> bool:
         """The first that fits: what it shall have, what it had, its base. Else it waits as it is."""
@@ -259,39 +262,24 @@ class ResourceChangingScheduler(TrialScheduler):
         return False
 
     def _set(self, trial: Trial, size: PlacementGroupFactory) -> None:
-        if trial.trial_id in self._changes:
-            self._changes[trial.trial_id] = size
-        if size != trial.placement_group_factory:
-            trial.update_resources(size)
+        if trial in self._changes:
+            self._changes.sizes[trial.trial_id] = size
+        self.set_trial_resources(trial, size)
 
     def _forget(self, trial: Trial) -> None:
-        self._changes.pop(trial.trial_id, None)
+        self._changes.sizes.pop(trial.trial_id, None)
         self._unsaved.forget(trial.trial_id)
         self._wanted = None
 
     # Who else has a use for what is free.
 
-    def _changing(
-        self, tune_controller: ControllerView, states: Iterable[TrialState] = TrialState
-    ) -> Iterable[Trial]:
-        for trial_id in self._changes:
-            trial = tune_controller.get_trial(trial_id)
-            if trial is not None and trial.state in states:
-                yield trial
-
-    def _resting(self, tune_controller: ControllerView) -> int:
-        """How many trials the base scheduler keeps paused."""
-        own = sum(1 for _ in self._changing(tune_controller, (TrialState.PAUSED,)))
-        return tune_controller.occupancy().paused - own
-
     def _is_kept_waiting(self, tune_controller: ControllerView) -> bool:
         trial = tune_controller.get_trial(self._wanted) if self._wanted else None
-        is_paused = trial is not None and trial.state is TrialState.PAUSED
-        return is_paused and self._wanted not in self._changes
+        return trial is not None and trial.state is TrialState.PAUSED and trial not in self._changes
 
     def _note_wanted(self, tune_controller: ControllerView, chosen: Trial | None) -> None:
         """No room for its choice, or it has none. A restore has to learn the same here."""
-        if not self._resting(tune_controller):
+        if not self._changes.others_paused(tune_controller):
             return
         wanted = chosen.trial_id if chosen is not None and chosen.state is TrialState.PAUSED else ""
         witness = chosen or tune_controller.first_waiting()
@@ -343,7 +331,7 @@ class ResourceChangingScheduler(TrialScheduler):
             "base": self._base_scheduler.save_state().decode("latin-1"),  # any bytes as text
             "mode": self._mode,
             "base_trial_resources": None if base is None else base.described(),
-            "changes": {one: size.described() for one, size in self._changes.items()},
+            "changes": self._changes.to_plain(),
             "wanted": self._wanted,
             "unsaved": self._unsaved.to_plain(),
             "has_warned": self._has_warned,
@@ -353,7 +341,7 @@ class ResourceChangingScheduler(TrialScheduler):
         base = state["base_trial_resources"]
         self._mode = state["mode"]
         self._base_trial_resources = None if base is None else PlacementGroupFactory(*base)
-        self._changes = {one: PlacementGroupFactory(*size) for one, size in state["changes"].items()}
+        self._changes = Changes.from_plain(state["changes"])
         self._wanted = state["wanted"]
         self._unsaved = Unsaved.from_plain(state["unsaved"])
         self._has_warned = state["has_warned"]

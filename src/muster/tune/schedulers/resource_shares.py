@@ -6,6 +6,7 @@ Called by the allocation functions of ResourceChangingScheduler; knows neither t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from muster.base.resources import SCALE, Resources, to_units
 from muster.trials.bundles import PlacementGroupFactory
@@ -55,6 +56,7 @@ def enlarged(
     return PlacementGroupFactory([*bundles[:-1], only.to_floats()], strategy)
 
 
+@lru_cache(maxsize=256)  # the same few are asked for at every result
 def size_of(factory: PlacementGroupFactory) -> Resources:
     """All its bundles together."""
     return Resources.of(factory.required_resources)
