@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import decimal
 import enum
 import json
@@ -186,6 +187,29 @@ def test_a_process_that_is_killed_costs_no_row_and_doubles_none(tmp_path, chance
         "log files: RuntimeError: the process that wrote them was killed by signal 9; "
         "the driver goes on with that itself",
     )
+
+
+@pytest.mark.parametrize("chance", range(3))
+def test_rows_that_repeat_iterations_or_have_none_are_told_apart_when_the_process_is_killed(tmp_path, chance):
+    writer = with_process(tmp_path)
+    pid = process_of(writer)
+    for number in range(60):
+        log = writer.log("exploits", str(tmp_path / "exploits"))
+        writer.start(log, ALL, {"x": number}, None)  # goes on from another trial's checkpoint, its rows stay
+        for n in range(1, 51):
+            writer.row(log, ALL, row(n % 10, {"x": number, "y": float("nan")}, stamp=50 * number + n))
+            writer.row(writer.log("none", str(tmp_path / "none")), ALL, {"stamp": 50 * number + n})
+        if number == 5:
+            assert writer.flush(20)
+        time.sleep(0.001 * chance)
+        if number == 20 + 10 * chance:
+            os.kill(pid, signal.SIGKILL)
+    assert writer.close(20)
+    for trial in ("exploits", "none"):
+        lines = (tmp_path / trial / "result.json").read_text().splitlines()
+        assert [json.loads(line)["stamp"] for line in lines] == list(range(1, 3001))
+        with (tmp_path / trial / "progress.csv").open(newline="", encoding="utf-8") as file:
+            assert [int(record["stamp"]) for record in csv.DictReader(file)] == list(range(1, 3001))
 
 
 def test_who_waits_for_a_flush_does_not_wait_in_vain_for_a_process_that_was_killed(tmp_path):

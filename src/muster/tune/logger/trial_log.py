@@ -15,7 +15,8 @@ from muster.tune.logger import files
 from muster.tune.logger.encode import RowEncoder, is_plain, pretty
 from muster.tune.logger.event_hparams import HparamsEncoder, hparams_of
 from muster.tune.logger.events import EventEncoder, opening
-from muster.tune.logger.repair import csv_columns, iteration_of, rows_beyond, truncate_after
+from muster.tune.logger.repair import csv_columns, iteration_of, last_iteration, rows_beyond, truncate_after
+from muster.tune.logger.repeating import cut_repeated_records, cut_repeated_rows
 from muster.tune.logger.table import Flat, Table, flat_row, widened
 
 JSON, CSV, TBX = 1, 2, 4
@@ -188,20 +189,27 @@ class TrialLog:
         """The other ended suddenly: `entries`, some of which may be in the files, made fit to be repeated."""
         self.number, self.sent_config = 0, None
         self._table, self._has_header, self._events, self._is_new = None, False, "", False
-        for _, kinds, what, at in entries:
-            if kinds:
-                first = iteration_of(what)
-                self._repair(bench, first - 1 if first else None)
-                if kinds & TBX:
-                    self._open_events(bench, at, first)
-                break
-            if what[0] in ("start", "catch_up"):
-                self._repair(bench, None)  # it cuts off what is too much itself
-                break
+        self._repair(bench, None)
+        rows = _rows_before_a_cut(entries)
+        if rows:
+            self._unwrite(bench, rows)
         return [
             (log, 0, (*what[:3], what[1]), at) if not kinds and what[0] == "fail" else (log, kinds, what, at)
             for log, kinds, what, at in entries
         ]
+
+    def _unwrite(self, bench: Bench, rows: Sequence[Row]) -> None:
+        """Cut off those of `rows` that are at the ends of the files: all will be written again."""
+        try:
+            cut_repeated_rows(self._path(RESULTS), [row for kinds, row, _ in rows if kinds & JSON])
+            table = [flat_row(row) for kinds, row, _ in rows if kinds & CSV]
+            cut_repeated_records(self._path(PROGRESS), self._columns(), table)
+            kinds, row, at = rows[0]
+            if kinds & TBX:
+                first, last = iteration_of(row), last_iteration(self._path(RESULTS)) or 0
+                self._open_events(bench, at, first if first > last else None)
+        except OSError as error:
+            bench.complain(self.directory, error)
 
     # from rows to bytes to files
 
@@ -370,6 +378,17 @@ _VERBS: dict[str, Callable[..., None]] = {
     "fail": TrialLog.fail,
     "end": TrialLog.end,
 }
+
+
+def _rows_before_a_cut(entries: Sequence[Entry]) -> list[Row]:
+    """Those before an order that itself cuts off what is too much."""
+    found: list[Row] = []
+    for _, kinds, what, at in entries:
+        if kinds:
+            found.append((kinds, what, at))
+        elif what[0] == "catch_up" or (what[0] == "start" and what[3] is not None):
+            break
+    return found
 
 
 def _pickled(config: object) -> bytes:
