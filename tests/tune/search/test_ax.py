@@ -8,7 +8,7 @@ from ax.api.configs import RangeParameterConfig
 from tests.tune.search.library_rules import LibraryRules
 
 from muster.tune.search.ax import AxSearch
-from muster.tune.search.space import qrandint, uniform
+from muster.tune.search.space import choice, qrandint, randint, uniform
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ax's parts warn about each other
 
@@ -111,6 +111,13 @@ def test_a_client_that_is_configured_already():
     made.add_evaluated_point({"x": 0.25}, 0.75)
     assert list(client.summarize()["score"]) == [0.5, 0.75]
     assert 0 <= found["x"] <= 1
+
+
+def test_a_finite_space_that_is_used_up_ends_the_search():
+    made = searcher({"c": choice([1, 2]), "k": randint(0, 2)})
+    answers = [made.suggest(str(number)) for number in range(5)]
+    assert len({str(one) for one in answers[:4]}) == 4
+    assert answers[4] == "FINISHED"
 
 
 def test_bad_parameters():

@@ -14,6 +14,8 @@ def test_nothing_heavy_is_imported_with_the_modules():
         "import sys, muster.tune.search as s;"
         "from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater, SearchGenerator;"
         "import muster.tune.search.sample, muster.tune.search.variant_generator, muster.tune.search.optuna;"
+        "import muster.tune.search.ax, muster.tune.search.bayesopt, muster.tune.search.bohb;"
+        "import muster.tune.search.hyperopt, muster.tune.search.nevergrad, muster.tune.search.zoopt;"
         "made = BasicVariantGenerator();"
         "made.save_state();"
         "print([m for m in ('numpy', 'optuna', 'cloudpickle', 'asyncio', 'pandas') if m in sys.modules])"
@@ -37,6 +39,12 @@ def test_rays_module_paths_exist():
         "search_algorithm": "SearchAlgorithm",
         "search_generator": "SearchGenerator",
         "variant_generator": "generate_variants",
+        "ax": "AxSearch",
+        "bayesopt": "BayesOptSearch",
+        "bohb": "TuneBOHB",
+        "hyperopt": "HyperOptSearch",
+        "nevergrad": "NevergradSearch",
+        "zoopt": "ZOOptSearch",
         "optuna": "OptunaSearch",
         "optuna.optuna_search": "OptunaSearch",
     }

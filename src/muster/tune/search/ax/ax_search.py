@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -101,7 +102,9 @@ class AxSearch(LibrarySearcher):
                 **{"initialization_random_seed": self._seed, **self._options}
             )
 
-    def _propose(self, point: dict[str, Any] | None) -> Proposal | None:
+    def _propose(self, point: dict[str, Any] | None) -> Proposal | str | None:
+        if point is None and self._is_used_up():
+            return self.FINISHED
         with _quiet():
             if point is not None:
                 values = self._values(point)
@@ -110,6 +113,12 @@ class AxSearch(LibrarySearcher):
         for index, values in found.items():
             return index, self._suggestion(values)
         return None  # as many are unfinished as Ax allows
+
+    def _is_used_up(self) -> bool:
+        """Whether every configuration of a finite space was tried; Ax would look for another for ever."""
+        experiment = self._client._experiment
+        size = math.prod(one.cardinality() for one in experiment.search_space.parameters.values())
+        return bool(len(experiment.arms_by_signature) >= size)
 
     def _values(self, point: Mapping[str, Any]) -> dict[str, Any]:
         if self._dimensions is not None:
@@ -192,12 +201,13 @@ def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Ax tells about each trial on its logger, and its parts warn about each other."""
-    root = logging.getLogger("ax")
-    level = root.level
-    root.setLevel(logging.ERROR)
+    handlers = [(handler, handler.level) for handler in logging.getLogger("ax").handlers]
+    for handler, _ in handlers:
+        handler.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        root.setLevel(level)
+        for handler, level in handlers:
+            handler.setLevel(level)

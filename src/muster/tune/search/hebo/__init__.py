@@ -6,7 +6,8 @@ from typing import Any
 
 WHY_NOT = (
     "HEBOSearch is left out: HEBO 0.3.6, the newest, needs numpy below 1.25, which has no build for "
-    "Python 3.12 and does not go with current pandas, scipy and torch. Use OptunaSearch (its GPSampler) or AxSearch"
+    "Python 3.12 and does not go with current numpy, pandas and torch. "
+    "Use OptunaSearch (its GPSampler) or AxSearch"
 )
 
 
