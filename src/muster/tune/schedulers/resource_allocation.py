@@ -73,13 +73,12 @@ class DistributeResources:
         claimed, sharers = scheduler.claims(tune_controller)
         free = whole.minus(claimed)
         have = shares.units_above(shares.size_of(base), shares.size_of(trial.placement_group_factory), unit)
-        lacking = shares.shortage(free, unit)
-        if lacking:
-            target = max(0, have - lacking)
-        else:
+        lacking, spare = shares.shortage(free, unit), shares.fitting(free, unit)
+        target = max(0, have - lacking)
+        if spare:
             even = shares.even_share(whole, shares.size_of(base), unit, sharers)
             most = self._most(tune_controller, trial, result, scheduler, even)
-            target = have + min(max(0, most - have), shares.fitting(free, unit))
+            target = have + min(max(0, most - have), spare)
         return self._sized(trial, (have, target), unit, base, capacity)
 
     def _most(
