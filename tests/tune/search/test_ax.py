@@ -18,6 +18,7 @@ class TestRules(LibraryRules):
 
     steps = 20
     examples = 8
+    refusal = "Ax refuses the space"
 
     def make(self, **options):
         return AxSearch(random_seed=1, **{"initialization_budget": 200, **options})

@@ -90,7 +90,7 @@ class AxSearch(LibrarySearcher):
             parameters = as_parameters(self._dimensions.variable.values())
         else:
             parameters, self._fixed = parameters_of(self._space)
-        with _quiet():
+        with _quiet(), _refusals():
             self._client = Client(random_seed=self._seed)
             self._client.configure_experiment(
                 parameters=parameters, parameter_constraints=self._parameter_constraints
@@ -109,10 +109,24 @@ class AxSearch(LibrarySearcher):
             if point is not None:
                 values = self._values(point)
                 return self._client.attach_trial(values), self._suggestion(values)
-            found = self._client.get_next_trials(max_trials=1)
+            found = self._asked()
         for index, values in found.items():
             return index, self._suggestion(values)
         return None  # as many are unfinished as Ax allows
+
+    def _asked(self) -> dict[int, dict[str, Any]]:
+        from ax.exceptions.core import DataRequiredError
+        from ax.exceptions.generation_strategy import MaxParallelismReachedException
+
+        if self._objective == _METRIC:
+            # A model that was fitted before starts the next fit where it stands, which a restored one cannot:
+            # both begin anew. A client of the user's is left as it is.
+            self._snapshot = self._client._to_json_snapshot()
+            self._reopen()
+        try:
+            return dict(self._client.get_next_trials(max_trials=1))
+        except (DataRequiredError, MaxParallelismReachedException):
+            return {}
 
     def _is_used_up(self) -> bool:
         """Whether every configuration of a finite space was tried; Ax would look for another for ever."""
@@ -196,6 +210,16 @@ def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
             f"AxSearch does not take {', '.join(unknown)}; it takes random_seed, {', '.join(known)}"
         )
     return options
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    from ax.exceptions.core import UserInputError
+
+    try:
+        yield
+    except UserInputError as error:  # a range that is too narrow, for one
+        raise ValueError(f"AxSearch: Ax refuses the space: {error}") from error
 
 
 @contextlib.contextmanager
