@@ -75,7 +75,7 @@ ELSEWHERE = {
     "C-101": (
         "tests/tune/schedulers/test_create.py::test_an_unknown_name_is_an_error_that_lists_the_known_ones",
         "tests/tune/schedulers/test_create.py::"
-        "test_arguments_are_passed_on_and_unknown_ones_left_out_with_a_warning",
+        "test_arguments_are_passed_on_and_those_of_other_schedulers_left_out_with_a_warning",
         "tests/tune/search/test_wrappers.py::test_an_unknown_name_is_a_value_error_with_the_known_ones",
     ),
     "C-103": (

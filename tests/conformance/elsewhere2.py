@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 _SEARCH, _SCHEDULERS = "tests/tune/search", "tests/tune/schedulers"
+_PBT, _EXPLORE = f"{_SCHEDULERS}/test_pbt.py", f"{_SCHEDULERS}/test_pbt_explore.py"
+_PBT_LOG, _PB2 = f"{_SCHEDULERS}/test_pbt_log.py", f"{_SCHEDULERS}/test_pb2.py"
 _LOGGER, _REPORTING = "tests/tune/logger", "tests/tune/reporting"
 _VARIANTS, _BASIC = f"{_SEARCH}/test_variants.py", f"{_SEARCH}/test_basic_variant.py"
 _DOMAINS, _WRAPPERS = f"{_SEARCH}/test_domains.py", f"{_SEARCH}/test_wrappers.py"
@@ -35,6 +37,10 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         f"{_OPTUNA}::test_several_objectives_and_observed_metrics",
         f"{_OPTUNA}::test_a_study_in_a_database_is_continued",
         f"{_OPTUNA}::test_what_comes_after_the_end_is_ignored_with_a_warning",
+    ),
+    "C-133": (
+        f"{_SEARCH}/test_bayesopt.py::test_the_precision_is_checked",
+        f"{_SEARCH}/test_bayesopt.py::test_a_search_that_repeats_itself_stops_early",
     ),
     "C-134": (
         f"{_PLACEHOLDERS}::test_hashes_depend_on_the_path_alone",
@@ -80,6 +86,39 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         f"{_BOHB}::test_results_carry_the_budget_where_trials_are_compared",
         f"{_BOHB}::test_the_searcher_hears_of_pauses_and_of_who_goes_on",
         f"{_BOHB}::test_a_bracket_that_is_not_full_is_compared_only_when_nothing_runs",
+    ),
+    "C-164": (
+        f"{_PBT}::test_a_search_algorithm_is_refused",
+        f"{_PBT}::test_a_result_without_metric_or_time_is_an_error_that_names_both",
+    ),
+    "C-165": (
+        f"{_PBT}::test_the_worst_goes_on_from_the_best_with_a_changed_value_and_a_tag_that_says_so",
+        f"{_PBT}::test_without_synch_only_the_best_save_and_the_worst_are_exchanged",
+    ),
+    "C-166": (
+        f"{_EXPLORE}::test_a_value_is_multiplied_or_moves_to_a_neighbour_and_keeps_its_type",
+        f"{_EXPLORE}::test_with_certainty_a_value_is_drawn_anew",
+        f"{_EXPLORE}::test_a_mutation_of_no_known_kind_is_refused",
+    ),
+    "C-167": (f"{_PBT}::test_the_most_behind_runs_next",),
+    "C-168": (f"{_PBT}::test_a_perturbation_starts_the_interval_anew",),
+    "C-169": (
+        f"{_PBT_LOG}::test_every_row_has_six_fields_and_replaying_them_gives_the_values_that_were_used",
+        f"{_PBT_LOG}::test_a_file_that_is_no_policy_is_refused_with_its_line",
+    ),
+    "C-170": (f"{_PBT}::test_a_bad_trial_reaches_the_best_value_by_copying_it",),
+    "C-171": (
+        f"{_PBT}::test_exploiting_a_trial_whose_save_takes_long_waits_for_it_without_holding_up_others",
+    ),
+    "C-172": (f"{_PBT}::test_burn_in_keeps_everything_as_it_is_and_leaves_no_trial_waiting",),
+    "C-173": (f"{_PBT}::test_what_is_kept_of_a_population_does_not_grow_with_time",),
+    "C-174": (f"{_PBT}::test_quantiles_are_equally_large_and_share_nobody",),
+    "C-175": (f"{_PBT}::test_trials_without_the_mutated_values_are_given_some",),
+    "C-176": (
+        f"{_PB2}::test_nested_and_flat_bounds_give_the_same_values_of_the_types_they_had",
+        f"{_PB2}::test_missing_values_are_drawn_within_their_bounds",
+        f"{_PB2}::test_bounds_that_cannot_be_are_refused",
+        f"{_PB2}::test_it_can_be_pickled_with_a_lambda",
     ),
     "C-177": (f"{_ELASTIC}::test_c177_free_cpus_are_shared_evenly",),
     "C-178": (f"{_ELASTIC}::test_c178_units_of_cpus_and_gpus",),
@@ -177,8 +216,4 @@ DIFFERENT: dict[str, str] = {
     "C-242": "a grid of any size is walked by index: no warning, and it can be resumed",
 }
 
-_LATER = "schedulers other than FIFO and ASHA come with the issue on schedulers and searchers (3 of 4)"
-NOT_HERE: dict[str, str] = {
-    "C-133": "BayesOptSearch comes with the issue on schedulers and searchers (3 of 4)",
-    **{f"C-{number}": _LATER for number in range(164, 177)},
-}
+NOT_HERE: dict[str, str] = {}

@@ -32,10 +32,12 @@ def differences(module: str, names: dict[str, dict]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, about in names.items():
         place = f"{module}:{name}"
-        if not hasattr(ours, name):
+        try:
+            value = getattr(ours, name)
+        except (AttributeError, ImportError):  # ImportError: a name that says why it is left out
             found[place] = "missing"
         else:
-            found |= _compared(place, getattr(ours, name), about)
+            found |= _compared(place, value, about)
     return found
 
 

@@ -28,11 +28,16 @@ def test_a_name_in_any_case_gives_its_scheduler(name, kind):
     assert type(create_scheduler(name)) is kind
 
 
-def test_arguments_are_passed_on_and_unknown_ones_left_out_with_a_warning(caplog):
+def test_arguments_are_passed_on_and_those_of_other_schedulers_left_out_with_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
-        scheduler = create_scheduler("async_hyperband", metric="loss", mode="min", max_t=9, eta=3)
+        scheduler = create_scheduler("async_hyperband", metric="loss", mode="min", max_t=9, synch=True)
     assert scheduler.save_state() == ASHAScheduler(metric="loss", mode="min", max_t=9).save_state()
-    assert "AsyncHyperBandScheduler does not take eta; left out" in caplog.text
+    assert "AsyncHyperBandScheduler does not take synch, other schedulers do; left out" in caplog.text
+
+
+def test_an_argument_that_no_scheduler_takes_is_an_error_with_the_nearest_one():
+    with pytest.raises(ValueError, match=r"AsyncHyperBandScheduler has no parameter 'max_tt'; .*'max_t'\?"):
+        create_scheduler("async_hyperband", max_tt=9)
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones():

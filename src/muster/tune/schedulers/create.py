@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import logging
 from importlib import import_module
@@ -27,16 +28,35 @@ _SCHEDULERS = {
 
 
 def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:  # noqa: ANN401 - the scheduler's own
-    """A scheduler by its name in any case; as in Ray, arguments that it does not take are left out."""
+    """A scheduler by its name in any case.
+
+    A keyword argument that only other schedulers take is left out with a warning, so that a script may change
+    the name alone; one that none takes is a ValueError.
+    """
     name = scheduler.lower()
     if name not in _SCHEDULERS:
         raise ValueError(
             f"create_scheduler: there is no scheduler {scheduler!r}; use one of: {', '.join(_SCHEDULERS)}"
         )
+    kind = _class(name)
+    return kind(**{key: value for key, value in kwargs.items() if _is_taken(kind, key)})
+
+
+def _class(name: str) -> type[TrialScheduler]:
     module, class_name = _SCHEDULERS[name]
     kind: type[TrialScheduler] = getattr(import_module(f"muster.tune.schedulers.{module}"), class_name)
-    taken = inspect.signature(kind).parameters
-    dropped = [key for key in kwargs if key not in taken]
-    if dropped:
-        logger.warning("create_scheduler: %s does not take %s; left out", class_name, ", ".join(dropped))
-    return kind(**{key: value for key, value in kwargs.items() if key in taken})
+    return kind
+
+
+def _is_taken(kind: type[TrialScheduler], key: str) -> bool:
+    own = list(inspect.signature(kind).parameters)
+    if key in own:
+        return True
+    if any(key in inspect.signature(_class(name)).parameters for name in _SCHEDULERS):
+        logger.warning(
+            "create_scheduler: %s does not take %s, other schedulers do; left out", kind.__name__, key
+        )
+        return False
+    near = difflib.get_close_matches(key, own, n=1)
+    fix = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(own)}"
+    raise ValueError(f"create_scheduler: {kind.__name__} has no parameter {key!r}; {fix}")
