@@ -15,7 +15,7 @@ from muster.tune import Callback, CheckpointConfig, ResumeConfig, RunConfig, Tun
 
 
 def make_train():
-    """Counts to 3 with a checkpoint at each step; fails at step 3 while the file `config["broken"]` exists."""
+    """Counts to 3, a checkpoint at each step; fails at step 3 while the file `config["broken"]` exists."""
 
     def train(config):
         start = 0

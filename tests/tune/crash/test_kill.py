@@ -1,4 +1,4 @@
-"""A driver killed with -9 at random moments and resumed each time: nothing lost, nothing doubled, no orphan."""
+"""A driver killed with -9 at random moments and resumed each time: nothing lost or doubled, no orphan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program that tests kill: an experiment with checkpoints, failures and early stopping; begins or goes on.
+"""The program that tests kill: an experiment with checkpoints and failures; begins or goes on.
 
 Usage: python victim.py STORAGE SCHEDULER SEARCHER
 """
@@ -83,4 +83,5 @@ def make_tuner(storage, scheduler_kind, searcher_kind):
 if __name__ == "__main__":
     os.makedirs(os.path.join(sys.argv[1], "notes"), exist_ok=True)
     grid = make_tuner(*sys.argv[1:4]).fit()
-    print(json.dumps({"trials": len(grid), "errors": [str(error) for error in grid.errors]}))
+    told = {"trials": len(grid), "errors": [str(error) for error in grid.errors]}
+    sys.stdout.write(json.dumps(told) + "\n")
