@@ -25,6 +25,12 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """MLflow keeps artifacts of a database below the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory):
     """One database for all tests: making it takes MLflow seconds. Each test has its own experiment in it."""
