@@ -358,7 +358,8 @@ search = AskTell({"x": tune.uniform(0, 1)}, tune_config=goal, run_config=run)
 while (trial := search.ask()) is not None:
     for step in range(1, 5):
         search.tell(trial, {"y": trial.config["x"] * step}, done=step == 4)
-        print(trial.trial_id, step, flush=True)
+        sys.stdout.write(f"{trial.trial_id} {step}\\n")  # one write: a kill leaves no half of a line
+        sys.stdout.flush()
 """
 
 
