@@ -39,6 +39,11 @@ class DeletionQueue:
         """Delete these once `after` facts, counted over the experiment's life, are durable."""
         self._doomed += tuple(Doomed(ref=ref, after=after) for ref in refs)
 
+    def discard_now(self, refs: Iterable[CheckpointRef]) -> None:
+        """Delete these, which are known to be safe to delete. Never blocks."""
+        self.discard(refs, after=0)
+        self.settle(0)
+
     def settle(self, durable: int, in_use: Collection[str] = ()) -> int:
         """So many facts are durable: hand over what may go, except paths in use; how many. Never blocks."""
         if not self._doomed:

@@ -6,24 +6,22 @@ happens. It decides nothing about trials.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import SystemClock
 from muster.engines.local.surroundings import environment
-from muster.stores.checkpoints import CheckpointStore, delete_directory
+from muster.stores.checkpoints import CheckpointStore
 from muster.stores.deletions import DeletionQueue
 from muster.stores.trials import SqliteTrialStore
 from muster.trials.experiment import ExperimentState
-from muster.trials.model import CheckpointRef
 from muster.trials.plugins import Plugins
 from muster.trials.restore import MakeTrial
 from muster.trials.template import TrialTemplate
 from muster.tune.assembly import scheduler_of, search_of, settings_of, stopper_of, template_of
 from muster.tune.callback import CallbackList
-from muster.tune.config import log_files, seconds
+from muster.tune.config import seconds
 from muster.tune.execution import Execution
 from muster.tune.interrupts import gentle_stop
 from muster.tune.launch import Launch, Launched
@@ -36,7 +34,7 @@ from muster.tune.resumption import Resumption
 from muster.tune.settings_record import settings_record
 from muster.tune.sound_start import SoundStart
 from muster.tune.upkeep import Upkeep
-from muster.tune.uploading import Uploads
+from muster.tune.uploading import delete_checkpoint, uploads_for
 
 if TYPE_CHECKING:
     from muster.engines.local.engine import LocalEngine
@@ -57,7 +55,7 @@ class ExperimentRun:
         self._settings = settings_of(asked.tune, asked.run, str(asked.place.directory), ahead, environment())
         self._writer = LogWriter()
         stack.callback(self._writer.close)
-        self._uploads = self._start_uploads()
+        self._uploads = uploads_for(self._asked.place, self._asked.run, self._clock)
         self._hooks = self._callbacks()
         self.state = self._make_state()
 
@@ -68,13 +66,15 @@ class ExperimentRun:
         wanted = self._stack.enter_context(gentle_stop(environment()))
         patient = PatientStore(store, self._clock, self._reporter.note, wanted.is_set, asked.place.directory)
         self._stack.callback(patient.close)
-        trash = DeletionQueue(self._delete, store.sync, clock=self._clock)
+        trash = DeletionQueue(
+            partial(delete_checkpoint, uploads=self._uploads), store.sync, clock=self._clock
+        )
         execution = Execution(
             state,
             engine=SoundStart(self._engine, CheckpointStore(asked.place.local), state.roster.trials.get),
             store=patient,
             clock=self._clock,
-            discard=_into(trash),
+            discard=trash.discard_now,
             logs=self._writer,
         )
         if asked.resume is not None:
@@ -103,12 +103,6 @@ class ExperimentRun:
             is_interrupted=is_interrupted,
             is_uploaded=is_uploaded,
         )
-
-    def _start_uploads(self) -> Uploads | None:
-        asked = self._asked
-        if not asked.place.is_remote or asked.run.sync_config is None:
-            return None
-        return Uploads(asked.place, asked.run.sync_config, log_files(asked.run.log_to_file), self._clock)
 
     def _callbacks(self) -> CallbackList:
         chosen = default_callbacks(self._asked.run.callbacks, environment(), self._reporter)
@@ -159,11 +153,6 @@ class ExperimentRun:
             time_budget_s=budget,
         )
 
-    def _delete(self, ref: CheckpointRef) -> None:
-        delete_directory(Path(ref.path))
-        if self._uploads is not None:
-            self._uploads.discard(ref)
-
 
 def _info(
     asked: Launch, state: ExperimentState, template: TrialTemplate, total: int | None, budget: float | None
@@ -188,13 +177,3 @@ def _info(
         scheduler_debug=getattr(scheduler, "debug_string", str),
         time_budget_s=budget,
     )
-
-
-def _into(trash: DeletionQueue) -> Callable[[Sequence[CheckpointRef]], None]:
-    """The core gives up only what is safe to delete, so nothing more has to be waited for."""
-
-    def discard(refs: Sequence[CheckpointRef]) -> None:
-        trash.discard(refs, after=0)
-        trash.settle(0)
-
-    return discard

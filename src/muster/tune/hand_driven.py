@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,11 +19,10 @@ from muster.base.clock import SystemClock
 from muster.engines.local.surroundings import environment
 from muster.engines.own_loop import OwnLoopEngine
 from muster.errors import TuneError
-from muster.stores.checkpoints import CheckpointStore, delete_directory
+from muster.stores.checkpoints import CheckpointStore
 from muster.stores.deletions import DeletionQueue
 from muster.stores.trials import SqliteTrialStore
 from muster.trials.experiment import ExperimentState
-from muster.trials.model import CheckpointRef
 from muster.trials.plugins import Plugins
 from muster.trials.template import TrialTemplate
 from muster.tune.assembly import scheduler_of, search_of, settings_of, stopper_of, template_of
@@ -38,7 +37,7 @@ from muster.tune.resumption import Resumption
 from muster.tune.saved_tuner import SavedTuner
 from muster.tune.settings_record import settings_record
 from muster.tune.sound_start import SoundStart
-from muster.tune.uploading import Uploads
+from muster.tune.uploading import delete_checkpoint, uploads_for
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +68,14 @@ class HandDriven:
         with ExitStack() as stack:
             self._writer = LogWriter(self._clock)
             stack.callback(self._writer.close)
-            self._uploads = self._start_uploads()
+            self._uploads = uploads_for(self._wanted.place, self._wanted.run, self._clock)
             self._hooks = self._callbacks()
             self._template = _template(wanted)
             self.state = self._make_state()
             self._store = stack.enter_context(SqliteTrialStore(wanted.place.directory, trust_pickles=True))
-            self._trash = DeletionQueue(self._delete, self._store.sync, clock=self._clock)
+            self._trash = DeletionQueue(
+                partial(delete_checkpoint, uploads=self._uploads), self._store.sync, clock=self._clock
+            )
             self.execution = self._begin()
             self._open = stack.pop_all()
 
@@ -105,7 +106,7 @@ class HandDriven:
             engine=SoundStart(self.engine, CheckpointStore(wanted.place.local), state.roster.trials.get),
             store=self._store,
             clock=self._clock,
-            discard=_into(self._trash),
+            discard=self._trash.discard_now,
             logs=self._writer,
         )
         if wanted.resume is not None:
@@ -140,17 +141,6 @@ class HandDriven:
             chosen.append(self._uploads)
         return CallbackList(chosen, writer=self._writer, experiment_dir=str(self._wanted.place.directory))
 
-    def _start_uploads(self) -> Uploads | None:
-        wanted = self._wanted
-        if not wanted.place.is_remote or wanted.run.sync_config is None:
-            return None
-        return Uploads(wanted.place, wanted.run.sync_config, (None, None), self._clock)
-
-    def _delete(self, ref: CheckpointRef) -> None:
-        delete_directory(Path(ref.path))
-        if self._uploads is not None:
-            self._uploads.discard(ref)
-
     def _tell_problems(self, problems: Sequence[str]) -> None:
         for problem in problems:
             logger.warning("%s", problem)
@@ -184,13 +174,3 @@ def _write_down(wanted: Wanted) -> None:
         overrides={},
     )
     saved.write(wanted.place.directory, wanted.code or cloudpickle.dumps(_loop(wanted.name)))
-
-
-def _into(trash: DeletionQueue) -> Callable[[Sequence[CheckpointRef]], None]:
-    """The core gives up only what is safe to delete, so nothing more has to be waited for."""
-
-    def discard(refs: Sequence[CheckpointRef]) -> None:
-        trash.discard(refs, after=0)
-        trash.settle(0)
-
-    return discard

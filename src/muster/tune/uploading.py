@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from muster.base.clock import Clock
+from muster.stores.checkpoints import delete_directory
 from muster.stores.mirror import Mirror
 from muster.stores.trial_reading import STORE_NAME
 from muster.stores.uploads import Uploader
 from muster.trials.model import CheckpointRef, Trial
 from muster.tune.callback import Callback
-from muster.tune.config_parts import LogFiles, SyncConfig
+from muster.tune.config import RunConfig
+from muster.tune.config_parts import LogFiles, SyncConfig, log_files
 from muster.tune.logger.trial_log import ERRORS, PARAMS, PICKLED_ERROR, PICKLED_PARAMS, PROGRESS, RESULTS
 from muster.tune.place import Place
 
@@ -108,6 +110,20 @@ class Uploads(Callback):
 
     def _changed(self, trial: Trial) -> None:
         self._uploader.changed(trial.relative_logdir or "")
+
+
+def uploads_for(place: Place, run: RunConfig, clock: Clock) -> Uploads | None:
+    """None when the experiment's files stay where they are made."""
+    if not place.is_remote or run.sync_config is None:
+        return None
+    return Uploads(place, run.sync_config, log_files(run.log_to_file), clock)
+
+
+def delete_checkpoint(ref: CheckpointRef, uploads: Uploads | None) -> None:
+    """Here, and then on the storage."""
+    delete_directory(Path(ref.path))
+    if uploads is not None:
+        uploads.discard(ref)
 
 
 def only_ours(log_files: LogFiles) -> Callable[[str], bool]:
