@@ -14,6 +14,10 @@ MusterError                   retryable: ClassVar[bool] = False
     Throttled                 back off                          retryable
     ProviderDenied            credentials or permissions: tell the user, do not loop
     ProviderMisconfigured     the request can never work: fix the node type
+  EngineError                 what trials or nodes run on cannot be used
+    EngineMissing             Ray is not installed, or another version than ours: install what the message says
+    EngineUnreachable         nobody answers at the address     retryable
+    EngineDenied              the token is missing or wrong
   TuneError                   Ray's public name: an experiment that cannot go on, and what to change
     RestoreError              an experiment that cannot be continued from its directory
   SimulationError
@@ -121,6 +125,24 @@ class ProviderMisconfigured(ProviderError):
     """The request can never succeed as written."""
 
     kind = "config"
+
+
+class EngineError(MusterError):
+    """What trials or nodes run on cannot be used; the message is one line: cause and fix."""
+
+
+class EngineMissing(EngineError):
+    """Ray is not installed, or is not of the line this version of muster works with."""
+
+
+class EngineUnreachable(EngineError):
+    """Nobody answers at the address."""
+
+    retryable = True
+
+
+class EngineDenied(EngineError):
+    """The cluster wants a token that was not given, or another one."""
 
 
 class TuneError(MusterError):

@@ -1,0 +1,42 @@
+"""What the monitor tells people and tools, as values: `status.json` and `cluster.json` of a ClusterHome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
+from muster.cluster.model import Instance, RuntimeReport
+from muster.cluster.snapshot import Quarantined
+from muster.cluster.status import ClusterStatus
+
+
+class ClusterRecord(Struct, frozen=True, kw_only=True):
+    """How to reach a cluster that `muster up` made, and which processes belong to it."""
+
+    cluster_name: str
+    config: str  # path of the cluster file, re-read while running
+    address: str  # of the GCS
+    auth: Mapping[str, str] = field(
+        default_factory=dict
+    )  # RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH; never the token
+    monitor_pid: int | None = None
+    monitor_started: float | None = None  # the process' start time: a pid alone may be another's by now
+    temp_dir: str = ""
+
+
+class PublishedStatus(Struct, frozen=True, kw_only=True):
+    """One moment of a cluster, complete: `muster status`, `muster why` and the watch need nothing else."""
+
+    cluster_name: str
+    at: float
+    tick_id: str
+    version: int  # of the ledger
+    interval_s: float  # when the monitor means to look again
+    monitor_pid: int
+    status: ClusterStatus
+    instances: tuple[Instance, ...]  # live records
+    runtime: RuntimeReport | None  # None: the runtime could not be read at this look
+    quarantined: tuple[Quarantined, ...] = ()
+    config_problem: str = ""  # what is wrong with the newest edit of the config
+    metrics_port: int | None = None

@@ -1,0 +1,99 @@
+"""The `ray start` of one node on this computer, as values: argv and environment. Starts nothing itself.
+
+Ray's own defaults make two clusters on one machine fight for ports, and turn token authentication on or off
+by what lies in the home directory; so every port, the token mode and the temporary directory are given.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+_OWN_FLAGS = {"CPU": "--num-cpus", "GPU": "--num-gpus", "memory": "--memory"}
+OBJECT_STORE_BYTES = 100_000_000  # the least Ray takes is 75 MB; laptop nodes hold little
+
+
+class NodeIdentity(Struct, frozen=True, kw_only=True):
+    """What the runtime will report of the node, so that its record is found again."""
+
+    cloud_id: str
+    node_type: str
+    machine_type: str = ""
+
+
+class NodeSize(Struct, frozen=True, kw_only=True):
+    """What the node offers."""
+
+    resources: Mapping[str, float]
+    labels: Mapping[str, str] = {}
+
+
+class NodePorts(Struct, frozen=True, kw_only=True):
+    """Ports that nobody else has; workers of the node get theirs from the system."""
+
+    agent_http: int
+    agent_grpc: int
+    metrics: int
+    gcs: int | None = None  # of a head
+    client: int | None = None  # of a head: Ray Client's server
+
+
+def head_command(size: NodeSize, ports: NodePorts, temp_dir: Path) -> list[str]:
+    """A head without Ray's own autoscaler (`--no-monitor`) and without a dashboard."""
+    return [
+        *_ray_start(size, ports),
+        "--head",
+        "--no-monitor",
+        "--include-dashboard=false",
+        "--node-ip-address=127.0.0.1",
+        f"--port={ports.gcs}",
+        f"--ray-client-server-port={ports.client}",
+        f"--temp-dir={temp_dir}",
+    ]
+
+
+def worker_command(size: NodeSize, ports: NodePorts, address: str) -> list[str]:
+    """A node that joins the head at `address`."""
+    return [*_ray_start(size, ports), f"--address={address}"]
+
+
+def node_environment(
+    inherited: Mapping[str, str], identity: NodeIdentity, auth: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of `ray start`; `auth` holds RAY_AUTH_MODE and, for `token`, where the token is."""
+    kept = {key: value for key, value in inherited.items() if not key.startswith("RAY_AUTH")}
+    kept.pop("RAY_ADDRESS", None)  # it would make a worker join another cluster
+    return {
+        **kept,
+        **auth,
+        "RAY_enable_autoscaler_v2": "1",
+        "RAY_CLOUD_INSTANCE_ID": identity.cloud_id,
+        "RAY_NODE_TYPE_NAME": identity.node_type,
+        "RAY_CLOUD_INSTANCE_TYPE_NAME": identity.machine_type,
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+def _ray_start(size: NodeSize, ports: NodePorts) -> list[str]:
+    resources = dict(size.resources)
+    store = int(resources.pop("object_store_memory", OBJECT_STORE_BYTES))
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+    for name, flag in _OWN_FLAGS.items():
+        quantity = resources.pop(name, 0 if name != "memory" else None)
+        if quantity is not None:
+            command.append(f"{flag}={int(quantity)}")
+    command += [
+        f"--object-store-memory={store}",
+        f"--dashboard-agent-listen-port={ports.agent_http}",
+        f"--dashboard-agent-grpc-port={ports.agent_grpc}",
+        f"--metrics-export-port={ports.metrics}",
+    ]
+    if resources:
+        command.append(f"--resources={json.dumps(resources)}")
+    if size.labels:
+        command.append("--labels=" + ",".join(f"{key}={value}" for key, value in size.labels.items()))
+    return command
