@@ -15,7 +15,7 @@ MusterError                   retryable: ClassVar[bool] = False
     ProviderDenied            credentials or permissions: tell the user, do not loop
     ProviderMisconfigured     the request can never work: fix the node type
   EngineError                 what trials or nodes run on cannot be used
-    EngineMissing             Ray is not installed, or another version than ours: install what the message says
+    EngineMissing             Ray is not installed, or another version: the message says which
     EngineUnreachable         nobody answers at the address     retryable
     EngineDenied              the token is missing or wrong
   TuneError                   Ray's public name: an experiment that cannot go on, and what to change
