@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 PYTHON ?=
 PYTEST_ARGS ?=
 SIM_SEEDS ?= 2000
+TUNE_SEEDS ?= 2000
 PATHS := src tests bench tools examples
 SETUP := PYTHON='$(PYTHON)' sh tools/setup.sh $(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart setup fmt lint types imports sizes duplicates test sim bench check docs clean
+.PHONY: help quickstart setup fmt lint types imports sizes duplicates test sim sim-tune bench check docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,10 +64,14 @@ test: $(VENV)/.installed-dev ## Run every test, 300 simulated seeds included (PY
 sim: $(VENV)/.installed-core ## Simulate 2,000 seeds with all faults (SIM_SEEDS=...)
 	$(BIN)/muster sim sweep --seeds $(SIM_SEEDS)
 
+sim-tune: $(VENV)/.installed-dev ## Simulate 2,000 experiments with faults per scheduler (TUNE_SEEDS=...)
+	MUSTER_TUNE_SEEDS=$(TUNE_SEEDS) $(BIN)/python -m pytest tests/sim/tune/test_chaos.py --durations=0
+
 bench: $(VENV)/.installed-bench ## Compare with Ray 2.60 on the same inputs
 	$(BIN)/python -m bench planner
 	$(BIN)/python -m bench reconcile
 	$(BIN)/python -m bench tune
+	$(BIN)/python -m bench schedulers
 
 docs: $(VENV)/.installed-dev ## Check links in the docs and run the commands they show
 	$(BIN)/python tools/check_docs.py

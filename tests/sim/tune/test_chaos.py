@@ -12,8 +12,8 @@ from muster.sim.tune.experiment import SimulatedExperiment, StuckExperiment
 from muster.tune.schedulers import FIFOScheduler
 
 SEEDS = int(os.environ.get("MUSTER_TUNE_SEEDS", "200"))
-# PB2 fits a Gaussian process before most of its decisions, about a second each: it gets one seed in fifty.
-COSTLY = {"pb2": 50}
+# PB2 fits a Gaussian process before most of its decisions: it gets one seed in ten.
+COSTLY = {"pb2": 10}
 
 
 def or_skip(name):
@@ -24,7 +24,7 @@ def or_skip(name):
         pytest.skip(str(missing))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(600 + SEEDS)
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_no_random_sequence_of_events_gets_stuck(name):
     or_skip(name)
