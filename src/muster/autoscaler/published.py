@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from muster.cluster.model import Instance, RuntimeReport
-from muster.cluster.snapshot import Quarantined
+from muster.cluster.snapshot import FailedLaunch, Quarantined
 from muster.cluster.status import ClusterStatus
 
 
@@ -38,5 +38,6 @@ class PublishedStatus(Struct, frozen=True, kw_only=True):
     instances: tuple[Instance, ...]  # live records
     runtime: RuntimeReport | None  # None: the runtime could not be read at this look
     quarantined: tuple[Quarantined, ...] = ()
+    recent_failures: tuple[FailedLaunch, ...] = ()  # of launches: the plan's `report.failed_launches`
     config_problem: str = ""  # what is wrong with the newest edit of the config
     metrics_port: int | None = None
