@@ -6,8 +6,10 @@ from tests.config.conftest import GOOD
 from muster.base.resources import Resources
 from muster.cluster.model import Backoff, ClusterSpec, LaunchLimits, NodeType, Objective, Timeouts
 from muster.config.document import Document
+from muster.config.launch_hash import launch_hash
 from muster.config.load import parse_config
-from muster.config.to_spec import machine_type, to_spec
+from muster.config.machine_type import machine_type
+from muster.config.to_spec import to_spec
 
 
 def spec_of(text: str) -> ClusterSpec:
@@ -19,13 +21,20 @@ def test_counts_of_workers_become_counts_of_nodes_with_the_head():
         cluster_name="demo",
         head_node_type="head",
         node_types=(
-            NodeType(name="head", resources=Resources.of(CPU=2), max_nodes=1, machine_type="m5.large"),
+            NodeType(
+                name="head",
+                resources=Resources.of(CPU=2),
+                max_nodes=1,
+                machine_type="m5.large",
+                launch_hash=launch_hash({"InstanceType": "m5.large"}, {}),
+            ),
             NodeType(
                 name="cpu",
                 resources=Resources.of(CPU=8, memory=3.2e10),
                 min_nodes=1,
                 max_nodes=6,
                 price_per_hour=0.4,
+                launch_hash=launch_hash({}, {}),
             ),
         ),
         max_nodes=11,

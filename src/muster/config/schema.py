@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated, Any, ClassVar
 
-from msgspec import Meta, field
+from msgspec import Meta, field, to_builtins
 
 from muster.base.resources import MAX_QUANTITY
 from muster.cluster.model import Backoff, Objective, Timeouts
@@ -59,6 +59,21 @@ class ProviderConfig(Section, frozen=True, kw_only=True):
     disable_node_updaters: bool = False
 
 
+class AuthConfig(Section, frozen=True, kw_only=True, omit_defaults=True):
+    """`auth`: how machines are logged into."""
+
+    ssh_user: str | None = None
+    ssh_private_key: str | None = None
+    ssh_public_key: str | None = None
+    ssh_proxy_command: str | None = None
+    ssh_proxy_use_node_id: bool | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The keys that are set, as plain data."""
+        found: dict[str, Any] = to_builtins(self)
+        return found
+
+
 class LimitsConfig(Section, frozen=True, kw_only=True):
     """How many machines may be on their way at once."""
 
@@ -89,7 +104,6 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
 
     ignored: ClassVar[frozenset[str]] = frozenset(
         {
-            "auth",
             "cluster_synced_files",
             "docker",
             "file_mounts",
@@ -114,6 +128,7 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
     provider: ProviderConfig
     available_node_types: dict[str, NodeTypeConfig]
     head_node_type: str | None = None  # may be left out when there is one type
+    auth: AuthConfig = AuthConfig()
     max_workers: Count = 2
     upscaling_speed: Speed = 1.0
     idle_timeout_minutes: Minutes = 5.0

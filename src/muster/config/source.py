@@ -7,6 +7,7 @@ from pathlib import Path
 from muster.cluster.model import ClusterSpec
 from muster.config.document import Document
 from muster.config.load import parse_config
+from muster.config.schema import ClusterConfig
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
 
@@ -23,7 +24,7 @@ class FileSpecSource:
         """Raises ConfigError when there is no good spec to begin with."""
         self._path = path
         self._text = self._read()
-        self._spec = self._parse(self._text)
+        self._config, self._spec = self._parse(self._text)
         self._problem = ""
 
     def current(self) -> tuple[ClusterSpec, str]:
@@ -35,16 +36,23 @@ class FileSpecSource:
         if text != self._text:
             self._text = text
             try:
-                self._spec, self._problem = self._parse(text), ""
+                self._config, self._spec = self._parse(text)
+                self._problem = ""
             except ConfigError as problem:
                 self._problem = _kept(problem)
         return self._spec, self._problem
 
+    @property
+    def config(self) -> ClusterConfig:
+        """The last good file, as of the last look; `node_launches(source.config)` for a provider."""
+        return self._config
+
     def _read(self) -> str:
         return Document.text_of(self._path)
 
-    def _parse(self, text: str) -> ClusterSpec:
-        return to_spec(parse_config(Document(text, str(self._path))))
+    def _parse(self, text: str) -> tuple[ClusterConfig, ClusterSpec]:
+        config = parse_config(Document(text, str(self._path)))
+        return config, to_spec(config)
 
 
 def _kept(problem: ConfigError) -> str:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec, LaunchLimits, NodeType
+from muster.config.node_launch import NodeLaunch, node_launches
 from muster.config.schema import ClusterConfig, NodeTypeConfig
-
-# Where each provider's node_config names its machine type.
-_MACHINE_TYPE_PATH: dict[str, tuple[str, ...]] = {
-    "aws": ("InstanceType",),
-    "aliyun": ("InstanceType",),
-    "azure": ("azure_arm_parameters", "vmSize"),
-    "gcp": ("machineType",),
-}
 
 
 def to_spec(config: ClusterConfig) -> ClusterSpec:
     """What the planner needs; counts of workers become counts of nodes, the head included."""
     muster = config.muster
+    launches = node_launches(config)
     return ClusterSpec(
         cluster_name=config.cluster_name,
         head_node_type=config.head_type,
         node_types=tuple(
-            _node_type(config, name, entry) for name, entry in config.available_node_types.items()
+            _node_type(config, launches[name], entry) for name, entry in config.available_node_types.items()
         ),
         max_nodes=config.max_workers + 1,
         idle_timeout_s=config.idle_timeout_minutes * 60,
@@ -43,7 +34,8 @@ def to_spec(config: ClusterConfig) -> ClusterSpec:
     )
 
 
-def _node_type(config: ClusterConfig, name: str, entry: NodeTypeConfig) -> NodeType:
+def _node_type(config: ClusterConfig, launch: NodeLaunch, entry: NodeTypeConfig) -> NodeType:
+    name = launch.node_type
     is_head = name == config.head_type
     return NodeType(
         name=name,
@@ -55,14 +47,6 @@ def _node_type(config: ClusterConfig, name: str, entry: NodeTypeConfig) -> NodeT
         idle_timeout_s=entry.idle_timeout_s,
         price_per_hour=entry.price_per_hour,
         market=entry.market.value,
-        machine_type=machine_type(config.provider.type, entry.node_config or {}),
+        machine_type=launch.machine_type,
+        launch_hash=launch.launch_hash,
     )
-
-
-def machine_type(provider: str, node_config: Mapping[str, Any]) -> str:
-    """The provider's own name of the machine, "" when it has none or the config does not say."""
-    path = _MACHINE_TYPE_PATH.get(provider, ())
-    found: Any = node_config if path else ""
-    for step in path:
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found if isinstance(found, str) else ""
