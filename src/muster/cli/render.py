@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.base.resources import Resources
+from muster.cli.amounts import money
 from muster.cli.report import SERVED, Item, Node, PlanReport, Why
 from muster.cluster.plan import Reason
 
@@ -51,8 +52,8 @@ def _launches(report: PlanReport) -> Iterator[RenderableType]:
             Text(launch.node_type, style=GOOD),
             launch.machine_type,
             "" if launch.market == "on-demand" else launch.market,
-            "no price" if launch.price_per_hour is None else f"{_money(launch.price_per_hour)} each",
-            "" if launch.total_per_hour is None else f"{_money(launch.total_per_hour)} per hour",
+            "no price" if launch.price_per_hour is None else f"{money(launch.price_per_hour)} each",
+            "" if launch.total_per_hour is None else f"{money(launch.total_per_hour)} per hour",
         )
     return _section("Launch", table, len(report.launch))
 
@@ -60,7 +61,7 @@ def _launches(report: PlanReport) -> Iterator[RenderableType]:
 def _stops(report: PlanReport) -> Iterator[RenderableType]:
     table = _grid(4)
     for stop in report.stop[:MAX_ROWS]:
-        price = "" if stop.price_per_hour is None else f"; saves {_money(stop.price_per_hour)} per hour"
+        price = "" if stop.price_per_hour is None else f"; saves {money(stop.price_per_hour)} per hour"
         table.add_row(
             Text(stop.node, style=BAD),
             stop.node_type,
@@ -177,14 +178,3 @@ def _names(names: Sequence[str]) -> str:
 def _shape(resources: Resources) -> str:
     """`{CPU: 4, memory: 2.5 GB}`."""
     return f"{{{resources}}}"
-
-
-def _decimal(number: float) -> str:
-    """Up to four decimals, none of them idle."""
-    return f"{number:,.4f}".rstrip("0").rstrip(".")
-
-
-def _money(amount: float) -> str:
-    """Two decimals, more when cents would hide the price."""
-    short, exact = f"{amount:,.2f}", _decimal(amount)
-    return f"${max(short, exact, key=len)}"

@@ -1,0 +1,201 @@
+"""Builds a StatusReport out of what the monitor published. Pure: the page is a function of the file."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from muster.autoscaler.published import PublishedStatus
+from muster.base.resources import SCALE, Resources
+from muster.cli.cluster_report import FailureRow, NodeRow, PendingRow, StatusReport, TypeRow, Usage
+from muster.cli.demand_names import shape_of
+from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus
+from muster.cluster.plan import Reason, Subject, Verdict
+from muster.cluster.states import InstanceState
+
+_S = InstanceState
+_REQUESTS = (Subject.DEMAND, Subject.GANG, Subject.CONSTRAINT)
+_WORDS = {
+    _S.QUEUED: "wanted",
+    _S.REQUESTED: "requested",
+    _S.ALLOCATED: "starting",
+    _S.RAY_INSTALLING: "setting up",
+    _S.RAY_RUNNING: "running",
+    _S.RAY_STOP_REQUESTED: "draining",
+    _S.RAY_STOPPING: "draining",
+    _S.RAY_STOPPED: "stopped",
+    _S.TERMINATING: "terminating",
+    _S.ALLOCATION_TIMEOUT: "never came up",
+    _S.RAY_INSTALL_FAILED: "setup failed",
+    _S.TERMINATION_FAILED: "not gone yet",
+}
+_RUNNING_WORDS = {NodeStatus.IDLE: "idle", NodeStatus.RUNNING: "busy", NodeStatus.DRAINING: "draining"}
+_ORDER = {word: position for position, word in enumerate(("busy", "idle", "running", "draining"))}
+
+
+def build_report(published: PublishedStatus, *, now: float, problem: str = "") -> StatusReport:
+    """`problem` says why the picture may be old; where the files are is added by the caller."""
+    age_s = max(0.0, now - published.at)
+    nodes = tuple(_nodes(published, 0.0 if problem else age_s))
+    verdicts = published.status.verdicts
+    return StatusReport(
+        cluster=published.cluster_name,
+        address="",
+        config="",
+        at=published.at,
+        age_s=age_s,
+        interval_s=published.interval_s,
+        monitor_pid=published.monitor_pid,
+        log="",
+        metrics_port=published.metrics_port,
+        problem=problem,
+        config_problem=published.config_problem,
+        notes=tuple(_notes(published)),
+        nodes=nodes,
+        states=dict(sorted(Counter(i.state.name for i in published.instances).items())),
+        usage=_usage(nodes),
+        pending=tuple(_pending(v, published) for v in verdicts if v.subject in _REQUESTS),
+        node_types=tuple(
+            TypeRow(node_type=v.subject_id, reason=v.reason, detail=v.detail)
+            for v in verdicts
+            if v.subject is Subject.NODE_TYPE
+        ),
+        failures=tuple(
+            FailureRow(at=f.failed_at, instance_id=f.instance_id, node_type=f.node_type, message=f.reason)
+            for f in sorted(published.recent_failures, key=lambda f: -f.failed_at)
+        ),
+        set_aside=published.quarantined,
+        price_per_hour=published.status.price_per_hour,
+        spent=published.status.spent,
+    )
+
+
+def node_word(instance: Instance, report: NodeReport | None) -> str:
+    """What a person would call the machine's state."""
+    if instance.state is _S.RAY_RUNNING and report is not None:
+        return _RUNNING_WORDS.get(report.status, "running")
+    return _WORDS.get(instance.state, instance.state.name.lower())
+
+
+def told(verdict: Verdict) -> str:
+    """The verdict's own sentence, or one for the reasons that need none."""
+    if verdict.detail:
+        return verdict.detail
+    sentences = {
+        Reason.PLACED: "fits on {}, which runs",
+        Reason.WAITING_FOR_NODE: "{} is on its way",
+        Reason.WAITING_FOR_LAUNCH: "a machine of type {} is being bought",
+        Reason.WAITING_FOR_RESIZE: "{} is being enlarged",
+    }
+    return sentences.get(verdict.reason, "{}").format(verdict.target)
+
+
+def shown_resources(resources: Resources) -> dict[str, float]:
+    """Without what Ray adds for itself: names of nodes and shares of placement groups."""
+    hidden = ("node:", "bundle")
+    return {
+        name: units / SCALE
+        for name, units in resources.items()
+        if not name.startswith(hidden) and "_group_" not in name
+    }
+
+
+def _nodes(published: PublishedStatus, age_s: float) -> list[NodeRow]:
+    reports = {node.node_id: node for node in published.runtime.nodes} if published.runtime else {}
+    why = {v.subject_id: v for v in published.status.verdicts if v.subject is Subject.NODE}
+    rows = []
+    for instance in published.instances:
+        report = reports.pop(instance.node_id, None) if instance.node_id else None
+        facts = _of_record(instance, why.get(instance.instance_id))
+        rows.append(replace(facts, **_of_node(report), **_state(instance, report, published.at, age_s)))
+    rows += [_without_record(node) for node in reports.values() if node.status is not NodeStatus.DEAD]
+    return sorted(rows, key=lambda row: (not row.is_head, _ORDER.get(row.state, 9), row.node_type))
+
+
+def _of_record(instance: Instance, verdict: Verdict | None) -> NodeRow:
+    return NodeRow(
+        instance_id=instance.instance_id,
+        node_id=instance.node_id or "",
+        cloud_id=instance.cloud_id or "",
+        node_type=instance.node_type,
+        is_head=instance.kind is NodeKind.HEAD,
+        state="",
+        instance_state=instance.state.name,
+        for_s=None,
+        used={},
+        total={},
+        price_per_hour=instance.price_per_hour,
+        reason=verdict.reason if verdict else None,
+        detail=verdict.detail if verdict else instance.details,
+    )
+
+
+def _of_node(report: NodeReport | None) -> dict[str, Any]:
+    if report is None or report.status is NodeStatus.DEAD:
+        return {}
+    total, free = shown_resources(report.total), shown_resources(report.available)
+    used = {name: max(0.0, quantity - free.get(name, 0.0)) for name, quantity in total.items()}
+    return {"used": used, "total": total}
+
+
+def _state(instance: Instance, report: NodeReport | None, at: float, age_s: float) -> dict[str, Any]:
+    """An idle node's time is the runtime's; a passing state's is the record's."""
+    word = node_word(instance, report)
+    if word == "idle" and report is not None:
+        return {"state": word, "for_s": report.idle_s + age_s}
+    if instance.state is _S.RAY_RUNNING or not math.isfinite(instance.since):
+        return {"state": word}
+    return {"state": word, "for_s": max(0.0, at + age_s - instance.since)}
+
+
+def _without_record(node: NodeReport) -> NodeRow:
+    row = NodeRow(
+        instance_id="",
+        node_id=node.node_id,
+        cloud_id=node.cloud_id or "",
+        node_type=node.node_type,
+        is_head=node.is_head,
+        state=_RUNNING_WORDS.get(node.status, "running"),
+        instance_state="",
+        for_s=node.idle_s if node.status is NodeStatus.IDLE else None,
+        used={},
+        total={},
+        price_per_hour=None,
+        reason=None,
+        detail="not started by muster",
+    )
+    return replace(row, **_of_node(node))
+
+
+def _usage(nodes: Iterable[NodeRow]) -> dict[str, Usage]:
+    used: dict[str, float] = {}
+    total: dict[str, float] = {}
+    for row in nodes:
+        for name, quantity in row.total.items():
+            total[name] = total.get(name, 0.0) + quantity
+            used[name] = used.get(name, 0.0) + row.used.get(name, 0.0)
+    return {name: Usage(used=used[name], total=total[name]) for name in sorted(total)}
+
+
+def _pending(verdict: Verdict, published: PublishedStatus) -> PendingRow:
+    return PendingRow(
+        kind=verdict.subject.value,
+        subject_id=verdict.subject_id,
+        shape=shape_of(verdict, published.runtime),
+        count=verdict.count,
+        reason=verdict.reason,
+        told=told(verdict),
+        for_s=None if verdict.since is None else max(0.0, published.at - verdict.since),
+    )
+
+
+def _notes(published: PublishedStatus) -> Iterator[str]:
+    for verdict in published.status.verdicts:
+        if verdict.subject is Subject.CLUSTER:
+            yield f"{verdict.reason.value}: {verdict.detail}" if verdict.detail else verdict.reason.value
+    if published.runtime is None:
+        yield "the runtime could not be read at the newest look: nodes and demand are not known"
