@@ -166,6 +166,15 @@ def test_the_last_result_of_a_stopped_trial_carries_its_budget_to_the_searcher()
     assert "hyperband_info" not in ended
 
 
+def test_a_criterion_that_ends_a_trial_at_its_milestone_first_does_not_hide_the_budget():
+    hand = by_hand(3, max_t=9)
+    hand.start(*hand.trials)
+    ends = [{"training_iteration": time, "score": 5.0, "done": True} for time in (0.5, 1)]
+    for trial, end in zip(hand.trials, ends, strict=False):
+        hand.scheduler.on_trial_complete(hand.view, trial, end)
+    assert [end.get("hyperband_info") for end in ends] == [None, {"budget": 1}]
+
+
 def test_beyond_the_last_milestone_the_budget_is_told_once():
     hand = by_hand(9 + 5 + 1, max_t=9, stop_last_trials=False)
     told = []

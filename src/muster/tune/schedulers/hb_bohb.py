@@ -46,11 +46,25 @@ class HyperBandForBOHB(HyperBandScheduler):
     def on_trial_complete(
         self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
     ) -> None:
-        """The searcher hears of a trial's last result only now: it has to know the budget here too."""
+        """The searcher hears of a trial's last result only now: it has to know the budget here too.
+
+        Also where a stopping criterion, such as the `max_t` of the scheduler given to it as well, ended the
+        trial at its milestone before the scheduler was asked.
+        """
         budget = self._ended_at.pop(trial.trial_id, None)
+        if budget is None:
+            budget = self._unasked_budget(trial.trial_id, result)
         if budget is not None:
             result["hyperband_info"] = {"budget": budget}
         super().on_trial_complete(tune_controller, trial, result)
+
+    def _unasked_budget(self, trial_id: str, result: dict[str, Any]) -> int | None:
+        """The milestone, if the last result is the first one there."""
+        bracket, time = self._bands.bracket_of(trial_id), result.get(self._time_attr)
+        if bracket is None or trial_id not in bracket.members or not isinstance(time, int | float):
+            return None
+        is_first = bracket.members[trial_id].time < bracket.milestone <= time
+        return bracket.milestone if is_first else None
 
     def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
         self._ended_at.pop(trial.trial_id, None)

@@ -15,6 +15,8 @@ from muster.tune.search.library_searcher import LibrarySearcher, Proposal
 from muster.tune.search.paths import unflattened
 
 logger = logging.getLogger(__name__)
+_library_logger = logging.getLogger(f"{__name__}.hpbandster")
+_library_logger.setLevel(logging.ERROR)  # it warns of every infinite density, with all its data
 
 
 class TuneBOHB(LibrarySearcher):
@@ -65,7 +67,7 @@ class TuneBOHB(LibrarySearcher):
         from hpbandster.optimizers.config_generators.bohb import BOHB
 
         with self._running():
-            self._model = BOHB(self._configuration_space(), **self._options)
+            self._model = BOHB(self._configuration_space(), **{"logger": _library_logger, **self._options})
 
     @contextmanager
     def _running(self) -> Iterator[None]:
