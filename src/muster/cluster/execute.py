@@ -20,7 +20,7 @@ from muster.cluster.model import (
     TerminateFailure,
 )
 from muster.cluster.plan import Action, Drain, Install, Launch, Resize, Terminate
-from muster.cluster.ports import Ports
+from muster.cluster.ports import Ports, WorksInBackground
 from muster.cluster.requests import attempt_of, base_id
 from muster.cluster.states import InstanceState
 from muster.errors import MusterError, ProviderError
@@ -54,6 +54,7 @@ class Executor:
         """Whether it is over. A refusal goes to the inbox and leaves the outbox with its record."""
         try:
             self._call(action)
+            return not self._is_under_way(action)
         except ProviderError as error:
             self._refuse(action, _kind(error), str(error))
             return isinstance(action, Resize)  # no record waits for a resize: the planner asks again
@@ -61,7 +62,12 @@ class Executor:
             text = f"{type(action).__name__} {action.request_id}: {type(error).__name__}: {error}"
             self._changes.log(logging.WARNING, type(action).__name__, text)
             return False
-        return True
+
+    def _is_under_way(self, action: Action) -> bool:
+        provider = self._ports.provider
+        if not isinstance(action, Launch | Terminate) or not isinstance(provider, WorksInBackground):
+            return False
+        return provider.under_way(action.request_id)
 
     def _call(self, action: Action) -> None:
         match action:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -57,6 +57,16 @@ class CloudProvider(Protocol):
     def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
         """Machines not terminated since the last poll."""
         ...
+
+
+@runtime_checkable
+class WorksInBackground(Protocol):
+    """A provider whose launch and terminate return before anything reached the cloud may offer this.
+
+    An effect under way stays in the outbox, so that it is repeated if the process dies before it is done.
+    """
+
+    def under_way(self, request_id: RequestId) -> bool: ...
 
 
 class NodeSource(Protocol):

@@ -6,8 +6,11 @@ surroundings)`; those of users are `cls(provider_config, cluster_name)`, as unde
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+
+from msgspec import to_builtins
 
 from muster.cluster.ports import CloudProvider
 from muster.config.node_launch import NodeLaunch
@@ -18,6 +21,20 @@ from muster.providers.surroundings import ProviderSurroundings
 __all__ = ["Launches", "ManagedProvider", "ProviderSurroundings", "build_provider"]
 
 Launches = Callable[[], Mapping[str, NodeLaunch]]  # today's node types, asked again for every launch
+
+# Types of `ray up` that muster knows the name of and nothing else.
+NOT_BUILT = (
+    "aliyun",
+    "aws",
+    "azure",
+    "fake_multinode",
+    "fake_multinode_docker",
+    "gcp",
+    "kuberay",
+    "local",
+    "spark",
+    "vsphere",
+)
 
 
 class ManagedProvider(CloudProvider, Protocol):
@@ -34,6 +51,85 @@ def build_provider(
 ) -> ManagedProvider:
     """The provider of a cluster file; ConfigError names the key and the fix.
 
-    `provider_config` is the `provider` section as it was written, with the keys only the provider knows.
+    `provider_config` is the `provider` section as it was written, with the keys only the provider knows;
+    without it, what the checked config kept of it.
     """
-    raise ConfigError(f"provider type {config.provider.type!r} is not built yet", path="provider.type")
+    kind = config.provider.type
+    build = _BUILDERS.get(kind)
+    if build is None:
+        raise ConfigError(_why_not(kind), path="provider.type")
+    given = dict(provider_config) if provider_config is not None else _given(config)
+    return build(config, given, launches, surroundings)
+
+
+Build = Callable[[ClusterConfig, dict[str, Any], Launches, ProviderSurroundings], ManagedProvider]
+
+
+def _process(
+    config: ClusterConfig, given: dict[str, Any], launches: Launches, surroundings: ProviderSurroundings
+) -> ManagedProvider:
+    from muster.providers.process.provider import ProcessNodeProvider
+
+    made = ProcessNodeProvider(given, surroundings.cluster_name, surroundings)
+    return _adapted(config, made, launches, surroundings)
+
+
+def _external(
+    config: ClusterConfig, given: dict[str, Any], launches: Launches, surroundings: ProviderSurroundings
+) -> ManagedProvider:
+    from muster.providers.external import make_external
+
+    made = make_external(given, surroundings.cluster_name)
+    return _adapted(config, made, launches, surroundings)
+
+
+def _readonly(
+    config: ClusterConfig, given: dict[str, Any], launches: Launches, surroundings: ProviderSurroundings
+) -> ManagedProvider:
+    from muster.providers.readonly import ReadOnlyProvider
+
+    if surroundings.runtime is None:
+        raise ConfigError(
+            "'readonly' shows the nodes of a running cluster; it works where the monitor runs, not here",
+            path="provider.type",
+        )
+    return ReadOnlyProvider(surroundings.runtime)
+
+
+_BUILDERS: dict[str, Build] = {"external": _external, "process": _process, "readonly": _readonly}
+
+
+def _adapted(
+    config: ClusterConfig,
+    node_provider: Any,  # noqa: ANN401 - duck typed
+    launches: Launches,
+    surroundings: ProviderSurroundings,
+) -> ManagedProvider:
+    from muster.providers.v1_adapter import AdapterLimits, V1Adapter
+
+    return V1Adapter(
+        node_provider,
+        launches,
+        cluster_name=surroundings.cluster_name,
+        limits=AdapterLimits(max_concurrent=config.muster.limits.max_concurrent),
+        clock=surroundings.clock,
+    )
+
+
+def _given(config: ClusterConfig) -> dict[str, Any]:
+    """The checked section as plain data; a config class that keeps foreign keys says so by `given`."""
+    keep = getattr(config.provider, "given", None)
+    plain: dict[str, Any] = dict(keep()) if callable(keep) else to_builtins(config.provider)
+    return plain
+
+
+def _why_not(kind: str) -> str:
+    if kind in NOT_BUILT:
+        return (
+            f"{kind!r} is not built yet; use type: external with module: my_package.MyProvider (a class"
+            " written for Ray works unchanged), or type: process for nodes on this computer"
+        )
+    built = sorted(_BUILDERS)
+    close = difflib.get_close_matches(kind, built, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(built)}"
+    return f"{kind!r} is not a provider; {hint}"

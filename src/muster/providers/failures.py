@@ -1,0 +1,113 @@
+"""What an exception of somebody's provider means for us: a FailureKind, and a line for people.
+
+Providers throw what their cloud's library throws. The type, the code and the text are all there is to go by;
+what is not recognised is UNKNOWN, and is tried again later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from muster.cluster.model import FailureKind
+from muster.errors import ProviderError
+
+MAX_MESSAGE = 500
+BROKEN = (Exception, SystemExit)  # providers made for a command line may end with sys.exit
+
+# The first that matches counts: RequestLimitExceeded is a rate, InstanceLimitExceeded a quota.
+_TEXTS: tuple[tuple[FailureKind, str], ...] = (
+    (
+        FailureKind.THROTTLED,
+        r"throttl|too ?many ?requests|rate ?(limit|exceeded)|requestlimit|slow ?down|\b429\b",
+    ),
+    (FailureKind.QUOTA, r"quota|limit ?exceeded|exceed\w* (\w+ )*limit|vcpu ?limit|too many instances"),
+    (
+        FailureKind.CAPACITY,
+        r"capacity|sold ?out|stock ?out|out of stock|resource_?pool_?exhausted|resource_?exhausted"
+        r"|sku ?not ?available|allocation ?failed|insufficient|not enough (\w+ )*available|no spot",
+    ),
+    (
+        FailureKind.PERMISSION,
+        r"permission|unauthori[sz]ed|not authori[sz]ed|forbidden|access ?denied|auth ?failure|credential"
+        r"|authenticat|expired ?token|invalid ?token|\b40[13]\b",
+    ),
+    (
+        FailureKind.CONFIG,
+        r"invalid|malformed|validation|bad ?request|unsupported|not supported|does ?n[o']t exist|not ?found"
+        r"|no such|missing (required )?(key|parameter|field)|unknown (key|parameter|field|type)",
+    ),
+)
+_PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _TEXTS)
+_STATUS_KINDS = {
+    400: FailureKind.CONFIG,
+    401: FailureKind.PERMISSION,
+    403: FailureKind.PERMISSION,
+    404: FailureKind.CONFIG,
+    429: FailureKind.THROTTLED,
+}
+
+
+def kind_of(error: BaseException) -> FailureKind:
+    """Best guess, looking at what was raised and then at what caused it."""
+    for part in _chain(error):
+        kind = _kind_of_one(part)
+        if kind is not FailureKind.UNKNOWN:
+            return kind
+    return FailureKind.UNKNOWN
+
+
+def message_of(error: BaseException) -> str:
+    """One line of bounded length; the category first, where the provider gave one."""
+    category, description = getattr(error, "category", None), getattr(error, "description", None)
+    if isinstance(category, str) and isinstance(description, str):
+        text = f"{category}: {description}"
+    elif isinstance(error, ProviderError):
+        text = str(error)
+    else:
+        text = f"{type(error).__name__}: {error}"
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - 3]}..."
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, then what it was made from; at most a few steps, for causes may go in circles."""
+    current: BaseException | None = error
+    for _ in range(5):
+        if current is None:
+            return
+        yield current
+        source = getattr(current, "src_exc_info", None)
+        caught = source[1] if isinstance(source, tuple) and len(source) > 1 else None
+        current = caught if isinstance(caught, BaseException) else current.__cause__ or current.__context__
+
+
+def _kind_of_one(error: BaseException) -> FailureKind:
+    if isinstance(error, ProviderError):
+        return next((kind for kind in FailureKind if kind.value == error.kind), FailureKind.UNKNOWN)
+    text = f"{type(error).__name__} {getattr(error, 'category', '')} {_code(error)} {error}"
+    by_text = next((kind for kind, pattern in _PATTERNS if pattern.search(text)), None)
+    if by_text is not None:
+        return by_text
+    if isinstance(error, NotImplementedError):
+        return FailureKind.CONFIG
+    return _STATUS_KINDS.get(_status(error), FailureKind.UNKNOWN)
+
+
+def _code(error: BaseException) -> str:
+    """The cloud's own word, as the libraries of AWS (`response`) and others (`code`, `reason`) keep it."""
+    response = getattr(error, "response", None)
+    inner = response.get("Error") if isinstance(response, dict) else None
+    if isinstance(inner, dict) and "Code" in inner:
+        return str(inner["Code"])
+    words = (getattr(error, name, "") for name in ("code", "error_code", "reason"))
+    return " ".join(word for word in words if isinstance(word, str))
+
+
+def _status(error: BaseException) -> int:
+    """The HTTP status, where the error carries one; 0 otherwise."""
+    for name in ("status", "status_code", "code"):
+        value = getattr(error, name, None)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return 0

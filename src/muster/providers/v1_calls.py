@@ -1,0 +1,138 @@
+"""V1Calls: the few things the adapter asks of a v1 provider, whatever class it is made from.
+
+Duck typed: a provider written against `ray.autoscaler.node_provider.NodeProvider`, against ours or against
+nothing at all works, also one that lacks the newer methods. May block; called from the adapter's threads.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from muster.base.ids import CloudId, RequestId
+from muster.cluster.model import CloudInstance, NodeKind
+from muster.config.node_launch import NodeLaunch
+from muster.providers import tags as t
+from muster.providers.failures import BROKEN
+
+_KINDS = {t.NODE_KIND_HEAD: NodeKind.HEAD, t.NODE_KIND_WORKER: NodeKind.WORKER}
+_NOT_OURS = frozenset({None, "", t.NODE_KIND_UNMANAGED})
+
+
+class V1Calls:
+    """One v1 provider, asked in our words."""
+
+    def __init__(self, node_provider: Any, cluster_name: str) -> None:  # noqa: ANN401 - duck typed
+        self._v1 = node_provider
+        self._cluster_name = cluster_name
+
+    # -- creating ---------------------------------------------------------------------------------
+
+    def create(self, launch: NodeLaunch, request_id: RequestId, count: int) -> set[str] | None:
+        """One create call; the new ids, or None where the provider does not tell them."""
+        tags = t.worker_tags(self._cluster_name, launch.node_type, launch.launch_hash, request_id)
+        config = copy.deepcopy(dict(launch.node_config))  # providers write into it
+        made = self._create(config, tags, count, launch)
+        return set(made) if isinstance(made, Mapping) else None
+
+    def _create(self, config: dict[str, Any], tags: dict[str, str], count: int, launch: NodeLaunch) -> object:
+        resources, labels = dict(launch.resources), dict(launch.labels)
+        newest = getattr(self._v1, "create_node_with_resources_and_labels", None)
+        if newest is not None:
+            return newest(config, tags, count, resources, labels)
+        older = getattr(self._v1, "create_node_with_resources", None)
+        if older is not None:
+            return older(config, tags, count, resources)
+        return self._v1.create_node(config, tags, count)
+
+    def made_for(self, request_id: RequestId, node_type: str) -> set[str]:
+        """Living nodes of this request and type, whoever created them and when.
+
+        The answer is checked against the tags: a provider that filters loosely would look as if everything
+        were there already, and nothing would ever be bought.
+        """
+        wanted = {t.TAG_RAY_LAUNCH_REQUEST: t.request_tag(request_id), t.TAG_RAY_USER_NODE_TYPE: node_type}
+        found = self._v1.non_terminated_nodes(dict(wanted))
+        return {node_id for node_id in found if wanted.items() <= self._v1.node_tags(node_id).items()}
+
+    # -- terminating ------------------------------------------------------------------------------
+
+    @property
+    def max_terminate(self) -> int | None:
+        """How many ids one terminate call takes; None: any number."""
+        limit = getattr(self._v1, "max_terminate_nodes", None)
+        return limit if isinstance(limit, int) and limit > 0 else None
+
+    def terminate(self, node_ids: Sequence[str]) -> None:
+        together = getattr(self._v1, "terminate_nodes", None)
+        if together is not None and len(node_ids) > 1:
+            together(list(node_ids))
+            return
+        for node_id in node_ids:
+            self._v1.terminate_node(node_id)
+
+    def living(self, node_ids: Iterable[str]) -> set[str]:
+        """Those that are still listed."""
+        return set(node_ids) & set(self._v1.non_terminated_nodes({}))
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def read_only(self) -> bool:
+        ask = getattr(self._v1, "is_readonly", None)
+        return bool(ask()) if ask is not None else False
+
+    def installs_runtime(self) -> bool:
+        """What the provider says of itself (a class attribute of ours: Ray knows no such word)."""
+        return bool(getattr(self._v1, "installs_runtime", False))
+
+    def listed(self) -> tuple[dict[CloudId, CloudInstance], dict[str, str]]:
+        """Every machine of the cluster, and what is wrong with single ones.
+
+        A machine that cannot be read is listed as nobody's: it exists, so its record must not end.
+        """
+        machines: dict[CloudId, CloudInstance] = {}
+        problems: dict[str, str] = {}
+        for node_id in self._v1.non_terminated_nodes({}):
+            try:
+                machine = self._machine(node_id, self._v1.node_tags(node_id))
+            except BROKEN as error:
+                problems[node_id] = f"its tags cannot be read: {type(error).__name__}: {error}"
+                machine = _strange(node_id, "")
+            if machine is None:
+                continue
+            machines[machine.cloud_id] = machine
+            if machine.kind is NodeKind.UNMANAGED:
+                problems.setdefault(node_id, "its kind is neither head, worker nor unmanaged: left alone")
+        return machines, problems
+
+    def _machine(self, node_id: str, tags: Mapping[str, str]) -> CloudInstance | None:
+        """None for machines that are none of our business."""
+        kind, node_type = tags.get(t.TAG_RAY_NODE_KIND), tags.get(t.TAG_RAY_USER_NODE_TYPE, "")
+        if kind in _NOT_OURS:
+            return None
+        if kind not in _KINDS:
+            return _strange(node_id, node_type)
+        return CloudInstance(
+            cloud_id=CloudId(node_id),
+            node_type=node_type,
+            kind=_KINDS[kind],
+            is_running=bool(self._ask("is_running", node_id)),
+            request_id=t.request_of(tags.get(t.TAG_RAY_LAUNCH_REQUEST)),
+            launch_hash=tags.get(t.TAG_RAY_LAUNCH_CONFIG, ""),
+            internal_ip=str(self._ask("internal_ip", node_id) or ""),
+            external_ip=str(self._ask("external_ip", node_id) or ""),
+        )
+
+    def _ask(self, question: str, node_id: str) -> object:
+        """A detail of a machine; None when it cannot be had, which is no reason to miss the machine."""
+        try:
+            return getattr(self._v1, question)(node_id)
+        except BROKEN:
+            return None
+
+
+def _strange(node_id: str, node_type: str) -> CloudInstance:
+    return CloudInstance(
+        cloud_id=CloudId(node_id), node_type=node_type, kind=NodeKind.UNMANAGED, is_running=False
+    )
