@@ -1,0 +1,328 @@
+"""LockstepEngine: what every engine with trials in processes does: answers, stops, deadlines, events.
+
+LocalEngine and RayEngine say how a trial gets its process (`_begin`) and gives up its place; their staff says
+how bytes get to processes. One thread, one poller, no call that waits but `poll`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from muster.base.clock import Clock
+from muster.engines.local import failures
+from muster.engines.local.desk import Desk, Run
+from muster.engines.local.orders import Order
+from muster.engines.local.pipe import Kind, frame, opened, pack, unpack
+from muster.session.progress import fill_result
+from muster.session.publish import checkpoint_name
+from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
+from muster.trials.events import (
+    CheckpointSaved,
+    EngineEvent,
+    TrialExited,
+    TrialFailure,
+    TrialReported,
+    TrialStarted,
+)
+from muster.trials.model import CheckpointRef
+
+_CONTINUE = frame(Kind.CONTINUE)
+_SAVE = frame(Kind.SAVE)
+_STOP = {keep: frame(Kind.STOP, pack(keep)) for keep in (False, True)}
+_FAR = float("inf")
+
+
+class Patience(Struct, frozen=True, kw_only=True):
+    """How long processes are waited for."""
+
+    beat_s: float = 5.0  # how often a trial's process says that it lives
+    silent_after_s: float = 60.0  # neither heartbeat nor processor time for so long: it is lost
+    kill_after_s: float = 2.0  # between SIGTERM and SIGKILL
+    leave_within_s: float = 10.0  # a process that said good-bye is gone by then, or killed
+
+
+class ProcessStaff(Protocol):
+    """The processes of an engine, and the lines to them."""
+
+    def send(self, desk: Desk, data: bytes) -> None: ...
+
+    def wait(self, timeout_s: float, now: float) -> None: ...
+
+    def unseat(self, desk: Desk, *, keep: bool) -> None: ...
+
+    def kill(self, desk: Desk, number: signal.Signals) -> None: ...
+
+    def is_silent(self, desk: Desk, now: float) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class LockstepEngine:
+    """The side of the port that does not depend on where processes are.
+
+    Not thread-safe: one thread submits and polls.
+    """
+
+    _staff: ProcessStaff
+
+    def __init__(self, clock: Clock, patience: Patience) -> None:
+        self._clock = clock
+        self._patience = patience
+        self._trials: dict[str, Run] = {}
+        self._events: list[EngineEvent] = []
+        self._next_look = 0.0
+
+    # What an engine says itself
+
+    def _begin(self, run: Run) -> None:
+        """Give it a process, now or later."""
+        raise NotImplementedError
+
+    def _withdraw(self, run: Run) -> None:
+        """It has no process yet and needs none any more."""
+        raise NotImplementedError
+
+    def _release(self, run: Run) -> None:
+        """It is over: what it held is free."""
+        raise NotImplementedError
+
+    def _start_waiting(self) -> None:
+        """Something is free: begin those that wait for it."""
+        raise NotImplementedError
+
+    def _look_around(self, now: float) -> None:
+        """A few times per second at most: what else is due."""
+
+    # The port
+
+    def submit(self, command: EngineCommand) -> None:
+        if type(command) is ContinueTrial:
+            run = self._trials.get(command.trial_id)
+            if run is not None and run.desk is not None and not run.stopping:
+                if run.unanswered > 1:
+                    run.unanswered -= 1  # several came together: the trial waits for the answer to the last
+                else:
+                    run.unanswered = 0
+                    self._staff.send(run.desk, _CONTINUE)
+        elif isinstance(command, StartTrial):
+            if command.trial_id in self._trials:
+                raise ValueError(f"trial {command.trial_id} is running already")
+            run = self._trials[command.trial_id] = Run(command)
+            self._begin(run)
+        elif isinstance(command, StopTrial):
+            self._submit_stop(command)
+        elif isinstance(command, SaveTrial):
+            run = self._trials.get(command.trial_id)
+            if run is not None and run.desk is not None and not run.stopping:
+                self._staff.send(run.desk, _SAVE)
+
+    def poll(self, timeout_s: float) -> Sequence[EngineEvent]:
+        now = self._clock.monotonic()
+        until = now + timeout_s
+        while True:
+            if now >= self._next_look:
+                self._look_after(now)
+            if self._events:
+                wait_s = 0.0
+            else:
+                wait_s = (until if until < self._next_look else self._next_look) - now
+            self._staff.wait(wait_s, now)
+            if self._events:
+                events, self._events = self._events, []
+                return events
+            now = self._clock.monotonic()
+            if now >= until:
+                return ()
+
+    def close(self) -> None:
+        self._trials.clear()
+        self._events.clear()
+        self._staff.close()
+
+    # Stopping
+
+    def _submit_stop(self, command: StopTrial) -> None:
+        run = self._trials.get(command.trial_id)
+        if run is None or run.stopping:
+            return
+        if run.desk is None:
+            self._withdraw(run)
+            self._finish(run)
+            self._start_waiting()
+            return
+        run.stopping = True
+        run.due_at = self._clock.monotonic() + command.grace_s
+        self._look_at(run.due_at)
+        self._staff.send(run.desk, _STOP[command.keep_process])
+
+    def _kill(self, run: Run, failure: TrialFailure | None) -> None:
+        """End it by force; its TrialExited follows when the process is gone."""
+        if run.desk is not None and run.kill_at is None:
+            run.failure = failure
+            run.kill_at = _FAR
+            self._staff.kill(run.desk, signal.SIGKILL)
+
+    def _finish(
+        self, run: Run, *, failure: TrialFailure | None = None, is_done: bool = False, reusable: bool = False
+    ) -> None:
+        """The one place where TrialExited is made."""
+        del self._trials[run.command.trial_id]
+        self._release(run)
+        self._events.append(
+            TrialExited(
+                trial_id=run.command.trial_id,
+                at=self._clock.now(),
+                failure=failure,
+                is_done=is_done,
+                reusable=reusable,
+            )
+        )
+        self._start_waiting()
+
+    # What processes say (called by Staff)
+
+    def heard(self, desk: Desk, kind: int, payload: bytes) -> None:
+        """One frame of a worker."""
+        run = desk.run
+        if run is None:
+            return
+        if kind == Kind.REPORT:
+            self._heard_report(run, payload)
+        elif kind == Kind.STARTED:
+            self._heard_started(run, unpack(payload))
+        elif kind == Kind.SAVED:
+            self._heard_saved(run, *unpack(payload))
+        elif kind == Kind.EXITED:
+            self._heard_exited(desk, run, unpack(payload))
+
+    def _heard_report(self, run: Run, payload: bytes) -> None:
+        if run.stopping:
+            return  # it had not heard yet; after a stop only the exit is told
+        metrics, index, now, stamp = unpack(payload)
+        if type(metrics) is bytes:
+            try:
+                metrics = opened(metrics)
+            except Exception as error:  # noqa: BLE001 - unpickling user objects runs user code
+                self._kill(run, failures.unsendable("a result cannot be unpickled in the driver", error))
+                return
+        name = None if index is None else checkpoint_name(index)
+        result = fill_result(metrics, stamp, run.who, now=now, checkpoint_name=name)
+        run.last_result = result
+        run.unanswered += 1
+        self._events.append(
+            TrialReported(
+                trial_id=run.command.trial_id,
+                at=self._clock.now(),
+                result=result,
+                checkpoint=None if index is None else self._checkpoint(run, index),
+            )
+        )
+
+    def _checkpoint(self, run: Run, index: int) -> CheckpointRef:
+        path = os.path.join(os.path.abspath(run.command.trial_dir), checkpoint_name(index))
+        return CheckpointRef(path=path, index=index, metrics=run.last_result)
+
+    def _heard_started(self, run: Run, location: tuple[int, str, str, bool]) -> None:
+        who = run.who
+        who.pid, who.hostname, who.node_ip, who.from_function = location
+        if not run.stopping:
+            place: dict[str, Any] = {"pid": who.pid, "hostname": who.hostname, "node_ip": who.node_ip}
+            self._events.append(
+                TrialStarted(trial_id=who.trial_id, at=self._clock.now(), location=place, reused=run.reused)
+            )
+
+    def _heard_saved(self, run: Run, index: int | None, message: str) -> None:
+        run.unanswered = 0  # one answer follows, however many reports came before
+        if not run.stopping:
+            made = None if index is None else self._checkpoint(run, index)
+            self._events.append(
+                CheckpointSaved(
+                    trial_id=run.command.trial_id, at=self._clock.now(), checkpoint=made, message=message
+                )
+            )
+
+    def _heard_exited(self, desk: Desk, run: Run, verdict: Any) -> None:  # noqa: ANN401 - unpacked Verdict
+        is_done, stays = verdict[0], verdict[1]
+        run.verdict = verdict
+        if stays and run.kill_at is None:
+            self._staff.unseat(desk, keep=True)
+            self._finish(run, is_done=is_done, reusable=True)
+        else:
+            self._staff.unseat(desk, keep=False)
+            run.due_at = None
+            run.kill_at = self._clock.monotonic() + self._patience.leave_within_s
+            self._look_at(run.kill_at)
+
+    def _ended(self, desk: Desk, unexplained: Callable[[], TrialFailure]) -> None:
+        """A worker process has ended; `unexplained` tells why when neither it nor we have said so."""
+        run = desk.run
+        if run is None:
+            return
+        desk.run = None
+        if run.failure is not None:
+            self._finish(run, failure=run.failure)
+        elif run.verdict is not None:
+            failure = failures.of_verdict(run.verdict)
+            if failure is None and not run.verdict[0] and not run.stopping:
+                failure = failures.told_to_end()
+            self._finish(run, failure=failure, is_done=run.verdict[0])
+        elif run.stopping:
+            self._finish(run)
+        else:
+            self._finish(run, failure=unexplained())
+
+    # Time
+
+    def _look_at(self, when: float) -> None:
+        self._next_look = min(self._next_look, when)
+
+    def _look_after(self, now: float) -> None:
+        """Deadlines and heartbeats; cheap, as it happens a few times per second at most."""
+        self._next_look = now + self._patience.beat_s
+        for run in list(self._trials.values()):
+            desk = run.desk
+            if desk is not None:
+                self._look_after_run(run, desk, now)
+        self._look_around(now)
+
+    def _look_after_run(self, run: Run, desk: Desk, now: float) -> None:
+        if run.kill_at is not None and now >= run.kill_at:
+            run.kill_at = _FAR
+            self._staff.kill(desk, signal.SIGKILL)
+        elif run.due_at is not None and now >= run.due_at:
+            run.due_at, run.kill_at = None, now + self._patience.kill_after_s
+            self._staff.kill(desk, signal.SIGTERM)
+        elif run.limit_at is not None and now >= run.limit_at and run.verdict is None:
+            run.limit_at = None
+            self._kill(run, failures.over_time(run.command.time_limit_s or 0.0))
+        elif self._staff.is_silent(desk, now):
+            self._kill(run, failures.silent(self._patience.silent_after_s))
+        for when in (run.kill_at, run.due_at, run.limit_at):
+            if when is not None:
+                self._look_at(max(when, now + 0.001))
+
+
+def order_of(command: StartTrial, env: Mapping[str, str]) -> Order:
+    """What the process is told."""
+    checkpoint = command.checkpoint
+    return Order(
+        trial_id=command.trial_id,
+        trial_name=command.trial_name,
+        trainable_name=command.trainable_name,
+        config=dict(command.config),
+        bundles=command.resources.described(),
+        trial_dir=os.path.abspath(command.trial_dir),
+        experiment_name=command.experiment_name,
+        checkpoint_path=None if checkpoint is None else checkpoint.path,
+        checkpoint_metrics=None if checkpoint is None else dict(checkpoint.metrics),
+        checkpoint_index=command.checkpoint_index,
+        log_to_file=command.log_to_file,
+        stays_when_done=command.may_reuse,
+        buffering=command.buffering,
+        env=env,
+    )
