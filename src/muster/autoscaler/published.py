@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from muster.autoscaler.events import Event
 from muster.cluster.model import Instance, RuntimeReport
 from muster.cluster.snapshot import FailedLaunch, Quarantined
 from muster.cluster.status import ClusterStatus
@@ -41,3 +42,4 @@ class PublishedStatus(Struct, frozen=True, kw_only=True):
     recent_failures: tuple[FailedLaunch, ...] = ()  # of launches: the plan's `report.failed_launches`
     config_problem: str = ""  # what is wrong with the newest edit of the config
     metrics_port: int | None = None
+    events: tuple[Event, ...] = ()  # the newest, oldest first

@@ -30,6 +30,7 @@ class ClusterController:
         self._observer = Observer(ports, ambient, self._inbox)
         self._executor = Executor(ports, self._inbox)
         self._changes = OnChange(logger)
+        self._set_aside: set[str] = set()
 
     def tick(self) -> Plan:
         """One round. Without a usable ledger nothing is decided or done; it is said, and tried again."""
@@ -73,8 +74,11 @@ class ClusterController:
             )
 
     def _tell(self, plan: Plan) -> None:
-        changed = plan.fields()
-        if changed:
-            logger.info("tick %s", fields(changed))
+        if plan.writes or plan.actions:
+            logger.info("tick %s", fields(plan.fields()))
         for note in plan.quarantined:
             self._changes.log(logging.WARNING, note.source, f"set aside: {note.source}: {note.message}")
+        sources = {note.source for note in plan.quarantined}
+        for gone in self._set_aside - sources:
+            self._changes.forget(gone)  # when it comes back, it is news again
+        self._set_aside = sources

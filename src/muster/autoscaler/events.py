@@ -1,0 +1,199 @@
+"""Events: what a cluster's owner wants to read in a log, in Ray's words; `events_of` is pure.
+
+A warning is told once, until it changes or goes and comes again. The monitor keeps what was told; the
+newest events are also part of the published status.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from msgspec import Struct
+
+from muster.autoscaler.tick import Tick
+from muster.base.resources import EMPTY, Resources
+from muster.cluster.model import Demand, Gang, Instance, RuntimeReport, StopCause
+from muster.cluster.plan import Reason, Subject
+from muster.cluster.states import RUNNING_REACHABLE, InstanceState
+
+logger = logging.getLogger("muster.events")
+
+_S = InstanceState
+_REMOVED_BECAUSE = {
+    StopCause.OUTDATED: "outdated",
+    StopCause.MAX_NODES: "max number of worker nodes reached",
+    StopCause.MAX_NODES_PER_TYPE: "max number of worker nodes per type reached",
+    StopCause.IDLE: "idle",
+}
+_COUNTED = {"CPU": "CPUs", "GPU": "GPUs", "TPU": "TPUs"}
+_ADVICE = "Add suitable node types to this cluster to resolve this issue."
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING}
+RING = 100
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One line for people."""
+
+    at: float
+    level: str  # debug, info, warning
+    message: str
+
+
+T = TypeVar("T", Demand, Gang)
+Told = frozenset[str]  # warnings in force: their keys
+
+
+def events_of(told: Told, tick: Tick) -> tuple[tuple[Event, ...], Told]:
+    """What is new in this tick, and which warnings are in force after it."""
+    shape = () if tick.traits.read_only else tuple(_shape_events(tick))
+    current = _warnings(tick)
+    if tick.runtime is None:  # nothing was seen, so nothing has gone either
+        return shape, told
+    fresh = [text for key, text in current.items() if key not in told]
+    warnings = tuple(Event(at=tick.plan.at, level="warning", message=text) for text in fresh)
+    return (*shape, *warnings), frozenset(current)
+
+
+class EventLog:
+    """Writes events to the log `muster.events` and keeps the newest."""
+
+    def __init__(self) -> None:
+        self._told: Told = frozenset()
+        self._ring: deque[Event] = deque(maxlen=RING)
+
+    @property
+    def newest(self) -> tuple[Event, ...]:
+        return tuple(self._ring)
+
+    def hear(self, tick: Tick) -> None:
+        events, self._told = events_of(self._told, tick)
+        for event in events:
+            logger.log(_LEVELS[event.level], "%s", event.message)
+            if event.level != "debug":
+                self._ring.append(event)
+
+
+def _shape_events(tick: Tick) -> Iterator[Event]:
+    at = tick.plan.at
+    added = Counter(record.node_type for record in tick.plan.writes if _is_new(record, at))
+    removed = Counter(
+        (record.stop_cause, record.node_type) for record in tick.plan.writes if _is_going(record, at)
+    )
+    for node_type, count in added.items():
+        yield Event(at=at, level="info", message=f"Adding {count} node(s) of type {node_type}.")
+    for (cause, node_type), count in removed.items():
+        why = _REMOVED_BECAUSE.get(cause, "") if cause else ""
+        if why:
+            text = f"Removing {count} nodes of type {node_type} ({why})."
+            yield Event(at=at, level="info", message=text)
+    if added or removed:
+        size = size_after(tick)
+        yield Event(at=at, level="info", message=f"Resized to {_shown_size(size)}.")
+        yield Event(at=at, level="debug", message=f"Current cluster resources: {{{size}}}.")
+    yield from _failed_launches(tick)
+
+
+def _is_new(record: Instance, at: float) -> bool:
+    first = record.history[0] if record.history else None
+    return first is not None and first.state is _S.QUEUED and first.at == at and record.stop_cause is None
+
+
+def _is_going(record: Instance, at: float) -> bool:
+    """The tick in which a machine begins to leave because of a decision of ours."""
+    if record.stop_cause is None or not record.history or record.history[-1].at != at:
+        return False
+    if record.state is _S.RAY_STOP_REQUESTED:
+        return True
+    return record.state is _S.TERMINATING and not record.entered(_S.RAY_STOP_REQUESTED)
+
+
+def size_after(tick: Tick) -> Resources:
+    """What the cluster has, or will have once the machines on their way have come and gone."""
+    nodes = {} if tick.runtime is None else {node.node_id: node for node in tick.runtime.nodes}
+    types = {kind.name: kind.resources for kind in tick.spec.node_types}
+    size = EMPTY
+    for record in tick.ledger.instances.values():
+        if record.state in RUNNING_REACHABLE and record.stop_cause is None:
+            node = nodes.get(record.node_id) if record.node_id else None
+            size = size.plus(node.total if node is not None else types.get(record.node_type, EMPTY))
+    return size
+
+
+def _shown_size(size: Resources) -> str:
+    amounts = size.to_floats()
+    parts = [f"{amounts.get('CPU', 0.0):g} CPUs"]
+    parts += [
+        f"{amounts[key]:g} {name}" for key, name in _COUNTED.items() if key != "CPU" and amounts.get(key)
+    ]
+    return ", ".join(parts)
+
+
+def _failed_launches(tick: Tick) -> Iterator[Event]:
+    at = tick.plan.at
+    failed = Counter(
+        (record.node_type, record.details)
+        for record in tick.plan.writes
+        if record.state is _S.ALLOCATION_FAILED and record.since == at
+    )
+    for (node_type, why), count in failed.items():
+        text = f"Failed to launch {count} node(s) of type {node_type}: {why}"
+        yield Event(at=at, level="warning", message=text)
+
+
+# -- warnings: by key, so that a count that moves is no news -------------------------------------------
+
+
+def _warnings(tick: Tick) -> dict[str, str]:
+    if tick.runtime is None:
+        return {}
+    found: dict[str, str] = {}
+    demands = _infeasible(tick, Subject.DEMAND, _by_id(tick.runtime.demands))
+    if demands:
+        listed = ", ".join(f"{_shown(demand)}*{count}" for demand, count in demands)
+        key = "requests " + ", ".join(sorted(_shown(demand) for demand, _ in demands))
+        found[key] = f"No available node types can fulfill resource requests {listed}. {_ADVICE}"
+    gangs = {gang.gang_id: gang for gang in tick.runtime.gangs}
+    for gang, _ in _infeasible(tick, Subject.GANG, gangs):
+        text = f"No available node types can fulfill placement group requests {_shown_gang(gang)}. {_ADVICE}"
+        found[f"gang {gang.gang_id}"] = text
+    for bundle, count in _infeasible(tick, Subject.CONSTRAINT, _constraints(tick.runtime)):
+        shown = _shown(bundle)
+        text = f"No available node types can fulfill cluster constraint {shown}*{count}. {_ADVICE}"
+        found[f"constraint {shown}"] = text
+    return found
+
+
+def _infeasible(tick: Tick, subject: Subject, items: Mapping[str, T]) -> list[tuple[T, int]]:
+    """What no type could ever hold; what only waits for a limit or a failing type is not among them."""
+    return [
+        (items[verdict.subject_id], verdict.count)
+        for verdict in tick.plan.verdicts
+        if verdict.subject is subject and verdict.reason is Reason.INFEASIBLE and verdict.subject_id in items
+    ]
+
+
+def _by_id(demands: Iterable[Demand]) -> dict[str, Demand]:
+    """As the planner names them: their own name, or their position among those with a sane count."""
+    sane = [demand for demand in demands if demand.count > 0]
+    return {demand.name or str(position): demand for position, demand in enumerate(sane)}
+
+
+def _constraints(runtime: RuntimeReport) -> dict[str, Demand]:
+    return _by_id(bundle for constraint in runtime.constraints for bundle in constraint.demands)
+
+
+def _shown(demand: Demand) -> str:
+    selectors = " or ".join(
+        " and ".join(f"{m.key} {m.operator.value} ({', '.join(m.values)})" for m in selector)
+        for selector in demand.selectors
+        if selector
+    )
+    return f"{{{demand.shape}}}" + (f" with labels {selectors}" if selectors else "")
+
+
+def _shown_gang(gang: Gang) -> str:
+    bundles = ", ".join(f"{_shown(bundle)}*{bundle.count}" for bundle in gang.options[0])
+    return f"{bundles} (placement group {gang.gang_id}, {gang.strategy.value})"

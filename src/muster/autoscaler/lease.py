@@ -1,0 +1,130 @@
+"""Lease: one monitor per cluster, also across hosts, through a key that its holder keeps renewing.
+
+The ledger's lock keeps a second monitor of the same host and home out; this one sees those elsewhere. Only
+changes of the key count, never its times: clocks of two hosts need not agree.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from muster.base.clock import Clock
+from muster.base.ids import IdSource
+from muster.errors import MusterError
+
+RENEW_S = 5.0
+STALE_S = 3 * RENEW_S  # a holder that is quiet for so long is gone
+_LOOK_S = 0.5
+
+
+class KeyValue(Protocol):
+    """One key of the runtime's store."""
+
+    def get(self) -> bytes | None: ...
+
+    def put(self, value: bytes, *, overwrite: bool) -> None: ...
+
+    def delete(self) -> None: ...
+
+
+class AlreadyMonitored(MusterError):
+    """Another monitor runs this cluster."""
+
+
+class Holder(Struct, frozen=True, kw_only=True):
+    """Who runs the cluster; `beat` grows with every renewal."""
+
+    host: str
+    pid: int
+    lease: str
+    at: float  # for people
+    beat: int = 0
+
+
+class Lease:
+    """Held between `take` and `release`."""
+
+    def __init__(self, key: KeyValue, clock: Clock, ids: IdSource) -> None:
+        self._key, self._clock = key, clock
+        self._mine = Holder(
+            host=socket.gethostname(), pid=os.getpid(), lease=ids.fresh("monitor"), at=clock.now()
+        )
+        self._renewed = float("-inf")
+
+    def take(self, sleep: Callable[[float], object]) -> None:
+        """Returns when the cluster is ours; AlreadyMonitored when its holder is alive."""
+        self._wait_for(sleep)
+        self._write()
+        found = self._read()  # somebody else may have written at the same moment: the last one stays
+        if found is not None and found.lease != self._mine.lease:
+            raise AlreadyMonitored(_said(found))
+
+    def renew(self) -> None:
+        """Called after every tick; AlreadyMonitored when somebody else took over meanwhile."""
+        if self._clock.monotonic() - self._renewed < RENEW_S:
+            return
+        found = self._read()
+        if found is not None and found.lease != self._mine.lease:
+            raise AlreadyMonitored(_said(found))
+        self._write()
+
+    def release(self) -> None:
+        """Let the next one in at once."""
+        found = self._read()
+        if found is not None and found.lease == self._mine.lease:
+            self._key.delete()
+
+    def _wait_for(self, sleep: Callable[[float], object]) -> None:
+        first = self._read()
+        if first is None or _is_dead(first):
+            return
+        give_up = self._clock.monotonic() + STALE_S
+        while self._clock.monotonic() < give_up:
+            sleep(_LOOK_S)
+            found = self._read()
+            if found is None:
+                return
+            if found != first:
+                raise AlreadyMonitored(_said(found))
+
+    def _write(self) -> None:
+        self._mine = replace(self._mine, at=self._clock.now(), beat=self._mine.beat + 1)
+        self._key.put(msgspec.json.encode(self._mine), overwrite=True)
+        self._renewed = self._clock.monotonic()
+
+    def _read(self) -> Holder | None:
+        """What makes no sense is nobody's."""
+        value = self._key.get()
+        if not value:
+            return None
+        try:
+            return msgspec.json.decode(value, type=Holder)
+        except (msgspec.DecodeError, ValueError):
+            return None
+
+
+def _is_dead(holder: Holder) -> bool:
+    """A process of this host that is not there any more needs no waiting for."""
+    if holder.host != socket.gethostname():
+        return False
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _said(holder: Holder) -> str:
+    return (
+        f"this cluster already has a monitor: process {holder.pid} on {holder.host}; stop that one first, "
+        f"or leave it to its work"
+    )

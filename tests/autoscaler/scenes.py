@@ -1,0 +1,100 @@
+"""Ticks of a cluster in memory: the real controller and store over the ports of `tests.cluster.fakes`."""
+
+from __future__ import annotations
+
+from tests.cluster.fakes import Stage
+from tests.cluster.worlds import HEAD_NODE, machine
+
+from muster.autoscaler.monitor import Loop, Monitor
+from muster.autoscaler.pace import Pace
+from muster.autoscaler.tick import Tick
+from muster.autoscaler.watched import Sightings, watched
+from muster.cluster.controller import ClusterController
+from muster.testing.builders import node_report
+
+
+class Heard:
+    """An outlet that keeps every tick."""
+
+    def __init__(self, failing=None):
+        self.ticks: list[Tick] = []
+        self.failing = failing
+
+    def hear(self, tick):
+        if self.failing is not None:
+            raise self.failing
+        self.ticks.append(tick)
+
+
+class Countdown:
+    """A stop that passes time on a manual clock, and is set after so many waits or seconds."""
+
+    def __init__(self, clock, seconds, between=lambda: None):
+        self.clock, self.until, self.between = clock, clock.monotonic() + seconds, between
+        self.waits: list[float] = []
+
+    def is_set(self):
+        return self.clock.monotonic() >= self.until
+
+    def wait(self, timeout):
+        self.waits.append(timeout)
+        self.clock.advance(timeout)
+        self.between()
+        return self.is_set()
+
+
+class Scene:
+    """A monitor whose world is a Stage. `tick()` plays one round and returns what it came to."""
+
+    def __init__(self, *, wishes=None, outlets=(), metrics=None, looks=False, **stage):
+        self.stage = Stage(wishes=wishes, installer=False, **stage)
+        self.seen = Sightings()
+        self.heard = Heard()
+        self.greeted = 0
+        self.closed = 0
+        self.looked = 0
+        ports = watched(self.stage.ports, self.seen)
+        self.loop = Loop(
+            controller=ClusterController(ports, self.stage.ambient),
+            store=self.stage.store,
+            seen=self.seen,
+            look=self._look if looks else None,
+            greet=self._greet,
+        )
+        self.monitor = Monitor(
+            self.loop,
+            Pace(base_s=1.0, max_s=5.0),
+            clock=self.stage.clock,
+            outlets=(*outlets, self.heard),
+            metrics=metrics,
+            close=self._close,
+        )
+
+    def tick(self, seconds=5.0) -> Tick:
+        self.stage.clock.advance(seconds)
+        self.monitor.round()
+        return self.heard.ticks[-1]
+
+    def run(self, seconds, between=lambda: None):
+        """The times of the ticks, from the first one on."""
+        self.heard.ticks.clear()
+        self.monitor.run(Countdown(self.stage.clock, seconds, between))
+        first = self.heard.ticks[0].plan.at
+        return [round(tick.plan.at - first, 3) for tick in self.heard.ticks]
+
+    def machine_for(self, name, request, **node):
+        """The cloud's answer to a launch: a machine, and its node."""
+        self.stage.provider.machines[f"c-{name}"] = machine(name, request_id=request)
+        report = node_report(f"n-{name}", cloud_id=f"c-{name}", **node)
+        self.stage.runtime.nodes = [*self.stage.runtime.nodes, report]
+        assert HEAD_NODE in self.stage.runtime.nodes
+
+    def _look(self):
+        self.looked += 1
+        return self.stage.runtime.read()
+
+    def _greet(self):
+        self.greeted += 1
+
+    def _close(self):
+        self.closed += 1

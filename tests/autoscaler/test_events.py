@@ -1,0 +1,165 @@
+"""Event texts (EV-1), read-only (EV-2), and that nothing is told twice."""
+
+from __future__ import annotations
+
+import logging
+
+from tests.autoscaler.scenes import Scene
+from tests.cluster.worlds import HEAD_NODE, node, spec
+
+from muster.autoscaler.events import EventLog, events_of
+from muster.cluster.model import Constraint, LaunchLimits, NodeStatus, Objective, RuntimeReport, Strategy
+from muster.cluster.snapshot import ProviderTraits
+from muster.errors import EngineUnreachable, QuotaExceeded
+from muster.testing.builders import amounts, demand, gang, node_type, selector
+
+NOBODY = frozenset()
+GPU = node_type("gpu", {"CPU": 8, "GPU": 2}, max_nodes=4)
+FAST = LaunchLimits(upscaling_speed=100.0)
+BIG = demand({"CPU": 64})
+
+
+def texts(tick, told=NOBODY, levels=("info", "warning")):
+    return [event.message for event in events_of(told, tick)[0] if event.level in levels]
+
+
+def running(scene, count):
+    """Workers w0.. of type cpu, idle for as long as the test says."""
+    scene.stage.runtime.demands = [demand(count=count)]
+    scene.tick()
+    ((request, _),) = scene.stage.provider.called("launch")
+    for index in range(count):
+        scene.machine_for(f"w{index}", request)
+    scene.stage.runtime.demands = []
+    scene.tick()
+    scene.tick()
+
+
+def idle(scene, seconds):
+    names = [each.node_id[2:] for each in scene.stage.runtime.nodes[1:]]
+    free = amounts({"CPU": 1})
+    scene.stage.runtime.nodes = [
+        HEAD_NODE,
+        *(node(name, NodeStatus.IDLE, idle_s=seconds, available=free, total=free) for name in names),
+    ]
+
+
+def test_machines_are_added():
+    scene = Scene(wishes=spec(GPU, node_type("cpu", max_nodes=9), objective=Objective.UTILIZATION))
+    scene.tick()
+    scene.stage.runtime.demands = [demand(count=3), demand({"GPU": 2})]
+    tick = scene.tick()
+    assert texts(tick) == ["Adding 1 node(s) of type gpu.", "Resized to 8 CPUs, 2 GPUs."]
+    assert texts(scene.tick()) == []
+
+
+def test_idle_machines_are_removed():
+    scene = Scene(wishes=spec(idle_timeout_s=60.0, max_nodes=None, limits=FAST))
+    running(scene, 2)
+    idle(scene, 61.0)
+    tick = scene.tick()
+    assert texts(tick) == ["Removing 2 nodes of type cpu (idle).", "Resized to 0 CPUs."]
+    assert texts(tick, levels=("debug",)) == ["Current cluster resources: {}."]
+    assert texts(scene.tick()) == []
+
+
+def test_machines_above_a_limit_are_removed():
+    scene = Scene(wishes=spec(max_nodes=None, limits=FAST))
+    running(scene, 3)
+    scene.stage.spec.answers["current"] = (spec(max_nodes=3), "")
+    assert texts(scene.tick()) == [
+        "Removing 1 nodes of type cpu (max number of worker nodes reached).",
+        "Resized to 2 CPUs.",
+    ]
+    scene.stage.spec.answers["current"] = (spec(node_type("cpu", max_nodes=1)), "")
+    assert texts(scene.tick()) == [
+        "Removing 1 nodes of type cpu (max number of worker nodes per type reached).",
+        "Resized to 1 CPUs.",
+    ]
+
+
+def test_outdated_machines_are_removed():
+    old, new = (node_type("cpu", launch_hash=value) for value in ("a", "b"))
+    scene = Scene(wishes=spec(old, check_launch_hash=True))
+    running(scene, 1)
+    scene.stage.spec.answers["current"] = (spec(new, check_launch_hash=True), "")
+    assert "Removing 1 nodes of type cpu (outdated)." in texts(scene.tick())
+
+
+def test_what_no_type_can_hold_is_told_with_shapes_counts_and_labels():
+    scene = Scene()
+    scene.tick()
+    report = RuntimeReport(
+        version=9,
+        nodes=(HEAD_NODE,),
+        demands=(BIG, demand({"CPU": 1}, 2, selectors=(selector(zone="a"),))),
+        gangs=(gang([{"GPU": 1}] * 2, Strategy.STRICT_PACK, "pg7"),),
+        constraints=(Constraint(demands=(demand({"TPU": 4}, 3),)),),
+    )
+    scene.stage.runtime.answers["read"] = lambda: report
+    advice = "Add suitable node types to this cluster to resolve this issue."
+    assert texts(scene.tick()) == [
+        "No available node types can fulfill resource requests {CPU: 64}*1, "
+        f"{{CPU: 1}} with labels zone in (a)*2. {advice}",
+        "No available node types can fulfill placement group requests {GPU: 1}*1, {GPU: 1}*1 "
+        f"(placement group pg7, STRICT_PACK). {advice}",
+        f"No available node types can fulfill cluster constraint {{TPU: 4}}*3. {advice}",
+    ]
+
+
+def test_what_only_waits_for_a_limit_is_not_called_impossible():
+    scene = Scene(wishes=spec(node_type("cpu", max_nodes=1)))
+    scene.tick()
+    scene.stage.runtime.demands = [demand(count=5)]
+    assert texts(scene.tick()) == ["Adding 1 node(s) of type cpu.", "Resized to 1 CPUs."]
+
+
+def test_a_warning_is_told_again_only_when_it_changes_or_comes_back(caplog):
+    caplog.set_level(logging.INFO, logger="muster.events")
+    log = EventLog()
+    scene = Scene(outlets=[log])
+    scene.tick()
+
+    def told(*demands):
+        caplog.clear()
+        scene.stage.runtime.demands = list(demands)
+        scene.tick()
+        return len([r for r in caplog.records if r.name == "muster.events"])
+
+    assert [told(BIG), told(BIG), told(demand({"CPU": 64}, 7))] == [1, 0, 0]  # a count that moves is no news
+    assert [told(BIG, demand({"GPU": 1})), told(BIG)] == [1, 1]  # the list changed
+    assert [told(), told(BIG)] == [0, 1]  # gone, and back
+    assert len(log.newest) == 4
+
+
+def test_a_runtime_that_cannot_be_read_makes_no_warning_new():
+    log = EventLog()
+    scene = Scene(outlets=[log])
+    scene.stage.runtime.demands = [BIG]
+    scene.tick()
+    read = scene.stage.runtime.answers["read"]
+    scene.stage.runtime.answers["read"] = EngineUnreachable("away")
+    scene.tick()
+    scene.stage.runtime.answers["read"] = read
+    scene.tick()
+    assert len(log.newest) == 1
+
+
+def test_a_read_only_cluster_only_warns():
+    scene = Scene()
+    scene.stage.provider.answers["traits"] = ProviderTraits(read_only=True)
+    scene.stage.runtime.demands = [BIG, demand()]
+    scene.tick()
+    (text,) = texts(scene.tick())
+    assert text.startswith("No available node types can fulfill resource requests {CPU: 64}*1.")
+
+
+def test_a_launch_that_failed_is_told_with_its_reason():
+    scene = Scene()
+    scene.tick()
+    scene.stage.provider.answers["launch"] = QuotaExceeded("quota of 0 machines in eu")
+    scene.stage.runtime.demands = [demand()]
+    scene.tick()
+    (text,) = [text for text in texts(scene.tick()) if "Failed" in text]
+    assert text.startswith("Failed to launch 1 node(s) of type cpu: ")
+    assert "quota of 0 machines in eu" in text

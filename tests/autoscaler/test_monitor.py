@@ -1,0 +1,175 @@
+"""The loop around the controller: how often it looks, what it survives, and how it ends."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+import pytest
+from msgspec.structs import replace
+from tests.autoscaler.scenes import Countdown, Heard, Scene
+from tests.cluster.worlds import spec
+
+from muster.cluster.model import NodeStatus
+from muster.cluster.plan import Drain
+from muster.errors import EngineDenied, EngineUnreachable, StoreError
+from muster.testing.builders import amounts, demand, node_type
+
+
+def test_nothing_changes_so_it_looks_less_and_less_often():
+    assert Scene().run(20) == [0, 1, 3, 7, 12, 17]
+
+
+def test_news_brings_the_pace_back_to_the_base():
+    scene = Scene()
+    scene.run(20)
+    scene.stage.runtime.demands = [demand({"CPU": 99})]
+    assert scene.run(9) == [0, 1, 3, 7]
+
+
+def test_while_a_machine_is_on_its_way_it_looks_at_the_base_pace():
+    scene = Scene()
+    scene.stage.runtime.demands = [demand()]
+    assert scene.run(6) == [0, 1, 2, 3, 4, 5]
+
+
+def test_demand_is_acted_on_between_two_ticks():
+    scene = Scene(looks=True)
+    scene.run(20)
+
+    def soon():
+        if scene.stage.clock.monotonic() > 23:
+            scene.stage.runtime.demands = [demand()]
+
+    times = scene.run(10, soon)
+    launched = len(scene.stage.provider.called("launch"))
+    assert (launched, times[:3]) == (1, [0, 3.25, 4.25])
+
+
+def test_a_slow_tick_is_not_repeated_at_every_look(monkeypatch):
+    scene = Scene(looks=True)
+    read = scene.stage.provider.answers["list_instances"]
+
+    def slowly():
+        scene.stage.clock.advance(0.2)
+        return read()
+
+    scene.stage.provider.answers["list_instances"] = slowly
+    scene.run(20)
+    ever_new = iter(range(1, 1000))
+
+    def more():
+        scene.stage.runtime.demands = [demand({"CPU": 50 + next(ever_new)})]
+
+    times = scene.run(8, more)
+    pauses = [round(later - earlier - 0.2, 2) for earlier, later in itertools.pairwise(times)]
+    assert min(pauses) >= 0.99  # the base interval, not a tick per look
+
+
+def test_an_idle_node_is_drained_when_its_time_is_up_although_nothing_else_moves():
+    scene = Scene(wishes=spec(idle_timeout_s=60.0))
+    scene.stage.runtime.demands = [demand()]
+    scene.tick()
+    ((request, _),) = scene.stage.provider.called("launch")
+    scene.machine_for("w", request)
+    scene.stage.runtime.demands = []
+    scene.tick()
+    scene.tick()
+    begun = scene.stage.clock.monotonic()
+
+    def idle_longer():
+        idle = node_idle(scene.stage.runtime.nodes[-1], scene.stage.clock.monotonic() - begun)
+        scene.stage.runtime.nodes[-1] = idle
+
+    scene.run(70, idle_longer)
+    asked = [t.plan.at for t in scene.heard.ticks if any(isinstance(a, Drain) for a in t.plan.actions)]
+    late_s = asked[0] - (scene.heard.ticks[0].plan.at + 60)
+    assert 0 <= late_s <= 1.5
+
+
+def node_idle(node, seconds):
+    return replace(node, status=NodeStatus.IDLE, idle_s=seconds, available=amounts({"CPU": 1}))
+
+
+def test_a_runtime_that_goes_away_is_reported_once_and_greeted_when_it_is_back(caplog):
+    caplog.set_level(logging.INFO)
+    scene = Scene()
+    scene.run(5)
+    read = scene.stage.runtime.answers["read"]
+    scene.stage.runtime.answers["read"] = EngineUnreachable("127.0.0.1:1: nobody answers")
+    assert scene.run(20) == [0, 1, 3, 7, 12, 17]  # it backs off
+    scene.stage.runtime.answers["read"] = read
+    scene.tick()
+    scene.stage.runtime.answers["read"] = EngineUnreachable("127.0.0.1:1: nobody answers")
+    scene.tick()
+    said = [r.getMessage() for r in caplog.records if "nobody answers" in r.getMessage()]
+    assert len(said) == 2  # once per outage
+    assert [r.getMessage() for r in caplog.records if "again" in r.getMessage()] == [
+        "the runtime answers again"
+    ]
+    assert scene.greeted == 1
+
+
+def test_a_refused_token_ends_the_loop_and_closes_everything():
+    scene = Scene()
+    scene.stage.runtime.answers["read"] = EngineDenied("127.0.0.1:1: the token is not right")
+    with pytest.raises(EngineDenied, match="the token is not right"):
+        scene.run(5)
+    assert scene.closed == 1
+
+
+def test_a_refused_token_is_noticed_by_a_look_as_well():
+    scene = Scene(looks=True)
+    scene.run(5)
+    with pytest.raises(EngineDenied):
+        scene.run(5, lambda: scene.stage.runtime.answers.update(read=EngineDenied("no")))
+
+
+def test_a_ledger_that_fails_does_not_end_the_loop(caplog):
+    scene = Scene()
+    scene.run(3)
+    load = scene.stage.store.load
+    scene.stage.store.load = lambda: (_ for _ in ()).throw(StoreError("the disk is gone"))
+    assert scene.monitor.round() == 5.0
+    assert scene.monitor.round() == 5.0
+    scene.stage.store.load = load
+    assert scene.run(2) == [0]
+    assert [r.getMessage() for r in caplog.records] == ["the ledger could not be used: the disk is gone"]
+
+
+def test_an_outlet_that_fails_does_not_keep_the_others_from_hearing(caplog):
+    class StatusFile(Heard):
+        pass
+
+    scene = Scene(outlets=[StatusFile(failing=OSError("no space left"))])
+    assert scene.run(4) == [0, 1, 3]
+    assert [r.getMessage() for r in caplog.records] == ["StatusFile: OSError: no space left"]
+
+
+def test_an_invalid_edit_is_reported_once_and_the_last_good_one_stays(caplog):
+    caplog.set_level(logging.INFO)
+    scene = Scene(wishes=spec(node_type("cpu", {"CPU": 1}, max_nodes=3)))
+    scene.run(3)
+    wishes, _ = scene.stage.spec.answers["current"]
+    scene.stage.spec.answers["current"] = (wishes, "c.yaml:3: max_workers: is not a number")
+    scene.run(5)
+    assert scene.heard.ticks[-1].config_problem == "c.yaml:3: max_workers: is not a number"
+    assert scene.heard.ticks[-1].spec == wishes
+    scene.stage.spec.answers["current"] = (wishes, "")
+    scene.tick()
+    said = [r.getMessage() for r in caplog.records if "max_workers" in r.getMessage()]
+    assert len(said) == 1
+    assert caplog.records[-1].getMessage() == "the configuration is valid again and in force"
+
+
+def test_once_is_one_tick():
+    scene = Scene()
+    scene.monitor.run(Countdown(scene.stage.clock, 100), once=True)
+    assert (len(scene.heard.ticks), scene.closed) == (1, 1)
+
+
+def test_rows_that_make_no_sense_are_neither_told_on_nor_news():
+    scene = Scene(looks=True)
+    scene.stage.runtime.demands = ["nonsense", demand({"CPU": 99})]
+    assert scene.run(9) == [0, 1, 3, 7]
+    assert scene.heard.ticks[-1].runtime.demands == (demand({"CPU": 99}),)
