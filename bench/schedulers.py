@@ -67,7 +67,6 @@ def contestants(with_peer: bool) -> list[Entry]:
         from bench.peer import schedulers
 
         found += [Entry(name, is_ray=True) for name in schedulers.NAMES]
-        table.note(schedulers.LEFT_OUT)
     return found
 
 
@@ -147,7 +146,7 @@ def summary(board: Board) -> dict[str, float]:
     """Over all problems: ours beside Ray's, and promotion beside stopping."""
     figures: dict[str, float] = {}
     pairs = [("promotion_over_stopping", "asha_promotion", "asha")]
-    pairs += [(f"over_ray.{name}", name, f"ray:{name}") for name in ("asha", "hyperband", "median")]
+    pairs += [(f"over_ray.{name}", name, f"ray:{name}") for name in ("asha", "hyperband", "median", "pbt")]
     for label, mine, other in pairs:
         both = [(found[mine], found[other]) for found in board.values() if mine in found and other in found]
         if both:

@@ -11,11 +11,7 @@ from typing import Any
 
 from muster.sim.tune.contestants import Terms
 
-NAMES = ("asha", "hyperband", "median")
-LEFT_OUT = (
-    "Ray's PopulationBasedTraining is not among the black boxes: it reaches into Ray's own trials and "
-    "waits for futures of Ray Core, so that it cannot run without a Ray cluster in real time"
-)
+NAMES = ("asha", "hyperband", "median", "pbt")
 
 
 def scheduler(name: str, terms: Terms) -> Any:
@@ -32,10 +28,7 @@ def scheduler(name: str, terms: Terms) -> Any:
             time_attr="training_iteration", grace_period=max(1, terms.max_t // 9)
         )
     if name == "pbt":
-        return schedulers.PopulationBasedTraining(
-            time_attr="training_iteration",
-            perturbation_interval=max(1, terms.max_t // 10),
-            hyperparam_mutations={key: domain.sample for key, domain in terms.space.items()},
-            log_config=False,
-        )
+        from bench.peer.population import population
+
+        return population(terms)
     raise ValueError(f"no black box {name!r}")
