@@ -1,0 +1,59 @@
+"""Announcer: tells a cluster that our autoscaler serves it. Called every tick by the monitor.
+
+Without the flag `ray status` shows nothing of ours, and `request_resources` of Ray's own SDK goes elsewhere.
+"""
+
+from __future__ import annotations
+
+from muster.cluster.model import ClusterSpec
+from muster.engines.ray.gcs.link import GcsLink
+
+AUTOSCALER_SPACE = "__autoscaler"
+V2_FLAG = "__autoscaler_v2_enabled"
+CLUSTER_CONFIG = "__autoscaler_cluster_config"
+METRICS_ADDRESS = "AutoscalerMetricsAddress"
+USAGE_SPACE = "usage_stats"
+USAGE_VERSION = "extra_usage_tag_autoscaler_version"
+
+
+class Announcer:
+    """Tells what changed, and all of it to a head that restarted."""
+
+    def __init__(self, link: GcsLink) -> None:
+        self._link = link
+        self._told_generation = 0
+        self._told_config = b""
+        self._told_metrics = ""
+
+    def tell(self, spec: ClusterSpec, metrics_address: str = "") -> None:
+        """Raises an EngineError when the GCS is away. `metrics_address` is ip:port of our Prometheus page."""
+        self._tell_flag()
+        from muster.engines.ray.gcs.tell import cluster_config
+
+        if self._told_generation != self._link.generation:
+            self._told_config, self._told_metrics = b"", ""
+            self._link.kv_put(USAGE_VERSION, b"v2", USAGE_SPACE)
+            self._told_generation = self._link.generation
+        config = cluster_config(spec).SerializeToString(deterministic=True)
+        if config != self._told_config:
+            # Where `report_cluster_config` puts it; that call of Ray's client has no timeout, this one has.
+            self._link.kv_put(CLUSTER_CONFIG, config, AUTOSCALER_SPACE)
+            self._told_config = config
+        if metrics_address != self._told_metrics:
+            self._link.kv_put(METRICS_ADDRESS, metrics_address.encode())
+            self._told_metrics = metrics_address
+
+    def _tell_flag(self) -> None:
+        """Looked at each time: a head that is still starting writes its own value after ours."""
+        if self._link.kv_get(V2_FLAG, AUTOSCALER_SPACE) != b"1":
+            self._link.kv_put(V2_FLAG, b"1", AUTOSCALER_SPACE)
+
+
+def max_resources(link: GcsLink) -> dict[str, int] | None:
+    """How large the cluster may become, by resource; None when no autoscaler has told."""
+    told = link.kv_get(CLUSTER_CONFIG, AUTOSCALER_SPACE)
+    if not told:
+        return None
+    from ray.core.generated import autoscaler_pb2
+
+    return dict(autoscaler_pb2.ClusterConfig.FromString(told).max_resources)

@@ -1,0 +1,82 @@
+"""The board: the planner's verdicts in the cluster's key-value store. The monitor writes, RayEngine reads.
+
+So a trial that can never be placed fails fast with the reason, on whatever machine its driver runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from msgspec import Struct, field
+
+from muster.cluster.plan import Subject, Verdict
+from muster.engines.ray.gcs.link import GcsLink
+
+SPACE = "__muster"
+KEY = "verdicts"
+
+
+class GangVerdict(Struct, frozen=True, kw_only=True):
+    reason: str  # a value of cluster.plan.Reason
+    detail: str = ""
+
+
+class DemandVerdict(Struct, frozen=True, kw_only=True):
+    name: str  # the shape and its selectors, as `parse.demand_name` writes them
+    count: int
+    reason: str
+    detail: str = ""
+
+
+class Board(Struct, frozen=True, kw_only=True):
+    """`at` is the time of the tick (seconds since the epoch, the head's clock)."""
+
+    at: float = 0.0
+    gangs: Mapping[str, GangVerdict] = field(default_factory=dict)  # by placement group id, hex
+    demands: tuple[DemandVerdict, ...] = ()
+
+
+def board_of(at: float, verdicts: Iterable[Verdict]) -> Board:
+    """Of a gang the worst is kept: verdicts come from "placed" to "infeasible"."""
+    gangs: dict[str, GangVerdict] = {}
+    demands: list[DemandVerdict] = []
+    for one in verdicts:
+        reason, detail = one.reason.value, one.detail
+        if one.subject is Subject.GANG:
+            gangs[one.subject_id] = GangVerdict(reason=reason, detail=detail)
+        elif one.subject is Subject.DEMAND:
+            demand = DemandVerdict(name=one.subject_id, count=one.count, reason=reason, detail=detail)
+            demands.append(demand)
+    return Board(at=at, gangs=gangs, demands=tuple(demands))
+
+
+class BoardWriter:
+    """Writes when the verdicts changed, and now and then to show that somebody is there."""
+
+    def __init__(self, link: GcsLink, refresh_s: float = 10.0) -> None:
+        self._link = link
+        self._refresh_s = refresh_s
+        self._shown = Board(at=float("-inf"))
+        self._generation = 0
+
+    def show(self, at: float, verdicts: Iterable[Verdict]) -> None:
+        """Raises an EngineError when the GCS is away."""
+        board = board_of(at, verdicts)
+        same = (board.gangs, board.demands) == (self._shown.gangs, self._shown.demands)
+        known = self._generation == self._link.generation
+        if same and known and at - self._shown.at < self._refresh_s:
+            return
+        self._link.kv_put(KEY, msgspec.json.encode(board), SPACE)
+        self._shown, self._generation = board, self._link.generation
+
+
+def read_board(link: GcsLink) -> Board:
+    """An empty one when no monitor of ours writes there."""
+    text = link.kv_get(KEY, SPACE)
+    if text is None:
+        return Board()
+    try:
+        return msgspec.json.decode(text, type=Board)
+    except msgspec.DecodeError:  # of another version of ours: as good as none
+        return Board()

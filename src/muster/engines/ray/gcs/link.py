@@ -1,0 +1,175 @@
+"""GcsLink: one connection to the GCS of a Ray cluster; every call is bounded in time and fails in our words.
+
+Used by everything in this package, from several threads. A head that restarts without an external store is a
+new cluster to Ray: the link connects to it by itself, and `generation` tells that it did.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from muster.engines.ray.gcs.native import INSTALL, RAY_LINE, set_up
+from muster.errors import EngineDenied, EngineMissing, EngineUnreachable
+
+T = TypeVar("T")
+
+CALL_S = 5.0
+PROBE_S = 2.0
+_ANOTHER_CLUSTER = "WrongClusterID"
+_CODES_OF_DENIAL = frozenset({7, 16})  # gRPC: PERMISSION_DENIED, UNAUTHENTICATED
+
+
+class GcsLink:
+    """Connects on first use, or with `connect`. `auth` holds RAY_AUTH_MODE and RAY_AUTH_TOKEN or
+    RAY_AUTH_TOKEN_PATH; empty means what the environment says."""
+
+    def __init__(
+        self, address: str, auth: Mapping[str, str] | None = None, *, call_timeout_s: float = CALL_S
+    ) -> None:
+        self.address = address
+        self.generation = 0  # how often a cluster was met at the address; what is told to one is told anew
+        self._auth = dict(auth or {})
+        self._timeout_s = call_timeout_s
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._cluster_id = ""
+        self._was_away = False
+
+    def connect(self) -> None:
+        """Raises EngineMissing, EngineUnreachable or EngineDenied; returns at once when connected."""
+        self._connected()
+
+    def call(self, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401
+        """Call a method of Ray's native client. `options` should hold the call's timeout."""
+        return self._guarded(lambda client: getattr(client, method)(*arguments, **options))
+
+    # -- the calls that are made ------------------------------------------------------------------
+
+    def resource_state(self) -> bytes:
+        """GetClusterResourceStateReply, serialised."""
+        return bytes(self.call("get_cluster_resource_state", timeout_s=self._timeout_s))
+
+    def cluster_status(self) -> bytes:
+        """GetClusterStatusReply, serialised."""
+        return bytes(self.call("get_cluster_status", timeout_s=self._timeout_s))
+
+    def report_state(self, state: bytes) -> None:
+        """Hand over an AutoscalingState. One with a lower version than the last is dropped silently."""
+        self.call("report_autoscaling_state", state, timeout_s=self._timeout_s)
+
+    def drain_node(self, node_id: str, reason: int, message: str, deadline_ms: int) -> tuple[bool, str]:
+        """Whether it was accepted, and why not. `node_id` is hex: a binary one is "accepted" and ignored."""
+        encoded = (node_id.encode(), reason, message.encode(), deadline_ms)
+        accepted, why = self.call("drain_node", *encoded, timeout=self._timeout_s)
+        return bool(accepted), str(why)
+
+    def kv_get(self, key: str, namespace: str | None = None) -> bytes | None:
+        found = self.call("internal_kv_get", key.encode(), _space(namespace), timeout=self._timeout_s)
+        return None if found is None else bytes(found)
+
+    def kv_put(self, key: str, value: bytes, namespace: str | None = None) -> None:
+        self.call("internal_kv_put", key.encode(), value, True, _space(namespace), timeout=self._timeout_s)
+
+    def session_name(self) -> str:
+        """Ray's name of this life of the cluster; "" while the head is still starting."""
+        return (self.kv_get("session_name", "session") or b"").decode()
+
+    # -- how --------------------------------------------------------------------------------------
+
+    def _guarded(self, work: Callable[[Any], T]) -> T:
+        client = self._connected()
+        try:
+            return work(client)
+        except _ray_errors() as error:
+            if _ANOTHER_CLUSTER not in str(error):
+                raise self._translated(error) from None
+        self._forget(client)
+        client = self._connected()
+        try:
+            return work(client)
+        except _ray_errors() as error:
+            raise self._translated(error) from None
+
+    def _connected(self) -> Any:  # noqa: ANN401 - Ray's client has no type
+        with self._lock:
+            if self._client is not None:
+                if self._was_away:
+                    self._knock()
+                return self._client
+            host_and_port(self.address)
+            raylet = set_up(self._auth)
+            self._knock()
+            try:
+                client = raylet.GcsClient(address=self.address)
+                _check_version(client, self.address, self._timeout_s)
+            except _ray_errors() as error:
+                raise self._translated(error) from None
+            cluster_id = client.cluster_id.hex()
+            self.generation += cluster_id != self._cluster_id
+            self._client, self._cluster_id = client, cluster_id
+            return client
+
+    def _forget(self, client: object) -> None:
+        with self._lock:
+            if self._client is client:
+                self._client = None
+
+    def _knock(self) -> None:
+        """A refused connection is known at once; Ray's client would try for its whole timeout."""
+        try:
+            socket.create_connection(host_and_port(self.address), timeout=PROBE_S).close()
+        except OSError as error:
+            self._was_away = True
+            raise EngineUnreachable(_unreachable(self.address, error.strerror or str(error))) from None
+        self._was_away = False
+
+    def _translated(self, error: Exception) -> Exception:
+        """Ray has an exception for a token it does not take; the others are a GCS that does not answer."""
+        if type(error).__name__ == "AuthenticationError" or getattr(error, "rpc_code", 0) in _CODES_OF_DENIAL:
+            return EngineDenied(_denied(self.address, self._auth))
+        self._was_away = True
+        return EngineUnreachable(_unreachable(self.address, str(error).splitlines()[0]))
+
+
+def _ray_errors() -> tuple[type[Exception], ...]:
+    """What a call may raise. Ray is there by then; this module is imported without it."""
+    from ray.exceptions import AuthenticationError, RpcError
+
+    return AuthenticationError, RpcError
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Raises EngineUnreachable for what can never be reached."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise EngineUnreachable(f"{address!r} is not the address of a GCS: write host:port of the Ray head")
+    return host, int(port)
+
+
+def _check_version(client: Any, address: str, timeout_s: float) -> None:  # noqa: ANN401
+    """The cluster's own version; a head that is still starting has not told it yet."""
+    told = client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=timeout_s)
+    version = json.loads(told).get("ray_version", "") if told else ""
+    if version and not str(version).startswith(RAY_LINE):
+        raise EngineMissing(f"the cluster at {address} runs Ray {version}, not {RAY_LINE}*: {INSTALL} there")
+
+
+def _unreachable(address: str, why: str) -> str:
+    return f"no Ray GCS answers at {address} ({why}): check the address, and that the head runs"
+
+
+def _denied(address: str, auth: Mapping[str, str]) -> str:
+    told = "the token given" if auth.get("RAY_AUTH_MODE", "").lower() == "token" else "a client without it"
+    return (
+        f"the Ray cluster at {address} does not accept {told}: set RAY_AUTH_MODE=token and"
+        " RAY_AUTH_TOKEN_PATH (or RAY_AUTH_TOKEN) to the token of its head"
+    )
+
+
+def _space(namespace: str | None) -> bytes | None:
+    return None if namespace is None else namespace.encode()

@@ -1,0 +1,97 @@
+"""Ray's native client module: whether it is there, of the right line, and set up for a long-lived process.
+
+Ray's native code reads RAY_AUTH_* and its settings once and keeps them. `set_up` makes it read them anew, so
+it need not be called before Ray is imported; but one process has one token: it cannot talk to two clusters
+that have different ones. Called by GcsLink.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from muster.engines.local.surroundings import environment
+from muster.errors import EngineDenied, EngineMissing
+
+RAY_LINE = "2.60."  # the wire format and the native client are not promised beyond a minor version
+INSTALL = "install it with: pip install 'muster[ray]'"
+
+_AUTH_NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+# Without the first, Ray's native client ends the whole process when the GCS is away for a minute during a
+# call. Set here and not in the environment: raylets that we start must not inherit it, or they would outlive
+# their cluster. Every call of ours has a timeout of its own.
+_SETTINGS = {
+    "gcs_rpc_server_reconnect_timeout_s": 1_000_000_000,
+    "gcs_rpc_server_connect_timeout_s": 2,
+    "py_gcs_connect_timeout_s": 3,
+}
+
+
+def check_ray() -> str:
+    """The version of the Ray that is installed; raises EngineMissing when it is not one we can work with."""
+    try:
+        import ray
+    except ImportError as error:
+        raise EngineMissing(f"Ray is not installed ({error}): {INSTALL}") from None
+    version = str(getattr(ray, "__version__", "unknown"))
+    if not version.startswith(RAY_LINE):
+        raise EngineMissing(f"Ray {version} is installed, this works with {RAY_LINE}*: {INSTALL}")
+    return version
+
+
+def raylet_module() -> Any:  # noqa: ANN401 - a compiled module without types
+    """`ray._raylet`."""
+    check_ray()
+    try:
+        import ray._raylet as raylet
+    except ImportError as error:
+        raise EngineMissing(f"Ray's native part cannot be loaded ({error}): {INSTALL}") from None
+    return raylet
+
+
+def is_driver() -> bool:
+    """Whether this process is connected to Ray as a driver or a worker: then its settings are not ours."""
+    ray: ModuleType | None = sys.modules.get("ray")
+    return bool(ray is not None and hasattr(ray, "is_initialized") and ray.is_initialized())
+
+
+def set_up(auth: Mapping[str, str]) -> Any:  # noqa: ANN401 - a compiled module without types
+    """Take this token and survive a GCS that is away; `auth` empty: what the environment says.
+
+    In a process that is connected as a driver nothing is changed.
+    """
+    check_auth(auth)
+    if is_driver():
+        return raylet_module()
+    variables = environment()
+    if auth:
+        for name in _AUTH_NAMES:
+            variables.pop(name, None)
+        variables.update({name: auth[name] for name in _AUTH_NAMES if name in auth})
+    raylet = raylet_module()
+    raylet.Config.initialize(json.dumps(_SETTINGS))
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
+    return raylet
+
+
+def check_auth(auth: Mapping[str, str]) -> None:
+    """Raises EngineDenied for a token that cannot be: better than what a cluster would say of it."""
+    if auth.get("RAY_AUTH_MODE", "").lower() != "token":
+        return
+    path = auth.get("RAY_AUTH_TOKEN_PATH")
+    if auth.get("RAY_AUTH_TOKEN") or (path is None and (Path.home() / ".ray" / "auth_token").is_file()):
+        return
+    if path is None:
+        raise EngineDenied("RAY_AUTH_MODE is token but there is none: set RAY_AUTH_TOKEN_PATH to its file")
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise EngineDenied(f"{path}: the token cannot be read ({why}): see RAY_AUTH_TOKEN_PATH") from None
+    if not token:
+        raise EngineDenied(f"{path}: the token file is empty: copy the token of the head into it")

@@ -1,0 +1,48 @@
+"""GcsNodeSource: the cluster as its GCS tells it, and what the GCS is told of us. A monitor's NodeSource."""
+
+from __future__ import annotations
+
+from muster.cluster.model import RuntimeReport
+from muster.cluster.plan import ScalingReport
+from muster.engines.ray.gcs.link import GcsLink
+from muster.engines.ray.gcs.parse import parse_state
+
+
+class GcsNodeSource:
+    """Both methods raise an EngineError within seconds when the GCS is away; the next call tries again."""
+
+    def __init__(self, link: GcsLink) -> None:
+        self._link = link
+        self._floor = 0  # the version the GCS remembers of an earlier monitor
+        self._floor_of = 0  # the generation of the link it was read from
+
+    def read(self) -> RuntimeReport:
+        reply = self._link.resource_state()
+        from ray.core.generated import (
+            autoscaler_pb2,
+        )  # after the link, which says it well when Ray is missing
+
+        return parse_state(
+            autoscaler_pb2.GetClusterResourceStateReply.FromString(reply).cluster_resource_state
+        )
+
+    def publish(self, version: int, report: ScalingReport) -> None:
+        """The GCS drops a report with a version lower than the last without a word, takes an equal one."""
+        floor = self._known_floor()
+        from muster.engines.ray.gcs.tell import scaling_state
+
+        self._link.report_state(scaling_state(max(version, floor), report).SerializeToString())
+
+    def published_version(self) -> int:
+        """The version of the last report the GCS has: a new monitor's ledger must go on above it."""
+        reply = self._link.cluster_status()
+        from ray.core.generated import autoscaler_pb2
+
+        status = autoscaler_pb2.GetClusterStatusReply.FromString(reply)
+        return int(status.autoscaling_state.autoscaler_state_version)
+
+    def _known_floor(self) -> int:
+        if self._floor_of != self._link.generation or self._floor_of == 0:
+            self._floor = self.published_version()
+            self._floor_of = self._link.generation
+        return self._floor

@@ -1,0 +1,155 @@
+"""Our ScalingReport and ClusterSpec as Ray's messages, so that `ray status` and Ray's libraries show them.
+
+Pure: values in, messages out. Called by GcsNodeSource and Announcer. The inverse of `parse`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from ray.core.generated import autoscaler_pb2 as wire
+from ray.core.generated import common_pb2
+
+from muster.base.resources import SCALE
+from muster.cluster.model import ClusterSpec, Demand, Gang, LabelOperator, NodeType, Selector, Strategy
+from muster.cluster.plan import ScalingReport
+from muster.engines.ray.gcs.parse import GANG_PREFIX
+
+_OPERATORS = {LabelOperator.IN: 1, LabelOperator.NOT_IN: 2}
+
+
+def scaling_state(version: int, report: ScalingReport) -> wire.AutoscalingState:
+    """What we are doing. One entry per machine: `ray status` counts entries, not their `count`."""
+    return wire.AutoscalingState(
+        last_seen_cluster_resource_state_version=report.seen_runtime_version,
+        autoscaler_state_version=version,
+        pending_instance_requests=_pending_requests(report),
+        pending_instances=[
+            wire.PendingInstance(
+                instance_type_name=one.machine_type,
+                ray_node_type_name=one.node_type,
+                instance_id=one.instance_id,
+                ip_address=one.ip,
+                details=one.details,
+            )
+            for one in report.pending_instances
+        ],
+        failed_instance_requests=_failed_requests(report),
+        infeasible_resource_requests=[request(demand) for demand in report.infeasible_demands],
+        infeasible_gang_resource_requests=[gang_request(gang) for gang in report.infeasible_gangs],
+        infeasible_cluster_resource_constraints=_constraints(report.infeasible_constraints),
+    )
+
+
+def _pending_requests(report: ScalingReport) -> list[wire.PendingInstanceRequest]:
+    return [
+        wire.PendingInstanceRequest(
+            instance_type_name=one.machine_type,
+            ray_node_type_name=one.node_type,
+            count=1,
+            request_ts=_whole_seconds(one.requested_at),
+        )
+        for one in report.pending_requests
+        for _ in range(one.count)
+    ]
+
+
+def _failed_requests(report: ScalingReport) -> list[wire.FailedInstanceRequest]:
+    return [
+        wire.FailedInstanceRequest(
+            ray_node_type_name=one.node_type,
+            count=1,
+            reason=one.reason,
+            start_ts=_whole_seconds(one.started_at),
+            failed_ts=_whole_seconds(one.failed_at),
+        )
+        for one in report.failed_launches
+    ]
+
+
+def _constraints(demands: Iterable[Demand]) -> list[wire.ClusterResourceConstraint]:
+    counted = [wire.ResourceRequestByCount(request=request(one), count=one.count) for one in demands]
+    return [wire.ClusterResourceConstraint(resource_requests=counted)] if counted else []
+
+
+def request(demand: Demand) -> wire.ResourceRequest:
+    """One request, as Ray would have told us of it."""
+    message = wire.ResourceRequest(
+        resources_bundle=demand.shape.to_floats(),
+        label_selectors=[label_selector(selector) for selector in demand.selectors],
+    )
+    if demand.avoid is not None:
+        apart = message.placement_constraints.add().anti_affinity
+        apart.label_name, apart.label_value = demand.avoid
+    return message
+
+
+def gang_request(gang: Gang) -> wire.GangResourceRequest:
+    """A group that finds no place; the constraint of a strict strategy is put back."""
+    options = [wire.BundleSelector(resource_requests=_bundles(gang, bundles)) for bundles in gang.options]
+    message = wire.GangResourceRequest(
+        requests=options[0].resource_requests if options else (),
+        bundle_selectors=options,
+        details=f"{gang.gang_id}:{gang.strategy.value}|PENDING",
+    )
+    for option in message.bundle_selectors:
+        if gang.locality_label:
+            option.locality_requirement.locality_constraint.label_name = gang.locality_label
+            option.locality_requirement.locality_constraint.placement_strategy = 2  # STRICT_PACK
+    return message
+
+
+def _bundles(gang: Gang, bundles: Iterable[Demand]) -> list[wire.ResourceRequest]:
+    requests = [request(bundle) for bundle in bundles for _ in range(bundle.count)]
+    for one in requests:
+        if gang.strategy is Strategy.STRICT_PACK:
+            one.placement_constraints.add().affinity.label_name = GANG_PREFIX + gang.gang_id
+        elif gang.strategy is Strategy.STRICT_SPREAD and not one.placement_constraints:
+            one.placement_constraints.add().anti_affinity.label_name = GANG_PREFIX + gang.gang_id
+    return requests
+
+
+def label_selector(selector: Selector) -> common_pb2.LabelSelector:
+    conditions = [
+        common_pb2.LabelSelectorConstraint(
+            label_key=match.key, operator=_OPERATORS[match.operator], label_values=match.values
+        )
+        for match in selector
+    ]
+    return common_pb2.LabelSelector(label_constraints=conditions)
+
+
+def cluster_config(spec: ClusterSpec) -> wire.ClusterConfig:
+    """How large the cluster may become: Ray's libraries and our RayEngine ask before they wait."""
+    names = sorted({name for one in spec.node_types for name in one.resources})
+    return wire.ClusterConfig(
+        node_group_configs=[_group(one) for one in spec.node_types],
+        min_resources={name: _at_least(spec, name) for name in names},
+        max_resources={name: _at_most(spec, name) for name in names},
+    )
+
+
+def _group(node_type: NodeType) -> wire.NodeGroupConfig:
+    resources = {name: int(quantity) for name, quantity in node_type.resources.to_floats().items()}
+    counts = {"min_count": node_type.min_nodes, "max_count": node_type.max_nodes}
+    return wire.NodeGroupConfig(name=node_type.name, resources=resources, **counts)
+
+
+def _at_least(spec: ClusterSpec, resource: str) -> int:
+    return sum(one.resources.units(resource) * one.min_nodes for one in spec.node_types) // SCALE
+
+
+def _at_most(spec: ClusterSpec, resource: str) -> int:
+    """With the nodes that have the most of it, as many as the limits allow."""
+    room = sum(one.max_nodes for one in spec.node_types) if spec.max_nodes is None else spec.max_nodes
+    total = 0
+    for one in sorted(spec.node_types, key=lambda one: -one.resources.units(resource)):
+        taken = min(one.max_nodes, room)
+        room -= taken
+        total += taken * one.resources.units(resource)
+    return total // SCALE
+
+
+def _whole_seconds(at: float) -> int:
+    return int(at) if math.isfinite(at) else 0
