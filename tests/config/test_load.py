@@ -5,6 +5,7 @@ from tests.config.conftest import GOOD
 
 from muster.config.document import Document
 from muster.config.load import load_config, parse_config
+from muster.config.validate import check_written
 from muster.errors import ConfigError
 
 
@@ -18,35 +19,6 @@ def test_a_good_file_loads_and_keeps_the_order_of_its_types(write):
     config = load_config(write(GOOD))
     assert list(config.available_node_types) == ["head", "cpu"]
     assert config.available_node_types["cpu"].resources == {"CPU": 8.0, "memory": 3.2e10}
-
-
-def test_every_key_of_a_full_ray_up_file_is_accepted():
-    full = (
-        GOOD
-        + """\
-upscaling_speed: 2
-idle_timeout_minutes: 1
-auth: {ssh_user: ubuntu}
-docker: {image: x, container_name: y}
-file_mounts: {}
-cluster_synced_files: []
-file_mounts_sync_continuously: false
-rsync_exclude: []
-rsync_filter: []
-initialization_commands: []
-setup_commands: []
-head_setup_commands: []
-worker_setup_commands: []
-head_start_ray_commands: []
-worker_start_ray_commands: []
-metadata: {anything: [goes]}
-no_restart: false
-min_workers: 0
-head_node: {}
-worker_nodes: {}
-"""
-    )
-    assert parse_config(Document(full, "c.yaml")).upscaling_speed == 2.0
 
 
 @pytest.mark.parametrize(
@@ -104,7 +76,63 @@ worker_nodes: {}
             "c.yaml:8: available_node_types.head: 'resources' is missing; add it",
         ),
         ("  type: aws\n", "", "c.yaml:3: provider: 'type' is missing; add it"),
-        ("cluster_name: demo\n", "", "c.yaml:1: 'cluster_name' is missing; add it"),
+        (
+            "  type: aws",
+            "  type: asw",
+            "c.yaml:4: provider.type: 'asw' is not a provider; did you mean 'aws'? "
+            "(a class of your own: type external, and its name as module)",
+        ),
+        (
+            "  type: aws",
+            "  type: external",
+            "c.yaml:3: provider: 'module' is missing; name the class as package.module.Class",
+        ),
+        (
+            "  type: aws",
+            "  type: external\n  module: Mine",
+            "c.yaml:5: provider.module: 'Mine' is not like package.module.Class",
+        ),
+        (
+            "    price_per_hour: 0.4",
+            "    setup_commands: []",
+            "c.yaml:15: available_node_types.cpu.setup_commands: unknown key; did you mean "
+            "'worker_setup_commands'?",
+        ),
+        (
+            "max_workers: 10",
+            "max_workers: 10\nhead_node: {resources: {CPU: x}}",
+            "c.yaml:3: head_node.resources.CPU: must be a number, not 'x'",
+        ),
+        (
+            "max_workers: 10",
+            "setup_commands: pip install it",
+            "c.yaml:2: setup_commands: must be a list, not 'pip install it'; write each item after '- '",
+        ),
+        (
+            "max_workers: 10",
+            "docker: {container_name: c}",
+            "c.yaml:2: docker: has a container_name but no image; add image (or head_image and worker_image)",
+        ),
+        (
+            "max_workers: 10",
+            "docker: {container_name: c, head_image: i}",
+            "c.yaml:2: docker: has a container_name but no image; add image (or head_image and worker_image)",
+        ),
+        (
+            "max_workers: 10",
+            "docker: {worker_image: i}",
+            "c.yaml:2: docker: has an image but no container_name; add one, such as ray_container",
+        ),
+        (
+            "max_workers: 10",
+            "auth: {ssh_proxy_use_node_id: true}",
+            "c.yaml:2: auth.ssh_proxy_use_node_id: needs ssh_proxy_command; add it",
+        ),
+        (
+            "max_workers: 10",
+            "auth: {ssh_usr: me}",
+            "c.yaml:2: auth.ssh_usr: unknown key; did you mean 'ssh_user'?",
+        ),
         (
             "head_node_type: head",
             "head_node_type: haed",
@@ -174,6 +202,12 @@ def test_an_upscaling_speed_that_would_stop_the_loop_is_refused(value):
         ("backoff: {decay_s: 0}", "c.yaml:17: muster.backoff.decay_s: must be above 0"),
         ("backoff: {base_s: 50, max_s: 5}", "c.yaml:17: muster.backoff.max_s: 5 is less than base_s, 50"),
         ("limits: {upscaling_speed: 1}", "c.yaml:17: muster.limits.upscaling_speed: unknown key; valid here"),
+        (
+            "monitor: {interval_s: 9, max_interval_s: 2}",
+            "c.yaml:17: muster.monitor.max_interval_s: 2 is less than interval_s, 9",
+        ),
+        ("monitor: {interval_s: 0}", "c.yaml:17: muster.monitor.interval_s: 0 must be from 0.05 to"),
+        ("monitor: {metrics_port: 70000}", "c.yaml:17: muster.monitor.metrics_port: 70000 must be from 0 to"),
         ("retention: {max_records: -1}", "c.yaml:17: muster.retention.max_records: -1 must be from 0 to"),
     ],
 )
@@ -187,8 +221,23 @@ def test_an_empty_file_says_what_it_needs():
     )
 
 
-def test_the_old_form_of_the_file_is_explained():
-    old = "cluster_name: x\nprovider: {type: aws}\nhead_node: {InstanceType: m5.large}\n"
-    assert refusal(old) == (
-        "c.yaml:3: head_node: is the old form; describe the machines under available_node_types"
+@pytest.mark.parametrize("provider", ["process", "kuberay", "fake_multinode"])
+def test_a_provider_without_default_machines_needs_them_described(provider):
+    assert refusal(f"provider: {{type: {provider}}}\n") == (
+        "c.yaml:1: available_node_types: is missing; describe at least one node type"
     )
+
+
+def test_a_minimum_above_the_maximum_in_the_old_form_is_named_where_it_stands():
+    old = "provider: {type: aws}\nmax_workers: 1\nmin_workers: 3\nworker_nodes: {InstanceType: m5.large}\n"
+    assert refusal(old) == (
+        "c.yaml:3: min_workers: 3 is more than this type's max_workers, 1; raise max_workers"
+    )
+
+
+def test_continuous_syncing_is_refused_on_windows_only():
+    document = Document(GOOD + "file_mounts_sync_continuously: true\n", "c.yaml")
+    config = parse_config(document)
+    check_written(document, config, "linux")
+    with pytest.raises(ConfigError, match="file_mounts_sync_continuously: does not work on Windows"):
+        check_written(document, config, "win32")

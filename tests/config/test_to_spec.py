@@ -26,7 +26,7 @@ def test_counts_of_workers_become_counts_of_nodes_with_the_head():
                 resources=Resources.of(CPU=2),
                 max_nodes=1,
                 machine_type="m5.large",
-                launch_hash=launch_hash({"InstanceType": "m5.large"}, {}),
+                launch_hash=launch_hash({"InstanceType": "m5.large"}, {"ssh_user": "ubuntu"}),
             ),
             NodeType(
                 name="cpu",
@@ -34,7 +34,7 @@ def test_counts_of_workers_become_counts_of_nodes_with_the_head():
                 min_nodes=1,
                 max_nodes=6,
                 price_per_hour=0.4,
-                launch_hash=launch_hash({}, {}),
+                launch_hash=launch_hash({}, {"ssh_user": "ubuntu"}),
             ),
         ),
         max_nodes=11,
@@ -45,7 +45,7 @@ def test_counts_of_workers_become_counts_of_nodes_with_the_head():
 
 
 def test_a_type_without_a_maximum_takes_the_clusters_and_the_only_type_is_the_heads():
-    text = "cluster_name: x\nprovider: {type: local}\navailable_node_types:\n  a: {resources: {}}\n"
+    text = "cluster_name: x\nprovider: {type: process}\navailable_node_types:\n  a: {resources: {}}\n"
     only = spec_of(text)
     assert (only.head_node_type, only.max_nodes) == ("a", 3)
     assert [(t.name, t.max_nodes) for t in only.node_types] == [("a", 1)]

@@ -27,6 +27,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
     ignored: ClassVar[frozenset[str]] = frozenset()  # valid keys that this program does not read
     takes_any_key: ClassVar[bool] = False
+    kept_in: ClassVar[str] = ""  # the field, not a key of the file, that holds the mapping as it was written
 
 
 def checked(document: Document, path: Path_, value: object, kind: type[T]) -> T:
@@ -69,18 +70,18 @@ class _Checker:
 
     def _struct(self, path: Path_, value: Any, info: inspect.StructType) -> Any:  # noqa: ANN401
         given = self._mapping(path, value)
-        fields = {field.encode_name: field for field in info.fields}
+        kept_in = getattr(info.cls, "kept_in", "")
+        fields = {field.encode_name: field for field in info.fields if field.name != kept_in}
         self._refuse_unknown(path, given, info.cls, fields)
         for name, field in fields.items():
             if field.required and name not in given:
                 raise self._document.error(path, f"{name!r} is missing; add it")
-        return info.cls(
-            **{
-                fields[key].name: self.value((*path, key), inner, fields[key].type)
-                for key, inner in given.items()
-                if key in fields
-            }
-        )
+        values = {
+            fields[key].name: self.value((*path, key), inner, fields[key].type)
+            for key, inner in given.items()
+            if key in fields
+        }
+        return info.cls(**values, **({kept_in: dict(given)} if kept_in else {}))
 
     def _refuse_unknown(
         self, path: Path_, given: Mapping[str, Any], cls: type, fields: Iterable[str]

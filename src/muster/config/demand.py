@@ -23,7 +23,7 @@ from muster.cluster.model import (
 from muster.config.check import Section, checked
 from muster.config.document import Document, Path_
 from muster.config.nodes import Amount, NodeEntry, pack_nodes
-from muster.config.schema import Quantity
+from muster.config.schema_kinds import Quantity
 
 LabelValues = str | tuple[str, ...]
 

@@ -25,7 +25,7 @@ class NodeLaunch(Struct, frozen=True, kw_only=True):
 
 def node_launches(config: ClusterConfig) -> dict[str, NodeLaunch]:
     """Every type of the config, the head's included, in the order of the file."""
-    auth = config.auth.given()
+    auth = config.auth.settings()
     return {
         name: NodeLaunch(
             node_type=name,

@@ -15,7 +15,7 @@ from muster.cluster.model import ClusterSpec, NodeKind, NodeType
 from muster.cluster.states import InstanceState
 from muster.config.check import Section, checked, nearest
 from muster.config.document import Document, Path_
-from muster.config.schema import Quantity, Seconds
+from muster.config.schema_kinds import Quantity, Seconds
 
 Amount = Annotated[int, Meta(ge=1, le=100_000_000)]
 

@@ -1,137 +1,72 @@
-"""The cluster YAML as types: `ray up`'s keys that planning needs, and ours.
+"""The cluster YAML as types: every key of `ray up`, and ours.
 
-One class per section. Keys of the full file that planning does not read are listed as `ignored`, so that a
-file written for `ray up` works here unchanged while a misspelt key is still an error.
+One class per section; docs/cluster-yaml.md tells people the same. `prepare` makes a file complete before it
+becomes one of these. Our keys are `muster` and, per node type, `price_per_hour` and `market`.
 """
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
-from msgspec import Meta, field, to_builtins
+from msgspec import field
 
-from muster.base.resources import MAX_QUANTITY
-from muster.cluster.model import Backoff, Objective, Timeouts
 from muster.config.check import Section
-
-Count = Annotated[int, Meta(ge=0, le=1_000_000)]
-Quantity = Annotated[float, Meta(ge=0, le=MAX_QUANTITY)]
-Price = Annotated[float, Meta(ge=0, le=1_000_000)]
-Speed = Annotated[float, Meta(ge=0, le=1_000_000)]
-Minutes = Annotated[float, Meta(ge=0, le=5_256_000)]  # ten years
-Seconds = Annotated[float, Meta(ge=0, le=315_360_000)]
-Priority = Annotated[int, Meta(ge=-1_000_000_000, le=1_000_000_000)]
-
-
-class Market(Enum):
-    """How a machine is bought."""
-
-    ON_DEMAND = "on-demand"
-    SPOT = "spot"
+from muster.config.schema_kinds import Count, Market, Minutes, Price, Priority, Quantity, Seconds, Speed
+from muster.config.schema_machines import (
+    AuthConfig,
+    DockerConfig,
+    LegacyMachine,
+    NodeTypeDocker,
+    ProviderConfig,
+)
+from muster.config.schema_muster import MusterConfig
 
 
 class NodeTypeConfig(Section, frozen=True, kw_only=True):
     """One entry of `available_node_types`. Counts are of workers: a head of this type comes on top."""
 
-    ignored: ClassVar[frozenset[str]] = frozenset(
-        {"docker", "initialization_commands", "setup_commands", "worker_setup_commands"}
-    )
-
-    resources: dict[str, Quantity]
-    node_config: dict[str, Any] | None = None
+    resources: dict[str, Quantity]  # Ray takes whole numbers only; so does `ray start` for CPU and GPU
+    node_config: dict[str, Any] | None = None  # Ray demands it; providers without settings need none
     min_workers: Count = 0
     max_workers: Count | None = None  # None: the cluster's max_workers, 0 for the head's type
     idle_timeout_s: Seconds | None = None
     priority: Priority = 0
     labels: dict[str, str] = field(default_factory=dict)
+    initialization_commands: tuple[str, ...] | None = None  # None: the cluster's
+    worker_setup_commands: tuple[str, ...] | None = None  # None: the cluster's
+    docker: NodeTypeDocker = NodeTypeDocker()
     price_per_hour: Price | None = None  # ours: $ for one machine
     market: Market = Market.ON_DEMAND  # ours
-
-
-class ProviderConfig(Section, frozen=True, kw_only=True):
-    """`provider`: its own keys are the provider's business."""
-
-    takes_any_key: ClassVar[bool] = True
-
-    type: str
-    disable_launch_config_check: bool = True
-    disable_node_updaters: bool = False
-
-
-class AuthConfig(Section, frozen=True, kw_only=True, omit_defaults=True):
-    """`auth`: how machines are logged into."""
-
-    ssh_user: str | None = None
-    ssh_private_key: str | None = None
-    ssh_public_key: str | None = None
-    ssh_proxy_command: str | None = None
-    ssh_proxy_use_node_id: bool | None = None
-
-    def given(self) -> dict[str, Any]:
-        """The keys that are set, as plain data."""
-        found: dict[str, Any] = to_builtins(self)
-        return found
-
-
-class LimitsConfig(Section, frozen=True, kw_only=True):
-    """How many machines may be on their way at once."""
-
-    max_concurrent: Count = 10
-    max_request_retries: Count = 3
-
-
-class RetentionConfig(Section, frozen=True, kw_only=True):
-    """How long the ledger keeps records of machines that are gone: whichever bites first."""
-
-    max_age_s: Seconds = 86_400.0
-    max_records: Count = 10_000
-
-
-class MusterConfig(Section, frozen=True, kw_only=True):
-    """`muster`: everything that `ray up` does not know."""
-
-    objective: Objective = Objective.AUTO
-    conserve_gpus: bool = True
-    timeouts: Timeouts = Timeouts()
-    limits: LimitsConfig = LimitsConfig()
-    backoff: Backoff = Backoff()
-    retention: RetentionConfig = RetentionConfig()
 
 
 class ClusterConfig(Section, frozen=True, kw_only=True):
     """The whole file."""
 
-    ignored: ClassVar[frozenset[str]] = frozenset(
-        {
-            "cluster_synced_files",
-            "docker",
-            "file_mounts",
-            "file_mounts_sync_continuously",
-            "head_node",
-            "head_setup_commands",
-            "head_start_ray_commands",
-            "initialization_commands",
-            "metadata",
-            "min_workers",
-            "no_restart",
-            "rsync_exclude",
-            "rsync_filter",
-            "setup_commands",
-            "worker_nodes",
-            "worker_setup_commands",
-            "worker_start_ray_commands",
-        }
-    )
-
-    cluster_name: str
+    cluster_name: str = "default"
     provider: ProviderConfig
-    available_node_types: dict[str, NodeTypeConfig]
-    head_node_type: str | None = None  # may be left out when there is one type
-    auth: AuthConfig = AuthConfig()
     max_workers: Count = 2
     upscaling_speed: Speed = 1.0
     idle_timeout_minutes: Minutes = 5.0
+    auth: AuthConfig = AuthConfig()
+    docker: DockerConfig = DockerConfig()
+    head_node_type: str | None = None  # may be left out when there is one type
+    available_node_types: dict[str, NodeTypeConfig] = field(default_factory=dict)
+    file_mounts: dict[str, str] = field(default_factory=dict)
+    cluster_synced_files: tuple[str, ...] = ()
+    file_mounts_sync_continuously: bool = False
+    rsync_exclude: tuple[str, ...] = ()
+    rsync_filter: tuple[str, ...] = ()
+    initialization_commands: tuple[str, ...] = ()
+    setup_commands: tuple[str, ...] = ()
+    head_setup_commands: tuple[str, ...] = ()  # once prepared: with setup_commands before them
+    worker_setup_commands: tuple[str, ...] = ()  # once prepared: with setup_commands before them
+    head_start_ray_commands: tuple[str, ...] = ()
+    worker_start_ray_commands: tuple[str, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
+    no_restart: bool = False
+    min_workers: Count | None = None  # the old form, like the two below: gone once prepared
+    head_node: LegacyMachine = LegacyMachine()
+    worker_nodes: LegacyMachine = LegacyMachine()
     muster: MusterConfig = MusterConfig()
 
     @property

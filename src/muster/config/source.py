@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from muster.cluster.model import ClusterSpec
@@ -20,9 +21,10 @@ class FileSpecSource:
     last good spec in force and is reported at every look until the file is right again.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, environment: Mapping[str, str] | None = None) -> None:
         """Raises ConfigError when there is no good spec to begin with."""
         self._path = path
+        self._environment = dict(environment or {})
         self._text = self._read()
         self._config, self._spec = self._parse(self._text)
         self._problem = ""
@@ -48,10 +50,12 @@ class FileSpecSource:
         return self._config
 
     def _read(self) -> str:
+        if self._path.exists() and not self._path.is_file():  # reading a pipe would stop the loop
+            raise ConfigError("is not a file", file=str(self._path))
         return Document.text_of(self._path)
 
     def _parse(self, text: str) -> tuple[ClusterConfig, ClusterSpec]:
-        config = parse_config(Document(text, str(self._path)))
+        config = parse_config(Document(text, str(self._path)), self._environment)
         return config, to_spec(config)
 
 

@@ -1,0 +1,94 @@
+"""Hashes of what runs on a machine: its mounted files and commands. An updater skips what has not changed.
+
+Computed once per config: files edited later do not restart nodes until the config itself changes or the
+program starts again. Reads the files that the config names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from msgspec import Struct, to_builtins
+
+from muster.config.launch_hash import canonical_json, digest, encoded
+from muster.config.node_commands import worker_setup_commands
+from muster.config.schema import ClusterConfig
+from muster.errors import ConfigError
+
+
+class RuntimeHashes(Struct, frozen=True):
+    """What a node is tagged with."""
+
+    runtime: str
+    contents: str | None  # None: not computed
+
+
+def head_runtime_hashes(config: ClusterConfig, *, with_contents: bool = True) -> RuntimeHashes:
+    """The head depends on the whole config: it runs the autoscaler."""
+    return _hashes(_text(config, to_builtins(config), with_contents))
+
+
+def worker_runtime_hashes(
+    config: ClusterConfig, node_type: str, *, with_contents: bool = True
+) -> RuntimeHashes:
+    """Workers depend on their mounts and on the commands that set them up and start them."""
+    commands = [worker_setup_commands(config, node_type), config.worker_start_ray_commands]
+    return _hashes(_text(config, commands, with_contents))
+
+
+def _text(config: ClusterConfig, extra: object, with_contents: bool) -> str:
+    return canonical_json([config.file_mounts, config.cluster_synced_files, extra, with_contents])
+
+
+@lru_cache(maxsize=256)
+def _hashes(config: str) -> RuntimeHashes:
+    file_mounts, synced, extra, with_contents = json.loads(config)
+    contents = contents_hash(file_mounts, synced) if with_contents else None
+    return RuntimeHashes(digest(canonical_json([file_mounts, extra, contents])), contents)
+
+
+def contents_hash(file_mounts: dict[str, str], cluster_synced_files: Sequence[str]) -> str:
+    """Directory paths (below the mount), file names and bytes; synced files may be missing, mounts not."""
+    hasher = hashlib.sha256()
+    for key, local in _mounted(file_mounts, cluster_synced_files):
+        try:
+            for part in _parts(Path(local).expanduser()):
+                hasher.update(len(part).to_bytes(8, "big") + part)
+        except OSError as problem:
+            reason = problem.strerror or str(problem)
+            raise ConfigError(f"{local} cannot be read: {reason}", path=key) from None
+    return encoded(hasher.digest())
+
+
+def _mounted(file_mounts: dict[str, str], cluster_synced_files: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Key of the config and local path, mounts first."""
+    for remote, local in sorted(file_mounts.items()):
+        if not Path(local).expanduser().exists():
+            raise ConfigError(
+                f"{local} is not on this computer; create it or remove the entry",
+                path=f"file_mounts.{remote}",
+            )
+        yield f"file_mounts.{remote}", local
+    for index, local in enumerate(cluster_synced_files):
+        yield f"cluster_synced_files[{index}]", local
+
+
+def _parts(path: Path) -> Iterator[bytes]:
+    """What one mount is made of, in an order that does not depend on the file system."""
+    if path.is_file():
+        yield path.read_bytes()
+        return
+    for folder in (path, *sorted(inner for inner in path.rglob("*") if _is_folder(inner))):
+        yield str(folder.relative_to(path)).encode("utf-8", "surrogateescape")
+        for file in sorted(inner for inner in folder.iterdir() if inner.is_file()) if folder.is_dir() else ():
+            yield file.name.encode("utf-8", "surrogateescape")
+            yield file.read_bytes()
+
+
+def _is_folder(path: Path) -> bool:
+    """Links to folders are not followed: they may lead in circles."""
+    return path.is_dir() and not path.is_symlink()
