@@ -50,7 +50,6 @@ class Scene:
         self.stage = Stage(wishes=wishes, installer=False, **stage)
         self.seen = Sightings()
         self.heard = Heard()
-        self.greeted = 0
         self.closed = 0
         self.looked = 0
         ports = watched(self.stage.ports, self.seen)
@@ -59,7 +58,6 @@ class Scene:
             store=self.stage.store,
             seen=self.seen,
             look=self._look if looks else None,
-            greet=self._greet,
         )
         self.monitor = Monitor(
             self.loop,
@@ -92,9 +90,6 @@ class Scene:
     def _look(self):
         self.looked += 1
         return self.stage.runtime.read()
-
-    def _greet(self):
-        self.greeted += 1
 
     def _close(self):
         self.closed += 1

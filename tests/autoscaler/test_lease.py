@@ -24,7 +24,7 @@ class Key:
     def get(self):
         return self.value
 
-    def put(self, value, *, overwrite):
+    def put(self, value):
         self.value = value
 
     def delete(self):

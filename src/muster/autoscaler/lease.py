@@ -29,7 +29,7 @@ class KeyValue(Protocol):
 
     def get(self) -> bytes | None: ...
 
-    def put(self, value: bytes, *, overwrite: bool) -> None: ...
+    def put(self, value: bytes) -> None: ...
 
     def delete(self) -> None: ...
 
@@ -96,7 +96,7 @@ class Lease:
 
     def _write(self) -> None:
         self._mine = replace(self._mine, at=self._clock.now(), beat=self._mine.beat + 1)
-        self._key.put(msgspec.json.encode(self._mine), overwrite=True)
+        self._key.put(msgspec.json.encode(self._mine))
         self._renewed = self._clock.monotonic()
 
     def _read(self) -> Holder | None:

@@ -51,7 +51,6 @@ class Loop:
     store: InstanceStore
     seen: Sightings
     look: Callable[[], RuntimeReport] | None = None  # the runtime, past the watched port; None: no looks
-    greet: Callable[[], None] | None = None  # tell a runtime that came back who we are
 
 
 class Monitor:
@@ -137,20 +136,10 @@ class Monitor:
             self._changes.forget(name)
 
     def _note_runtime(self, tick: Tick) -> None:
-        """A runtime that went away has been reported by the loop; one that is back may have forgotten us."""
-        if tick.runtime is None:
-            self._is_away = True
-        elif self._is_away:
+        """That it went away has been said by the loop."""
+        if self._is_away and tick.runtime is not None:
             logger.info("the runtime answers again")
-            self._is_away = False
-            if self._loop.greet is not None:
-                try:
-                    self._loop.greet()
-                except _FATAL:
-                    raise
-                except Exception as error:  # noqa: BLE001 - gone again: greeted when it is back
-                    self._is_away = True
-                    logger.warning("the runtime could not be told who we are: %s", error)
+        self._is_away = tick.runtime is None
 
     def _note_config(self, tick: Tick) -> None:
         if tick.config_problem and tick.config_problem != self._problem and self._metrics is not None:

@@ -15,7 +15,7 @@ from muster.base.ids import CloudId, RequestId
 from muster.cluster.model import CloudInstance, ClusterSpec, DrainFailure, LaunchFailure, RuntimeReport
 from muster.cluster.model import TerminateFailure as Refusal
 from muster.cluster.plan import Drain, ScalingReport
-from muster.cluster.ports import CloudProvider, Drainer, NodeSource, Ports, SpecSource
+from muster.cluster.ports import CloudProvider, Drainer, NodeSource, Ports, SpecSource, WorksInBackground
 from muster.cluster.snapshot import ProviderTraits
 from muster.cluster.soundness import is_sound_constraint, is_sound_demand, is_sound_gang, is_sound_node
 
@@ -112,6 +112,9 @@ class _WatchedProvider:
     def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
         self._inner.resize(request_id, cloud_id, desired)
 
+    def under_way(self, request_id: RequestId) -> bool:
+        return isinstance(self._inner, WorksInBackground) and self._inner.under_way(request_id)
+
     def poll_launch_failures(self) -> Sequence[LaunchFailure]:
         failures = tuple(self._inner.poll_launch_failures())
         self._seen.launch_errors += len({failure.request_id for failure in failures})
@@ -123,7 +126,7 @@ class _WatchedProvider:
         return failures
 
 
-def sound(report: RuntimeReport) -> RuntimeReport | None:
+def sound(report: object) -> RuntimeReport | None:
     """What can be told on: rows that make no sense are left out, as the loop itself leaves them out."""
     if not isinstance(report, RuntimeReport):
         return None

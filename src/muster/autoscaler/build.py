@@ -1,0 +1,226 @@
+"""The composition root of the monitor: a cluster file, a home and an environment become a Monitor.
+
+Called by `muster monitor`, the demo and tests. Whatever was opened is closed when a later step fails, and by
+the monitor itself when it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.autoscaler.events import EventLog
+from muster.autoscaler.home import ClusterHome
+from muster.autoscaler.lease import Lease
+from muster.autoscaler.metrics import Metrics
+from muster.autoscaler.metrics_server import DEFAULT_PORT, MetricsServer, host_for
+from muster.autoscaler.monitor import Loop, Monitor, Outlet, Stop
+from muster.autoscaler.outlets import Announcement, LeaseKey, LeaseRenewal, VerdictBoard
+from muster.autoscaler.pace import Pace
+from muster.autoscaler.publishing import StatusFile
+from muster.autoscaler.reaching import Reach
+from muster.autoscaler.timeline import Timeline
+from muster.autoscaler.watched import Sightings, watched
+from muster.base.ambient import Ambient
+from muster.base.clock import Clock, SystemClock
+from muster.base.ids import IdSource, RandomIds
+from muster.base.rng import Seed
+from muster.cluster.controller import ClusterController
+from muster.cluster.ports import Ports
+from muster.config.node_launch import node_launches
+from muster.config.retention import retention_of
+from muster.config.source import FileSpecSource
+from muster.engines.ray.gcs.announce import Announcer
+from muster.engines.ray.gcs.board import BoardWriter
+from muster.engines.ray.gcs.drainer import GcsDrainer
+from muster.engines.ray.gcs.link import GcsLink, host_and_port
+from muster.engines.ray.gcs.nodes import GcsNodeSource
+from muster.errors import EngineUnreachable
+from muster.providers.registry import build_provider
+from muster.providers.surroundings import ProviderSurroundings
+from muster.stores.instances import SqliteInstanceStore
+from muster.stores.state import Retention
+
+logger = logging.getLogger(__name__)
+
+LOCK_WAIT_S = 1.0  # a monitor that is just ending lets go of its ledger
+HEAD_RETRY_S = (0.25, 5.0)  # first and longest pause between two tries to reach the head
+
+
+@dataclass(frozen=True)
+class MonitorOptions:
+    """What a person may say about one monitor; None: as the cluster file says."""
+
+    config: Path
+    home: ClusterHome
+    reach: Reach
+    interval_s: float | None = None
+    metrics_port: int | None = None
+
+
+class Stopped(Exception):
+    """Asked to end before the cluster was reached."""
+
+
+def build_monitor(
+    options: MonitorOptions,
+    environment: Mapping[str, str],
+    stop: Stop,
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> Monitor:
+    """Waits for the head. Raises a MusterError of one line, or Stopped."""
+    with ExitStack() as stack:
+        parts = _Parts(options, dict(environment), clock or SystemClock(), ids or RandomIds(), stack)
+        monitor = parts.monitor(stop)
+        parts.keep(stack.pop_all())
+        return monitor
+
+
+class _Parts:
+    """The pieces of one monitor, opened in the order in which they may fail."""
+
+    def __init__(
+        self,
+        options: MonitorOptions,
+        environment: dict[str, str],
+        clock: Clock,
+        ids: IdSource,
+        stack: ExitStack,
+    ) -> None:
+        self._options, self._environment, self._stack = options, environment, stack
+        self._clock, self._ids = clock, ids
+        self._kept: ExitStack | None = None
+        self._source = FileSpecSource(options.config, environment)
+        options.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        retention = Retention(**retention_of(self._source.config))
+        self._store = stack.enter_context(
+            SqliteInstanceStore(options.home.ledger, clock=clock, retention=retention, wait_s=LOCK_WAIT_S)
+        )
+        self._link = GcsLink(options.reach.address, options.reach.auth)
+        self._nodes = GcsNodeSource(self._link)
+
+    def keep(self, stack: ExitStack) -> None:
+        """From here on the monitor closes what was opened."""
+        self._kept = stack
+
+    def monitor(self, stop: Stop) -> Monitor:
+        session = reach_head(self._link, self._clock, stop)
+        lease = Lease(LeaseKey(self._link), self._clock, self._ids)
+        lease.take(lambda seconds: _pause(stop, seconds))
+        self._stack.callback(_quietly, lease.release)
+        self._store.raise_version(self._nodes.published_version())
+        metrics, server = self._metrics(session)
+        seen = Sightings()
+        controller = ClusterController(watched(self._ports(), seen), self._ambient())
+        monitor = self._source.config.muster.monitor
+        base_s = self._options.interval_s or monitor.interval_s
+        return Monitor(
+            Loop(controller=controller, store=self._store, seen=seen, look=self._nodes.read),
+            Pace(base_s, max(base_s, monitor.longest_interval_s)),
+            clock=self._clock,
+            outlets=self._outlets(lease, metrics, server),
+            metrics=metrics,
+            close=self._close,
+        )
+
+    def _close(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+
+    def _ambient(self) -> Ambient:
+        return Ambient(clock=self._clock, ids=self._ids, seed=Seed(0))
+
+    def _ports(self) -> Ports:
+        surroundings = ProviderSurroundings(
+            cluster_name=self._source.config.cluster_name,
+            home=self._options.home.path,
+            address=self._options.reach.address,
+            clock=self._clock,
+            ids=self._ids,
+            auth=self._options.reach.auth,
+            environment=self._environment,
+            runtime=self._nodes.read,
+        )
+        provider = build_provider(
+            self._source.config, lambda: node_launches(self._source.config), surroundings
+        )
+        self._stack.callback(_quietly, provider.close)
+        drainer = GcsDrainer(self._link, self._clock)
+        self._stack.callback(_quietly, drainer.close)
+        return Ports(
+            provider=provider,
+            nodes=self._nodes,
+            drainer=drainer,
+            installer=None,
+            store=self._store,
+            spec=self._source,
+        )
+
+    def _metrics(self, session: str) -> tuple[Metrics | None, MetricsServer | None]:
+        wished = self._options.metrics_port
+        if wished is None:
+            wished = self._source.config.muster.monitor.metrics_port
+        try:
+            metrics = Metrics(session)
+            host = host_for(self._options.reach.address)
+            server = MetricsServer(metrics, host, DEFAULT_PORT if wished is None else wished)
+        except ImportError:
+            logger.warning("no metrics: prometheus-client is not installed (pip install prometheus-client)")
+            return None, None
+        except OSError as error:
+            logger.warning("metrics are not served: %s", error)
+            return metrics, None
+        self._stack.callback(_quietly, server.close)
+        return metrics, server
+
+    def _outlets(self, lease: Lease, metrics: Metrics | None, server: MetricsServer | None) -> list[Outlet]:
+        home, events = self._options.home, EventLog()
+        address = "" if server is None else f"{host_and_port(self._link.address)[0]}:{server.port}"
+        outlets: list[Outlet] = [] if metrics is None else [metrics]
+        return [
+            *outlets,
+            events,
+            VerdictBoard(BoardWriter(self._link)),
+            StatusFile(home, lambda: events.newest, server.port if server is not None else None),
+            Timeline(home.timeline),
+            Announcement(Announcer(self._link), address),
+            LeaseRenewal(lease),
+        ]
+
+
+def reach_head(link: GcsLink, clock: Clock, stop: Stop) -> str:
+    """The name of the head's session, once it is up; said once when it is not."""
+    pause_s, longest_s = HEAD_RETRY_S
+    told = False
+    while True:
+        try:
+            link.connect()
+            session = link.session_name()
+            if session:
+                return session
+            why = f"the head at {link.address} is still starting"
+        except EngineUnreachable as error:
+            why = str(error)
+        if not told:
+            logger.warning("waiting for the head: %s", why)
+            told = True
+        _pause(stop, pause_s)
+        pause_s = min(2 * pause_s, longest_s)
+
+
+def _pause(stop: Stop, seconds: float) -> None:
+    if stop.wait(seconds):
+        raise Stopped
+
+
+def _quietly(close: Callable[[], object]) -> None:
+    """What cannot be closed must not keep the rest open; it is on its way out anyway."""
+    try:
+        close()
+    except Exception as error:  # noqa: BLE001 - said, and done with
+        logger.warning("while ending: %s: %s", type(error).__name__, error)
