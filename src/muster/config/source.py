@@ -17,15 +17,16 @@ class FileSpecSource:
     """Implements `cluster.ports.SpecSource` over a file that people edit while the loop runs.
 
     The file is small, so it is read every time and parsed when its text changed; comparing modification
-    times instead would miss an edit within the clock's resolution. An edit that cannot be used leaves the
-    last good spec in force and is reported at every look until the file is right again.
+    times instead would miss an edit within the clock's resolution. An edit counts once two looks in a row
+    found the same text: half a file can be a valid one, with fewer machines. An edit that cannot be used
+    leaves the last good spec in force and is reported at every look until the file is right again.
     """
 
     def __init__(self, path: Path, environment: Mapping[str, str] | None = None) -> None:
         """Raises ConfigError when there is no good spec to begin with."""
         self._path = path
         self._environment = dict(environment or {})
-        self._text = self._read()
+        self._text = self._latest = self._read()
         self._config, self._spec = self._parse(self._text)
         self._problem = ""
 
@@ -35,7 +36,8 @@ class FileSpecSource:
             text = self._read()
         except ConfigError as problem:
             return self._spec, _kept(problem)
-        if text != self._text:
+        is_settled, self._latest = text == self._latest, text
+        if text != self._text and is_settled:
             self._text = text
             try:
                 self._config, self._spec = self._parse(text)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from tests.config.conftest import GOOD
+
+from muster.config.document import Document
+from muster.config.launch_hash import launch_hash
+from muster.config.load import parse_config
+from muster.config.node_launch import NodeLaunch, node_launches
+from muster.config.retention import retention_of
+from muster.config.to_spec import to_spec
+from muster.stores.state import DEFAULT_RETENTION, Retention
+
+CONFIG = parse_config(Document(GOOD, "c.yaml"))
+
+
+def test_a_provider_is_told_all_of_a_type_in_the_order_of_the_file():
+    auth = {"ssh_user": "ubuntu"}
+    assert list(node_launches(CONFIG).values()) == [
+        NodeLaunch(
+            node_type="head",
+            node_config={"InstanceType": "m5.large"},
+            resources={"CPU": 2.0},
+            launch_hash=launch_hash({"InstanceType": "m5.large"}, auth),
+            machine_type="m5.large",
+        ),
+        NodeLaunch(
+            node_type="cpu",
+            resources={"CPU": 8.0, "memory": 3.2e10},
+            launch_hash=launch_hash({}, auth),
+        ),
+    ]
+
+
+def test_the_planner_compares_the_hashes_that_providers_are_told():
+    told = {name: launch.launch_hash for name, launch in node_launches(CONFIG).items()}
+    assert {t.name: t.launch_hash for t in to_spec(CONFIG).node_types} == told
+
+
+def test_retention_reaches_the_ledger_and_its_defaults_are_the_ledgers():
+    assert Retention(**retention_of(CONFIG)) == DEFAULT_RETENTION
+    text = GOOD + (
+        "muster: {retention: {max_age_s: 60, max_records: 5, max_decisions: 6, max_decision_bytes: 7}}\n"
+    )
+    assert Retention(**retention_of(parse_config(Document(text, "c.yaml")))) == Retention(
+        max_age_s=60.0, max_ended=5, max_decisions=6, max_decision_bytes=7
+    )
