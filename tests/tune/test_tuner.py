@@ -184,13 +184,15 @@ def test_numerical_libraries_of_a_trial_use_its_cpus_and_not_all(tmp_path, monke
     def train(config):
         return {"threads": int(os.environ["OMP_NUM_THREADS"])}
 
-    def run(name, trainable):
+    def run(name, trainable, space=None):
         run_config = RunConfig(name=name, storage_path=str(tmp_path), verbose=0)
-        return Tuner(trainable, run_config=run_config).fit()[0].metrics["threads"]
+        return Tuner(trainable, param_space=space, run_config=run_config).fit()[0].metrics["threads"]
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert run("one", train) == 1
     assert run("two", with_resources(train, {"cpu": 2})) == 2
     assert run("chosen", with_resources(train, lambda config: PlacementGroupFactory([{"CPU": 2}]))) == 2
+    by_config = with_resources(train, lambda config: PlacementGroupFactory([{"CPU": config.get("n", 1)}]))
+    assert run("by config", by_config, {"n": 2}) == 2
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert run("mine", train) == 5

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from muster.base.clock import Clock
 from muster.engines.local import failures, surroundings
-from muster.engines.local.budget import Budget
+from muster.engines.local.budget import Budget, Grant
 from muster.engines.local.desk import Desk, Run
 from muster.engines.local.orders import write_order
 from muster.engines.local.staff import Staff
@@ -20,10 +20,11 @@ class LocalOptions(Patience, frozen=True, kw_only=True):
     max_idle: int = 64  # processes kept for reuse
     spares: int = 2  # processes made ahead of need
     quiet: bool = False  # output of trials without log_to_file: dropped, else it goes where the driver's goes
-    env: Mapping[str, str] = {}  # added to the environment of trials
+    env: Mapping[str, str] = {}  # added to the environment of trials; of OMP_NUM_THREADS see `_env_of`
 
 
 _DEFAULTS = LocalOptions()
+_THREADS = "OMP_NUM_THREADS"
 
 
 class LocalEngine(LockstepEngine):
@@ -48,6 +49,7 @@ class LocalEngine(LockstepEngine):
         found = {**surroundings.detected_capacity(), **(capacity or {})}
         self._budget = Budget(found, surroundings.gpu_ids())
         self._has_gpus = found.get("GPU", 0) > 0
+        self._limits_threads = _THREADS in options.env
         self._waiting = WaitingLine()
         self._exits = failures.ExitReader(surroundings.oom_kills)
         self._is_starting = False
@@ -101,9 +103,8 @@ class LocalEngine(LockstepEngine):
         if grant is None:
             return False
         run.grant = grant
-        env = {"CUDA_VISIBLE_DEVICES": ",".join(grant.gpu_ids)} if self._has_gpus else {}
         try:
-            order = write_order(order_of(command, env))
+            order = write_order(order_of(command, self._env_of(run, grant)))
         except Exception as error:  # noqa: BLE001 - pickling a user's config runs user code
             self._finish(run, failure=failures.unsendable("the config cannot be pickled", error))
             return True
@@ -113,6 +114,13 @@ class LocalEngine(LockstepEngine):
             self._look_at(run.limit_at)
         self._staff.send(desk, order)
         return True
+
+    def _env_of(self, run: Run, grant: Grant) -> dict[str, str]:
+        """What differs between trials. A limit on threads follows the CPUs of the trial, which may change."""
+        env = {"CUDA_VISIBLE_DEVICES": ",".join(grant.gpu_ids)} if self._has_gpus else {}
+        if self._limits_threads:
+            env[_THREADS] = str(max(1, int(run.command.resources.head_cpus)))
+        return env
 
     def _withdraw(self, run: Run) -> None:
         self._waiting.remove(run)

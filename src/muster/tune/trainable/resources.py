@@ -121,8 +121,8 @@ def _both(trainable: object) -> TuneError:
 def thread_limit(resources: Any, environment: Mapping[str, str]) -> dict[str, str]:  # noqa: ANN401
     """OMP_NUM_THREADS for trials: as many threads as the trial has CPUs, unless the user has set it.
 
-    Numerical libraries start a thread per core of the machine: two trials on two cores would have four. When
-    a function chooses resources per config, the answer for an empty config counts for all.
+    Numerical libraries start a thread per core of the machine: two trials on two cores would have four. This
+    one is for processes before they know their trial; the engine then sets what the trial itself has.
     """
     if "OMP_NUM_THREADS" in environment:
         return {}
