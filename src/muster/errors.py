@@ -18,6 +18,7 @@ MusterError                   retryable: ClassVar[bool] = False
     EngineMissing             Ray is not installed, or another version: the message says which
     EngineUnreachable         nobody answers at the address     retryable
     EngineDenied              the token is missing or wrong
+  ClusterError                a cluster cannot be found, brought up or taken down; says what to do
   TuneError                   Ray's public name: an experiment that cannot go on, and what to change
     RestoreError              an experiment that cannot be continued from its directory
   SimulationError
@@ -143,6 +144,10 @@ class EngineUnreachable(EngineError):
 
 class EngineDenied(EngineError):
     """The cluster wants a token that was not given, or another one."""
+
+
+class ClusterError(MusterError):
+    """A cluster cannot be found, brought up or taken down; the message says what to do."""
 
 
 class TuneError(MusterError):

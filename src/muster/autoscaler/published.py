@@ -10,6 +10,7 @@ from muster.autoscaler.events import Event
 from muster.cluster.model import Instance, RuntimeReport
 from muster.cluster.snapshot import FailedLaunch, Quarantined
 from muster.cluster.status import ClusterStatus
+from muster.providers.process.processes import ProcessMark
 
 
 class ClusterRecord(Struct, frozen=True, kw_only=True):
@@ -18,11 +19,9 @@ class ClusterRecord(Struct, frozen=True, kw_only=True):
     cluster_name: str
     config: str  # path of the cluster file, re-read while running
     address: str  # of the GCS
-    auth: Mapping[str, str] = field(
-        default_factory=dict
-    )  # RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH; never the token
-    monitor_pid: int | None = None
-    monitor_started: float | None = None  # the process' start time: a pid alone may be another's by now
+    auth: Mapping[str, str] = field(default_factory=dict)  # RAY_AUTH_MODE and the token's path, not the token
+    monitor_pid: int | None = None  # for other programs
+    monitor: ProcessMark | None = None  # the same, with its start time: an id alone may be another's by now
     temp_dir: str = ""
 
 

@@ -1,4 +1,4 @@
-"""`cluster.json` and `status.json` on disk: replaced as a whole, readable by their owner only.
+"""`cluster.json` and `status.json` on disk: plain JSON, replaced as a whole, readable by their owner only.
 
 The launcher and the monitor write, the people's commands read. A file that makes no sense is a StoreError.
 """
@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.published import ClusterRecord, PublishedStatus
 from muster.base import codec
@@ -20,12 +22,12 @@ T = TypeVar("T")
 
 def write_record(home: ClusterHome, record: ClusterRecord) -> None:
     """How to reach the cluster."""
-    _replace(home.cluster, codec.encode(record))
+    _replace(home.cluster, codec.encode_plain(record))
 
 
 def write_status(home: ClusterHome, status: PublishedStatus) -> None:
     """What the monitor saw and decided at its newest look."""
-    _replace(home.status, codec.encode(status))
+    _replace(home.status, codec.encode_plain(status))
 
 
 def read_record(home: ClusterHome) -> ClusterRecord | None:
@@ -60,6 +62,6 @@ def _read(path: Path, kind: type[T]) -> T | None:
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
     try:
-        return codec.decode(data, kind)
-    except (ValueError, KeyError) as error:
+        return codec.convert(msgspec.json.decode(data), kind)
+    except ValueError as error:  # msgspec's errors are of this kind
         raise StoreError(f"{path}: {error}; was it written by another version of muster?") from error

@@ -42,7 +42,16 @@ class PendingRow(Struct, frozen=True, kw_only=True):
     count: int
     reason: Reason
     told: str
+    target: str  # the machine or node type meant
     for_s: float | None
+
+
+class EventRow(Struct, frozen=True, kw_only=True):
+    """Something that happened lately."""
+
+    at: float
+    level: str
+    message: str
 
 
 class FailureRow(Struct, frozen=True, kw_only=True):
@@ -91,6 +100,7 @@ class StatusReport(Struct, frozen=True, kw_only=True):
     pending: tuple[PendingRow, ...]
     node_types: tuple[TypeRow, ...]
     failures: tuple[FailureRow, ...]
+    events: tuple[EventRow, ...]  # newest first
     set_aside: tuple[Quarantined, ...]
     price_per_hour: float
     spent: float

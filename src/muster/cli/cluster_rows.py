@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from muster.autoscaler.published import PublishedStatus
 from muster.base.resources import SCALE, Resources
-from muster.cli.cluster_report import FailureRow, NodeRow, PendingRow, StatusReport, TypeRow, Usage
+from muster.cli.cluster_report import EventRow, FailureRow, NodeRow, PendingRow, StatusReport, TypeRow, Usage
 from muster.cli.demand_names import shape_of
 from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus
 from muster.cluster.plan import Reason, Subject, Verdict
@@ -67,6 +67,10 @@ def build_report(published: PublishedStatus, *, now: float, problem: str = "") -
         failures=tuple(
             FailureRow(at=f.failed_at, instance_id=f.instance_id, node_type=f.node_type, message=f.reason)
             for f in sorted(published.recent_failures, key=lambda f: -f.failed_at)
+        ),
+        events=tuple(
+            EventRow(at=event.at, level=event.level, message=event.message)
+            for event in reversed(published.events)
         ),
         set_aside=published.quarantined,
         price_per_hour=published.status.price_per_hour,
@@ -189,6 +193,7 @@ def _pending(verdict: Verdict, published: PublishedStatus) -> PendingRow:
         count=verdict.count,
         reason=verdict.reason,
         told=told(verdict),
+        target=verdict.target,
         for_s=None if verdict.since is None else max(0.0, published.at - verdict.since),
     )
 

@@ -6,15 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from muster.cli.amounts import clock_time, money, span, used_of
 from muster.cli.cluster_report import NodeRow, StatusReport
-from muster.cli.pending_view import pending_lines
+from muster.cli.pending_view import pending_section
 from muster.cli.render import BAD, GOOD, HEADING, QUIET
-from muster.cli.status_frame import WAITING, WIDE_ENOUGH, Frame, more_line
+from muster.cli.status_frame import WAITING, WIDE_ENOUGH, Frame, Grid
 from muster.cluster.plan import Reason
 
 BLOCKED_TYPES = frozenset({Reason.TYPE_BACKED_OFF, Reason.TYPE_NEEDS_A_PERSON})
@@ -34,9 +32,10 @@ def status_page(report: StatusReport, frame: Frame) -> Iterator[RenderableType]:
     yield Text(f"in use    {usage}" if usage else "in use    nothing is known")
     yield Text(f"spend     {money(report.price_per_hour)} per hour, {money(report.spent)} so far")
     yield from _nodes(report, frame)
-    yield from pending_lines(report, frame)
+    yield from pending_section("Waiting", report.pending, frame)
     yield from _types(report, frame)
     yield from _failures(report, frame)
+    yield from _events(report, frame)
     yield from _set_aside(report, frame)
 
 
@@ -78,11 +77,10 @@ def _names(used: dict[str, float], total: dict[str, float], *, verbose: bool) ->
 def _nodes(report: StatusReport, frame: Frame) -> Iterator[RenderableType]:
     """A narrow page leaves out the price and the reason; `muster why` has both."""
     columns = ("machine", "type", "state", ">for", "in use", ">$/h", "")
-    shown = len(columns) if frame.width >= WIDE_ENOUGH else 5
-    table = _table(frame, *columns[:shown])
-    for row in report.nodes[: frame.rows]:
+    grid = Grid(*columns[: len(columns) if frame.width >= WIDE_ENOUGH else 5])
+    for row in report.nodes[: frame.machines]:
         used, total = dict(row.used), dict(row.total)
-        cells = (
+        grid.add(
             _machine_name(row, frame),
             _type_name(row),
             Text(row.state, style=_STATE_STYLES.get(row.state, WAITING)),
@@ -91,8 +89,7 @@ def _nodes(report: StatusReport, frame: Frame) -> Iterator[RenderableType]:
             "" if row.price_per_hour is None else money(row.price_per_hour).lstrip("$"),
             Text(_why_node(row), style=QUIET),
         )
-        table.add_row(*cells[:shown])
-    return _section("Machines", table, len(report.nodes))
+    return grid.section("Machines", frame, of=len(report.nodes))
 
 
 def _machine_name(row: NodeRow, frame: Frame) -> str:
@@ -116,45 +113,34 @@ def _why_node(row: NodeRow) -> str:
 
 
 def _types(report: StatusReport, frame: Frame) -> Iterator[RenderableType]:
+    """Types that cannot be had for now; with -v all that were looked at."""
     rows = [row for row in report.node_types if frame.verbose or row.reason in BLOCKED_TYPES]
-    table = _table(frame, "type", "verdict", "")
-    for row in rows[: frame.rows]:
+    grid = Grid("type", "verdict", "")
+    for row in rows[: frame.others]:
         style = BAD if row.reason in BLOCKED_TYPES else ""
-        table.add_row(row.node_type, Text(row.reason.value, style=style), row.detail)
-    return _section("Node types", table, len(rows))
+        grid.add(row.node_type, Text(row.reason.value, style=style), row.detail)
+    return grid.section("Node types", frame, of=len(rows))
 
 
 def _failures(report: StatusReport, frame: Frame) -> Iterator[RenderableType]:
-    table = _table(frame, "at", "type", "machine", "reason")
-    for row in report.failures[: min(frame.rows, 5)] if not frame.verbose else report.failures[: frame.rows]:
-        table.add_row(clock_time(row.at), row.node_type, row.instance_id, Text(row.message, style=BAD))
-    return _section("Failed launches", table, len(report.failures))
+    grid = Grid("at", "type", "reason")
+    for row in report.failures[: frame.others]:
+        grid.add(clock_time(row.at), row.node_type, Text(row.message, style=BAD))
+    return grid.section("Failed launches", frame, of=len(report.failures))
+
+
+def _events(report: StatusReport, frame: Frame) -> Iterator[RenderableType]:
+    """The newest; a status that is asked for again and again tells the rest."""
+    grid = Grid("at", "")
+    shown = report.events[: frame.others]
+    for row in shown:
+        grid.add(clock_time(row.at), Text(row.message, style=WAITING if row.level == "warning" else ""))
+    return grid.section("Lately", frame, of=len(shown))
 
 
 def _set_aside(report: StatusReport, frame: Frame) -> Iterator[RenderableType]:
-    table = _table(frame, "what", "why")
-    for note in report.set_aside[: frame.rows]:
-        table.add_row(note.source, note.message)
-    return _section("Set aside", table, len(report.set_aside))
-
-
-def _table(frame: Frame, *columns: str) -> Table:
-    """A column whose name starts with `>` stands right; the last one takes what is left."""
-    table = Table(box=None, pad_edge=False, header_style=QUIET, padding=(0, 2, 0, 0), show_edge=False)
-    for position, name in enumerate(columns):
-        last = position == len(columns) - 1
-        table.add_column(
-            name.lstrip(">"),
-            justify="right" if name.startswith(">") else "left",
-            overflow="fold" if frame.wrap else "ellipsis",
-            no_wrap=not (frame.wrap and last),
-        )
-    return table
-
-
-def _section(title: str, table: Table, rows: int) -> Iterator[RenderableType]:
-    if not rows:
-        return
-    yield Text(f"\n{title}", style=HEADING)
-    yield Padding(table, (0, 0, 0, 2), expand=False)
-    yield from more_line(rows - table.row_count)
+    """Inputs that made no sense; everything else went on."""
+    grid = Grid("what", "why")
+    for note in report.set_aside[: frame.others]:
+        grid.add(note.source, note.message)
+    return grid.section("Set aside", frame, of=len(report.set_aside))

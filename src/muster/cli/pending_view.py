@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from muster.cli.amounts import span
-from muster.cli.cluster_report import PendingRow, StatusReport
+from muster.cli.cluster_report import PendingRow
 from muster.cli.render import BAD, HEADING, QUIET
 from muster.cli.report import SERVED
 from muster.cli.status_frame import WAITING, Frame, more_line
@@ -19,13 +19,13 @@ _GAP = 2
 _SPAN = 7  # "90 min" and room
 
 
-def pending_lines(report: StatusReport, frame: Frame) -> Iterator[RenderableType]:
+def pending_section(title: str, pending: Sequence[PendingRow], frame: Frame) -> Iterator[RenderableType]:
     """Blocked requests come first: they are what a person looks for."""
-    rows = sorted(report.pending, key=lambda row: row.reason in SERVED)
+    rows = sorted(pending, key=lambda row: row.reason in SERVED)
     if not rows:
         return
-    shown = rows[: frame.rows]
-    yield Text(f"\nWaiting: {sum(row.count for row in rows):,} requests", style=HEADING)
+    shown = rows[: frame.requests]
+    yield Text(f"\n{title}: {sum(row.count for row in rows):,} requests", style=HEADING)
     widths = _widths(shown, frame)
     beside = _INDENT + sum(widths) + _SPAN + 2 * _GAP + max(len(row.told) for row in shown) <= frame.width
     for row in shown:

@@ -1,0 +1,108 @@
+"""Which clusters this computer knows, and what is known of each; the people's commands read through it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.autoscaler.home import DEFAULT_ROOT, ClusterHome
+from muster.autoscaler.published import ClusterRecord, PublishedStatus
+from muster.autoscaler.published_files import read_record, read_status
+from muster.config.load import load_config
+from muster.errors import ClusterError
+from muster.providers.process.processes import lives
+
+QUIET_S = 10.0  # the monitor publishes at least every 5 s
+
+
+@dataclass(frozen=True)
+class KnownCluster:
+    """A directory with a cluster's files; `record` is there while the cluster is up."""
+
+    home: ClusterHome
+    record: ClusterRecord | None
+
+    @property
+    def name(self) -> str:
+        return self.home.path.name
+
+    def status(self) -> PublishedStatus | None:
+        return read_status(self.home)
+
+    def problem(self, status: PublishedStatus, now: float) -> str:
+        """Why the status may be out of date; "" when it is not."""
+        silent_s = now - status.at
+        log = f"see {self.home.monitor_log}"
+        if self.record is None:
+            return f"the cluster was taken down; this is how it was {silent_s:.0f} s ago"
+        monitor = self.record.monitor
+        if not lives(monitor):
+            told = f" (pid {monitor.pid})" if monitor is not None else ""
+            return (
+                f"the monitor{told} is gone, so nothing scales: "
+                f"`muster up {self.record.config}` starts a new one; {log}"
+            )
+        if silent_s <= max(QUIET_S, 3 * status.interval_s + 5.0):
+            return ""
+        return (
+            f"the monitor (pid {status.monitor_pid}) has not looked for {silent_s:.0f} s: is it stuck? {log}"
+        )
+
+
+def clusters_root(environment: Mapping[str, str]) -> Path:
+    """`$MUSTER_HOME/clusters`, or the default."""
+    given = environment.get("MUSTER_HOME")
+    return (Path(given) / "clusters" if given else DEFAULT_ROOT).expanduser()
+
+
+def known_clusters(root: Path) -> list[KnownCluster]:
+    """Every cluster that has files here, up or not, by name."""
+    try:
+        entries = sorted(path for path in root.iterdir() if path.is_dir())
+    except FileNotFoundError:
+        return []
+    homes = [ClusterHome(path) for path in entries]
+    return [open_cluster(home) for home in homes if home.cluster.exists() or home.ledger.exists()]
+
+
+def open_cluster(home: ClusterHome) -> KnownCluster:
+    return KnownCluster(home, read_record(home))
+
+
+def find_cluster(word: str | None, root: Path) -> KnownCluster:
+    """By name, by cluster file, or the only one there is; ClusterError lists the choices."""
+    known = known_clusters(root)
+    if word is None:
+        return _the_only_one(known, root)
+    name = cluster_name(word)
+    for cluster in known:
+        if cluster.name == name:
+            return cluster
+    close = difflib.get_close_matches(name, [cluster.name for cluster in known], n=1)
+    hint = f"did you mean {close[0]!r}?" if close else _choices(known)
+    raise ClusterError(f"no cluster {name!r} in {root}; {hint}")
+
+
+def cluster_name(word: str) -> str:
+    """A word that names a file is the cluster of that file."""
+    path = Path(word).expanduser()
+    is_file = path.suffix in (".yaml", ".yml", ".json") or path.is_file() or len(path.parts) > 1
+    return load_config(path).cluster_name if is_file else word
+
+
+def _the_only_one(known: list[KnownCluster], root: Path) -> KnownCluster:
+    candidates = [cluster for cluster in known if cluster.record is not None] or known
+    if len(candidates) == 1:
+        return candidates[0]
+    if not candidates:
+        raise ClusterError(
+            f"no cluster in {root}; `muster up examples/laptop.yaml` starts one on this computer"
+        )
+    raise ClusterError(f"several clusters in {root}: which one? {_choices(candidates)}")
+
+
+def _choices(known: list[KnownCluster]) -> str:
+    names = [f"{cluster.name} ({'up' if cluster.record else 'down'})" for cluster in known]
+    return f"there are {', '.join(names)}" if names else "none was started yet: `muster up FILE`"

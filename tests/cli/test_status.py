@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+from tests.cli.cluster_samples import AT, IDLE, published
+
+from muster.autoscaler.home import ClusterHome
+from muster.autoscaler.published import ClusterRecord
+from muster.autoscaler.published_files import write_record, write_status
+from muster.base.clock import SystemClock
+from muster.cli.cluster_rows import build_report
+from muster.cli.cluster_status_view import status_page
+from muster.cli.main import cli
+from muster.cli.status_frame import Frame
+from muster.cluster.model import NodeReport, NodeStatus, RuntimeReport
+from muster.cluster.plan import Reason, Subject, Verdict
+from muster.providers.process.processes import mark_of
+from muster.testing.builders import amounts, demand, selector
+
+
+def page(report, width=80, **frame) -> list[str]:
+    from rich.console import Console
+
+    console = Console(width=width, highlight=False, markup=False, emoji=False, force_terminal=False)
+    with console.capture() as kept:
+        for part in status_page(report, Frame(width=width, **frame)):
+            console.print(part)
+    return [line.rstrip() for line in kept.get().splitlines()]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`home("name")`: a cluster that is up, its monitor being this process, looked at just now."""
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    monkeypatch.setenv("TZ", "UTC")
+
+    def make(name: str = "laptop", *, up: bool = True, pid: int | None = None, **changes) -> ClusterHome:
+        made = ClusterHome.of(name, tmp_path / "clusters")
+        made.path.mkdir(parents=True)
+        if up:
+            monitor = replace(mark_of(os.getpid()), pid=pid or os.getpid())
+            facts = {"config": "laptop.yaml", "address": "127.0.0.1:6399", "monitor": monitor}
+            write_record(made, ClusterRecord(cluster_name=name, **facts))
+        else:
+            made.ledger.touch()
+        seen = {"cluster_name": name, "at": SystemClock().now(), **changes}
+        write_status(made, published(**seen))
+        return made
+
+    return make
+
+
+def status(*words: str):
+    return CliRunner().invoke(cli, ["status", *words])
+
+
+def test_the_page_of_a_cluster_reads_as_written_here(monkeypatch: pytest.MonkeyPatch):
+    report = replace(build_report(published(recent_failures=()), now=AT + 1), address="127.0.0.1:6399")
+    assert page(report) == [
+        "laptop  127.0.0.1:6399                                            looked 1 s ago",
+        "machines  1 head, 1 busy, 1 idle, 1 starting",
+        "in use    CPU 1.5/4",
+        "spend     $0.46 per hour, $0.0123 so far",
+        "",
+        "Machines",
+        "  machine            type   state      for  in use      $/h",
+        "  t-0a1b2c3d4e5f-i1  head   busy            CPU 1/1",
+        "  t-5f4e3d2c1b0a-i1  small  busy            CPU 0.5/1  0.10",
+        "  t-5f4e3d2c1b0a-i2  big    idle      13 s  CPU 0/2    0.18  idle for 12 of 30 s",
+        "  t-99aa88bb77cc-i1  big    starting   5 s             0.18",
+        "",
+        "Waiting: 5 requests",
+        "      2  {CPU: 2}                             blocked-by-type-limit     9 s",
+        "           big is at its maximum of 2",
+        "      1  {CPU: 64}                            infeasible              2 min",
+        "           no node type can hold {CPU: 64}: nearest is big, which lacks CPU: 62",
+        "      1  PACK of 2 x {CPU: 1}  gang 4f00d100  waiting-for-launch        2 s",
+        "           a machine of type small is being bought",
+        "      1  {CPU: 2}                             waiting-for-node          9 s",
+        "           t-99aa88bb77cc-i1 is on its way",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("wrap", [True, False])
+def test_no_line_is_wider_than_the_page(width: int, wrap: bool):
+    assert max(len(line) for line in page(build_report(published(), now=AT), width, wrap=wrap)) <= width
+
+
+def test_a_wide_page_has_the_sentence_beside_its_verdict():
+    lines = page(build_report(published(), now=AT), 150)
+    assert (
+        "      1  {CPU: 64}                            infeasible              2 min"
+        "  no node type can hold {CPU: 64}: nearest is big, which lacks CPU: 62"
+    ) in lines
+
+
+def test_verbose_adds_memory_and_every_node_type():
+    quiet, verbose = (page(build_report(published(), now=AT), verbose=v) for v in (False, True))
+    assert [line for line in quiet if "memory" in line or "type-chosen" in line] == []
+    assert "in use    CPU 1.5/4, memory 0/3 GB" in verbose
+    assert "  small  type-chosen      1 at $0.1" in verbose
+
+
+def test_more_rows_than_fit_are_counted():
+    lines = page(build_report(published(), now=AT), machines=1, requests=3)
+    assert "  ... and 3 more; --json has them all" in lines
+    assert "  ... and 1 more; --json has them all" in lines
+
+
+def test_what_is_wrong_stands_above_everything_else():
+    seen = published(config_problem="laptop.yaml:3: max_worker: did you mean 'max_workers'?", runtime=None)
+    lines = page(build_report(seen, now=AT, problem="the monitor is gone"))
+    assert lines[1:4] == [
+        "the monitor is gone",
+        "laptop.yaml:3: max_worker: did you mean 'max_workers'?",
+        "the runtime could not be read at the newest look: nodes and demand are not known",
+    ]
+
+
+def test_a_node_that_muster_did_not_start_is_shown_and_a_dead_one_is_not():
+    stranger = NodeReport(
+        node_id="ee" * 28, node_type="", total=amounts({"CPU": 8}), available=amounts({"CPU": 8})
+    )
+    dead = NodeReport(node_id="dd" * 28, status=NodeStatus.DEAD)
+    report = build_report(published(instances=(), runtime=RuntimeReport(nodes=(stranger, dead))), now=AT)
+    assert [(row.node_id[:2], row.state, row.detail) for row in report.nodes] == [
+        ("ee", "busy", "not started by muster")
+    ]
+
+
+def test_what_ray_adds_to_resources_for_itself_is_left_out():
+    total = {"CPU": 2, "node:127.0.0.1": 1, "CPU_group_0_abc": 1, "bundle_group_abc": 1000, "tpu": 1}
+    node = NodeReport(node_id="aa" * 28, total=amounts(total), available=amounts(total))
+    report = build_report(published(instances=(), runtime=RuntimeReport(nodes=(node,))), now=AT)
+    assert set(report.usage) == {"CPU", "tpu"}
+
+
+def test_label_selectors_are_part_of_what_a_demand_asks_for():
+    wanted = demand({"GPU": 1}, selectors=(selector(zone=("a", "b")), selector(tier="hot")))
+    verdict = Verdict(subject=Subject.DEMAND, subject_id="0", reason=Reason.INFEASIBLE)
+    base = published(runtime=RuntimeReport(demands=(wanted,)))
+    report = build_report(replace(base, status=replace(base.status, verdicts=(verdict,))), now=AT)
+    assert [row.shape for row in report.pending] == ["{GPU: 1} where zone is a or b or else tier is hot"]
+
+
+def test_the_only_cluster_that_is_up_needs_no_name(home):
+    home("laptop")
+    home("old", up=False)
+    shown = status()
+    assert (shown.exit_code, shown.output.splitlines()[0].split()[:2]) == (0, ["laptop", "127.0.0.1:6399"])
+
+
+def test_of_several_clusters_one_must_be_named(home):
+    made = home("laptop")
+    home("other")
+    shown = status()
+    assert shown.exit_code == 2
+    assert shown.output == (
+        f"error: several clusters in {made.path.parent}: which one? there are laptop (up), other (up)\n"
+    )
+    assert status("other").exit_code == 0
+
+
+def test_an_unknown_cluster_is_told_with_the_nearest_name(home):
+    made = home("laptop")
+    assert status("labtop").output == (
+        f"error: no cluster 'labtop' in {made.path.parent}; did you mean 'laptop'?\n"
+    )
+    assert status("zzz").output == f"error: no cluster 'zzz' in {made.path.parent}; there are laptop (up)\n"
+
+
+def test_without_any_cluster_the_first_step_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    shown = status()
+    assert shown.exit_code == 2
+    assert shown.output == (
+        f"error: no cluster in {tmp_path}/clusters; "
+        "`muster up examples/laptop.yaml` starts one on this computer\n"
+    )
+
+
+def test_a_monitor_that_is_gone_is_told_and_exits_with_3(home):
+    made = home(pid=2**22 + 1)
+    shown = status()
+    assert shown.exit_code == 3
+    assert " ".join(shown.output.split("\n", 1)[1].split()).startswith(
+        f"the monitor (pid {2**22 + 1}) is gone, so nothing scales: "
+        f"`muster up laptop.yaml` starts a new one; see"
+    )
+    assert str(made.monitor_log) in "".join(shown.output.split())
+
+
+def test_a_monitor_that_has_not_looked_for_long_is_told(home):
+    home(at=SystemClock().now() - 60)
+    shown = status()
+    assert shown.exit_code == 3
+    assert "has not looked for 60 s: is it stuck?" in " ".join(shown.output.split())
+
+
+def test_json_has_every_row_and_the_same_exit_code(home):
+    home()
+    shown = status("laptop", "--json")
+    told = json.loads(shown.output)
+    assert (shown.exit_code, told["format"], told["cluster"], told["problem"]) == (0, 1, "laptop", "")
+    assert told["states"] == {"ALLOCATED": 1, "RAY_RUNNING": 3}
+    assert told["usage"]["CPU"] == {"used": 1.5, "total": 4.0}
+    idle = next(row for row in told["nodes"] if row["instance_id"] == IDLE)
+    assert (idle["state"], idle["reason"], idle["price_per_hour"]) == (
+        "idle",
+        "kept-not-idle-long-enough",
+        0.18,
+    )
+
+
+def test_a_damaged_status_file_is_one_line(home):
+    made = home()
+    made.status.write_text("{half", encoding="utf-8")
+    shown = status()
+    assert shown.exit_code == 2
+    assert shown.output.startswith(f"error: {made.status}: ")
+    assert shown.output.endswith("was it written by another version of muster?\n")
+
+
+def test_watching_needs_a_terminal(home):
+    home()
+    assert status("--watch").output == (
+        "error: --watch needs a terminal and no --json; programs read `muster status --json`\n"
+    )

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.cli.cluster_samples import AT, BUSY, COMING, IDLE, published
+
+from muster.autoscaler.home import ClusterHome
+from muster.autoscaler.published_files import write_status
+from muster.base.clock import ManualClock
+from muster.cli.main import cli
+from muster.cli.status_frame import Frame
+from muster.cli.why_answer import Known, answer
+from muster.cli.why_subject import DEMAND, GANG, MACHINE, NODE_TYPE, Meant, meant_by
+from muster.cli.why_view import why_page
+from muster.cluster.model import StatusChange
+from muster.cluster.plan import Plan, Reason, Subject, Verdict
+from muster.cluster.states import InstanceState
+from muster.errors import ClusterError
+from muster.stores.instances import SqliteInstanceStore
+from muster.testing.builders import instance
+
+_S = InstanceState
+ENDED = "t-111111111111-i1"
+GANG_ID = "4f00d1" + "0" * 30
+
+
+def ended_record():
+    steps = (
+        (_S.QUEUED, 0, "wanted for 2 requests"),
+        (_S.REQUESTED, 1, "asked for"),
+        (_S.ALLOCATED, 3, "process 4711"),
+        (_S.RAY_RUNNING, 9, ""),
+        (_S.RAY_STOP_REQUESTED, 129, "idle for 31 of 30 s"),
+        (_S.TERMINATED, 131, "gone from the list"),
+    )
+    history = tuple(StatusChange(state, AT + after, said) for state, after, said in steps)
+    return instance(
+        ENDED,
+        _S.TERMINATED,
+        node_type="big",
+        history=history,
+        price_per_hour=0.18,
+        cloud_id="big-0",
+        node_id="dd",
+    )
+
+
+def known(**changes) -> Known:
+    given = {"cluster": "laptop", "now": AT + 1, "published": published(), "problem": "", "decisions": ()}
+    return Known(**{**given, "records": (ended_record(),), **changes})
+
+
+def page(meant: Meant, seen: Known, width: int = 80) -> list[str]:
+    from rich.console import Console
+
+    console = Console(width=width, highlight=False, markup=False, emoji=False, force_terminal=False)
+    with console.capture() as kept:
+        for part in why_page(answer(meant, seen), Frame(width=width)):
+            console.print(part)
+    return [line.rstrip() for line in kept.get().splitlines()]
+
+
+@pytest.fixture
+def clock_utc(monkeypatch: pytest.MonkeyPatch):
+    import time
+
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_the_story_of_an_ended_machine_reads_as_written_here(clock_utc):
+    assert page(Meant(kind=MACHINE, key=ENDED), known()) == [
+        "machine t-111111111111-i1  of laptop",
+        "now    gone",
+        "cost   $0.0064 so far",
+        "",
+        "Story",
+        "  at        after",
+        "  22:13:20         QUEUED              wanted for 2 requests",
+        "  22:13:21    1 s  REQUESTED           asked for",
+        "  22:13:23    2 s  ALLOCATED           process 4711",
+        "  22:13:29    6 s  RAY_RUNNING",
+        "  22:15:29  2 min  RAY_STOP_REQUESTED  idle for 31 of 30 s",
+        "  22:15:31    2 s  TERMINATED          gone from the list",
+    ]
+
+
+def test_a_live_machine_has_its_verdict_and_who_waits_for_it(clock_utc):
+    live = {record.instance_id: record for record in published().instances}
+    idle = page(Meant(kind=MACHINE, key=IDLE), known(records=(live[IDLE],)))
+    assert idle[1:4] == [
+        "now    idle for 13 s, type big, CPU 0/2, memory 0/1 GB in use",
+        "why    kept-not-idle-long-enough: idle for 12 of 30 s",
+        "cost   $0.0031 so far",
+    ]
+    coming = page(Meant(kind=MACHINE, key=COMING), known(records=(live[COMING],)))
+    assert "Waiting for it: 1 requests" in coming
+
+
+def test_all_that_waits_is_told_with_the_verdict_of_every_type():
+    lines = page(Meant(kind=DEMAND, key=""), known())
+    assert lines[0] == "everything that waits  of laptop"
+    assert "Waiting: 5 requests" in lines
+    assert "  big    type-at-maximum" in lines
+
+
+def test_nothing_that_waits_is_said_so():
+    seen = known(published=None)
+    assert page(Meant(kind=DEMAND, key=""), seen)[1] == "Nothing is waiting."
+
+
+def test_a_node_type_has_its_verdict_and_its_newest_machines():
+    lines = page(Meant(kind=NODE_TYPE, key="big"), known())
+    assert "  big   type-at-maximum" in lines
+    assert f"{ENDED}: TERMINATED, $0.0064" in lines
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("big", Meant(kind=NODE_TYPE, key="big")),
+        ("big-1", Meant(kind=MACHINE, key=IDLE)),
+        ("bbbb", Meant(kind=MACHINE, key=BUSY)),
+        ("t-99", Meant(kind=MACHINE, key=COMING)),
+        (ENDED, Meant(kind=MACHINE, key=ENDED)),
+        ("4f0", Meant(kind=GANG, key=GANG_ID)),
+        ("demand", Meant(kind=DEMAND, key="")),
+    ],
+)
+def test_a_word_means_a_name_or_the_beginning_of_one(word: str, meant: Meant):
+    assert meant_by(word, published(), [ended_record()], ()) == meant
+
+
+def test_an_unknown_word_gets_the_nearest_names_and_an_ambiguous_one_the_choices():
+    with pytest.raises(
+        ClusterError, match=r"nothing here is called 'bigg'; did you mean 'big', 'big-1', 'big-2'\? "
+    ):
+        meant_by("bigg", published(), [ended_record()], ())
+    with pytest.raises(ClusterError, match=f"'t-5f4' may be '{BUSY}', '{IDLE}': give more of it"):
+        meant_by("t-5f4", published(), (), ())
+    with pytest.raises(ClusterError, match="nothing has happened here yet"):
+        meant_by("x", None, (), ())
+
+
+@pytest.fixture
+def ledger_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterHome:
+    """A real ledger in which a gang's verdict changed twice."""
+    monkeypatch.setenv("MUSTER_HOME", str(tmp_path))
+    home = ClusterHome.of("laptop", tmp_path / "clusters")
+    home.path.mkdir(parents=True)
+    with SqliteInstanceStore(home.ledger, clock=ManualClock(AT)) as store:
+        version = store.load().version
+        reasons = (Reason.WAITING_FOR_LAUNCH, Reason.WAITING_FOR_LAUNCH, Reason.WAITING_FOR_NODE)
+        for tick, reason in enumerate(reasons):
+            verdict = Verdict(subject=Subject.GANG, subject_id=GANG_ID, reason=reason, target="small")
+            fresh = instance(
+                f"t-{tick}-i1",
+                _S.QUEUED,
+                node_type="small",
+                history=(StatusChange(_S.QUEUED, AT + tick, ""),),
+            )
+            made = Plan(tick_id=f"t-{tick}", at=AT + tick, writes=(fresh,), verdicts=(verdict,))
+            version = store.commit(version, made)
+    return home
+
+
+def test_the_story_of_a_gang_tells_every_change_of_its_verdict_once(ledger_home):
+    write_status(ledger_home, published())
+    told = CliRunner().invoke(cli, ["why", GANG_ID[:7], "laptop", "--json"])
+    assert told.exit_code == 0
+    answer_told = json.loads(told.output)
+    assert [(line["at"], line["what"]) for line in answer_told["story"]] == [
+        (AT, "waiting-for-launch"),
+        (AT + 2, "waiting-for-node"),
+    ]
+    assert [row["told"] for row in answer_told["pending"]] == ["a machine of type small is being bought"]
+
+
+def test_the_ledger_alone_is_enough_after_the_cluster_is_gone(ledger_home):
+    told = CliRunner().invoke(cli, ["why", "small"])
+    assert told.exit_code == 0
+    assert told.output.splitlines()[0] == "node type small  of laptop"
+    assert "QUEUED" in told.output
+
+
+def test_an_unknown_subject_is_one_line_and_bad_input(ledger_home):
+    told = CliRunner().invoke(cli, ["why", "smal1"])
+    assert (told.exit_code, told.output) == (
+        2,
+        "error: nothing here is called 'smal1'; did you mean 'small'? "
+        "(`muster why demand` tells about everything that waits)\n",
+    )
