@@ -6,10 +6,11 @@ Deterministic given its plug-ins: searcher, scheduler, stopper and callbacks are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from typing_extensions import assert_never
 
-from muster.errors import TuneError
+from muster.errors import MusterError, TuneError
 from muster.trials.checkpoints import Doomed
 from muster.trials.commands import EngineCommand
 from muster.trials.events import (
@@ -203,7 +204,7 @@ class ExperimentState:
     def _admit(self, at: float) -> None:
         """The scheduler's choice starts as long as it fits; a choice that does not fit waits for its turn."""
         while self.roster.pending or self.roster.paused:
-            trial = self.scheduler.choose_trial_to_run(self.view)
+            trial = self._choice()
             if self.view.has_wishes:
                 self.note(TrialAdmitted(trial_id="", at=at))
                 self.lifecycle.obey_wishes(at)
@@ -218,3 +219,21 @@ class ExperimentState:
                 self.lifecycle.start(trial, at)
             else:
                 return
+
+    def _choice(self) -> Trial | None:
+        try:
+            trial: Any = self.scheduler.choose_trial_to_run(self.view)
+        except MusterError:
+            raise
+        except Exception as error:
+            raise TuneError(
+                f"{self._chooser} raised {type(error).__name__}: {error}. "
+                "The experiment ends here; fix it and resume"
+            ) from error
+        if trial is None or isinstance(trial, Trial):
+            return trial
+        raise TuneError(f"{self._chooser} answered {trial!r}: it must be one of the trials, or None")
+
+    @property
+    def _chooser(self) -> str:
+        return f"{type(self.scheduler).__name__}.choose_trial_to_run"

@@ -17,7 +17,7 @@ from muster.tune.search.placeholders import SetAside, inject_placeholders, is_so
 from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits
 from muster.tune.search.searcher import Searcher
 from muster.tune.search.searcher_state import restore_searcher, saved_searcher
-from muster.tune.search.wrapper import set_properties
+from muster.tune.search.wrapper import Wrapper, set_properties
 
 T = TypeVar("T")
 _ID_STEP = 0x9E3779B1  # odd, so that counting in these steps meets every 32-bit number once
@@ -134,7 +134,11 @@ class SearchGenerator(SearchAlgorithm):
 
     @property
     def _name(self) -> str:
-        return type(self.searcher).__name__
+        """Of the searcher itself, not of a limiter or repeater around it."""
+        found = self.searcher
+        while isinstance(found, Wrapper):
+            found = found.searcher
+        return type(found).__name__
 
     def _ask(self, hook: str, call: Callable[[], T]) -> T:
         try:

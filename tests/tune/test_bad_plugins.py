@@ -1,0 +1,186 @@
+"""Schedulers and searchers that misbehave: the error names who and what to do; the data stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muster import tune
+from muster.errors import TuneError
+from muster.tune import RunConfig, TuneConfig, Tuner
+from muster.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    HyperBandForBOHB,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+)
+from muster.tune.search import Searcher
+
+
+def train(config):
+    for step in range(1, 4):
+        tune.report({"score": config["x"] + step})
+
+
+BROKEN = Path()  # set by the test: while this file exists, the plug-ins have their bug
+
+
+def is_broken():
+    return BROKEN.exists()
+
+
+class Odd(FIFOScheduler):
+    def on_trial_result(self, tune_controller, trial, result):
+        is_odd = is_broken() and result["score"] >= 3
+        return "MAYBE" if is_odd else super().on_trial_result(tune_controller, trial, result)
+
+
+class Raising(FIFOScheduler):
+    def on_trial_result(self, tune_controller, trial, result):
+        if is_broken() and result["score"] >= 3:
+            raise KeyError("rung")
+        return super().on_trial_result(tune_controller, trial, result)
+
+
+class Choosing(FIFOScheduler):
+    """Chooses something that is no trial."""
+
+    def choose_trial_to_run(self, tune_controller):
+        chosen = super().choose_trial_to_run(tune_controller)
+        is_odd = is_broken() and chosen is not None and chosen.config["x"] >= 1
+        return "the best one" if is_odd else chosen
+
+
+class Stumbling(FIFOScheduler):
+    def choose_trial_to_run(self, tune_controller):
+        chosen = super().choose_trial_to_run(tune_controller)
+        if is_broken() and chosen is not None and chosen.config["x"] >= 1:
+            raise IndexError("empty rung")
+        return chosen
+
+
+class Counting(Searcher):
+    def __init__(self):
+        super().__init__(metric="score", mode="max")
+        self.given = 0
+
+    def suggest(self, trial_id):
+        if self.given == 3:
+            return Searcher.FINISHED
+        self.given += 1
+        return {"x": self.given - 1}
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        pass
+
+    def save(self, checkpoint_path):
+        Path(checkpoint_path).write_text(str(self.given))
+
+    def restore(self, checkpoint_path):
+        self.given = int(Path(checkpoint_path).read_text())
+
+
+class Dividing(Counting):
+    def suggest(self, trial_id):
+        if self.given == 1 and is_broken():
+            raise ZeroDivisionError("no density")
+        return super().suggest(trial_id)
+
+
+class Garbled(Counting):
+    def suggest(self, trial_id):
+        return [1, 2] if self.given == 1 and is_broken() else super().suggest(trial_id)
+
+
+class Deaf(Counting):
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        if is_broken():
+            raise ValueError("cannot hear")
+
+
+PLUGINS = {
+    "answers nonsense": (
+        {"scheduler": Odd()},
+        r"Odd\.on_trial_result answered 'MAYBE' for trial .*must be one of CONTINUE, NOOP, PAUSE, STOP",
+    ),
+    "raises": ({"scheduler": Raising()}, r"Raising\.on_trial_result raised KeyError .*fix it and resume"),
+    "chooses nonsense": ({"scheduler": Choosing()}, r"Choosing\.choose_trial_to_run answered 'the best one'"),
+    "raises when choosing": (
+        {"scheduler": Stumbling()},
+        r"Stumbling\.choose_trial_to_run raised IndexError: empty .*fix it and resume",
+    ),
+    "searcher raises": (
+        {"search_alg": Dividing()},
+        r"searcher Dividing raised ZeroDivisionError in suggest.*no density\. Fix the searcher",
+    ),
+    "searcher suggests nonsense": (
+        {"search_alg": Garbled()},
+        r"searcher Garbled suggested \[1, 2\]: suggest\(\) must return",
+    ),
+    "searcher raises at the end": (
+        {"search_alg": Deaf()},
+        r"searcher Deaf raised ValueError in on_trial_complete\(\): cannot hear",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", PLUGINS)
+def test_the_error_names_the_plug_in_and_the_experiment_can_be_read_and_resumed(what, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.BROKEN", tmp_path / "broken")
+    (tmp_path / "broken").touch()
+    plugins, message = PLUGINS[what]
+    is_searched = "search_alg" in plugins
+    tuner = Tuner(
+        train,
+        param_space={} if is_searched else {"x": tune.grid_search([0, 1, 2])},
+        tune_config=TuneConfig(
+            num_samples=3 if is_searched else 1,
+            max_concurrent_trials=1,
+            **({} if is_searched else {"metric": "score", "mode": "max"}),
+            **plugins,
+        ),
+        run_config=RunConfig(name="bad", storage_path=str(tmp_path), verbose=0),
+    )
+    with pytest.raises(TuneError, match=message):
+        tuner.fit()
+    before = Tuner.restore(str(tmp_path / "bad"), train).get_results()
+    assert len(before) >= 1
+    assert 1 in [row["score"] for row in before[0].metrics_history]  # x=0, first step
+    (tmp_path / "broken").unlink()  # as if the class had been mended
+    after = Tuner.restore(str(tmp_path / "bad"), train).fit()
+    assert sorted(result.config["x"] for result in after) == [0, 1, 2]
+    assert [result.error for result in after] == [None] * 3
+    assert {result.metrics["score"] - result.config["x"] for result in after} == {3}
+
+
+def comparing():
+    return [
+        ASHAScheduler(),
+        HyperBandScheduler(),
+        HyperBandForBOHB(),
+        MedianStoppingRule(),
+        PopulationBasedTraining(hyperparam_mutations={"x": [1, 2]}),
+    ]
+
+
+@pytest.mark.parametrize("scheduler", comparing(), ids=lambda one: type(one).__name__)
+def test_a_scheduler_that_compares_says_that_metric_and_mode_are_missing(scheduler, tmp_path):
+    tuner = Tuner(
+        train,
+        param_space={"x": 1},
+        tune_config=TuneConfig(scheduler=scheduler),
+        run_config=RunConfig(storage_path=str(tmp_path), verbose=0),
+    )
+    with pytest.raises(ValueError, match=rf"{type(scheduler).__name__}.*metric") as caught:
+        tuner.fit()
+    assert "mode" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [type(one) for one in comparing()], ids=lambda kind: kind.__name__)
+def test_an_unknown_parameter_is_refused_by_name(kind):
+    known = "HyperBand" if issubclass(kind, HyperBandScheduler) else kind.__name__
+    with pytest.raises(TypeError, match=rf"{known}.*max_time"):
+        kind(max_time=3)
