@@ -56,6 +56,16 @@ def parse_state(state: autoscaler_pb2.ClusterResourceState) -> RuntimeReport:
     )
 
 
+def parse_infeasible(ours: autoscaler_pb2.AutoscalingState) -> RuntimeReport:
+    """What an autoscaler said has no place, in the shape of a report without nodes."""
+    return RuntimeReport(
+        version=ours.last_seen_cluster_resource_state_version,
+        demands=_rows(lambda one: _demand(one, 1), ours.infeasible_resource_requests),
+        gangs=_rows(parse_gang, ours.infeasible_gang_resource_requests),
+        constraints=_rows(parse_constraint, ours.infeasible_cluster_resource_constraints),
+    )
+
+
 def parse_node(node: autoscaler_pb2.NodeState) -> NodeReport:
     """A node that cannot be understood is still listed: else its record would take it for gone."""
     node_id = NodeId(node.node_id.hex())

@@ -1,0 +1,64 @@
+"""muster.autoscaler.sdk: what a program asks of the autoscaler of its cluster. Ray's names and signatures.
+
+Works in a Ray driver, or anywhere with RAY_ADDRESS (and RAY_AUTH_MODE and the token, where one is wanted).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from muster.engines.ray.gcs.link import GcsLink
+    from muster.engines.ray.gcs.status import ClusterStatus
+
+__all__ = ["get_cluster_status", "request_resources"]
+
+TIMEOUT_S = 10.0
+
+
+def request_resources(
+    num_cpus: int | None = None,
+    bundles: Sequence[Mapping[str, float]] | None = None,
+    bundle_label_selectors: Sequence[Mapping[str, str]] | None = None,
+) -> None:
+    """Ask the autoscaler for a cluster that could hold all of this at once, whatever runs on it now.
+
+    A hint that stays until the next call replaces it, also when this program ends; a call without arguments
+    takes it back. `num_cpus` means that many bundles of one CPU. `bundle_label_selectors` has one entry per
+    bundle, like `{"tier": "in(a, b)", "region": "!us"}`; `{}` means any node.
+
+    Example:
+        request_resources(num_cpus=16)
+        request_resources(bundles=[{"GPU": 1}] * 2, bundle_label_selectors=[{"tier": "fast"}, {}])
+    """
+    from muster.engines.ray.gcs.constraint import request, wishes
+
+    if num_cpus is not None and (isinstance(num_cpus, bool) or not isinstance(num_cpus, int) or num_cpus < 0):
+        raise ValueError(f"num_cpus: {num_cpus!r} is not a whole number of CPUs")
+    if bundle_label_selectors and not bundles:
+        raise ValueError("bundle_label_selectors without bundles: each selector belongs to one bundle")
+    counts = wishes(list(bundles or ()), list(bundle_label_selectors or ()))
+    if num_cpus:
+        one_cpu = ((("CPU", 1.0),), ())
+        counts[one_cpu] = counts.get(one_cpu, 0) + num_cpus
+    request(_link(None, TIMEOUT_S), counts, TIMEOUT_S)
+
+
+def get_cluster_status(gcs_address: str | None = None, timeout: float = TIMEOUT_S) -> ClusterStatus:
+    """Nodes, what is on its way, what failed and why, what waits and what can never be placed.
+
+    `gcs_address` is host:port of the head; by default the cluster of this program. `str()` of the answer is
+    for people.
+    """
+    reply = _link(gcs_address, timeout).cluster_status()
+    from muster.engines.ray.gcs.parse_status import status_from_bytes
+
+    return status_from_bytes(reply)
+
+
+def _link(gcs_address: str | None, timeout_s: float) -> GcsLink:
+    from muster.engines.ray.gcs.address import find_address
+    from muster.engines.ray.gcs.link import GcsLink
+
+    return GcsLink(find_address(gcs_address), call_timeout_s=timeout_s)

@@ -1,0 +1,61 @@
+"""A size the cluster should have whatever runs on it: what `request_resources` asks the GCS for.
+
+There is one such wish per cluster: a new one replaces the last, an empty one takes it back. It stays when
+the program that made it ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from muster.base.resources import Resources
+from muster.engines.ray.gcs.link import CALL_S, GcsLink
+
+Wish = tuple[tuple[tuple[str, float], ...], tuple[tuple[str, str], ...]]  # resources, labels; both sorted
+
+_VALUE = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+_SELECTOR = re.compile(rf"!?({_VALUE}|in\(\s*{_VALUE}(\s*,\s*{_VALUE})*\s*\))")
+
+
+def wishes(bundles: Sequence[Mapping[str, float]], selectors: Sequence[Mapping[str, str]]) -> dict[Wish, int]:
+    """How many of each kind; raises ValueError for one that makes no sense, by its place in the list."""
+    if selectors and len(selectors) != len(bundles):
+        raise ValueError(
+            f"{len(selectors)} label selectors for {len(bundles)} bundles: give one each, {{}} for any node"
+        )
+    counts: dict[Wish, int] = {}
+    for place, bundle in enumerate(bundles):
+        selector = selectors[place] if selectors else {}
+        wish = _quantities(place, bundle), _conditions(place, selector)
+        counts[wish] = counts.get(wish, 0) + 1
+    return counts
+
+
+def request(link: GcsLink, counts: Mapping[Wish, int], timeout_s: float = CALL_S) -> None:
+    """Replaces the wish that stands."""
+    sizes = [dict(resources) for resources, _ in counts]
+    labels = [dict(conditions) for _, conditions in counts]
+    many = list(counts.values())
+    link.call("request_cluster_resource_constraint", sizes, labels, many, timeout_s=timeout_s)
+
+
+def _quantities(place: int, bundle: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    if not isinstance(bundle, Mapping) or not bundle:
+        raise ValueError(f"bundle {place}: {bundle!r} is not a mapping like {{'CPU': 1}}")
+    try:
+        return tuple(sorted(Resources.of(bundle).to_floats().items()))
+    except ValueError as error:
+        raise ValueError(f"bundle {place}: {error}") from None
+
+
+def _conditions(place: int, selector: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    if not isinstance(selector, Mapping):
+        raise ValueError(f"label selector {place}: {selector!r} is not a mapping of label to value")
+    for label, value in selector.items():
+        if not isinstance(label, str) or not isinstance(value, str) or not _SELECTOR.fullmatch(value):
+            raise ValueError(
+                f"label selector {place}: {label!r}: {value!r} is none of"
+                " 'value', '!value', 'in(a, b)', '!in(a, b)'"
+            )
+    return tuple(sorted(selector.items()))
