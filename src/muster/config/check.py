@@ -23,9 +23,8 @@ ABSURD = 1e15  # no count, duration, price or quantity of a cluster is above thi
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the mappings in our files; unknown keys are errors unless listed here."""
+    """Base of the mappings in our files; unknown keys are errors unless any is taken."""
 
-    ignored: ClassVar[frozenset[str]] = frozenset()  # valid keys that this program does not read
     takes_any_key: ClassVar[bool] = False
     kept_in: ClassVar[str] = ""  # the field, not a key of the file, that holds the mapping as it was written
 
@@ -88,7 +87,7 @@ class _Checker:
     ) -> None:
         if getattr(cls, "takes_any_key", False):
             return
-        valid = {*fields, *getattr(cls, "ignored", ())}
+        valid = set(fields)
         for key in given:
             if key not in valid:
                 raise self._document.error((*path, key), f"unknown key; {nearest(key, valid)}")
