@@ -24,8 +24,9 @@ from muster.errors import EngineDenied, EngineMissing, StoreError
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.25  # between ticks: a cheap look whether something must not wait
-_DUTY = 10.0  # news is acted on at once, but ticks take at most a tenth of the time
+LOOK_S = 0.1  # between ticks: a cheap look whether something must not wait
+_TICK_DUTY = 10.0  # news is acted on at once, but ticks take at most a tenth of the time
+_LOOK_DUTY = 50.0  # and looks, which grow with the cluster, a fiftieth
 _FATAL = (EngineDenied, EngineMissing, AlreadyMonitored)
 
 
@@ -71,6 +72,7 @@ class Monitor:
         self._changes = OnChange(logger)
         self._newest: Tick | None = None
         self._wishes: object = None
+        self._look_took_s = 0.0
         self._ended_at = clock.monotonic()
         self._problem = ""
         self._is_away = False
@@ -154,22 +156,27 @@ class Monitor:
         """Until the next tick is due, there is news, or the loop is to end."""
         due = self._ended_at + interval_s
         while (left_s := due - self._clock.monotonic()) > 0:
-            if stop.wait(min(left_s, LOOK_S)):
+            if stop.wait(min(left_s, self._look_pause_s())):
                 return
             if self._has_news():
                 due = min(due, self._ended_at + self._least_pause_s())
 
+    def _look_pause_s(self) -> float:
+        return min(max(LOOK_S, _LOOK_DUTY * self._look_took_s), self._pace.max_s)
+
     def _least_pause_s(self) -> float:
         took_s = self._newest.took_s if self._newest is not None else 0.0
-        return min(max(LOOK_S, _DUTY * took_s), self._pace.max_s)
+        return min(max(LOOK_S, _TICK_DUTY * took_s), self._pace.max_s)
 
     def _has_news(self) -> bool:
         """Whether demand or nodes differ from what the last tick saw."""
         look = self._loop.look
         if look is None or self._wishes is None:
             return False
+        began = self._clock.monotonic()
         try:
             seen = sound(look())
+            self._look_took_s = self._clock.monotonic() - began
             return seen is not None and wishes(seen) != self._wishes
         except _FATAL:
             raise
