@@ -51,6 +51,7 @@ class Scene:
         self.seen = Sightings()
         self.heard = Heard()
         self.closed = 0
+        self.stamp = 1
         self.looked = 0
         ports = watched(self.stage.ports, self.seen)
         self.loop = Loop(
@@ -58,6 +59,7 @@ class Scene:
             store=self.stage.store,
             seen=self.seen,
             look=self._look if looks else None,
+            stamp=lambda: self.stamp,
         )
         self.monitor = Monitor(
             self.loop,

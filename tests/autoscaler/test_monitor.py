@@ -161,6 +161,16 @@ def test_an_invalid_edit_is_reported_once_and_the_last_good_one_stays(caplog):
     assert caplog.records[-1].getMessage() == "the configuration is valid again and in force"
 
 
+def test_an_edit_of_the_config_is_looked_at_at_once_and_again_a_second_later():
+    scene = Scene(looks=True)
+    scene.run(20)
+
+    def edit():
+        scene.stamp = 1 + (scene.stage.clock.monotonic() > 22.05)
+
+    assert scene.run(8, edit)[:4] == [0, 2.1, 3.1, 5.1]
+
+
 def test_once_is_one_tick():
     scene = Scene()
     scene.monitor.run(Countdown(scene.stage.clock, 100), once=True)

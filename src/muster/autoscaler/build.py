@@ -120,7 +120,9 @@ class _Parts:
         monitor = self._source.config.muster.monitor
         base_s = self._options.interval_s or monitor.interval_s
         return Monitor(
-            Loop(controller=controller, store=self._store, seen=seen, look=self._nodes.read),
+            Loop(
+                controller=controller, store=self._store, seen=seen, look=self._nodes.read, stamp=self._stamp
+            ),
             Pace(base_s, max(base_s, monitor.longest_interval_s)),
             clock=self._clock,
             outlets=self._outlets(lease, metrics, server),
@@ -131,6 +133,13 @@ class _Parts:
     def _close(self) -> None:
         if self._kept is not None:
             self._kept.close()
+
+    def _stamp(self) -> object:
+        try:
+            found = self._options.config.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def _ambient(self) -> Ambient:
         return Ambient(clock=self._clock, ids=self._ids, seed=Seed(0))

@@ -52,6 +52,7 @@ class Loop:
     store: InstanceStore
     seen: Sightings
     look: Callable[[], RuntimeReport] | None = None  # the runtime, past the watched port; None: no looks
+    stamp: Callable[[], object] = lambda: None  # of the config's file: a cheap look whether it was written
 
 
 class Monitor:
@@ -72,6 +73,7 @@ class Monitor:
         self._changes = OnChange(logger)
         self._newest: Tick | None = None
         self._wishes: object = None
+        self._stamp: object = None
         self._look_took_s = 0.0
         self._ended_at = clock.monotonic()
         self._problem = ""
@@ -91,12 +93,14 @@ class Monitor:
 
     def round(self) -> float:
         """One tick, told to everybody; seconds until the next."""
+        self._stamp = self._loop.stamp()
         tick = self._tick()
         self._ended_at = self._clock.monotonic()
         self._newest = tick
         self._wishes = None if tick is None or tick.runtime is None else wishes(tick.runtime)
         if tick is None:
             return self._pace.max_s
+        tick = replace(tick, config_stamp=self._stamp)
         tick = replace(tick, interval_s=self._pace.after(tick))
         self._note_runtime(tick)
         self._note_config(tick)
@@ -169,8 +173,10 @@ class Monitor:
         return min(max(LOOK_S, _TICK_DUTY * took_s), self._pace.max_s)
 
     def _has_news(self) -> bool:
-        """Whether demand or nodes differ from what the last tick saw."""
+        """Whether the config, demand or nodes differ from what the last tick saw."""
         look = self._loop.look
+        if self._loop.stamp() != self._stamp:
+            return True
         if look is None or self._wishes is None:
             return False
         began = self._clock.monotonic()

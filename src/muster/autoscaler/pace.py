@@ -46,7 +46,8 @@ def picture_of(tick: Tick) -> object:
     runtime = tick.runtime
     seen = None if runtime is None else (wishes(runtime), tuple(map(_free, runtime.nodes)))
     records = tuple((record.instance_id, record.state) for record in tick.ledger.instances.values())
-    return seen, records, tick.spec, tick.config_problem, tick.plan.quarantined
+    config = (tick.spec, tick.config_stamp, tick.config_problem)
+    return seen, records, config, tick.plan.quarantined
 
 
 def _free(node: NodeReport) -> object:

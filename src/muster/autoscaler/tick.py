@@ -24,6 +24,7 @@ class Tick:
     traits: ProviderTraits
     runtime: RuntimeReport | None  # None: it could not be read this time
     config_problem: str = ""
+    config_stamp: object = None  # of the config's file: another one means that somebody wrote it
     took_s: float = 0.0
     interval_s: float = 0.0  # until the next one
     launch_errors: int = 0
