@@ -54,8 +54,14 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("optuna_overhead", at_most=2),
         Floor("driver_mb_per_10k", at_most=100),
     ),
+    "scaleup": (
+        Floor("speedup.demand_to_ready", at_least=1.2),
+        Floor("seconds.ours.launch_call", at_most=1.5),
+        Floor("monitor_cpu_percent", at_most=2.0),
+    ),
     "schedulers": (
         Floor("decisions_per_s.asha", at_least=50_000),
+        Floor("large_growth.*", at_most=3.0),
         Floor("worse_problems.over_ray.*", at_most=0),
         Floor("time_ratio.over_ray.*", at_most=1.05),
         Floor("used_node_h_ratio.promotion_over_stopping", at_most=1.0),

@@ -1,0 +1,88 @@
+"""Our monitor with the process provider, brought up and down by the commands that people use."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from muster.cluster.states import InstanceState
+from muster.stores.history import open_history
+
+UP_S = 180.0
+
+
+@dataclass(frozen=True)
+class Running:
+    """A cluster of ours."""
+
+    address: str
+    environment: dict[str, str]
+    monitor_pid: int
+    ledger: Path
+
+    def first_launch_at(self, since: float) -> float:
+        """When the first machine after a moment was asked for, by the ledger."""
+        with contextlib.closing(open_history(self.ledger)) as history:
+            asked = [
+                moment
+                for record in history.find()
+                for moment in record.entered(InstanceState.REQUESTED)
+                if moment >= since
+            ]
+        return min(asked)
+
+
+@contextlib.contextmanager
+def cluster(
+    max_workers: int, idle_s: float, upscaling_speed: float, min_workers: int = 0
+) -> Iterator[Running]:
+    """`muster up` of a one-CPU worker type, `muster down` in the end."""
+    folder = Path(tempfile.mkdtemp(prefix="mb-", dir="/tmp"))
+    config = folder / "cluster.yaml"
+    config.write_text(yaml.safe_dump(document(max_workers, idle_s, upscaling_speed, min_workers)))
+    environment = {**os.environ, "MUSTER_HOME": str(folder)}
+    try:
+        muster(environment, "up", str(config), "-y")
+        record = json.loads((folder / "clusters" / "ours" / "cluster.json").read_text())
+        yield Running(
+            record["address"],
+            dict(record["auth"]),
+            record["monitor_pid"],
+            folder / "clusters" / "ours" / "ledger.db",
+        )
+    finally:
+        muster(environment, "down", str(config), "-y")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def document(max_workers: int, idle_s: float, speed: float, min_workers: int) -> dict[str, object]:
+    """The same sizes and limits as the peer's."""
+    return {
+        "cluster_name": "ours",
+        "max_workers": max_workers,
+        "upscaling_speed": speed,
+        "idle_timeout_minutes": idle_s / 60,
+        "provider": {"type": "process"},
+        "head_node_type": "head",
+        "available_node_types": {
+            "head": {"resources": {"CPU": 0}, "max_workers": 0},
+            "worker": {"resources": {"CPU": 1}, "min_workers": min_workers, "max_workers": max_workers},
+        },
+    }
+
+
+def muster(environment: dict[str, str], *arguments: str) -> None:
+    command = [sys.executable, "-m", "muster.cli.main", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=UP_S, check=False)
+    if done.returncode:
+        raise RuntimeError(f"muster {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
