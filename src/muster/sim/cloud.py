@@ -52,10 +52,18 @@ class SimCloud:
     def traits(self) -> ProviderTraits:
         return ProviderTraits(installs_runtime=self.installs_runtime)
 
+    def reconnect(self) -> None:
+        """A new controller was started; what an adapter held in memory is gone."""
+
     @step("cloud.list_instances")
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
-        now, faults = self._world.time, self._faults
         self.listed = None
+        self.listed = shown = self.look()
+        return shown
+
+    def look(self) -> dict[CloudId, CloudInstance]:
+        """What the cloud shows now, faults included."""
+        now, faults = self._world.time, self._faults
         if faults.hit("list_fails"):
             raise ConnectionError("simulated: the cloud's list cannot be read")
         if faults.hit("list_omits"):
@@ -70,7 +78,6 @@ class SimCloud:
         for cloud_id, (until, ghost) in self._ghosts.items():
             if now < until:
                 shown[cloud_id] = ghost
-        self.listed = shown
         return shown
 
     @step("cloud.launch")

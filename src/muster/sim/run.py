@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from muster.base.rng import Seed
 from muster.cluster.model import NodeKind
@@ -53,11 +54,13 @@ class Report:
 class Run:
     """One seed, step by step."""
 
+    scene_class: ClassVar[type[Scene]] = Scene
+
     def __init__(self, seed: int, tell: Tell | None = None) -> None:
         self.seed = Seed(seed)
         self.setting = settings.drawn(self.seed)
         self.faults = Faults.drawn(self.seed)
-        self.scene = Scene(self.seed, self.setting, self.faults)
+        self.scene = self.scene_class(self.seed, self.setting, self.faults)
         self.report = Report(seed=seed)
         self._workload = Workload(self.seed, self.scene.world, self.scene.runtime, self.setting)
         self._checks = safety_checks()

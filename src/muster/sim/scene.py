@@ -6,6 +6,7 @@ The composition root of the simulator: the runs, the crash matrix and the story 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from muster.base.ambient import Ambient
 from muster.base.ids import CountingIds
@@ -35,6 +36,8 @@ OpenStore = Callable[[], InstanceStore]  # called by every new life: a file is o
 class Scene:
     """The whole world of one run. `tick()` lets the controller look and act once; time passes outside."""
 
+    cloud_class: ClassVar[type[SimCloud]] = SimCloud
+
     def __init__(
         self,
         seed: Seed,
@@ -46,7 +49,8 @@ class Scene:
     ) -> None:
         self.seed, self.setting, self.faults = seed, setting, faults
         self.world, self.wire = world or World(), wire or Wire()
-        self.cloud = SimCloud(self.world, self.wire, faults, seed.derive("sim.cloud"), setting.catalogue)
+        draw = seed.derive("sim.cloud")
+        self.cloud = self.cloud_class(self.world, self.wire, faults, draw, setting.catalogue)
         self.runtime = SimRuntime(self.world, self.wire, faults, setting.dead_kept_s)
         self.drains = SimDrains(self.world, self.wire, faults, self.runtime)
         self.installer = SimInstaller(self.world, self.wire, faults, self.cloud.machines.get)
@@ -107,6 +111,7 @@ class Scene:
 
     def _start_controller(self) -> ClusterController:
         self.lives += 1
+        self.cloud.reconnect()
         if self.lives > 1:
             self.store.inner = self._open_store()
         if self.world.wall_shift != self._anchor:
