@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from bench import schedulers_plot, table
+from bench import schedulers_large, schedulers_plot, table
 from bench.options import Options
 from bench.schedulers_race import SAMPLES, WORKERS, Entry, Race, race
 from muster.sim.tune.contestants import SCHEDULERS, NotThere, Terms, make_searcher
@@ -37,6 +37,8 @@ def run(options: Options) -> dict[str, float]:
         "decisions_per_s.asha": decisions_per_s(live),
         "decisions_per_s.asha_promotion": decisions_per_s(live, type="promotion"),
     }
+    if options.wants("large"):
+        figures |= schedulers_large.large(options.quick)
     entries = contestants(options.with_peer)
     problems = [name for name in (QUICK if options.quick else PROBLEMS) if options.wants(name)]
     board = raced(problems, entries, 3 if options.quick else SEEDS, 32 if options.quick else SAMPLES)

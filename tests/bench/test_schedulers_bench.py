@@ -59,3 +59,17 @@ def test_one_problem_gives_tables_a_plot_and_figures_for_every_contestant(capsys
 @pytest.mark.parametrize("kind", ["stopping", "promotion"])
 def test_decisions_are_measured_at_the_scheduler(kind):
     assert schedulers.decisions_per_s(200, type=kind) > 1_000
+
+
+def test_a_large_experiment_is_measured_by_result(monkeypatch, capsys):
+    monkeypatch.setattr(schedulers.schedulers_large, "QUICK_TRIALS", 40)
+    monkeypatch.setattr(schedulers.schedulers_large, "FEW_TRIALS", 20)
+    figures = schedulers.schedulers_large.large(quick=True)
+    assert sorted(figures) == [
+        "large_cpu_s.asha",
+        "large_cpu_s.asha_promotion",
+        "large_growth.asha",
+        "large_growth.asha_promotion",
+    ]
+    assert all(value > 0 for value in figures.values())
+    assert "40 trials in one experiment" in capsys.readouterr().out
