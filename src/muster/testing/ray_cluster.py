@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from muster.base.clock import SystemClock
 from muster.engines.local.surroundings import environment
+from muster.providers.process.free_ports import answers, free_ports
 from muster.providers.process.ray_command import (
     NodeIdentity,
     NodePorts,
@@ -26,6 +26,8 @@ from muster.providers.process.ray_command import (
     node_environment,
     worker_command,
 )
+
+__all__ = ["AUTH", "RayCluster", "RayNode", "free_ports"]
 
 # One token per process: Ray's native code reads it once and keeps it.
 AUTH = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -77,12 +79,13 @@ class RayCluster:
         node_type: str = "worker",
         labels: Mapping[str, str] | None = None,
     ) -> RayNode:
-        """Returns when its process runs; it joins some seconds later. Start one at a time (Ray's sockets)."""
+        """Returns when its process runs; it joins some seconds later."""
         http, grpc, metrics = free_ports(3)
         ports = NodePorts(agent_http=http, agent_grpc=grpc, metrics=metrics)
         size = NodeSize(resources=resources, labels=labels or {})
         identity = NodeIdentity(cloud_id=cloud_id, node_type=node_type)
-        return self._start(worker_command(size, ports, self.address), identity)
+        own = self.temp_dir / cloud_id  # shared, two starts at a time may choose the same socket
+        return self._start(worker_command(size, ports, self.address, own), identity)
 
     def close(self) -> None:
         for node in reversed(self.nodes.values()):
@@ -114,22 +117,9 @@ class RayCluster:
         give_up = self._clock.monotonic() + START_S
         head = self.nodes["head-0"]
         while self._clock.monotonic() < give_up and head.process.poll() is None:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    return
+            if answers(port):
+                return
             self._clock.sleep(0.1)
         said = (self.temp_dir / "head-0.log").read_text(errors="replace")[-2000:]
         self.close()
         raise RuntimeError(f"the head did not start; it said:\n{said}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 _OWN_FLAGS = {"CPU": "--num-cpus", "GPU": "--num-gpus", "memory": "--memory"}
+RAY_MODULE = "ray.scripts.scripts"  # what the command `ray` runs
 OBJECT_STORE_BYTES = 100_000_000  # the least Ray takes is 75 MB; laptop nodes hold little
 
 
@@ -56,9 +57,14 @@ def head_command(size: NodeSize, ports: NodePorts, temp_dir: Path) -> list[str]:
     ]
 
 
-def worker_command(size: NodeSize, ports: NodePorts, address: str) -> list[str]:
-    """A node that joins the head at `address`."""
-    return [*_ray_start(size, ports), f"--address={address}"]
+def worker_command(size: NodeSize, ports: NodePorts, address: str, temp_dir: Path | None = None) -> list[str]:
+    """A node that joins the head at `address`.
+
+    Without a temporary directory of its own it shares the head's, and must not start while another does:
+    Ray names sockets by a number that two starts may both find free.
+    """
+    own = [] if temp_dir is None else [f"--temp-dir={temp_dir}"]
+    return [*_ray_start(size, ports), f"--address={address}", *own]
 
 
 def node_environment(
@@ -75,13 +81,14 @@ def node_environment(
         "RAY_NODE_TYPE_NAME": identity.node_type,
         "RAY_CLOUD_INSTANCE_TYPE_NAME": identity.machine_type,
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # nodes on one computer are fine there as well
     }
 
 
 def _ray_start(size: NodeSize, ports: NodePorts) -> list[str]:
     resources = dict(size.resources)
     store = int(resources.pop("object_store_memory", OBJECT_STORE_BYTES))
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+    command = [sys.executable, "-m", RAY_MODULE, "start", "--block", "--disable-usage-stats"]
     for name, flag in _OWN_FLAGS.items():
         quantity = resources.pop(name, 0 if name != "memory" else None)
         if quantity is not None:

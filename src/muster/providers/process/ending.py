@@ -1,0 +1,111 @@
+"""Ends nodes: everything in a node's session, and whatever carries the node's name in its environment.
+
+Asks first (SIGTERM), insists after a grace period (SIGKILL), and looks whether all is gone. Ray's workers
+are in process groups of their own, but in the session of their node. Blocks; callers bring a thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import signal
+from collections.abc import Sequence
+
+import msgspec
+
+from muster.base.clock import Clock
+from muster.providers.process.processes import Process, environment_says, find, send, table
+from muster.providers.process.records import NodeDirectory, NodeRecord
+
+logger = logging.getLogger(__name__)
+
+GRACE_S = 5.0
+KILL_S = 5.0  # a killed process that is still there after this hangs in the kernel
+LOOK_S = 0.05
+
+
+class Remains:
+    """What still runs of one node. Processes once seen as its own stay so, whatever happens around them."""
+
+    def __init__(self, record: NodeRecord) -> None:
+        self.record = record
+        self._seen: set[tuple[int, str]] = set()
+
+    def look(self, processes: Sequence[Process], *, thorough: bool) -> list[Process]:
+        """The living ones; `thorough` reads every process' environment, for those that left the session."""
+        family = _family(self._leader(), processes)
+        entry = f"RAY_CLOUD_INSTANCE_ID={self.record.cloud_id}"
+        found = [
+            process
+            for process in processes
+            if process.lives
+            and (
+                process.pid in family
+                or (process.pid, process.started) in self._seen
+                or (thorough and environment_says(process.pid, entry))
+            )
+        ]
+        self._seen.update((process.pid, process.started) for process in found)
+        return found
+
+    def _leader(self) -> int | None:
+        """The session's number, while its leader is known to be ours; later ones may get the same."""
+        mark = self.record.process
+        leader = None if mark is None else find(mark.pid)
+        return (
+            leader.pid if leader is not None and mark is not None and leader.started == mark.started else None
+        )
+
+
+class Undertaker:
+    """Ends the processes of terminated records, then marks the records as ended."""
+
+    def __init__(self, directory: NodeDirectory, clock: Clock, grace_s: float = GRACE_S) -> None:
+        self._directory, self._clock, self._grace_s = directory, clock, grace_s
+
+    def end(self, records: Sequence[NodeRecord]) -> dict[str, list[int]]:
+        """What was left of each node in spite of all: cloud id to process ids; normally empty."""
+        nodes = [Remains(record) for record in records]
+        left = self._insist(nodes, signal.SIGTERM, self._grace_s)
+        if left:
+            left = self._insist(nodes, signal.SIGKILL, KILL_S)
+        for record in records:
+            if record.cloud_id not in left:
+                self._bury(record)
+        if left:
+            logger.warning("processes that do not end, though killed: %s", left)
+        return left
+
+    def _insist(self, nodes: Sequence[Remains], number: int, seconds: float) -> dict[str, list[int]]:
+        """Signal everything, newcomers as well, until nothing is left or time is up."""
+        give_up = self._clock.monotonic() + seconds
+        signalled: set[tuple[int, str]] = set()
+        thorough = True
+        while True:
+            processes = table()
+            found = {node.record.cloud_id: node.look(processes, thorough=thorough) for node in nodes}
+            fresh = [
+                one for some in found.values() for one in some if (one.pid, one.started) not in signalled
+            ]
+            send(fresh, number)
+            signalled.update((one.pid, one.started) for one in fresh)
+            left = {cloud_id: [one.pid for one in some] for cloud_id, some in found.items() if some}
+            if (not left and thorough) or self._clock.monotonic() >= give_up:
+                return left
+            thorough = not left  # nothing more to be seen: one last look at everybody
+            self._clock.sleep(LOOK_S)
+
+    def _bury(self, record: NodeRecord) -> None:
+        shutil.rmtree(record.temp_dir, ignore_errors=True)
+        ended_at = self._clock.now()
+        self._directory.change(record.cloud_id, lambda now: msgspec.structs.replace(now, ended_at=ended_at))
+
+
+def _family(leader: int | None, processes: Sequence[Process]) -> set[int]:
+    """The session of the leader and, where systems do not tell sessions, its descendants."""
+    if leader is None:
+        return set()
+    found = {process.pid for process in processes if process.session == leader} | {leader}
+    while more := {one.pid for one in processes if one.parent in found and one.pid not in found}:
+        found |= more
+    return found

@@ -1,0 +1,242 @@
+"""The head of a cluster on this computer: started as one more record of the node directory, ended with all.
+
+Used by `muster up` and `muster down`; the monitor's provider sees the head in its listing.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from muster.base.clock import Clock
+from muster.base.ids import IdSource
+from muster.errors import ProviderError, ProviderMisconfigured
+from muster.providers.process.ending import Undertaker
+from muster.providers.process.free_ports import answers, free_ports
+from muster.providers.process.processes import lives, mark_of
+from muster.providers.process.program import NodeProgram, ray_head
+from muster.providers.process.provider import fits_this_computer
+from muster.providers.process.ray_command import NodePorts, NodeSize
+from muster.providers.process.records import NodeDirectory, NodeRecord
+from muster.providers.process.starter_link import Order, StarterLink
+from muster.providers.process.teardown import Stopped, stop_everything
+from muster.providers.tags import (
+    NODE_KIND_HEAD,
+    STATUS_UP_TO_DATE,
+    TAG_RAY_NODE_KIND,
+    TAG_RAY_NODE_NAME,
+    TAG_RAY_NODE_STATUS,
+    TAG_RAY_USER_NODE_TYPE,
+)
+
+__all__ = ["Head", "HeadRequest", "Stopped", "running_head", "start_head", "stop_everything", "token_file"]
+
+HEAD_S = 120.0
+LOOK_S = 0.05
+WORDS = 12  # lines of what it said, for people
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class HeadRequest:
+    """What to start, and where its files are."""
+
+    cluster_name: str
+    nodes: Path  # ClusterHome.nodes
+    node_type: str
+    size: NodeSize
+    auth: Mapping[str, str]  # of `token_file`
+    environment: Mapping[str, str] = field(default_factory=dict)  # what its processes inherit
+    tags: Mapping[str, str] = field(default_factory=dict)  # beside the usual ones: launch hash and the like
+    port: int | None = None  # of the GCS; None: any free one
+    timeout_s: float = HEAD_S
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head that answers."""
+
+    cloud_id: str
+    address: str
+    pid: int
+    temp_dir: str
+    already: bool  # it was running before
+
+
+def token_file(path: Path) -> dict[str, str]:
+    """A token of the cluster's own in a file only its owner can read, as Ray is told of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        path.chmod(0o600)
+    else:
+        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+            stream.write(secrets.token_hex(32))
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path.resolve())}
+
+
+def start_head(
+    request: HeadRequest,
+    clock: Clock,
+    ids: IdSource,
+    progress: Progress = lambda text: None,
+    program: NodeProgram | None = None,
+) -> Head:
+    """Start the head, or find the one that runs; returns when it has joined and its GCS answers."""
+    running = running_head(request.nodes)
+    if running is not None:
+        return running
+    fits_this_computer(request.node_type, request.size)
+    start = _HeadStart(request, clock, ids, progress, program or ray_head())
+    try:
+        return start.run()
+    except _TooSlow:
+        progress("Ray gave up on a slow start; trying once more")
+        return start.run()
+
+
+def running_head(nodes: Path) -> Head | None:
+    """The head whose process lives; it may not answer yet."""
+    for record in NodeDirectory(nodes).records():
+        if _is_head(record) and record.state == "running" and lives(record.process):
+            return _head(record, already=True)
+    return None
+
+
+class _TooSlow(ProviderError):
+    """Ray waits 30 s for its own parts, whatever else the computer has to do."""
+
+    retryable = True
+
+
+@dataclass(frozen=True)
+class _HeadStart:
+    """One start: write down, then act, then wait. The process outlives us."""
+
+    request: HeadRequest
+    clock: Clock
+    ids: IdSource
+    progress: Progress
+    program: NodeProgram
+
+    @property
+    def directory(self) -> NodeDirectory:
+        return NodeDirectory(self.request.nodes)
+
+    def run(self) -> Head:
+        ports = _ports(self.request.port)
+        record = self._record(ports)
+        self._forget_earlier()
+        self.directory.add([record])
+        self.progress(f"starting the head on port {ports.gcs}")
+        self._begin(record, ports)
+        return self._wait(record.cloud_id)
+
+    def _record(self, ports: NodePorts) -> NodeRecord:
+        request, cloud_id = self.request, self.ids.fresh("head")
+        usual = {
+            TAG_RAY_NODE_NAME: f"ray-{request.cluster_name}-head",
+            TAG_RAY_NODE_KIND: NODE_KIND_HEAD,
+            TAG_RAY_USER_NODE_TYPE: request.node_type,
+            TAG_RAY_NODE_STATUS: STATUS_UP_TO_DATE,
+        }
+        return NodeRecord(
+            cloud_id=cloud_id,
+            cluster_name=request.cluster_name,
+            node_type=request.node_type,
+            tags={**request.tags, **usual},
+            size=request.size,
+            ports=ports,
+            temp_dir=f"{self.directory.temp_root()}/{cloud_id}",
+            created_at=self.clock.now(),
+            owner=mark_of(os.getpid()),
+        )
+
+    def _forget_earlier(self) -> None:
+        """Heads of the past: none of them runs, or we would not be here; what they left behind is ended."""
+        earlier = [record for record in self.directory.records() if _is_head(record)]
+        Undertaker(self.directory, self.clock).end(earlier)
+        for record in earlier:
+            self.directory.forget(record.cloud_id)
+
+    def _begin(self, record: NodeRecord, ports: NodePorts) -> None:
+        directory, clock = self.directory, self.clock
+        env = self.program.environment_of(record, self.request.environment, self.request.auth)
+        Path(record.temp_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        order = Order(
+            argv=self.program.command(record, ports),
+            env=env,
+            log=str(directory.log_of(record.cloud_id).resolve()),
+            cwd=record.temp_dir,
+        )
+        starter = StarterLink(self.program.preload, env, directory.path / "starter.log")
+
+        def admit(pid: int) -> bool:
+            running = replace(record, state="running", process=mark_of(pid), started_at=clock.now())
+            return directory.change(record.cloud_id, lambda now: running) is not None
+
+        try:
+            starter.start(order, admit)
+        finally:
+            starter.close()
+
+    def _wait(self, cloud_id: str) -> Head:
+        began = told = self.clock.monotonic()
+        while (now := self.clock.monotonic()) - began < self.request.timeout_s:
+            record = self.directory.find(cloud_id)
+            if record is None or not lives(record.process):
+                raise self._failed(cloud_id)
+            if self._joined(record):
+                return _head(record, already=False)
+            if now - told >= 1.0:
+                told = now
+                self.progress(f"waiting for the head, {now - began:.0f} s")
+            self.clock.sleep(LOOK_S)
+        said = self.directory.last_words(cloud_id, WORDS)
+        stop_everything(self.request.nodes, self.clock)
+        raise ProviderError(
+            f"the head did not answer within {self.request.timeout_s:.0f} s and was ended; it said:\n{said}"
+        )
+
+    def _joined(self, record: NodeRecord) -> bool:
+        """Its GCS answers first; its own node comes some seconds later, and no worker can start before."""
+        if record.ports is None or record.ports.gcs is None or not answers(record.ports.gcs):
+            return False
+        return self.program.ready in self.directory.said(record.cloud_id)
+
+    def _failed(self, cloud_id: str) -> ProviderError:
+        said = self.directory.last_words(cloud_id, WORDS)
+        kind = _TooSlow if "timed out during startup" in said else ProviderError
+        return kind(f"the head did not start; it said:\n{said}")
+
+
+def _ports(wanted: int | None) -> NodePorts:
+    gcs, client, http, grpc, metrics = free_ports(5)
+    if wanted is not None and answers(wanted):
+        raise ProviderMisconfigured(
+            f"port {wanted} is in use on this computer, by another cluster perhaps: end that, or give the"
+            " head another port (or none: then a free one is taken)"
+        )
+    return NodePorts(gcs=wanted or gcs, client=client, agent_http=http, agent_grpc=grpc, metrics=metrics)
+
+
+def _is_head(record: NodeRecord) -> bool:
+    return record.tags.get(TAG_RAY_NODE_KIND) == NODE_KIND_HEAD
+
+
+def _head(record: NodeRecord, *, already: bool) -> Head:
+    assert record.process is not None and record.ports is not None
+    return Head(
+        cloud_id=record.cloud_id,
+        address=f"127.0.0.1:{record.ports.gcs}",
+        pid=record.process.pid,
+        temp_dir=record.temp_dir,
+        already=already,
+    )

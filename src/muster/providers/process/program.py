@@ -1,0 +1,57 @@
+"""NodeProgram: what a node runs, and how to see from outside that it is up or of no use any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.providers.process.ray_command import (
+    RAY_MODULE,
+    NodeIdentity,
+    NodePorts,
+    head_command,
+    node_environment,
+    worker_command,
+)
+from muster.providers.process.records import NodeRecord
+
+Command = Callable[[NodeRecord, NodePorts], list[str]]
+
+
+@dataclass(frozen=True)
+class NodeProgram:
+    """A command per node. Tests put something cheap in its place."""
+
+    command: Command
+    preload: str = ""  # the module of a `python -m` command, imported once for all nodes
+    heart: str = ""  # the process whose end is the node's end, by name
+    ready: bytes = b""  # what its log says when it has joined; empty: nothing to wait for
+
+    def environment_of(
+        self, record: NodeRecord, inherited: Mapping[str, str], auth: Mapping[str, str]
+    ) -> dict[str, str]:
+        identity = NodeIdentity(cloud_id=record.cloud_id, node_type=record.node_type)
+        return node_environment(inherited, identity, auth)
+
+
+def ray_worker(address: str) -> NodeProgram:
+    """Ray's node. With a temporary directory each, several may start at a time.
+
+    After a drain, and when a raylet is killed, `ray start --block` may stay: the raylet is the heart.
+    """
+    return NodeProgram(
+        command=lambda record, ports: worker_command(record.size, ports, address, Path(record.temp_dir)),
+        preload=RAY_MODULE,
+        heart="raylet",
+        ready=b"Ray runtime started",
+    )
+
+
+def ray_head() -> NodeProgram:
+    """The head without Ray's autoscaler. `ray start --block` itself watches over its parts."""
+    return NodeProgram(
+        command=lambda record, ports: head_command(record.size, ports, Path(record.temp_dir)),
+        preload=RAY_MODULE,
+        ready=b"Ray runtime started",
+    )

@@ -1,0 +1,257 @@
+"""ProcessNodeProvider: Ray nodes as processes on this computer, by Ray's v1 method names.
+
+Everything known about the nodes is in the files of a NodeDirectory; any number of these objects may work on
+the same one. Creating and terminating write the files and return; the rest happens on threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from muster.errors import ProviderMisconfigured
+from muster.providers.node_provider import NodeProvider
+from muster.providers.process.ending import GRACE_S, Undertaker
+from muster.providers.process.health import Look
+from muster.providers.process.launching import Launching, LaunchQueue
+from muster.providers.process.processes import lives, mark_of, memory_bytes
+from muster.providers.process.program import NodeProgram, ray_worker
+from muster.providers.process.ray_command import NodeIdentity, NodeSize, node_environment
+from muster.providers.process.records import NodeDirectory, NodeRecord
+from muster.providers.process.starter_link import StarterLink
+from muster.providers.surroundings import ProviderSurroundings
+from muster.providers.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_USER_NODE_TYPE
+
+logger = logging.getLogger(__name__)
+
+KEEP_S = 3600.0  # how long the record of an ended node is kept, for people who look into it
+
+
+class ProcessNodeProvider(NodeProvider):
+    """Nodes of one cluster on this computer."""
+
+    installs_runtime = True  # a node comes up with Ray running
+
+    def __init__(
+        self,
+        provider_config: dict[str, Any],
+        cluster_name: str,
+        surroundings: ProviderSurroundings,
+        *,
+        program: NodeProgram | None = None,
+        grace_s: float = GRACE_S,
+    ) -> None:
+        super().__init__(provider_config, cluster_name)
+        self._clock, self._ids = surroundings.clock, surroundings.ids
+        self._program = program or ray_worker(surroundings.address)
+        self._directory = NodeDirectory(surroundings.home / "nodes")
+        self._me = mark_of(os.getpid())
+        self._undertaker = Undertaker(self._directory, self._clock, grace_s)
+        self._enders: list[threading.Thread] = []
+        nobody = NodeIdentity(cloud_id="", node_type="")
+        inherited = node_environment(surroundings.environment, nobody, surroundings.auth)
+        self._starter = StarterLink(self._program.preload, inherited, self._directory.path / "starter.log")
+        launching = Launching(self._program, surroundings.environment, surroundings.auth)
+        self._queue = LaunchQueue(self._directory, self._starter, launching, self._clock)
+        if self._program.preload and surroundings.address:
+            self._starter.warm()
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
+        """Takes over what a dead process left behind, and buries what died by itself."""
+        self._take_over(self._records())
+        living = self._without_dead(self._records())
+        return [one.cloud_id for one in living if tag_filters.items() <= one.tags.items()]
+
+    def nodes_for_teardown(self, tag_filters: dict[str, str]) -> list[str]:
+        """Terminated ones too, as long as something of them may run."""
+        return [
+            one.cloud_id
+            for one in self._records()
+            if one.ended_at is None and tag_filters.items() <= one.tags.items()
+        ]
+
+    def is_running(self, node_id: str) -> bool:
+        record = self._directory.find(node_id)
+        return record is not None and record.state == "running" and lives(record.process)
+
+    def is_terminated(self, node_id: str) -> bool:
+        record = self._directory.find(node_id)
+        return record is None or (record.state != "pending" and not self.is_running(node_id))
+
+    def node_tags(self, node_id: str) -> dict[str, str]:
+        return dict(self._known(node_id).tags)
+
+    def external_ip(self, node_id: str) -> str | None:
+        return self.internal_ip(node_id)
+
+    def internal_ip(self, node_id: str) -> str | None:
+        """All nodes have the computer's address: they are told apart by a port that is theirs alone."""
+        ports = self._known(node_id).ports
+        return None if ports is None else f"127.0.0.1:{ports.gcs or ports.agent_http}"
+
+    # -- doing ------------------------------------------------------------------------------------
+
+    def create_node(
+        self, node_config: dict[str, Any], tags: dict[str, str], count: int
+    ) -> dict[str, Any] | None:
+        return self.create_node_with_resources_and_labels(node_config, tags, count, {}, {})
+
+    def create_node_with_resources_and_labels(
+        self,
+        node_config: dict[str, Any],
+        tags: dict[str, str],
+        count: int,
+        resources: dict[str, float],
+        labels: dict[str, str],
+    ) -> dict[str, Any] | None:
+        """Written down when this returns; started on a thread, a few at a time."""
+        node_type = tags.get(TAG_RAY_USER_NODE_TYPE, "")
+        size = NodeSize(resources=dict(resources), labels=dict(labels))
+        fits_this_computer(node_type, size)
+        root = self._directory.temp_root()
+        records = [self._record(node_type, dict(tags), size, str(root)) for _ in range(count)]
+        self._directory.add(records)
+        self._forget_old()
+        made = [record.cloud_id for record in records]
+        self._queue.put(made)
+        return {cloud_id: {} for cloud_id in made}
+
+    def set_node_tags(self, node_id: str, tags: dict[str, str]) -> None:
+        self._known(node_id)
+        self._directory.change(node_id, lambda now: replace(now, tags={**now.tags, **tags}))
+
+    def terminate_node(self, node_id: str) -> dict[str, Any] | None:
+        return self.terminate_nodes([node_id])
+
+    def terminate_nodes(self, node_ids: Sequence[str]) -> dict[str, Any] | None:
+        """Terminated when this returns; the processes end on a thread."""
+        ended = [self._terminated(node_id, "") for node_id in node_ids]
+        self._end([record for record in ended if record is not None])
+        return {}
+
+    def close(self) -> None:
+        """Leave the nodes running. What is not started yet is left to the next provider of the cluster."""
+        for cloud_id in self._queue.close():
+            self._directory.change(cloud_id, lambda now: replace(now, owner=None))
+        self._starter.close()
+        for thread in self._enders:
+            thread.join()
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _records(self) -> list[NodeRecord]:
+        return [one for one in self._directory.records() if one.cluster_name == self.cluster_name]
+
+    def _known(self, node_id: str) -> NodeRecord:
+        record = self._directory.find(node_id)
+        if record is None:
+            raise ValueError(f"no node {node_id!r} in {self._directory.path}")
+        return record
+
+    def _record(self, node_type: str, tags: dict[str, str], size: NodeSize, root: str) -> NodeRecord:
+        cloud_id = self._ids.fresh("node")
+        return NodeRecord(
+            cloud_id=cloud_id,
+            cluster_name=self.cluster_name,
+            node_type=node_type,
+            tags=tags,
+            size=size,
+            temp_dir=f"{root}/{cloud_id}",
+            created_at=self._clock.now(),
+            owner=self._me,
+        )
+
+    def _take_over(self, records: list[NodeRecord]) -> None:
+        """Nodes that wait for a process that died: start the pending ones, end the terminated ones."""
+        abandoned = [one for one in records if _unfinished(one) and not lives(one.owner)]
+        mine = [record for one in abandoned if (record := self._claimed(one.cloud_id)) is not None]
+        if not mine:
+            return
+        logger.info("taking over %s from a process that has ended", [one.cloud_id for one in mine])
+        self._queue.put([one.cloud_id for one in mine if one.state == "pending"])
+        self._end([one for one in mine if one.state == "terminated"])
+
+    def _claimed(self, cloud_id: str) -> NodeRecord | None:
+        """The record, if it is ours now; another provider may have been faster."""
+        claimed: list[NodeRecord] = []
+
+        def claim(now: NodeRecord) -> NodeRecord | None:
+            if not _unfinished(now) or lives(now.owner):
+                return None
+            never = now.state == "pending" and _is_head(now)  # only `muster up` starts heads
+            claimed.append(replace(now, owner=self._me, state="terminated" if never else now.state))
+            return claimed[0]
+
+        self._directory.change(cloud_id, claim)
+        return claimed[0] if claimed else None
+
+    def _without_dead(self, records: list[NodeRecord]) -> list[NodeRecord]:
+        look = Look(self._directory, self._program.heart, self._clock)
+        causes = {
+            one.cloud_id: cause
+            for one in records
+            if one.state == "running" and (cause := look.cause_of_death(one))
+        }
+        for cloud_id, cause in causes.items():
+            logger.warning("node %s is gone: %s", cloud_id, cause)
+        buried = [self._terminated(cloud_id, cause) for cloud_id, cause in causes.items()]
+        self._end([record for record in buried if record is not None])
+        return [one for one in records if one.state != "terminated" and one.cloud_id not in causes]
+
+    def _terminated(self, node_id: str, reason: str) -> NodeRecord | None:
+        """The record, if it is terminated by this call."""
+        done: list[NodeRecord] = []
+
+        def terminate(now: NodeRecord) -> NodeRecord | None:
+            if now.state == "terminated":
+                return None
+            done.append(replace(now, state="terminated", owner=self._me, reason=reason))
+            return done[0]
+
+        self._directory.change(node_id, terminate)
+        return done[0] if done else None
+
+    def _end(self, records: list[NodeRecord]) -> None:
+        """On a thread that is waited for at the end of the program: nothing is left half ended."""
+        if not records:
+            return
+        self._enders = [thread for thread in self._enders if thread.is_alive()]
+        thread = threading.Thread(
+            target=self._undertaker.end, args=(records,), name="muster-node-ender", daemon=False
+        )
+        self._enders.append(thread)
+        thread.start()
+
+    def _forget_old(self) -> None:
+        oldest = self._clock.now() - KEEP_S
+        for record in self._records():
+            if record.ended_at is not None and record.ended_at < oldest:
+                self._directory.forget(record.cloud_id)
+
+
+def fits_this_computer(node_type: str, size: NodeSize) -> None:
+    """CPUs and GPUs are only numbers to Ray; memory that is not there ends in the kernel killing things."""
+    wanted, there = size.resources.get("memory", 0.0), memory_bytes()
+    if there and wanted > there:
+        raise ProviderMisconfigured(
+            f"node type {node_type!r} asks for {wanted / 1e9:.1f} GB of memory, this computer has"
+            f" {there / 1e9:.1f} GB: lower `resources: {{memory: ...}}` of the type"
+        )
+
+
+def _is_head(record: NodeRecord) -> bool:
+    return record.tags.get(TAG_RAY_NODE_KIND) == NODE_KIND_HEAD
+
+
+def _unfinished(record: NodeRecord) -> bool:
+    """Something is still to be done for it by its owner."""
+    if record.state == "pending":
+        return record.process is None
+    return record.state == "terminated" and record.ended_at is None

@@ -1,0 +1,165 @@
+"""NodeDirectory: what is known of the nodes of one cluster on this computer, one JSON file per node.
+
+Several processes work on it at a time (a monitor, `muster down`, the next monitor after a kill). Changes are
+made under a lock of the directory; files are replaced as a whole, so reading needs no lock. A node is written
+down before its process is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from muster.base.codec import decode, encode
+from muster.providers.process.processes import ProcessMark
+from muster.providers.process.ray_command import NodePorts, NodeSize
+
+logger = logging.getLogger(__name__)
+
+NodeState = Literal["pending", "running", "terminated"]
+_SHORT_ROOT = "/tmp"  # the paths of Ray's sockets may have 107 bytes; TMPDIR is often long
+
+
+class NodeRecord(Struct, frozen=True, kw_only=True):
+    """One node, from the wish to the end."""
+
+    cloud_id: str
+    cluster_name: str
+    node_type: str
+    tags: Mapping[str, str]
+    size: NodeSize
+    temp_dir: str  # the node's own; removed with it
+    created_at: float
+    state: NodeState = "pending"
+    ports: NodePorts | None = None
+    owner: ProcessMark | None = None  # who is to start it, or to end it; None or dead: whoever finds it
+    process: ProcessMark | None = None  # the leader of the node's session
+    heart: ProcessMark | None = None  # when this one ends, the node is of no use any more
+    started_at: float | None = None
+    ended_at: float | None = None  # terminated, and since then nothing of it runs any more
+    reason: str = ""  # why it is terminated, where nobody asked for it
+
+
+Change = Callable[[NodeRecord], NodeRecord | None]
+
+
+class NodeDirectory:
+    """The files. Cheap to make; holds nothing open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, records: list[NodeRecord]) -> None:
+        with self._locked():
+            for record in records:
+                self._write(record)
+
+    def change(self, cloud_id: str, change: Change) -> NodeRecord | None:
+        """Read, change and write under the lock; `change` returns None to leave it as it is.
+
+        Returns the record as it is afterwards; None when there is none.
+        """
+        with self._locked():
+            record = self.find(cloud_id)
+            changed = None if record is None else change(record)
+            if changed is not None:
+                self._write(changed)
+            return changed or record
+
+    def forget(self, cloud_id: str) -> None:
+        """Its record and what it said."""
+        with self._locked():
+            self._file(cloud_id).unlink(missing_ok=True)
+            self.log_of(cloud_id).unlink(missing_ok=True)
+
+    def find(self, cloud_id: str) -> NodeRecord | None:
+        return self._read(self._file(cloud_id))
+
+    def records(self) -> list[NodeRecord]:
+        """All, oldest first; a file that cannot be read is told and left out."""
+        found = (self._read(file) for file in self.path.glob("*.json"))
+        return sorted(
+            (record for record in found if record is not None), key=lambda one: (one.created_at, one.cloud_id)
+        )
+
+    def temp_root(self) -> Path:
+        """A short directory that is the cluster's alone; made when there is none."""
+        with self._locked():
+            root = self._known_root()
+            if root is None:
+                root = Path(tempfile.mkdtemp(prefix="mr-", dir=_SHORT_ROOT))
+                self._replace(self._root_file, str(root).encode())
+            root.mkdir(mode=0o700, exist_ok=True)  # somebody may have tidied up
+            return root
+
+    def remove_temp_root(self) -> Path | None:
+        with self._locked():
+            root = self._known_root()
+            if root is not None:
+                shutil.rmtree(root, ignore_errors=True)
+                self._root_file.unlink(missing_ok=True)
+            return root
+
+    def said(self, cloud_id: str) -> bytes:
+        """Everything the node's command has said so far."""
+        try:
+            return self.log_of(cloud_id).read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def last_words(self, cloud_id: str, lines: int = 1) -> str:
+        """The end of what it said; "" when it said nothing."""
+        said = self.said(cloud_id).decode(errors="replace")
+        return "\n".join([line.strip() for line in said.splitlines() if line.strip()][-lines:])
+
+    def log_of(self, cloud_id: str) -> Path:
+        """What the node's `ray start` says."""
+        return self.path / f"{cloud_id}.log"
+
+    @property
+    def _root_file(self) -> Path:
+        return self.path / "temp_dir"
+
+    def _known_root(self) -> Path | None:
+        try:
+            return Path(self._root_file.read_text().strip())
+        except FileNotFoundError:
+            return None
+
+    def _file(self, cloud_id: str) -> Path:
+        return self.path / f"{cloud_id}.json"
+
+    def _read(self, file: Path) -> NodeRecord | None:
+        try:
+            return decode(file.read_bytes(), NodeRecord)
+        except FileNotFoundError:
+            return None
+        except (ValueError, msgspec.DecodeError) as error:
+            logger.warning("%s cannot be read and is left out: %s", file, error)
+            return None
+
+    def _write(self, record: NodeRecord) -> None:
+        self._replace(self._file(record.cloud_id), encode(record))
+
+    def _replace(self, file: Path, data: bytes) -> None:
+        fresh = file.with_suffix(file.suffix + ".new")  # under the lock: nobody else writes it
+        fresh.write_bytes(data)
+        os.replace(fresh, file)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One writer at a time, of all threads and processes; let go when its process dies."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / ".lock", "wb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
