@@ -1,0 +1,131 @@
+"""What cannot be reached or is not there: one line, in bounded time. No cluster is started."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import ray
+
+from muster.engines.ray.gcs.address import find_address
+from muster.engines.ray.gcs.link import GcsLink
+from muster.engines.ray.gcs.native import check_auth, check_ray
+from muster.errors import EngineDenied, EngineMissing, EngineUnreachable
+from muster.testing.ray_cluster import AUTH
+
+
+def message_of(error: type[Exception], address: str) -> str:
+    with pytest.raises(error) as caught:
+        GcsLink(address, AUTH).connect()
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_port_where_nobody_listens_is_told_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, not listening: refused, and nobody else gets it
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        started = time.monotonic()
+        text = message_of(EngineUnreachable, address)
+    assert text == (
+        f"no Ray GCS answers at {address} (Connection refused): check the address, and that the head runs"
+    )
+    assert time.monotonic() - started < 30  # Ray alone would try for 40 s
+
+
+def test_a_port_that_answers_with_silence_is_given_up() -> None:
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        assert message_of(EngineUnreachable, address).startswith(f"no Ray GCS answers at {address} (")
+
+
+@pytest.mark.parametrize("address", ["", "head", "head:", ":6379", "head:0", "head:70000", "head:x"])
+def test_what_is_no_address_is_refused_before_anything_is_tried(address: str) -> None:
+    assert message_of(EngineUnreachable, address) == (
+        f"{address!r} is not the address of a GCS: write host:port of the Ray head"
+    )
+
+
+def test_without_ray_the_message_says_how_to_install_it() -> None:
+    code = (
+        "import sys; sys.modules['ray'] = None\n"
+        "from muster.errors import EngineMissing\n"
+        "from muster.engines.ray.gcs import address, announce, board, drainer, link, nodes\n"
+        "import muster.autoscaler.sdk as sdk\n"
+        "try: sdk.get_cluster_status('127.0.0.1:1')\n"
+        "except EngineMissing as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.startswith("Ray is not installed (")
+    assert done.stdout.endswith("): install it with: pip install 'muster[ray]'\n")
+
+
+def test_another_line_of_ray_is_refused_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "__version__", "2.61.0")
+    with pytest.raises(EngineMissing) as caught:
+        check_ray()
+    assert str(caught.value) == (
+        "Ray 2.61.0 is installed, this works with 2.60.*: install it with: pip install 'muster[ray]'"
+    )
+
+
+def test_a_token_that_cannot_be_read_is_told_before_the_cluster_is_asked(tmp_path: Path) -> None:
+    missing, empty = tmp_path / "nothing", tmp_path / "empty"
+    empty.write_text("\n")
+    for path, message in (
+        (
+            missing,
+            f"{missing}: the token cannot be read (No such file or directory): see RAY_AUTH_TOKEN_PATH",
+        ),
+        (empty, f"{empty}: the token file is empty: copy the token of the head into it"),
+    ):
+        with pytest.raises(EngineDenied) as caught:
+            check_auth({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)})
+        assert str(caught.value) == message
+
+
+def test_token_mode_without_any_token_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(EngineDenied, match="there is none: set RAY_AUTH_TOKEN_PATH to its file"):
+        check_auth({"RAY_AUTH_MODE": "token"})
+    check_auth({"RAY_AUTH_MODE": "disabled"})
+    check_auth({})
+
+
+def test_the_cluster_of_a_program_is_the_one_it_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    assert find_address() == "10.0.0.1:6379"
+    assert find_address("10.0.0.2:6379") == "10.0.0.2:6379"
+    with pytest.raises(EngineUnreachable, match="no head runs on this machine"):
+        find_address("auto")
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.3:6379")
+    assert find_address("auto") == "10.0.0.3:6379"
+    with pytest.raises(EngineUnreachable, match="Ray Client"):
+        find_address("ray://10.0.0.1:10001")
+    monkeypatch.delenv("RAY_ADDRESS")
+    with pytest.raises(EngineUnreachable, match="no Ray cluster is named: call ray"):
+        find_address()
+
+
+def test_importing_the_package_does_not_import_ray() -> None:
+    code = (
+        "import sys\n"
+        "from muster.engines.ray.gcs import announce, board, constraint, drainer, link, nodes, status\n"
+        "import muster.autoscaler.sdk\n"
+        "assert 'ray' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True, env=dict(os.environ))
