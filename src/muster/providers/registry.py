@@ -7,16 +7,17 @@ surroundings)`; those of users are `cls(provider_config, cluster_name)`, as unde
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
-
-from msgspec import to_builtins
 
 from muster.cluster.ports import CloudProvider
 from muster.config.node_launch import NodeLaunch
 from muster.config.schema import ClusterConfig
 from muster.errors import ConfigError
 from muster.providers.surroundings import ProviderSurroundings
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["Launches", "ManagedProvider", "ProviderSurroundings", "build_provider"]
 
@@ -47,44 +48,44 @@ def build_provider(
     config: ClusterConfig,
     launches: Launches,
     surroundings: ProviderSurroundings,
-    provider_config: Mapping[str, Any] | None = None,
 ) -> ManagedProvider:
-    """The provider of a cluster file; ConfigError names the key and the fix.
-
-    `provider_config` is the `provider` section as it was written, with the keys only the provider knows;
-    without it, what the checked config kept of it.
-    """
+    """The provider of a cluster file; ConfigError names the key and the fix."""
     kind = config.provider.type
     build = _BUILDERS.get(kind)
     if build is None:
         raise ConfigError(_why_not(kind), path="provider.type")
-    given = dict(provider_config) if provider_config is not None else _given(config)
-    return build(config, given, launches, surroundings)
+    return build(config, launches, surroundings)
 
 
-Build = Callable[[ClusterConfig, dict[str, Any], Launches, ProviderSurroundings], ManagedProvider]
+Build = Callable[[ClusterConfig, Launches, ProviderSurroundings], ManagedProvider]
 
 
 def _process(
-    config: ClusterConfig, given: dict[str, Any], launches: Launches, surroundings: ProviderSurroundings
+    config: ClusterConfig, launches: Launches, surroundings: ProviderSurroundings
 ) -> ManagedProvider:
     from muster.providers.process.provider import ProcessNodeProvider
 
-    made = ProcessNodeProvider(given, surroundings.cluster_name, surroundings)
+    made = ProcessNodeProvider(config.provider.settings(), surroundings.cluster_name, surroundings)
     return _adapted(config, made, launches, surroundings)
 
 
 def _external(
-    config: ClusterConfig, given: dict[str, Any], launches: Launches, surroundings: ProviderSurroundings
+    config: ClusterConfig, launches: Launches, surroundings: ProviderSurroundings
 ) -> ManagedProvider:
     from muster.providers.external import make_external
 
-    made = make_external(given, surroundings.cluster_name)
+    made = make_external(config.provider.settings(), surroundings.cluster_name)
+    if not config.provider.disable_node_updaters:
+        logger.warning(
+            "provider.disable_node_updaters is not true, but muster does not set machines up over SSH yet:"
+            " the machines of %s must start their node themselves",
+            config.provider.module,
+        )
     return _adapted(config, made, launches, surroundings)
 
 
 def _readonly(
-    config: ClusterConfig, given: dict[str, Any], launches: Launches, surroundings: ProviderSurroundings
+    config: ClusterConfig, launches: Launches, surroundings: ProviderSurroundings
 ) -> ManagedProvider:
     from muster.providers.readonly import ReadOnlyProvider
 
@@ -111,16 +112,12 @@ def _adapted(
         node_provider,
         launches,
         cluster_name=surroundings.cluster_name,
-        limits=AdapterLimits(max_concurrent=config.muster.limits.max_concurrent),
+        limits=AdapterLimits(
+            max_concurrent=config.muster.limits.max_concurrent,
+            installs_runtime=True,  # as long as there is no installer of ours, who else would
+        ),
         clock=surroundings.clock,
     )
-
-
-def _given(config: ClusterConfig) -> dict[str, Any]:
-    """The checked section as plain data; a config class that keeps foreign keys says so by `given`."""
-    keep = getattr(config.provider, "given", None)
-    plain: dict[str, Any] = dict(keep()) if callable(keep) else to_builtins(config.provider)
-    return plain
 
 
 def _why_not(kind: str) -> str:

@@ -35,6 +35,7 @@ class AdapterLimits:
     max_concurrent: int = 10  # machines being created at a time
     list_wait_s: float = 2.0  # how long a tick waits for the list
     given_up_s: float = 300.0  # a call that takes longer than this is made again
+    installs_runtime: bool | None = None  # None: what provider.disable_node_updaters and the class say
 
     @property
     def launch_threads(self) -> int:
@@ -90,18 +91,17 @@ class V1Adapter:
         self._launches = LaunchDesk(calls, launches, self._pools.launch, limits.max_launch_batch)
         self._terminations = TerminationDesk(calls, self._pools.terminate, clock, limits.given_up_s)
         self._listing = Listing(calls, self._pools.new_listing, clock, limits.list_wait_s, limits.given_up_s)
-        self._max_batch = limits.max_launch_batch
+        self._limits = limits
         self._traits: ProviderTraits | None = None
 
     def traits(self) -> ProviderTraits:
         """Asked of the provider once: what it is like does not change while it lives."""
         if self._traits is None:
-            config = getattr(self.v1, "provider_config", None)
-            given = config.get("disable_node_updaters") if isinstance(config, Mapping) else None
+            known = self._limits.installs_runtime
             self._traits = ProviderTraits(
                 read_only=self._calls.read_only(),
-                installs_runtime=bool(given) or self._calls.installs_runtime(),
-                max_batch=self._max_batch,
+                installs_runtime=self._calls.installs_runtime() if known is None else known,
+                max_batch=self._limits.max_launch_batch,
             )
         return self._traits
 
@@ -135,6 +135,11 @@ class V1Adapter:
         self._pools.launch.close(wait_s)
         self._pools.terminate.close(wait_s)
         self._listing.close(0.0)
+        close = getattr(
+            self.v1, "close", None
+        )  # no word of Ray's; providers with threads of their own have it
+        if callable(close):
+            close()
 
     def _refuse_if_read_only(self, what: str) -> None:
         if self.traits().read_only:

@@ -83,8 +83,10 @@ class V1Calls:
         return bool(ask()) if ask is not None else False
 
     def installs_runtime(self) -> bool:
-        """What the provider says of itself (a class attribute of ours: Ray knows no such word)."""
-        return bool(getattr(self._v1, "installs_runtime", False))
+        """What its config says, or the class itself (an attribute of ours: Ray knows no such word)."""
+        config = getattr(self._v1, "provider_config", None)
+        disabled = isinstance(config, Mapping) and bool(config.get("disable_node_updaters"))
+        return disabled or bool(getattr(self._v1, "installs_runtime", False))
 
     def listed(self) -> tuple[dict[CloudId, CloudInstance], dict[str, str]]:
         """Every machine of the cluster, and what is wrong with single ones.
