@@ -23,6 +23,7 @@ def main(preload: str) -> None:
     orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
     _attach_output(None)  # what an import prints must not be taken for an answer
     entry = _imported(preload)
+    sys.stdout.flush()  # or every node would say again what the import said
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the nodes, and no zombies stay
     order = _serve(orders, answers)
     if order is not None:

@@ -1,0 +1,68 @@
+"""What the tests of this directory share: cheap commands in the place of Ray, and clean endings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from muster.base.clock import Clock, SystemClock
+from muster.base.ids import RandomIds
+from muster.providers.process.program import NodeProgram
+from muster.providers.process.provider import ProcessNodeProvider
+from muster.providers.process.ray_command import NodeSize
+from muster.providers.process.records import NodeRecord
+from muster.providers.surroundings import ProviderSurroundings
+from muster.providers.tags import worker_tags
+
+CLOCK = SystemClock()
+
+
+def until(holds: Callable[[], Any], seconds: float = 30.0) -> bool:
+    give_up = CLOCK.monotonic() + seconds
+    while not holds():
+        if CLOCK.monotonic() > give_up:
+            return False
+        CLOCK.sleep(0.01)
+    return True
+
+
+def shell(script: str, **more: Any) -> NodeProgram:
+    """A node that runs a line of shell."""
+    return NodeProgram(command=lambda record, ports: ["/bin/sh", "-c", script], **more)
+
+
+def make_provider(
+    home: Path, program: NodeProgram, clock: Clock = CLOCK, grace_s: float = 0.5
+) -> ProcessNodeProvider:
+    surroundings = ProviderSurroundings(
+        cluster_name="c",
+        home=home,
+        address="",
+        clock=clock,
+        ids=RandomIds(),
+        environment={"PATH": "/usr/bin:/bin"},
+    )
+    return ProcessNodeProvider({}, "c", surroundings, program=program, grace_s=grace_s)
+
+
+def create(provider: ProcessNodeProvider, count: int = 1, **resources: float) -> list[str]:
+    tags = worker_tags("c", "small", "hash", "r-1")
+    made = provider.create_node_with_resources_and_labels({}, tags, count, {"CPU": 1, **resources}, {})
+    return list(made or {})
+
+
+def record(cloud_id: str = "node-1", **changes: object) -> NodeRecord:
+    """A node that exists on paper only."""
+    plain = NodeRecord(
+        cloud_id=cloud_id,
+        cluster_name="c",
+        node_type="small",
+        tags={"a": "1"},
+        size=NodeSize(resources={"CPU": 2.0}, labels={"tier": "x"}),
+        temp_dir="/nowhere",
+        created_at=1.0,
+    )
+    return replace(plain, **changes)

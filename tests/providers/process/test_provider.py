@@ -1,0 +1,257 @@
+"""Nodes on this computer, with lines of shell in the place of Ray: how they end, die and are taken over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.providers.process.stand_in import CLOCK, create, make_provider, record, shell, until
+
+from muster.base.clock import ManualClock
+from muster.errors import ProviderMisconfigured
+from muster.providers.process import ending, health
+from muster.providers.process.processes import environment_says, find, lives, mark_of, table
+from muster.providers.process.records import NodeDirectory
+from muster.providers.process.teardown import stop_everything
+
+SLEEP = shell("exec sleep 600")
+OWNER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from tests.providers.process.stand_in import create, make_provider, shell
+from muster.providers.process import launching
+if sys.argv[3] == "never":
+    launching.LaunchQueue._start = lambda self, cloud_id: __import__("time").sleep(600)
+print(*create(make_provider(Path(sys.argv[1]), shell("exec sleep 600")), 2), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def provide(tmp_path):
+    made = []
+
+    def provide(program=SLEEP, **more):
+        made.append(make_provider(tmp_path, program, **more))
+        return made[-1]
+
+    yield provide
+    for provider in made:
+        provider.close()
+    stop_everything(tmp_path / "nodes", CLOCK, grace_s=0.2)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return NodeDirectory(tmp_path / "nodes")
+
+
+def of_node(cloud_id: str) -> list[int]:
+    entry = f"RAY_CLOUD_INSTANCE_ID={cloud_id}"
+    return [one.pid for one in table() if one.lives and environment_says(one.pid, entry)]
+
+
+def ended(directory: NodeDirectory, cloud_id: str) -> bool:
+    return directory.find(cloud_id).ended_at is not None
+
+
+def test_a_node_knows_its_name_and_lives_in_its_own_directory(provide, directory) -> None:
+    provider = provide(shell('echo "$RAY_CLOUD_INSTANCE_ID $RAY_NODE_TYPE_NAME $PWD"; exec sleep 600'))
+    (node,) = create(provider)
+    assert until(lambda: directory.said(node))
+    temp_dir = directory.find(node).temp_dir
+    assert directory.said(node).decode() == f"{node} small {temp_dir}\n"
+    provider.terminate_node(node)
+    assert until(lambda: ended(directory, node))
+    assert not Path(temp_dir).exists()
+
+
+def test_at_most_so_many_start_at_a_time_and_the_next_when_one_has_joined(provide, directory) -> None:
+    provider = provide(
+        shell("while [ ! -e go ]; do sleep 0.02; done; echo joined; exec sleep 600", ready=b"joined")
+    )
+    limit = provider._queue._launching.limit
+    nodes = create(provider, limit + 1)
+    assert until(lambda: sum(map(provider.is_running, nodes)) == limit)
+    CLOCK.sleep(0.3)
+    assert [provider.is_running(node) for node in nodes] == [True] * limit + [False]
+    assert sorted(provider.non_terminated_nodes({})) == sorted(nodes)  # waiting ones are listed
+    Path(directory.find(nodes[0]).temp_dir, "go").touch()
+    assert until(lambda: provider.is_running(nodes[-1]))
+
+
+def test_a_node_that_is_terminated_while_it_waits_is_never_started(provide, directory, tmp_path) -> None:
+    provider = provide(
+        shell(f"echo $RAY_CLOUD_INSTANCE_ID >> {tmp_path}/started; exec sleep 600", ready=b"never")
+    )
+    limit = provider._queue._launching.limit
+    *first, waiting, last = create(provider, limit + 2)
+    assert until(lambda: all(map(provider.is_running, first)))
+    provider.terminate_nodes([waiting, first[0]])
+    assert until(lambda: provider.is_running(last))
+    assert waiting not in (tmp_path / "started").read_text()
+
+
+def test_one_that_does_not_listen_is_killed_with_all_it_started(provide, directory) -> None:
+    stubborn = (
+        "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600; :' & sh -c 'sleep 600; :' & sleep 600; :"
+    )
+    provider = provide(shell(stubborn), grace_s=0.3)
+    (node,) = create(provider)
+    assert until(lambda: len(of_node(node)) == 6)
+    provider.terminate_node(node)
+    assert provider.non_terminated_nodes({}) == []
+    assert until(lambda: ended(directory, node))
+    assert of_node(node) == []
+
+
+def test_a_slow_end_holds_up_no_start(provide, directory) -> None:
+    provider = provide(shell("trap '' TERM; while :; do sleep 0.1; done"), grace_s=600.0)
+    (slow,) = create(provider)
+    assert until(lambda: provider.is_running(slow))
+    CLOCK.sleep(0.3)  # until it has set its trap
+    provider.terminate_node(slow)
+    (next_one,) = create(provider)
+    assert until(lambda: provider.is_running(next_one))
+    assert (ended(directory, slow), provider.is_terminated(slow)) == (False, True)
+    os.killpg(directory.find(slow).process.pid, signal.SIGKILL)
+
+
+def test_a_node_that_dies_by_itself_is_not_listed_and_its_words_are_kept(provide, directory, caplog) -> None:
+    provider = provide(shell("echo no room; exit 1"))
+    (node,) = create(provider)
+    assert until(lambda: provider.non_terminated_nodes({}) == [])
+    assert (provider.is_running(node), provider.is_terminated(node)) == (False, True)
+    assert directory.find(node).reason == "its process has ended; it last said: no room"
+    assert until(lambda: ended(directory, node))
+
+
+def test_a_node_whose_heart_stops_is_ended_though_its_command_stays(provide, directory) -> None:
+    provider = provide(shell("sleep 600 & sleep 601; sleep 602", heart="sleep"))
+    (node,) = create(provider)
+    assert until(
+        lambda: provider.non_terminated_nodes({}) == [node] and directory.find(node).heart is not None
+    )
+    os.kill(directory.find(node).heart.pid, signal.SIGKILL)
+    assert until(lambda: provider.non_terminated_nodes({}) == [])
+    assert directory.find(node).reason == "its sleep has ended"
+    assert until(lambda: ended(directory, node))
+    assert of_node(node) == []
+
+
+def test_a_node_without_a_heart_is_given_time_to_get_one_and_no_more(provide, directory) -> None:
+    clock = ManualClock(1000.0)
+    provider = provide(SLEEP)
+    (node,) = create(provider)
+    assert until(lambda: provider.is_running(node))
+    young = replace(directory.find(node), started_at=1000.0)
+    look = health.Look(directory, "raylet", clock)
+    assert look.cause_of_death(young) == ""
+    clock.advance(121.0)
+    assert look.cause_of_death(young) == "no raylet after 121 s"
+
+
+@pytest.mark.parametrize("begun", ["begun", "never"])
+def test_nodes_of_a_killed_owner_are_taken_over(provide, directory, tmp_path, begun: str) -> None:
+    root = Path(__file__).parents[3]
+    command = [sys.executable, "-c", OWNER, str(tmp_path), str(root), begun]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        nodes = owner.stdout.readline().decode().split()
+        if begun == "begun":
+            assert until(lambda: all(directory.find(node).state == "running" for node in nodes))
+        before = {node: directory.find(node).process for node in nodes}
+        owner.kill()
+        owner.wait()
+    provider = provide()
+    assert sorted(provider.non_terminated_nodes({})) == sorted(nodes)
+    assert until(lambda: all(map(provider.is_running, nodes)))
+    after = {node: directory.find(node).process for node in nodes}
+    assert begun == "never" or after == before
+    provider.terminate_nodes(nodes)
+    assert until(lambda: all(ended(directory, node) for node in nodes))
+    assert not any(lives(mark) for mark in after.values())
+
+
+def test_an_end_that_its_owner_did_not_finish_is_finished(provide, directory) -> None:
+    provider = provide()
+    (node,) = create(provider)
+    assert until(lambda: provider.is_running(node))
+    mark = directory.find(node).process
+    directory.change(node, lambda now: replace(now, state="terminated", owner=replace(mark, started="0")))
+    assert provider.non_terminated_nodes({}) == []
+    assert until(lambda: ended(directory, node))
+    assert not lives(mark)
+
+
+def test_what_a_closed_provider_has_not_started_is_left_to_the_next(provide, directory) -> None:
+    provider = provide(shell("exec sleep 600", ready=b"never"))
+    nodes = create(provider, provider._queue._launching.limit + 1)
+    assert until(lambda: sum(map(provider.is_running, nodes)) == len(nodes) - 1)
+    provider.close()
+    second = provide()
+    assert sorted(second.non_terminated_nodes({})) == sorted(nodes)
+    assert until(lambda: all(map(second.is_running, nodes)))
+
+
+def test_a_process_that_only_has_the_number_of_a_node_is_not_touched(provide, directory) -> None:
+    stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        provider = provide()
+        (node,) = create(provider)
+        assert until(lambda: provider.is_running(node))
+        real = directory.find(node).process
+        others = replace(mark_of(stranger.pid), started="0")
+        directory.change(node, lambda now: replace(now, process=others))
+        assert (provider.is_running(node), provider.non_terminated_nodes({})) == (False, [])
+        assert until(lambda: ended(directory, node))
+        assert (stranger.poll(), lives(real)) == (None, False)  # found by its name, not by the number
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_starter_that_cannot_be_had_fails_the_node_and_says_so(
+    provide, directory, monkeypatch, caplog
+) -> None:
+    provider = provide()
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    (node,) = create(provider)
+    assert until(lambda: directory.find(node).state == "terminated")
+    assert "/nowhere/python" in directory.find(node).reason
+    assert until(lambda: not provider.non_terminated_nodes({}) and ended(directory, node))
+
+
+def test_memory_that_is_not_there_is_refused_with_type_and_numbers(provide) -> None:
+    provider = provide()
+    with pytest.raises(ProviderMisconfigured, match=r"'small' asks for 1000000\.0 GB.*this computer has"):
+        create(provider, memory=1e15)
+    assert provider.non_terminated_nodes({}) == []
+
+
+def test_more_processors_than_there_are_is_fine(provide) -> None:
+    provider = provide()
+    (node,) = create(provider, CPU=4096)
+    assert provider.non_terminated_nodes({}) == [node]
+
+
+def test_records_of_ended_nodes_are_forgotten_after_a_while(provide, directory) -> None:
+    provider = provide(SLEEP)
+    old, young = create(provider, 2)
+    provider.terminate_nodes([old, young])
+    assert until(lambda: ended(directory, old) and ended(directory, young))
+    directory.change(old, lambda now: replace(now, ended_at=CLOCK.now() - 3601))
+    create(provider)
+    assert (directory.find(old), directory.find(young) is None) == (None, False)
+    assert (directory.log_of(old).exists(), provider.is_terminated(old)) == (False, True)
+
+
+def test_the_session_of_a_gone_leader_may_be_anothers() -> None:
+    ours, theirs = mark_of(os.getpid()), find(os.getpid())
+    gone = record(process=replace(ours, started="0"))
+    assert ending.Remains(gone).look([theirs], thorough=True) == []

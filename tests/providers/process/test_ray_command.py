@@ -1,0 +1,73 @@
+"""The command lines and environments of Ray's nodes, as a whole."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from muster.providers.process.ray_command import (
+    NodeIdentity,
+    NodePorts,
+    NodeSize,
+    head_command,
+    node_environment,
+    worker_command,
+)
+
+START = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+PORTS = NodePorts(agent_http=1, agent_grpc=2, metrics=3, gcs=4, client=5)
+PORT_FLAGS = [
+    "--dashboard-agent-listen-port=1",
+    "--dashboard-agent-grpc-port=2",
+    "--metrics-export-port=3",
+]
+
+
+def test_a_worker_is_given_everything_that_ray_would_guess() -> None:
+    resources = {"CPU": 2.0, "GPU": 1.0, "memory": 3e9, "object_store_memory": 8e7, "x": 0.5}
+    size = NodeSize(resources=resources, labels={"tier": "a", "zone": "b"})
+    assert worker_command(size, PORTS, "127.0.0.1:6399", Path("/tmp/mr-1/node-2")) == [
+        *START,
+        "--num-cpus=2",
+        "--num-gpus=1",
+        "--memory=3000000000",
+        "--object-store-memory=80000000",
+        *PORT_FLAGS,
+        '--resources={"x": 0.5}',
+        "--labels=tier=a,zone=b",
+        "--address=127.0.0.1:6399",
+        "--temp-dir=/tmp/mr-1/node-2",
+    ]
+
+
+def test_a_head_has_no_autoscaler_of_rays_own() -> None:
+    assert head_command(NodeSize(resources={}), PORTS, Path("/tmp/mr-1")) == [
+        *START,
+        "--num-cpus=0",
+        "--num-gpus=0",
+        "--object-store-memory=100000000",
+        *PORT_FLAGS,
+        "--head",
+        "--no-monitor",
+        "--include-dashboard=false",
+        "--node-ip-address=127.0.0.1",
+        "--port=4",
+        "--ray-client-server-port=5",
+        "--temp-dir=/tmp/mr-1",
+    ]
+
+
+def test_a_node_takes_identity_and_token_from_us_and_no_cluster_from_its_parent() -> None:
+    inherited = {"PATH": "/bin", "RAY_ADDRESS": "elsewhere", "RAY_AUTH_TOKEN": "old", "RAY_AUTH_MODE": "x"}
+    auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/secret"}
+    identity = NodeIdentity(cloud_id="node-1", node_type="small", machine_type="laptop")
+    assert node_environment(inherited, identity, auth) == {
+        "PATH": "/bin",
+        **auth,
+        "RAY_enable_autoscaler_v2": "1",
+        "RAY_CLOUD_INSTANCE_ID": "node-1",
+        "RAY_NODE_TYPE_NAME": "small",
+        "RAY_CLOUD_INSTANCE_TYPE_NAME": "laptop",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
+    }

@@ -1,0 +1,159 @@
+"""From the cluster file to a provider, and from every mistake to the key that has to be changed."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from muster.base.clock import ManualClock
+from muster.base.ids import CountingIds
+from muster.cluster.model import NodeKind, NodeStatus, RuntimeReport
+from muster.config.document import Document
+from muster.config.load import parse_config
+from muster.config.node_launch import node_launches
+from muster.config.schema_machines import ProviderConfig
+from muster.errors import ConfigError, ProviderError
+from muster.providers.registry import NOT_BUILT, ProviderSurroundings, build_provider
+from muster.testing.builders import node_report
+
+YAML = """
+cluster_name: mine
+provider: {{{provider}}}
+available_node_types:
+  cpu: {{resources: {{CPU: 2}}, node_config: {{InstanceType: small}}, max_workers: 3}}
+"""
+
+
+def config_of(tmp_path, provider):
+    path = tmp_path / "cluster.yaml"
+    path.write_text(YAML.format(provider=provider))
+    return parse_config(Document.load(path))
+
+
+def surroundings(tmp_path, **more):
+    return ProviderSurroundings(
+        cluster_name="mine", home=tmp_path, address="", clock=ManualClock(), ids=CountingIds(), **more
+    )
+
+
+def build(tmp_path, provider, **more):
+    config = config_of(tmp_path, provider)
+    return build_provider(config, lambda: node_launches(config), surroundings(tmp_path, **more))
+
+
+def test_an_external_class_is_found_made_and_adapted(tmp_path):
+    provider = (
+        "type: external, module: tests.v1.file_provider.FileNodeProvider, disable_node_updaters: true,"
+        f" state_dir: {tmp_path / 'state'}"
+    )
+    port = build(tmp_path, provider)
+    try:
+        assert port.v1.provider_config["state_dir"] == str(tmp_path / "state")
+        port.launch("r-1", {"cpu": 1})
+        for _ in range(1000):
+            if port.list_instances():
+                break
+        assert [(m.node_type, m.request_id) for m in port.list_instances().values()] == [("cpu", "r-1")]
+        assert port.traits().installs_runtime
+    finally:
+        port.close()
+
+
+def test_without_an_installer_the_machines_must_bring_the_runtime_and_that_is_said(tmp_path, caplog):
+    port = build(tmp_path, "type: external, module: tests.v1.dict_provider.DictNodeProvider")
+    port.close()
+    assert port.traits().installs_runtime
+    assert caplog.messages == [
+        "provider.disable_node_updaters is not true, but muster does not set machines up over SSH yet:"
+        " the machines of tests.v1.dict_provider.DictNodeProvider must start their node themselves"
+    ]
+
+
+def mistaken(tmp_path, kind, module=None):
+    """A config as code could make it; a file with such a provider is refused before it gets here."""
+    config = config_of(tmp_path, "type: process")
+    return replace(config, provider=ProviderConfig(type=kind, module=module))
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "complaint"),
+    [
+        ("external", None, "provider.module: is missing; name your class"),
+        ("external", "MyProvider", "provider.module: 'MyProvider' must be a dotted path to a class"),
+        (
+            "external",
+            "no_such_package.Mine",
+            "provider.module: .* there is no module 'no_such_package'; install",
+        ),
+        ("external", "tests.v1.no_such.Mine", "provider.module: .* there is no module 'tests.v1.no_such'"),
+        (
+            "external",
+            "tests.v1.dict_provider.DictNodeProvide",
+            "module tests.v1.dict_provider has no class 'DictNodeProvide'; did you mean 'DictNodeProvider'?",
+        ),
+        ("external", "collections.OrderedDict", "OrderedDict lacks create_node, external_ip, internal_ip"),
+        (
+            "external",
+            "tests.v1.file_provider.FileNodeProvider",
+            r"provider: FileNodeProvider\(provider_config, cluster_name\) failed: KeyError: 'state_dir'",
+        ),
+        ("proces", None, "provider.type: 'proces' is not a provider; did you mean 'process'?"),
+        ("cray", None, "provider.type: 'cray' is not a provider; there are external, process, readonly"),
+        ("readonly", None, "provider.type: 'readonly' shows the nodes of a running cluster"),
+        *(
+            (kind, None, f"provider.type: '{kind}' is not built yet; use type: external")
+            for kind in NOT_BUILT
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_its_key_and_what_to_do(tmp_path, kind, module, complaint):
+    config = mistaken(tmp_path, kind, module)
+    with pytest.raises(ConfigError, match=complaint):
+        build_provider(config, dict, surroundings(tmp_path))
+
+
+def test_a_module_that_breaks_when_imported_is_told_with_what_it_raised(tmp_path, monkeypatch):
+    (tmp_path / "h4_broken_module.py").write_text("raise RuntimeError('no licence')")
+    (tmp_path / "h4_needs_module.py").write_text("import h4_nobody_has_this")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match="importing h4_broken_module failed: RuntimeError: no licence"):
+        build(tmp_path, "type: external, module: h4_broken_module.Mine")
+    with pytest.raises(
+        ConfigError, match="h4_needs_module needs 'h4_nobody_has_this', which is not installed"
+    ):
+        build(tmp_path, "type: external, module: h4_needs_module.Mine")
+
+
+def test_readonly_lists_the_living_nodes_of_the_runtime_and_refuses_the_rest(tmp_path):
+    report = RuntimeReport(
+        version=1,
+        nodes=(
+            node_report("n-1", is_head=True, cloud_id=None, node_type=""),
+            node_report("n-2", cloud_id="c-2", node_type="cpu", ip="10.0.0.2"),
+            node_report("n-3", status=NodeStatus.DEAD),
+        ),
+    )
+    port = build(tmp_path, "type: readonly", runtime=lambda: report)
+    shown = [(m.cloud_id, m.node_type, m.kind, m.internal_ip) for m in port.list_instances().values()]
+    assert shown == [("n-1", "node_n-1", NodeKind.HEAD, ""), ("c-2", "cpu", NodeKind.WORKER, "10.0.0.2")]
+    assert port.traits().read_only
+    for call in (
+        lambda: port.launch("r-1", {"cpu": 1}),
+        lambda: port.terminate("t-1", ["c-2"]),
+        lambda: port.resize("z-1", "c-2", {}),
+    ):
+        with pytest.raises(ProviderError, match="readonly"):
+            call()
+        with pytest.raises(NotImplementedError):
+            call()
+    assert (port.poll_launch_failures(), port.poll_terminate_failures()) == ((), ())
+    port.close()
+
+
+def test_process_is_built_from_its_surroundings(tmp_path):
+    port = build(tmp_path, "type: process")
+    try:
+        assert (type(port.v1).__name__, port.v1.cluster_name) == ("ProcessNodeProvider", "mine")
+        assert port.list_instances() == {}
+    finally:
+        port.close()
