@@ -12,8 +12,8 @@ from muster.autoscaler.published_files import write_status
 from muster.base.clock import ManualClock
 from muster.cli.main import cli
 from muster.cli.status_frame import Frame
-from muster.cli.why_answer import Known, answer
-from muster.cli.why_subject import DEMAND, GANG, MACHINE, NODE_TYPE, Meant, meant_by
+from muster.cli.why_answer import answer
+from muster.cli.why_subject import DEMAND, GANG, MACHINE, NODE_TYPE, Known, Meant, meant_by
 from muster.cli.why_view import why_page
 from muster.cluster.model import StatusChange
 from muster.cluster.plan import Plan, Reason, Subject, Verdict
@@ -49,7 +49,13 @@ def ended_record():
 
 
 def known(**changes) -> Known:
-    given = {"cluster": "laptop", "now": AT + 1, "published": published(), "problem": "", "decisions": ()}
+    given = {
+        "cluster": "laptop",
+        "now": AT + 1,
+        "published": published(),
+        "problem": "",
+        "node_types": ("big", "gpu"),
+    }
     return Known(**{**given, "records": (ended_record(),), **changes})
 
 
@@ -130,22 +136,23 @@ def test_a_node_type_has_its_verdict_and_its_newest_machines():
         ("t-99", Meant(kind=MACHINE, key=COMING)),
         (ENDED, Meant(kind=MACHINE, key=ENDED)),
         ("4f0", Meant(kind=GANG, key=GANG_ID)),
+        ("gpu", Meant(kind=NODE_TYPE, key="gpu")),
         ("demand", Meant(kind=DEMAND, key="")),
     ],
 )
 def test_a_word_means_a_name_or_the_beginning_of_one(word: str, meant: Meant):
-    assert meant_by(word, published(), [ended_record()], ()) == meant
+    assert meant_by(word, known()) == meant
 
 
 def test_an_unknown_word_gets_the_nearest_names_and_an_ambiguous_one_the_choices():
     with pytest.raises(
         ClusterError, match=r"nothing here is called 'bigg'; did you mean 'big', 'big-1', 'big-2'\? "
     ):
-        meant_by("bigg", published(), [ended_record()], ())
+        meant_by("bigg", known())
     with pytest.raises(ClusterError, match=f"'t-5f4' may be '{BUSY}', '{IDLE}': give more of it"):
-        meant_by("t-5f4", published(), (), ())
+        meant_by("t-5f4", known())
     with pytest.raises(ClusterError, match="nothing has happened here yet"):
-        meant_by("x", None, (), ())
+        meant_by("x", known(published=None, records=(), node_types=()))
 
 
 @pytest.fixture

@@ -17,13 +17,11 @@ POLL_S = 0.05
 KILLED_S = 5.0
 
 
-def start_daemon(
-    command: Sequence[str], *, environment: Mapping[str, str], log: Path
-) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that closing the terminal or Ctrl-C does not reach it."""
+def start_daemon(command: Sequence[str], *, environment: Mapping[str, str], log: Path) -> int:
+    """Its process id. In a session of its own, so that closing the terminal or Ctrl-C does not reach it."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with open(descriptor, "ab") as stream:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
@@ -31,6 +29,8 @@ def start_daemon(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    process.returncode = 0  # it is to outlive us: nobody need warn that it still runs
+    return process.pid
 
 
 def end(mark: ProcessMark, *, clock: Clock, patience_s: float) -> bool:

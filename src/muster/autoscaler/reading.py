@@ -11,7 +11,8 @@ from muster.autoscaler.home import DEFAULT_ROOT, ClusterHome
 from muster.autoscaler.published import ClusterRecord, PublishedStatus
 from muster.autoscaler.published_files import read_record, read_status
 from muster.config.load import load_config
-from muster.errors import ClusterError
+from muster.errors import ClusterError, ConfigError
+from muster.providers.process.head import running_head
 from muster.providers.process.processes import lives
 
 QUIET_S = 10.0  # the monitor publishes at least every 5 s
@@ -28,6 +29,13 @@ class KnownCluster:
     def name(self) -> str:
         return self.home.path.name
 
+    def node_types(self) -> tuple[str, ...]:
+        """The names in its file; () when it is down or the file cannot be used."""
+        try:
+            return tuple(load_config(Path(self.record.config)).available_node_types) if self.record else ()
+        except ConfigError:
+            return ()
+
     def status(self) -> PublishedStatus | None:
         return read_status(self.home)
 
@@ -43,6 +51,11 @@ class KnownCluster:
             return (
                 f"the monitor{told} is gone, so nothing scales: "
                 f"`muster up {self.record.config}` starts a new one; {log}"
+            )
+        if self.home.nodes.is_dir() and running_head(self.home.nodes) is None:
+            return (
+                f"the head is gone, and with it all that ran: `muster up {self.record.config}` starts it "
+                f"anew; {log}"
             )
         if silent_s <= max(QUIET_S, 3 * status.interval_s + 5.0):
             return ""
@@ -64,7 +77,11 @@ def known_clusters(root: Path) -> list[KnownCluster]:
     except FileNotFoundError:
         return []
     homes = [ClusterHome(path) for path in entries]
-    return [open_cluster(home) for home in homes if home.cluster.exists() or home.ledger.exists()]
+    return [
+        open_cluster(home)
+        for home in homes
+        if any(p.exists() for p in (home.cluster, home.ledger, home.nodes))
+    ]
 
 
 def open_cluster(home: ClusterHome) -> KnownCluster:

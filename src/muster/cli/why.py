@@ -9,7 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from muster.autoscaler.reading import KnownCluster
-    from muster.cli.why_answer import Known
+    from muster.cli.why_subject import Known
 
 DECISIONS = 2000  # looked back at
 
@@ -47,7 +47,7 @@ def why(subject: str, cluster: str | None, as_json: bool) -> None:
     from muster.cli.why_view import why_page
 
     known = known_of(find_cluster(cluster, clusters_root(os.environ)))
-    meant = meant_by(subject, known.published, known.records, known.decisions)
+    meant = meant_by(subject, known)
     report = answer(meant, known)
     if as_json:
         emit(encode_plain(report))
@@ -60,7 +60,7 @@ def why(subject: str, cluster: str | None, as_json: bool) -> None:
 def known_of(cluster: KnownCluster) -> Known:
     """The published status and the ledger of a cluster, whichever of them there is."""
     from muster.base.clock import SystemClock
-    from muster.cli.why_answer import Known
+    from muster.cli.why_subject import Known
     from muster.stores.history import open_history
 
     now, published = SystemClock().now(), cluster.status()
@@ -69,8 +69,7 @@ def known_of(cluster: KnownCluster) -> Known:
         now=now,
         published=published,
         problem="" if published is None else cluster.problem(published, now),
-        records=(),
-        decisions=(),
+        node_types=cluster.node_types(),
     )
     if not cluster.home.ledger.is_file():
         return known

@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from msgspec import Struct
-
-from muster.autoscaler.published import PublishedStatus
 from muster.cli.cluster_report import NodeRow, PendingRow, StatusReport, TypeRow
 from muster.cli.cluster_rows import build_report
 from muster.cli.why_report import MachineStory, StoryLine, WhyReport
-from muster.cli.why_subject import DEMAND, GANG, MACHINE, NODE_TYPE, Meant
+from muster.cli.why_subject import DEMAND, GANG, MACHINE, NODE_TYPE, Known, Meant
 from muster.cluster.model import Instance
-from muster.cluster.plan import Subject
+from muster.cluster.plan import Reason, Subject
 from muster.cluster.spend import cost_of
 from muster.cluster.states import TERMINAL
 from muster.stores.history import Decision
 
 MAX_MACHINES = 10  # of a type: the newest
 _VERDICTS = {GANG: Subject.GANG.value, NODE_TYPE: Subject.NODE_TYPE.value}
-
-
-class Known(Struct, frozen=True, kw_only=True):
-    """All that there is to answer from."""
-
-    cluster: str
-    now: float
-    published: PublishedStatus | None
-    problem: str
-    records: tuple[Instance, ...]  # of the ledger, ended ones included
-    decisions: Sequence[Decision]  # newest first
 
 
 def answer(meant: Meant, known: Known) -> WhyReport:
@@ -61,7 +47,8 @@ def _pending(meant: Meant, report: StatusReport | None) -> Iterator[PendingRow]:
     """Requests that the subject is, or that wait for it."""
     for row in report.pending if report is not None else ():
         is_it = meant.kind == DEMAND or (meant.kind == GANG and row.subject_id == meant.key)
-        waits_for_it = meant.kind in (MACHINE, NODE_TYPE) and row.target == meant.key
+        can_have_it = row.reason is not Reason.INFEASIBLE  # else the target is only the nearest miss
+        waits_for_it = meant.kind in (MACHINE, NODE_TYPE) and row.target == meant.key and can_have_it
         if is_it or waits_for_it:
             yield row
 

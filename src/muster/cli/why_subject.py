@@ -19,6 +19,18 @@ _SHORTEST_PREFIX = 3
 _MAX_SHOWN = 6
 
 
+class Known(Struct, frozen=True, kw_only=True):
+    """All that there is to answer from."""
+
+    cluster: str
+    now: float
+    published: PublishedStatus | None
+    problem: str
+    node_types: tuple[str, ...] = ()  # of the cluster's file
+    records: tuple[Instance, ...] = ()  # of the ledger, ended ones included
+    decisions: Sequence[Decision] = ()  # newest first
+
+
 class Meant(Struct, frozen=True, kw_only=True):
     """The subject; `key` is its instance id, type name or gang id."""
 
@@ -26,13 +38,11 @@ class Meant(Struct, frozen=True, kw_only=True):
     key: str
 
 
-def meant_by(
-    word: str, now: PublishedStatus | None, records: Iterable[Instance], decisions: Sequence[Decision]
-) -> Meant:
+def meant_by(word: str, known: Known) -> Meant:
     """By name or by the beginning of one; ClusterError names the nearest."""
     if word.lower() in ALL_DEMAND:
         return Meant(kind=DEMAND, key="")
-    names = _names(now, records, decisions)
+    names = _names(known)
     if word in names:
         return names[word]
     found = {name: meant for name, meant in names.items() if _begins(name, word)}
@@ -48,18 +58,18 @@ def meant_by(
     )
 
 
-def _names(
-    now: PublishedStatus | None, records: Iterable[Instance], decisions: Sequence[Decision]
-) -> dict[str, Meant]:
+def _names(known: Known) -> dict[str, Meant]:
     """Node types first: the shortest words people use."""
-    everything = [*records, *(now.instances if now is not None else ())]
-    names = {record.node_type: Meant(kind=NODE_TYPE, key=record.node_type) for record in everything}
+    now = known.published
+    everything = [*known.records, *(now.instances if now is not None else ())]
+    types = [*known.node_types, *(record.node_type for record in everything)]
+    names = {name: Meant(kind=NODE_TYPE, key=name) for name in types if name}
     for verdict in now.status.verdicts if now is not None else ():
         if verdict.subject is Subject.NODE_TYPE:
             names[verdict.subject_id] = Meant(kind=NODE_TYPE, key=verdict.subject_id)
         if verdict.subject is Subject.GANG:
             names[verdict.subject_id] = Meant(kind=GANG, key=verdict.subject_id)
-    for decision in decisions:
+    for decision in known.decisions:
         for told in decision.verdicts:
             if told.get("subject") == Subject.GANG.value:
                 names.setdefault(told["subject_id"], Meant(kind=GANG, key=told["subject_id"]))

@@ -1,0 +1,265 @@
+"""Brings a cluster on this computer up and down: head, token, monitor, and the files that tell of them.
+
+Called by `muster up` and `muster down`. Whatever was started is ended when a later step fails.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from muster.autoscaler import daemon
+from muster.autoscaler.home import ClusterHome
+from muster.autoscaler.published import ClusterRecord, PublishedStatus
+from muster.autoscaler.published_files import read_record, read_status, write_record
+from muster.base.clock import Clock
+from muster.base.ids import IdSource
+from muster.cluster.model import NodeKind
+from muster.cluster.states import InstanceState
+from muster.config.load import load_config
+from muster.config.node_launch import node_launches
+from muster.config.schema import ClusterConfig
+from muster.engines.ray.gcs.native import check_ray
+from muster.errors import ClusterError
+from muster.providers.process.head import (
+    Head,
+    HeadRequest,
+    running_head,
+    start_head,
+    stop_everything,
+    token_file,
+)
+from muster.providers.process.processes import ProcessMark, lives, mark_of
+from muster.providers.process.program import NodeProgram, ray_head
+from muster.providers.process.ray_command import NodeSize
+from muster.providers.tags import TAG_RAY_LAUNCH_CONFIG
+from muster.stores.history import Spend, open_history
+
+READY_S = 120.0  # the monitor imports Ray and connects, the head's own node starts: slow on a busy computer
+MONITOR_PATIENCE_S = 20.0  # a tick under way is finished
+POLL_S = 0.1
+_LAST_WORDS = 1500
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What `up` did."""
+
+    record: ClusterRecord
+    home: ClusterHome
+    head_started: bool
+    monitor_started: bool
+
+    @property
+    def already(self) -> bool:
+        return not (self.head_started or self.monitor_started)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What `down` did."""
+
+    monitor_pid: int | None  # None: none ran
+    nodes: tuple[str, ...]
+    left: Mapping[str, list[int]]  # processes that would not end
+    spend: Spend | None
+
+    @property
+    def nothing(self) -> bool:
+        return self.monitor_pid is None and not self.nodes
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What a head and a monitor are; tests put something cheap in their place."""
+
+    head: NodeProgram = field(default_factory=ray_head)
+    monitor: tuple[str, ...] = (sys.executable, "-m", "muster.cli.main", "monitor")
+
+
+class Launcher:
+    """One computer's clusters; `root` is where their files are."""
+
+    def __init__(
+        self,
+        root: Path,
+        environment: Mapping[str, str],
+        *,
+        clock: Clock,
+        ids: IdSource,
+        tell: Tell,
+        programs: Programs | None = None,
+    ) -> None:
+        self._root, self._environment = root, environment
+        self._clock, self._ids, self._tell = clock, ids, tell
+        self._programs = programs or Programs()
+
+    def up(self, config_file: Path, *, port: int | None = None) -> Brought:
+        """Idempotent: what runs stays, what is missing is started. `port` is the head's; None: a free one."""
+        config = load_config(config_file, self._environment)
+        _check_provider(config)
+        check_ray()
+        home = ClusterHome.of(config.cluster_name, self._root)
+        self._check_file(home, config_file)
+        home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        home.path.chmod(0o700)
+        with ExitStack() as undo:
+            head = self._head(config, home, undo, port)
+            record = ClusterRecord(
+                cluster_name=config.cluster_name,
+                config=str(config_file.resolve()),
+                address=head.address,
+                auth=token_file(home.token),
+                temp_dir=head.temp_dir,
+            )
+            running = _running_monitor(home)
+            if running is None:
+                record = self._monitor(record, home, undo)
+            else:
+                record = replace(record, monitor=running, monitor_pid=running.pid)
+            write_record(home, record)
+            undo.pop_all()
+        return Brought(
+            record=record, home=home, head_started=not head.already, monitor_started=running is None
+        )
+
+    def down(self, home: ClusterHome, *, purge: bool = False) -> Ended:
+        """Monitor first, or it starts new nodes; then workers, head and temporary files. Idempotent."""
+        monitor = _running_monitor(home)
+        if monitor is not None:
+            self._tell("ending the monitor")
+            daemon.end(monitor, clock=self._clock, patience_s=MONITOR_PATIENCE_S)
+        self._tell("ending the nodes")
+        stopped = stop_everything(home.nodes, self._clock)
+        spend = self._spend(home)
+        if not stopped.left:
+            home.cluster.unlink(missing_ok=True)
+            home.token.unlink(missing_ok=True)
+        if purge and not stopped.left:
+            shutil.rmtree(home.path, ignore_errors=True)
+        return Ended(
+            monitor_pid=None if monitor is None else monitor.pid,
+            nodes=stopped.nodes,
+            left=stopped.left,
+            spend=spend,
+        )
+
+    # -- parts of up -----------------------------------------------------------------------------------
+
+    def _check_file(self, home: ClusterHome, config_file: Path) -> None:
+        """Two files with one cluster name would be one cluster with two owners."""
+        record = read_record(home)
+        same = record is None or Path(record.config) == config_file.resolve()
+        if record is not None and not same and (running_head(home.nodes) or _running_monitor(home)):
+            raise ClusterError(
+                f"a cluster named {record.cluster_name!r} is up already, from {record.config}: give this "
+                f"one another cluster_name, or end that one with `muster down {record.cluster_name}`"
+            )
+
+    def _head(self, config: ClusterConfig, home: ClusterHome, undo: ExitStack, port: int | None) -> Head:
+        if running_head(home.nodes) is None:
+            stop_everything(home.nodes, self._clock)  # what a head that died has left behind
+            undo.callback(self._undo, home)
+        launch = node_launches(config)[config.head_type]
+        request = HeadRequest(
+            cluster_name=config.cluster_name,
+            nodes=home.nodes,
+            node_type=config.head_type,
+            size=NodeSize(resources=launch.resources, labels=launch.labels),
+            auth=token_file(home.token),
+            environment=self._environment,
+            tags={TAG_RAY_LAUNCH_CONFIG: launch.launch_hash},
+            port=port,
+        )
+        return start_head(request, self._clock, self._ids, self._tell, self._programs.head)
+
+    def _undo(self, home: ClusterHome) -> None:
+        self._tell("something failed: ending what was started")
+        stop_everything(home.nodes, self._clock)
+        home.cluster.unlink(missing_ok=True)
+        home.token.unlink(missing_ok=True)
+
+    def _monitor(self, record: ClusterRecord, home: ClusterHome, undo: ExitStack) -> ClusterRecord:
+        """Started, and the head that it sees runs."""
+        self._tell("starting the monitor")
+        options = (record.config, "--home", str(home.path.resolve()), "--address", record.address)
+        pid = daemon.start_daemon(
+            [*self._programs.monitor, *options],
+            environment={**self._environment, **record.auth},
+            log=home.monitor_log,
+        )
+        mark = mark_of(pid)
+        if mark is None:
+            raise ClusterError(_died(home))
+        undo.callback(daemon.end, mark, clock=self._clock, patience_s=MONITOR_PATIENCE_S)
+        known = replace(record, monitor=mark, monitor_pid=mark.pid)
+        write_record(home, known)  # already: a `muster down` from elsewhere must find it
+        self._await_head(home, mark)
+        return known
+
+    def _await_head(self, home: ClusterHome, mark: ProcessMark) -> None:
+        """Until the monitor has seen the head's node run: then trials and tasks can come."""
+        give_up = self._clock.monotonic() + READY_S
+        while self._clock.monotonic() < give_up:
+            status = read_status(home)
+            if status is not None and status.monitor_pid == mark.pid:
+                self._tell("waiting for the head's node")
+                if _head_runs(status):
+                    return
+            if not lives(mark):
+                raise ClusterError(_died(home))
+            if running_head(home.nodes) is None:
+                raise ClusterError(
+                    f"the head ended while it started; see {home.nodes} and {home.monitor_log}"
+                )
+            self._clock.sleep(POLL_S)
+        raise ClusterError(f"the head's node did not come up within {READY_S:.0f} s; see {home.monitor_log}")
+
+    def _spend(self, home: ClusterHome) -> Spend | None:
+        if not home.ledger.is_file():
+            return None
+        with open_history(home.ledger) as history:
+            return history.spend(self._clock.now())
+
+
+def _check_provider(config: ClusterConfig) -> None:
+    kind = config.provider.type
+    if kind != "process":
+        raise ClusterError(
+            f"`muster up` starts clusters of provider type 'process' (this computer), not {kind!r} yet; for "
+            f"others start the head yourself with `ray start --head --no-monitor`, and there `muster monitor`"
+        )
+
+
+def _head_runs(status: PublishedStatus) -> bool:
+    return any(
+        record.kind is NodeKind.HEAD and record.state is InstanceState.RAY_RUNNING
+        for record in status.instances
+    )
+
+
+def _running_monitor(home: ClusterHome) -> ProcessMark | None:
+    record = read_record(home)
+    return record.monitor if record is not None and lives(record.monitor) else None
+
+
+def _died(home: ClusterHome) -> str:
+    """The monitor's own last words: they name the cause."""
+    try:
+        size = os.path.getsize(home.monitor_log)
+        with open(home.monitor_log, "rb") as stream:
+            stream.seek(max(0, size - _LAST_WORDS))
+            lines = stream.read().decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        lines = []
+    said = lines[-1] if lines else "nothing"
+    return f"the monitor ended at once; it said: {said} (all of it: {home.monitor_log})"
