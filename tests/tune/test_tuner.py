@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from muster.errors import TuneError
+from muster.errors import EngineUnreachable, TuneError
 from muster.trials.bundles import PlacementGroupFactory
 from muster.tune.callback import Callback
 from muster.tune.config import FailureConfig, RunConfig, TuneConfig
@@ -130,9 +130,10 @@ def test_fail_fast_raise_gives_the_trials_own_exception(tmp_path):
         tuner.fit()
 
 
-def test_the_ray_engine_is_refused_and_not_ignored(tmp_path):
+def test_a_ray_cluster_that_is_not_there_is_said_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     run = RunConfig(name="e", storage_path=str(tmp_path), engine="ray")
-    with pytest.raises(TuneError, match="not built yet"):
+    with pytest.raises(EngineUnreachable, match="no Ray cluster answers at 127.0.0.1:1; start one"):
         Tuner(make_train(), run_config=run).fit()
 
 

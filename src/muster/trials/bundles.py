@@ -47,6 +47,11 @@ class PlacementGroupFactory:
         return self._strategy
 
     @property
+    def options(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What else was given, for the engine: positional and named, e.g. `bundle_label_selector`."""
+        return self._args, dict(self._kwargs)
+
+    @property
     def head_bundle_is_empty(self) -> bool:
         return self._head_is_empty
 

@@ -38,13 +38,16 @@ from muster.tune.uploading import delete_checkpoint, uploads_for
 
 if TYPE_CHECKING:
     from muster.engines.local.engine import LocalEngine
+    from muster.engines.ray.engine import RayEngine
     from muster.tune.reporting.reporter import Reporter
 
 
 class ExperimentRun:
     """The parts of one run, made in the order in which they need each other."""
 
-    def __init__(self, asked: Launch, stack: ExitStack, reporter: Reporter, engine: LocalEngine) -> None:
+    def __init__(
+        self, asked: Launch, stack: ExitStack, reporter: Reporter, engine: LocalEngine | RayEngine
+    ) -> None:
         self._asked, self._stack = asked, stack
         self._reporter, self._engine = reporter, engine
         self._clock = SystemClock()

@@ -6,15 +6,16 @@ The engine's first process needs as long to come up as we need to import the res
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from muster.errors import TuneError
-
 if TYPE_CHECKING:
     from muster.engines.local.engine import LocalEngine
+    from muster.engines.ray.engine import RayEngine
     from muster.trials.experiment import ExperimentState
     from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
     from muster.tune.place import Place
@@ -61,8 +62,6 @@ def place_of(run: RunConfig) -> Place:
 
 def launch(asked: Launch) -> Launched:
     """Run it to its end, or until Ctrl-C; failed trials are results too."""
-    if asked.run.engine == "ray":
-        raise TuneError("RunConfig(engine='ray'): not built yet. Leave it out to run on this machine")
     _refuse_gone_variables()
     with ExitStack() as stack:
         reporter, engine = _start(asked, stack)
@@ -73,13 +72,12 @@ def launch(asked: Launch) -> Launched:
         return ExperimentRun(asked, stack, reporter, engine).run()
 
 
-def _start(asked: Launch, stack: ExitStack) -> tuple[Reporter, LocalEngine]:
+def _start(asked: Launch, stack: ExitStack) -> tuple[Reporter, LocalEngine | RayEngine]:
     """The engine before anything with a thread or a lock: its processes are copies of its first one.
 
     What trials print goes where the reporter wants it, so the reporter comes before the engine.
     """
     from muster.base.clock import SystemClock
-    from muster.engines.local.engine import LocalEngine, LocalOptions
     from muster.engines.local.surroundings import environment
     from muster.tune.reporting.choose import reporter_for
     from muster.tune.trainable.resources import thread_limit, trial_resources
@@ -88,13 +86,34 @@ def _start(asked: Launch, stack: ExitStack) -> tuple[Reporter, LocalEngine]:
     stack.callback(reporter.abort)
     resources = trial_resources(asked.trainable, asked.overrides.get("resources_per_trial"))
     with reporter.catching():
-        engine = LocalEngine(
-            clock=SystemClock(),
-            trainables={asked.trainable_name: asked.code},
-            options=LocalOptions(env=thread_limit(resources, environment())),
-        )
+        engine = _open_engine(asked, thread_limit(resources, environment()))
     stack.callback(engine.close)
     return reporter, engine
+
+
+def _open_engine(asked: Launch, env: Mapping[str, str]) -> LocalEngine | RayEngine:
+    """Where trials run; Ray is imported only when it is asked for, or in use already."""
+    trainables = {asked.trainable_name: asked.code}
+    if _runs_on_ray(asked.run.engine):
+        from muster.engines.ray.engine import RayOptions
+        from muster.engines.ray.open import open_ray_engine
+
+        return open_ray_engine(trainables=trainables, options=RayOptions(env=env))
+    from muster.base.clock import SystemClock
+    from muster.engines.local.engine import LocalEngine, LocalOptions
+
+    return LocalEngine(clock=SystemClock(), trainables=trainables, options=LocalOptions(env=env))
+
+
+def _runs_on_ray(engine: str) -> bool:
+    """`auto`: when this process is connected to Ray, or RAY_ADDRESS names a cluster."""
+    if engine != "auto":
+        return engine == "ray"
+    from muster.engines.local.surroundings import environment
+
+    ray = sys.modules.get("ray")
+    is_connected = getattr(ray, "is_initialized", None)  # None: somebody's file `ray.py`
+    return bool(environment().get("RAY_ADDRESS")) or bool(is_connected is not None and is_connected())
 
 
 def _refuse_gone_variables() -> None:

@@ -43,6 +43,9 @@ class Kind:
     SAVED = 22
     EXITED = 23
     BEAT = 24
+    HELLO = 30  # over a network, from workers: who calls, with proof
+    SIGNAL = 31  # to workers on other machines: be sent this signal
+    LEFT = 32  # from those: the process leaves without a word, with this exit code
 
 
 def frame(kind: int, payload: bytes = b"") -> bytes:

@@ -1,0 +1,150 @@
+"""TrialActor: the process of one trial after the other on a Ray node. The code of a trial runs in the actor
+itself, in its main thread: what trials do with Ray (tasks, GPUs, their placement group) works as usual.
+
+Ray starts it and tells how it ended; everything else goes over two TCP connections to the driver, because an
+actor call per result would cost ten times as much: the line (orders, reports) and the control (signals to it,
+its heartbeat and last words).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import muster
+from muster.base.clock import SystemClock
+from muster.engines.local import surroundings
+from muster.engines.local.line import Line, end_group
+from muster.engines.local.output import flush
+from muster.engines.local.pipe import FrameReader, Kind, frame, unpack
+from muster.engines.local.shelf import Shelf
+from muster.engines.local.worker import Worker, end_politely_on_sigterm
+from muster.engines.ray.handshake import Address, call
+from muster.engines.ray.last_words import speak_through
+from muster.session.channel import TrialStopped
+
+_BEAT = frame(Kind.BEAT)
+_SEE_WITHIN_S = 5.0  # a new file on a network file system is not seen everywhere at once
+
+
+class Terms(NamedTuple):
+    """What an actor must know before it can be told anything else."""
+
+    number: int  # of this actor, at its driver
+    addresses: Sequence[Address]
+    key: bytes
+    beat_s: float
+    witness: str  # a file that shows whether this node sees the storage
+
+
+class TrialActor:
+    """One process; `serve` is the only call it ever gets, and lasts as long as it lives."""
+
+    def serve(self, terms: Terms, name: str, trainable: bytes | None) -> None:
+        """Take orders until there is nothing more to do here, then end the process."""
+        import ray
+
+        terms = Terms(*terms)
+        hello = _hello(terms, ray.get_runtime_context().get_node_id())
+        control = Control(call(terms.addresses, terms.key, {**hello, "is_control": True}), terms.beat_s)
+        line_socket = call(terms.addresses, terms.key, {**hello, "is_control": False})
+        line = Line(beat_s=terms.beat_s)
+        line.connect(line_socket.fileno(), line_socket.fileno(), os.getppid())
+        line.is_watched = True  # by the control's thread
+        shelf = Shelf()
+        if trainable is not None:
+            shelf.put(name, trainable)
+        control.watch()
+        end_politely_on_sigterm()
+        surroundings.note_working_directory()
+        address = (hello["hostname"], ray.util.get_node_ip_address())
+        with contextlib.suppress(TrialStopped):
+            Worker(line, shelf, SystemClock(), address).serve()
+        control.is_leaving = True
+        flush()
+        end_others_of_group()
+        ray.actor.exit_actor()
+
+    def ping(self) -> None:
+        """Nothing; asking it makes Ray find out whether the actor lives."""
+
+
+def _hello(terms: Terms, node_id: str) -> dict[str, Any]:
+    return {
+        "number": terms.number,
+        "pid": os.getpid(),
+        "hostname": socket.gethostname(),
+        "node_id": node_id,
+        "python": platform.python_version(),
+        "muster": muster.__version__,
+        "sees_storage": _sees(terms.witness),
+    }
+
+
+def _sees(witness: str) -> bool:
+    clock = SystemClock()
+    give_up = clock.monotonic() + _SEE_WITHIN_S
+    while not os.path.exists(witness):
+        if not witness or clock.monotonic() > give_up:
+            return not witness
+        clock.sleep(0.2)
+    return True
+
+
+class Control:
+    """The second connection: a thread reads what must be heard at once, and says that we live."""
+
+    def __init__(self, line: socket.socket, beat_s: float) -> None:
+        self._line = line
+        self._beat_s = beat_s
+        self._main = threading.main_thread().ident or 0
+        self.is_leaving = False
+        speak_through(line)
+
+    def watch(self) -> None:
+        threading.Thread(target=self._watch, name="muster-control", daemon=True).start()
+
+    def _watch(self) -> None:
+        reader, poller = FrameReader(), select.poll()
+        poller.register(self._line, select.POLLIN)
+        try:
+            while True:
+                if not poller.poll(self._beat_s * 1000):
+                    self._line.sendall(_BEAT)
+                    continue
+                data = self._line.recv(4096)
+                if not data:
+                    break
+                for kind, payload in reader.feed(data):
+                    if kind == Kind.SIGNAL:
+                        self._obey(unpack(payload))
+        except OSError:
+            pass
+        if not self.is_leaving:
+            end_group()  # the driver is gone
+
+    def _obey(self, number: int) -> None:
+        if number == signal.SIGKILL:
+            end_group()
+        # To the main thread itself: Ray's threads would swallow it while the main thread sleeps.
+        signal.pthread_kill(self._main, number)
+
+
+def end_others_of_group() -> None:
+    """Whatever trials have started in this process group ends; we go on."""
+    own, group = os.getpid(), os.getpgid(0)
+    if not sys.platform.startswith("linux") or group != own:
+        return
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != own:
+            with contextlib.suppress(OSError):
+                if os.getpgid(int(name)) == group:
+                    os.kill(int(name), signal.SIGKILL)

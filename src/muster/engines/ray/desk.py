@@ -1,0 +1,85 @@
+"""RayDesk and Place: what the driver knows of one actor: its connections, its placement group, its end."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from muster.engines.local.desk import Desk, Run
+from muster.engines.local.pipe import HEADER, Frame, Kind, unpack
+from muster.engines.ray.last_words import of_crash, of_exit_code
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.events import TrialFailure
+
+
+class Place:
+    """A placement group and the actor in it, from the moment both are asked for."""
+
+    def __init__(self, number: int, resources: PlacementGroupFactory, group: Any) -> None:  # noqa: ANN401 - Ray's
+        self.number = number  # of the actor; another one for each actor in the same group
+        self.resources = resources
+        self.group = group
+        self.actor: Any = None
+        self.run: Run | None = None  # that its actor was made for, until it is there
+        self.desk: RayDesk | None = None
+        self.control: socket.socket | None = None  # comes before the line
+        self.outcome: BaseException | None = None
+        self.is_over = False  # the call that lasts as long as the actor has ended
+        self.is_given_up = False  # its group goes as soon as the process has left
+        self.free_since = 0.0  # of an idle or vacant place
+        self.kill_at: float | None = None  # when Ray shall end it, if it has not ended by then
+        self.ask_at: float | None = None  # when Ray is asked again whether it lives
+
+
+class RayDesk(Desk):
+    """One actor's process."""
+
+    __slots__ = ("control", "heard", "hostname", "hung_up_at", "line", "node_id", "place", "words")
+
+    def __init__(self, place: Place, line: socket.socket, hello: dict[str, Any], *, now: float) -> None:
+        fd = line.fileno()
+        super().__init__(place.number, fd, fd, version=0, now=now)
+        self.place = place
+        self.line = line
+        self.control, place.control = place.control, None
+        self.pid = hello["pid"]
+        self.hostname: str = hello["hostname"]
+        self.node_id: str = hello["node_id"]
+        self.heard = b""  # on the control, and not understood yet
+        self.words: TrialFailure | None = None  # its last ones
+        self.hung_up_at: float | None = None
+
+    def read(self) -> list[Frame] | tuple[Frame, ...] | None:
+        try:
+            return super().read()
+        except OSError:
+            return None  # a connection that broke: the other end is gone
+
+    def hear_control(self) -> bool:
+        """Heartbeats and last words; False when it has been closed."""
+        if self.control is None:
+            return False
+        try:
+            data = self.control.recv(1 << 16)
+        except BlockingIOError:
+            return True
+        except OSError:
+            data = b""
+        self.heard += data
+        while len(self.heard) >= HEADER.size:
+            length, kind = HEADER.unpack_from(self.heard)
+            end = HEADER.size + length
+            if kind not in (Kind.BEAT, Kind.LEFT) or len(self.heard) < end:
+                break  # the text of a crash is no frame
+            if kind == Kind.LEFT:
+                self.words = of_exit_code(unpack(self.heard[HEADER.size : end]))
+            self.beats, self.heard = True, self.heard[end:]
+        if not data and self.words is None:
+            self.words = of_crash(self.heard)
+        return bool(data)
+
+    def close(self) -> None:
+        self.line.close()
+        if self.control is not None:
+            self.control.close()
+            self.control = None

@@ -1,0 +1,292 @@
+"""RayEngine: trials as Ray actors in placement groups. Built by `open_ray_engine`; driven by the controller.
+
+Trials are first come, first served, within what the cluster is or may become. Actors and placement groups are
+kept for a moment after a trial, for the next one that wants the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from muster.base.clock import Clock
+from muster.engines.local import failures
+from muster.engines.local.desk import Run
+from muster.engines.local.orders import write_order
+from muster.engines.local.waiting import WaitingLine
+from muster.engines.lockstep import LockstepEngine, Patience, order_of
+from muster.engines.ray import blame
+from muster.engines.ray.actor import Terms
+from muster.engines.ray.demand import Room
+from muster.engines.ray.desk import Place, RayDesk
+from muster.engines.ray.staff import RayStaff
+from muster.trials.events import TrialFailure
+
+_log = logging.getLogger(__name__)
+
+
+class RayOptions(Patience, frozen=True, kw_only=True):
+    """What few people need to change."""
+
+    max_idle: int = 64  # actors kept for reuse
+    linger_s: float = 5.0  # how long an idle actor or an empty placement group is kept
+    env: Mapping[str, str] = {}  # added to the environment of trials
+
+
+_DEFAULTS = RayOptions()
+
+
+class Connection(NamedTuple):
+    """What an engine needs to know of the Ray that this process is connected to."""
+
+    host: str  # the address of this machine that the cluster's nodes reach
+    actor_class: Any  # `ray.remote(TrialActor)`
+    on_close: Callable[[], None] | None = None
+
+
+class RayEngine(LockstepEngine):
+    """Runs trials on the Ray cluster that this process is connected to.
+
+    Not thread-safe: one thread submits and polls. Close it, or use it as a context manager.
+    """
+
+    _staff: RayStaff
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        connection: Connection,
+        room: Room,
+        trainables: Mapping[str, bytes] | None = None,
+        options: RayOptions = _DEFAULTS,
+    ) -> None:
+        """`trainables`: cloudpickled functions or classes by name."""
+        super().__init__(clock, options)
+        self._options = options
+        self._on_close: Callable[[], None] | None = connection.on_close
+        self._room = room
+        self._key = secrets.token_bytes(32)
+        self._blobs: dict[str, Any] = {}  # refs to pickled trainables: sent once, fetched by each node
+        self._waiting = WaitingLine()
+        self._is_starting = False
+        self._place_of: dict[str, Place] = {}  # of trials that have one
+        self._vacant: list[Place] = []  # placement groups without an actor
+        self._orders: dict[str, bytes] = {}  # of trials whose actor has not come yet
+        self._witnesses: dict[str, str] = {}  # by directory
+        self._staff = RayStaff(
+            clock=clock, patience=options, owner=self, actor_class=connection.actor_class, key=self._key
+        )
+        self._addresses = [self._staff.listen(connection.host)]
+        for name, blob in (trainables or {}).items():
+            self.register(name, blob)
+
+    def capacity(self) -> Mapping[str, float]:
+        return self._room.limit.to_floats()
+
+    def register(self, name: str, trainable: bytes) -> None:
+        """Make a cloudpickled trainable known; a later one of the same name replaces it for later trials."""
+        import ray
+
+        self._blobs[name] = ray.put(trainable)
+        for desk in [each for each in self._staff.idle if each.key is not None and each.key[0] == name]:
+            self._dismiss(desk)
+
+    def close(self) -> None:
+        self._waiting = WaitingLine()
+        groups = {id(place): place for place in (*self._staff.places.values(), *self._vacant)}
+        super().close()
+        for place in groups.values():
+            self._staff.ray.give_back(place)
+        self._vacant.clear()
+        self._place_of.clear()
+        self._orders.clear()
+        for witness in self._witnesses.values():
+            _remove(witness)
+        self._witnesses.clear()
+        if self._on_close is not None:
+            on_close, self._on_close = self._on_close, None
+            on_close()
+
+    def __enter__(self) -> RayEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Starting
+
+    def _begin(self, run: Run) -> None:
+        why_not = self._room.why_never(run.command.resources)
+        if why_not is not None:
+            self._finish(run, failure=failures.impossible(why_not))
+            return
+        try:
+            order = write_order(order_of(run.command, self._options.env))
+        except Exception as error:  # noqa: BLE001 - pickling a user's config runs user code
+            self._finish(run, failure=failures.unsendable("the config cannot be pickled", error))
+            return
+        self._orders[run.command.trial_id] = order
+        self._waiting.add(run)
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        if self._is_starting or not len(self._waiting):
+            return
+        self._is_starting = True
+        for run in self._waiting.may_start():
+            if self._try_start(run):
+                self._waiting.remove(run)
+        self._is_starting = False
+
+    def _try_start(self, run: Run) -> bool:
+        """An idle actor, an empty placement group, or new ones; False when it must wait."""
+        command = run.command
+        idle = self._staff.find_idle(command) if command.may_reuse else None
+        if idle is not None:
+            self._place_of[command.trial_id] = idle.place
+            self._seat(run, idle)
+            return True
+        place = next((each for each in self._vacant if each.resources == command.resources), None)
+        if place is not None:
+            self._vacant.remove(place)
+        elif self._make_room(run):
+            place = self._staff.ray.reserve(command.resources)
+            self._room.take(command.resources)
+        else:
+            return False
+        self._place_of[command.trial_id] = place
+        self._hire(place, run)
+        return True
+
+    def _hire(self, place: Place, run: Run) -> None:
+        name = run.command.trainable_name
+        witness = self._witness(os.path.dirname(os.path.abspath(run.command.trial_dir)))
+
+        def arguments(number: int) -> tuple[Any, ...]:
+            terms = Terms(number, self._addresses, self._key, self._options.beat_s, witness)
+            return tuple(terms), name, self._blobs.get(name)
+
+        self._staff.hire(place, run, arguments)
+
+    def _seat(self, run: Run, desk: RayDesk) -> None:
+        self._staff.seat(run, desk)
+        if run.command.time_limit_s is not None:
+            run.limit_at = self._clock.monotonic() + run.command.time_limit_s
+            self._look_at(run.limit_at)
+        self._staff.send(desk, self._orders.pop(run.command.trial_id))
+
+    def _make_room(self, run: Run) -> bool:
+        """Whether a new placement group may be asked for; what nobody uses goes first."""
+        wanted = run.command.resources
+        if self._room.fits(wanted):
+            return True
+        unused = [*self._vacant, *(desk.place for desk in self._staff.idle)]
+        if not self._room.fits(wanted, without=[place.resources for place in unused]):
+            return False
+        for place in unused:
+            self._clear(place)
+            if self._room.fits(wanted):
+                break
+        return True
+
+    def _clear(self, place: Place) -> None:
+        if place in self._vacant:
+            self._vacant.remove(place)
+            self._give_back(place)
+        elif place.desk is not None:
+            self._dismiss(place.desk)
+
+    def _dismiss(self, desk: RayDesk) -> None:
+        """Its room counts as free at once: Ray sees to it that nobody else gets it before it has left."""
+        self._staff.dismiss(desk)
+        self._room.free(desk.place.resources)
+        desk.place.is_given_up = True
+
+    def _give_back(self, place: Place) -> None:
+        self._room.free(place.resources)
+        self._staff.ray.give_back(place)
+
+    def _witness(self, folder: str) -> str:
+        """A file in the experiment's directory: who does not see it works on another disk."""
+        if folder not in self._witnesses:
+            os.makedirs(folder, exist_ok=True)
+            file = os.path.join(folder, f".muster_seen_by_all_{secrets.token_hex(4)}")
+            with open(file, "wb"):
+                self._witnesses[folder] = file
+        return self._witnesses[folder]
+
+    # Ending
+
+    def _withdraw(self, run: Run) -> None:
+        """Its actor, if one was asked for, is not needed; the placement group may serve another."""
+        self._waiting.remove(run)
+        place = self._place_of.get(run.command.trial_id)
+        if place is not None:
+            self._staff.cancel(place)
+
+    def _release(self, run: Run) -> None:
+        trial_id = run.command.trial_id
+        self._orders.pop(trial_id, None)
+        place = self._place_of.pop(trial_id, None)
+        if place is None or (place.desk is not None and place.desk in self._staff.idle):
+            return
+        place.run, place.free_since = None, self._clock.monotonic()
+        self._vacant.append(place)
+        self._look_at(place.free_since + self._options.linger_s)
+
+    def _look_around(self, now: float) -> None:
+        self._look_at(self._staff.look_around(now))
+        for place in [*self._vacant, *(desk.place for desk in self._staff.idle)]:
+            if now >= place.free_since + self._options.linger_s:
+                self._clear(place)
+            else:
+                self._look_at(place.free_since + self._options.linger_s)
+        for desk in self._staff.idle[: max(0, len(self._staff.idle) - self._options.max_idle)]:
+            self._dismiss(desk)
+
+    # What becomes of actors (called by RayStaff)
+
+    def arrived(self, place: Place, desk: RayDesk, hello: Mapping[str, Any]) -> None:
+        run, place.run = place.run, None
+        if run is None:
+            return
+        if not hello["sees_storage"]:
+            run.failure = _unseen(run.command.trial_dir, desk.hostname)
+            self._staff.seat(run, desk)
+            self._kill(run, run.failure)
+            return
+        self._seat(run, desk)
+
+    def gone(self, desk: RayDesk, failure: TrialFailure | None) -> None:
+        place = desk.place
+        place.desk = place.actor = None
+        if place.is_given_up:
+            self._staff.ray.give_back(place)
+        elif desk.run is None:
+            self._give_back(place)  # an idle one that ended by itself
+        self._ended(desk, lambda: failure or blame.of_outcome(None))
+
+    def never_came(self, place: Place, outcome: BaseException | None) -> None:
+        run, place.run = place.run, None
+        place.actor = None
+        if run is not None:
+            failure = blame.of_outcome(outcome)
+            self._finish(run, failure=failure)
+
+
+def _unseen(trial_dir: str, hostname: str) -> TrialFailure:
+    return blame.start(
+        f"the node {hostname} does not see {os.path.dirname(trial_dir)}; set RunConfig(storage_path=...) "
+        "to a directory that every node mounts"
+    )
+
+
+def _remove(file: str) -> None:
+    try:
+        os.unlink(file)
+    except OSError:
+        return  # gone with its directory

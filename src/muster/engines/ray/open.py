@@ -1,0 +1,116 @@
+"""Opening a RayEngine: connects to Ray unless that is done, and looks at the cluster once.
+
+`tune.launch` calls it; importing this module does not import Ray.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from muster.base.clock import Clock, SystemClock
+from muster.engines.ray.gcs.link import GcsLink
+from muster.engines.ray.gcs.native import check_auth, check_ray, raylet_module
+from muster.errors import EngineUnreachable
+
+if TYPE_CHECKING:
+    from muster.engines.ray.engine import RayEngine, RayOptions
+
+_REACH_S = 5.0
+
+
+def open_ray_engine(
+    *,
+    trainables: Mapping[str, bytes] | None = None,
+    address: str | None = None,
+    capacity: Mapping[str, float] | None = None,
+    options: RayOptions | None = None,
+    clock: Clock | None = None,
+) -> RayEngine:
+    """An engine on the Ray that is initialised, else on the one at `address` (default: RAY_ADDRESS).
+
+    `capacity` overrides what the cluster is said to have. EngineError says what is in the way.
+    """
+    ray = import_ray()
+    connects = not ray.is_initialized()
+    if connects:
+        connect(ray, address)
+    from muster.engines.ray.actor import TrialActor
+    from muster.engines.ray.demand import Room
+    from muster.engines.ray.engine import Connection, RayEngine, RayOptions
+
+    present = {**total_resources(ray), **(capacity or {})}
+    connection = Connection(
+        host=ray.util.get_node_ip_address(),
+        actor_class=ray.remote(max_restarts=0, max_task_retries=0)(TrialActor),
+        on_close=ray.shutdown if connects else None,
+    )
+    return RayEngine(
+        clock=clock or SystemClock(),
+        connection=connection,
+        room=Room(present),
+        trainables=trainables,
+        options=options or RayOptions(),
+    )
+
+
+def import_ray() -> Any:  # noqa: ANN401 - a module
+    """Ray; EngineMissing when it is not there, or not of the line we know."""
+    check_ray()
+    import ray
+
+    return ray
+
+
+def connect(ray: Any, address: str | None = None) -> None:  # noqa: ANN401 - a module
+    """Join the cluster as a driver."""
+    from muster.engines.local.surroundings import environment
+
+    check_auth(environment())
+    _read_environment_anew()
+    where = address or environment().get("RAY_ADDRESS") or "auto"
+    _try_to_reach(where)
+    try:
+        ray.init(address=where, logging_level="warning")
+    except Exception as error:
+        if not _is_by_client(where) and where != "auto":
+            GcsLink(where).connect()  # says it better: no answer, or not with our token
+        raise EngineUnreachable(f"{_unreachable(where)}: {str(error).partition(chr(10))[0]}") from error
+
+
+def _try_to_reach(where: str) -> None:
+    """Ray itself would try for a minute before it says that nobody is there."""
+    host, _, port = where.removeprefix("ray://").partition("/")[0].rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=_REACH_S).close()
+        except OSError as error:
+            raise EngineUnreachable(f"{_unreachable(where)}: {error.strerror or error}") from None
+
+
+def _unreachable(where: str) -> str:
+    found = "this machine has no running Ray" if where == "auto" else f"no Ray cluster answers at {where}"
+    return f"{found}; start one (ray start --head), set RAY_ADDRESS, or use engine='local'"
+
+
+def _is_by_client(where: str) -> bool:
+    return where.startswith("ray://")
+
+
+def _read_environment_anew() -> None:
+    """Ray's native code reads RAY_AUTH_* when it is imported; who sets them later means them too."""
+    raylet = raylet_module()
+    raylet.Config.initialize("{}")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def total_resources(ray: Any) -> dict[str, float]:  # noqa: ANN401 - a module
+    """The sum over nodes that live, without Ray's own markers."""
+    total: dict[str, float] = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            for name, amount in node["Resources"].items():
+                if not name.startswith(("node:", "accelerator_type:", "object_store_memory")):
+                    total[name] = total.get(name, 0.0) + amount
+    return total

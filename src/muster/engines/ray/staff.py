@@ -1,0 +1,367 @@
+"""The actors of RayEngine: their connections, who is idle, and how each ended. One poller for all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from muster.base.clock import Clock
+from muster.engines.local import surroundings
+from muster.engines.local.desk import Desk, Role, Run
+from muster.engines.local.eagerness import Eagerness
+from muster.engines.local.pipe import Kind, frame, pack
+from muster.engines.local.watch import Watch
+from muster.engines.lockstep import Patience
+from muster.engines.ray import blame
+from muster.engines.ray.bell import Bell
+from muster.engines.ray.desk import Place, RayDesk
+from muster.engines.ray.handshake import Guest
+from muster.engines.ray.places import Places
+from muster.trials.commands import StartTrial
+from muster.trials.events import TrialFailure
+
+_QUIT = frame(Kind.QUIT)
+_GUEST_S = 10.0  # who has not said who it is by then is hung up on
+_BLAME_S = 60.0  # Ray needs some time to find out that a node is gone
+_CERTAIN_S = 5.0  # how long after its connection closed a process we killed may be thought alive
+_ASK_EVERY_S = 1.0
+_FORCE_AFTER_S = 1.0  # Ray ends what did not end itself
+_CLOSE_S = 10.0
+
+
+class Owner(Protocol):
+    """Who is told what becomes of actors."""
+
+    def heard(self, desk: Desk, kind: int, payload: bytes) -> None: ...
+
+    def arrived(self, place: Place, desk: RayDesk, hello: Mapping[str, Any]) -> None: ...
+
+    def gone(self, desk: RayDesk, failure: TrialFailure | None) -> None: ...
+
+    def never_came(self, place: Place, outcome: BaseException | None) -> None: ...
+
+
+class RayStaff:
+    """Every actor that was asked for and not seen to end."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        patience: Patience,
+        owner: Owner,
+        actor_class: Any,  # noqa: ANN401 - Ray's
+        key: bytes,
+    ) -> None:
+        self._clock, self._patience, self._owner, self._key = clock, patience, owner, key
+        self._watch, self._eagerness = Watch(), Eagerness()
+        self._lines: dict[int, RayDesk] = {}
+        self._controls: dict[int, RayDesk] = {}
+        self._guests: dict[int, Guest] = {}
+        self._doors: dict[int, socket.socket] = {}
+        self.places: dict[int, Place] = {}  # by the number of their actor
+        self.idle: list[RayDesk] = []
+        self._ray = Places(actor_class, self._told)
+        self._hostname = surroundings.hostname()
+        self._is_closed = False
+        self.bell = Bell()
+        self._watch.reading(self.bell.fileno())
+
+    @property
+    def ray(self) -> Places:
+        return self._ray
+
+    # Connections
+
+    def listen(self, host: str) -> tuple[str, int]:
+        """Where actors reach us from now on."""
+        door = socket.create_server((host, 0), backlog=512)
+        door.setblocking(False)
+        self._doors[door.fileno()] = door
+        self._watch.reading(door.fileno())
+        return host, door.getsockname()[1]
+
+    def welcome(self, line: socket.socket) -> None:
+        """A connection, from the door or brought by a relay; it has to say who it is."""
+        try:
+            guest = Guest(line, self._key, now=self._clock.monotonic())
+        except OSError:
+            line.close()
+            return
+        self._guests[line.fileno()] = guest
+        self._watch.reading(line.fileno())
+
+    def _open_door(self, door: socket.socket) -> None:
+        while True:
+            try:
+                line, _ = door.accept()
+            except OSError:
+                return
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.welcome(line)
+
+    def _hear_guest(self, fd: int, guest: Guest) -> None:
+        try:
+            hello = guest.read()
+        except (OSError, ValueError, EOFError, TypeError):
+            hello = {}
+        if hello is None:
+            return
+        del self._guests[fd]
+        self._watch.forget(fd)
+        place = self.places.get(hello.get("number", -1))
+        if place is None or place.desk is not None:
+            guest.line.close()
+        elif hello["is_control"]:
+            place.control = guest.line
+        else:
+            self._admit(place, guest.line, hello)
+
+    def _admit(self, place: Place, line: socket.socket, hello: dict[str, Any]) -> None:
+        desk = place.desk = RayDesk(place, line, hello, now=self._clock.monotonic())
+        self._lines[desk.read_fd] = desk
+        self._watch.reading(desk.read_fd)
+        if desk.control is not None:
+            self._controls[desk.control.fileno()] = desk
+            self._watch.reading(desk.control.fileno())
+        self._owner.arrived(place, desk, hello)
+
+    # Actors for trials
+
+    def hire(self, place: Place, run: Run, arguments: Callable[[int], tuple[Any, ...]]) -> None:
+        """A new actor in this place."""
+        self._ray.staff(place, run, arguments)
+        self.places[place.number] = place
+
+    def find_idle(self, command: StartTrial) -> RayDesk | None:
+        """One that served the same trainable with the same resources."""
+        key = (command.trainable_name, command.resources, ())
+        return next((desk for desk in self.idle if desk.key == key), None)
+
+    def seat(self, run: Run, desk: RayDesk) -> None:
+        if desk in self.idle:
+            self.idle.remove(desk)
+            run.reused = True
+        desk.role, desk.run, run.desk = Role.BUSY, run, desk
+        desk.key = (run.command.trainable_name, run.command.resources, ())
+        desk.heard_at, desk.ticks = self._clock.monotonic(), None
+
+    def unseat(self, desk: Desk, *, keep: bool) -> None:
+        if not isinstance(desk, RayDesk) or not keep:
+            desk.role = Role.LEAVING
+            return
+        desk.role, desk.run = Role.IDLE, None
+        desk.place.free_since = self._clock.monotonic()
+        self.idle.append(desk)
+
+    def dismiss(self, desk: RayDesk) -> None:
+        """An idle one shall clean up and leave."""
+        self.idle.remove(desk)
+        desk.role = Role.LEAVING
+        self.send(desk, _QUIT)
+        desk.place.kill_at = self._clock.monotonic() + self._patience.leave_within_s
+
+    def cancel(self, place: Place) -> None:
+        """It has not come, and need not."""
+        self.places.pop(place.number, None)
+        self._ray.end(place)
+        place.actor = None
+        if place.control is not None:
+            place.control.close()
+            place.control = None
+
+    def kill(self, desk: Desk, number: signal.Signals) -> None:
+        if isinstance(desk, RayDesk):
+            if desk.control is not None:
+                with contextlib.suppress(OSError):  # it has ended, or reads no more: then Ray ends it
+                    desk.control.send(frame(Kind.SIGNAL, pack(int(number))))
+            if number == signal.SIGKILL:
+                desk.place.kill_at = self._clock.monotonic() + _FORCE_AFTER_S
+
+    def is_silent(self, desk: Desk, now: float) -> bool:
+        """Only where we can see for ourselves: deep in C code a trial does not beat, but works."""
+        if not isinstance(desk, RayDesk) or desk.hostname != self._hostname:
+            return False
+        if now - desk.heard_at < self._patience.beat_s:
+            return False
+        state, ticks = surroundings.process_state(desk.pid)
+        if not state or ticks != desk.ticks:
+            desk.ticks, desk.heard_at = ticks, now
+        return now - desk.heard_at >= self._patience.silent_after_s
+
+    # Talking with them
+
+    def send(self, desk: Desk, data: bytes) -> None:
+        if not desk.write(data) and desk.write_fd in self._lines:
+            self._watch.both(desk.write_fd, writing=True)
+
+    def wait(self, timeout_s: float, now: float) -> None:
+        """Handle everything that is ready, waiting up to `timeout_s` for the first."""
+        look = self._watch.ready
+        ready = self._eagerness.look(look) if timeout_s > 0 else None
+        for fd, flags in ready or look(timeout_s if timeout_s > 0 else 0):
+            desk = self._lines.get(fd)
+            if desk is None:
+                self._attend(fd)
+                continue
+            desk.heard_at = now
+            if flags & select.POLLOUT and desk.flush():
+                self._watch.both(fd, writing=False)
+            if flags & ~select.POLLOUT:
+                self._read(desk)
+
+    def _attend(self, fd: int) -> None:
+        """Whatever is not a trial's line."""
+        desk, guest, door = self._controls.get(fd), self._guests.get(fd), self._doors.get(fd)
+        if desk is not None:
+            desk.heard_at = self._clock.monotonic()
+            if not desk.hear_control():
+                del self._controls[fd]
+                self._watch.forget(fd)
+        elif guest is not None:
+            self._hear_guest(fd, guest)
+        elif door is not None:
+            self._open_door(door)
+        elif fd == self.bell.fileno():
+            self.bell.answer()
+
+    def _read(self, desk: RayDesk) -> None:
+        frames = desk.read()
+        if frames is None:
+            self._hang_up(desk)
+            return
+        for kind, payload in frames:
+            self._owner.heard(desk, kind, payload)
+
+    # How they end
+
+    def _hang_up(self, desk: RayDesk) -> None:
+        del self._lines[desk.read_fd]
+        self._watch.forget(desk.read_fd)
+        desk.hung_up_at = self._clock.monotonic()
+        while desk.control is not None and desk.control.fileno() in self._controls and desk.words is None:
+            before = desk.heard
+            if not desk.hear_control() or desk.heard == before:
+                break
+        self._settle(desk)
+
+    def _settle(self, desk: RayDesk) -> None:
+        """Its line is closed: tell the owner why, as soon as that is known."""
+        place, run = desk.place, desk.run
+        if run is None or desk.words is not None or place.is_over or _has_said_all(run):
+            outcome = blame.of_outcome(place.outcome) if place.is_over else None
+            self._drop(desk, desk.words or outcome)
+
+    def _told(self, place: Place, number: int, outcome: BaseException | None) -> None:
+        """Called by Ray in a thread of its own."""
+        self.bell.ring(lambda: self._hear_outcome(place, number, outcome))
+
+    def _hear_outcome(self, place: Place, number: int, outcome: BaseException | None) -> None:
+        if place.number != number or place.is_over or self.places.get(number) is not place:
+            return
+        desk = place.desk
+        is_unsure = outcome is None or blame.is_unsure(outcome)
+        if desk is not None and is_unsure and not self._is_overdue(desk):
+            place.ask_at = self._clock.monotonic() + _ASK_EVERY_S
+            return
+        place.outcome, place.is_over = outcome, True
+        if desk is None:
+            del self.places[number]
+            self._owner.never_came(place, outcome)
+            return
+        while desk.read_fd in self._lines and desk.hung_up_at is None:
+            frames = desk.read()
+            if not frames:
+                self._hang_up(desk)
+                return
+            for kind, payload in frames:
+                self._owner.heard(desk, kind, payload)
+        self._settle(desk)
+
+    def _is_overdue(self, desk: RayDesk) -> bool:
+        since = desk.hung_up_at
+        return since is not None and self._clock.monotonic() >= since + _BLAME_S
+
+    def _drop(self, desk: RayDesk, failure: TrialFailure | None) -> None:
+        if self.places.get(desk.token) is not desk.place:
+            return  # dropped before
+        del self.places[desk.token]
+        self._forget(desk)
+        self._owner.gone(desk, failure)
+
+    def _forget(self, desk: RayDesk) -> None:
+        if self._lines.pop(desk.read_fd, None) is not None:
+            self._watch.forget(desk.read_fd)
+        if desk.control is not None and self._controls.pop(desk.control.fileno(), None) is not None:
+            self._watch.forget(desk.control.fileno())
+        if desk in self.idle:
+            self.idle.remove(desk)
+        desk.close()
+
+    def look_around(self, now: float) -> float:
+        """What is due; when to look again."""
+        soon = now + self._patience.beat_s
+        for place in list(self.places.values()):
+            desk = place.desk
+            if place.kill_at is not None and now >= place.kill_at:
+                self._ray.end(place)
+            if place.ask_at is not None and now >= place.ask_at:
+                place.ask_at = None
+                self._ray.ask(place)
+            if desk is not None and desk.hung_up_at is not None:
+                was_ended_by_us = desk.run is None or desk.run.stopping or desk.run.failure is not None
+                if was_ended_by_us and now >= desk.hung_up_at + _CERTAIN_S:
+                    self._drop(desk, None)
+            for when in (place.kill_at, place.ask_at, desk and desk.hung_up_at and now + 1.0):
+                soon = min(soon, when) if when else soon
+        for fd, guest in list(self._guests.items()):
+            if now >= guest.since + _GUEST_S:
+                del self._guests[fd]
+                self._watch.forget(fd)
+                guest.line.close()
+        return soon
+
+    def close(self) -> None:
+        """End every actor, wait for that, give back every placement group."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._owner = _Nobody()
+        for place in list(self.places.values()):
+            if place.desk is not None:
+                self.kill(place.desk, signal.SIGKILL)
+            self._ray.end(place)
+        give_up = self._clock.monotonic() + _CLOSE_S
+        while any(p.desk is not None for p in self.places.values()) and self._clock.monotonic() < give_up:
+            self.wait(0.1, self._clock.monotonic())
+            self.look_around(self._clock.monotonic())
+        for place in list(self.places.values()):
+            if place.desk is not None:
+                self._forget(place.desk)
+            if place.control is not None:
+                place.control.close()
+        for each in (*self._doors.values(), *(guest.line for guest in self._guests.values())):
+            each.close()
+        self.bell.close()
+        self._watch.close()
+
+
+class _Nobody:
+    """The owner while everything ends: nobody asks any more."""
+
+    def heard(self, desk: Desk, kind: int, payload: bytes) -> None: ...
+
+    def arrived(self, place: Place, desk: RayDesk, hello: Mapping[str, Any]) -> None: ...
+
+    def gone(self, desk: RayDesk, failure: TrialFailure | None) -> None: ...
+
+    def never_came(self, place: Place, outcome: BaseException | None) -> None: ...
+
+
+def _has_said_all(run: Run) -> bool:
+    """Its verdict explains its end: an error, done, or the stop it was told."""
+    return run.verdict is not None and bool(run.verdict[2] or run.verdict[0] or run.stopping)

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import os
+
+import cloudpickle
+import pytest
+
+from muster.engines.ray.engine import RayOptions
+from muster.engines.ray.open import connect, import_ray, open_ray_engine
+from muster.testing.engine_contract import EngineContract
+from muster.testing.ray_cluster import AUTH, RayCluster
+
+OPTIONS = RayOptions(kill_after_s=0.3)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    os.environ.update(AUTH)
+    ray = import_ray()
+    with RayCluster() as made:
+        connect(ray, made.address)
+        yield made
+        ray.shutdown()
+
+
+@pytest.mark.usefixtures("cluster")
+class TestRayEngine(EngineContract):
+    def open_engine(self, trainables, capacity):
+        blobs = {name: cloudpickle.dumps(made) for name, made in trainables.items()}
+        return open_ray_engine(trainables=blobs, capacity=capacity, options=OPTIONS)
