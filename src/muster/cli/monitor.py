@@ -63,18 +63,19 @@ def monitor(
 
     _log_to_stderr()
     logger = logging.getLogger("muster.monitor")
+    environment = dict(os.environ)  # what nodes inherit: as it is now, before Ray's client is set up
     where = ClusterHome(home) if home is not None else None
-    where = where or ClusterHome.of(load_config(config).cluster_name, clusters_root(os.environ))
+    where = where or ClusterHome.of(load_config(config).cluster_name, clusters_root(environment))
     stop = _stop_on_signals()
     options = MonitorOptions(
         config=config,
         home=where,
-        reach=find_reach(where, address, os.environ),
+        reach=find_reach(where, address, environment),
         interval_s=interval,
         metrics_port=metrics_port,
     )
     try:
-        loop = build_monitor(options, os.environ, stop)
+        loop = build_monitor(options, environment, stop)
         logger.info("running the cluster at %s; its files are in %s", options.reach.address, where.path)
         loop.run(stop, once=once)
     except Stopped:
