@@ -1,0 +1,74 @@
+"""One real cluster for the tests of this directory: a head and two workers, one driver."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import pytest
+from tests.engines.ray_gcs.driver import RayDriver
+
+from muster.cluster.model import NodeReport, NodeStatus
+from muster.engines.ray.gcs.link import GcsLink
+from muster.engines.ray.gcs.nodes import GcsNodeSource
+from muster.testing.ray_cluster import AUTH, RayCluster
+
+T = TypeVar("T")
+PATIENCE_S = 90.0
+
+
+def wait_for(look: Callable[[], T], happens: Callable[[T], object]) -> T:
+    """The first look that shows it; an early exit, and a generous end."""
+    give_up = time.monotonic() + PATIENCE_S
+    while True:
+        seen = look()
+        if happens(seen):
+            return seen
+        assert time.monotonic() < give_up, f"it did not happen in {PATIENCE_S:.0f} s; last seen: {seen}"
+        time.sleep(0.1)
+
+
+def node_of(source: GcsNodeSource, cloud_id: str) -> NodeReport:
+    return next(node for node in source.read().nodes if node.cloud_id == cloud_id)
+
+
+@pytest.fixture(scope="package")
+def cluster() -> Iterator[RayCluster]:
+    with RayCluster() as cluster:
+        source = GcsNodeSource(GcsLink(cluster.address, AUTH))
+        wait_for(source.read, lambda report: len(report.nodes) == 1)
+        cluster.add_worker(
+            "w-1", {"CPU": 2, "one": 1}, node_type="small", labels={"tier": "small", "region": "eu"}
+        )
+        wait_for(source.read, lambda report: len(report.nodes) == 2)
+        cluster.add_worker("w-2", {"CPU": 1, "two": 1}, node_type="spare")
+        wait_for(source.read, lambda report: len(report.nodes) == 3)
+        wait_for(source.read, lambda report: all(node.status is NodeStatus.IDLE for node in report.nodes))
+        yield cluster
+
+
+@pytest.fixture(scope="package")
+def link(cluster: RayCluster) -> GcsLink:
+    return GcsLink(cluster.address, AUTH)
+
+
+@pytest.fixture(scope="package")
+def source(link: GcsLink) -> GcsNodeSource:
+    return GcsNodeSource(link)
+
+
+@pytest.fixture(scope="package")
+def environment(cluster: RayCluster) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    return {**kept, **cluster.environment()}
+
+
+@pytest.fixture(scope="package")
+def driver(environment: dict[str, str]) -> Iterator[RayDriver]:
+    driver = RayDriver(environment)
+    try:
+        yield driver
+    finally:
+        driver.close()

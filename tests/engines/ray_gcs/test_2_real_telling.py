@@ -1,0 +1,151 @@
+"""Announcer, board and sdk on a real Ray."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import pytest
+from tests.engines.ray_gcs.driver import RayDriver
+
+from muster.autoscaler import sdk
+from muster.base.resources import Resources
+from muster.cluster.model import ClusterSpec, Constraint, Demand, LabelMatch, LabelOperator, NodeType
+from muster.cluster.plan import Reason, ScalingReport, Subject, Verdict
+from muster.engines.ray.gcs.announce import Announcer, max_resources
+from muster.engines.ray.gcs.board import Board, BoardWriter, GangVerdict, read_board
+from muster.engines.ray.gcs.link import GcsLink
+from muster.engines.ray.gcs.nodes import GcsNodeSource
+from muster.testing.ray_cluster import AUTH
+
+
+def spec(most: int) -> ClusterSpec:
+    kind = NodeType(name="small", resources=Resources.of(CPU=4, GPU=1), max_nodes=most)
+    return ClusterSpec(max_nodes=None, node_types=(kind,))
+
+
+def asked(shape: Resources, count: int, *matches: LabelMatch) -> tuple[Resources, int, frozenset[LabelMatch]]:
+    return shape, count, frozenset(matches)
+
+
+def read_constraint(source: GcsNodeSource) -> set[tuple[Resources, int, frozenset[LabelMatch]]]:
+    constraints: tuple[Constraint, ...] = source.read().constraints
+    demands: list[Demand] = [demand for constraint in constraints for demand in constraint.demands]
+    return {
+        asked(demand.shape, demand.count, *(match for one in demand.selectors for match in one))
+        for demand in demands
+    }
+
+
+def test_the_cluster_is_told_once_and_again_when_something_changes(link: GcsLink, driver: RayDriver) -> None:
+    assert max_resources(link) is None
+    link.kv_put("__autoscaler_v2_enabled", b"0", "__autoscaler")
+    announcer = Announcer(link)
+    announcer.tell(spec(3), "10.0.0.1:44217")
+    assert link.kv_get("__autoscaler_v2_enabled", "__autoscaler") == b"1"
+    assert link.kv_get("AutoscalerMetricsAddress") == b"10.0.0.1:44217"
+    assert link.kv_get("extra_usage_tag_autoscaler_version", "usage_stats") == b"v2"
+    assert max_resources(link) == {"CPU": 12, "GPU": 3}
+    announcer.tell(spec(5), "10.0.0.1:44217")
+    told = driver.run(
+        "import ray._private.state as state\nanswer = state.state.get_max_resources_from_cluster_config()"
+    )
+    assert told == {"CPU": 20, "GPU": 5}
+
+
+def test_the_config_lies_where_rays_own_call_puts_it(link: GcsLink) -> None:
+    Announcer(link).tell(spec(2))
+    ours = link.kv_get("__autoscaler_cluster_config", "__autoscaler")
+    assert ours is not None
+    link.kv_put("__autoscaler_cluster_config", b"", "__autoscaler")
+    link.call("report_cluster_config", ours)
+    assert link.kv_get("__autoscaler_cluster_config", "__autoscaler") == ours
+
+
+def test_verdicts_are_written_when_they_change_and_read_by_anybody(link: GcsLink) -> None:
+    assert read_board(link) == Board()
+    writer = BoardWriter(link, refresh_s=10.0)
+    verdict = Verdict(subject=Subject.GANG, subject_id="ab", reason=Reason.INFEASIBLE, detail="too large")
+    gangs = {"ab": GangVerdict(reason="infeasible", detail="too large")}
+    writer.show(100.0, [verdict])
+    writer.show(105.0, [verdict])
+    assert read_board(link) == Board(at=100.0, gangs=gangs)
+    writer.show(110.0, [verdict])
+    assert read_board(link) == Board(at=110.0, gangs=gangs)
+    writer.show(111.0, [])
+    assert read_board(link) == Board(at=111.0)
+    link.kv_put("verdicts", json.dumps({"at": "never"}).encode(), "__muster")
+    assert read_board(link) == Board()
+
+
+def test_a_wish_replaces_the_last_and_an_empty_one_takes_it_back(
+    link: GcsLink, source: GcsNodeSource, driver: RayDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SDK-1, SDK-2; the first in a driver, the others where only RAY_ADDRESS says which cluster."""
+    driver.run("from muster.autoscaler.sdk import request_resources; request_resources(num_cpus=3)")
+    assert read_constraint(source) == {asked(Resources.of(CPU=1), 3)}
+    monkeypatch.setenv("RAY_ADDRESS", link.address)
+    for name, value in AUTH.items():
+        monkeypatch.setenv(name, value)
+    sdk.request_resources(num_cpus=1, bundles=[{"CPU": 1}, {"GPU": 0.5}, {"CPU": 1}])
+    assert read_constraint(source) == {asked(Resources.of(CPU=1), 3), asked(Resources.of(GPU=0.5), 1)}
+    sdk.request_resources(
+        bundles=[{"CPU": 1}, {"CPU": 1}],
+        bundle_label_selectors=[{}, {"tier": "in(a, b)", "region": "!us", "zone": "!in(x,y)"}],
+    )
+    assert read_constraint(source) == {
+        asked(Resources.of(CPU=1), 1),
+        asked(
+            Resources.of(CPU=1),
+            1,
+            LabelMatch("tier", LabelOperator.IN, ("a", "b")),
+            LabelMatch("region", LabelOperator.NOT_IN, ("us",)),
+            LabelMatch("zone", LabelOperator.NOT_IN, ("x", "y")),
+        ),
+    }
+    sdk.request_resources()
+    assert read_constraint(source) == set()
+
+
+def test_rays_own_request_resources_reaches_us(source: GcsNodeSource, driver: RayDriver) -> None:
+    """A program that still imports Ray's SDK, as a black box."""
+    driver.run("from ray.autoscaler.sdk import request_resources as theirs; theirs(num_cpus=2)")
+    assert read_constraint(source) == {asked(Resources.of(CPU=1), 2)}
+    driver.run("theirs(num_cpus=0)")
+
+
+def test_the_status_holds_nodes_demand_and_what_we_told(
+    link: GcsLink, source: GcsNodeSource, driver: RayDriver
+) -> None:
+    """SDK-9, SDK-10, in a driver."""
+    version = source.published_version() + 1
+    source.publish(version, ScalingReport())
+    told = driver.run("""
+from muster.autoscaler.sdk import get_cluster_status, request_resources
+request_resources(bundles=[{"CPU": 7}])
+status = get_cluster_status()
+request_resources()
+alive = (*status.active_nodes, *status.idle_nodes)
+answer = [
+    sorted((node.instance_id, node.ray_node_type_name) for node in alive),
+    {one.resource_name: one.total for one in status.cluster_resource_usage if one.resource_name == "CPU"},
+    [demand.count for made in status.resource_demands.cluster_constraint_demand for demand in made.demands],
+    status.stats.autoscaler_version,
+    status.stats.session_name,
+    str(status),
+]
+""")
+    *facts, text = told
+    assert facts == [
+        [["head-0", "head"], ["w-1", "small"], ["w-2", "spare"]],
+        {"CPU": 5.0},
+        [1],
+        version,
+        link.session_name(),
+    ]
+    assert "1 x {CPU: 7}, request_resources" in text
+
+
+def test_the_signature_is_rays() -> None:
+    names = list(inspect.signature(sdk.request_resources).parameters)
+    assert names == ["num_cpus", "bundles", "bundle_label_selectors"]
