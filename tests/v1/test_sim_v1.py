@@ -1,0 +1,31 @@
+"""The whole loop with every machine bought through V1Adapter, under the simulator's faults and kills."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from muster.sim.faults import KINDS
+from muster.sim.v1_cloud import V1Run
+
+SEEDS = range(30)
+# One create call is one moment here: nothing in it can be slow.
+ELSEWHERE = {"launch_slow"}
+
+
+@pytest.mark.timeout(300)
+def test_no_seed_breaks_a_property_and_the_faults_of_the_adapter_were_there():
+    logging.getLogger("muster").addHandler(logging.NullHandler())
+    reports = [V1Run(seed).to_end() for seed in SEEDS]
+    assert {report.seed: report.violations for report in reports if report.violations} == {}
+    injected = {kind for report in reports for kind in report.faults}
+    struck = {
+        kind for kind in KINDS if kind.startswith(("launch_", "unit_", "terminate_", "list_", "killed"))
+    }
+    assert struck - injected == ELSEWHERE
+    assert sum(report.machines_bought for report in reports) > 200
+
+
+def test_two_runs_of_one_seed_are_equal():
+    assert V1Run(11).to_end() == V1Run(11).to_end()

@@ -1,0 +1,128 @@
+"""What reaches the provider for which state of a record; names carry the ids of the conformance list."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.autoscaler.scenes import Scene
+from tests.cluster.fakes import Stage
+from tests.cluster.worlds import S, machine, record, spec
+from tests.v1.scripted import Scripted, adapted, counted
+
+from muster.autoscaler.metrics import Metrics
+from muster.cluster.execute import Executor
+from muster.cluster.inbox import Inbox
+from muster.cluster.plan import Launch, Terminate
+from muster.testing.builders import node_type
+
+
+class Outbox:
+    def __init__(self):
+        self.gone = []
+
+    def handed_over(self, request_ids):
+        self.gone += request_ids
+
+
+@pytest.fixture
+def stage():
+    return Stage(store=Outbox())
+
+
+def carry_out(stage, *actions, records):
+    Executor(stage.ports, Inbox()).execute(actions, {r.instance_id: r for r in records})
+
+
+LAUNCHED = Launch(request_id="r-1", shape={"cpu": 1}, instance_ids=("a",))
+ENDED = Terminate(request_id="t-1", cloud_ids=("c-x", "c-y"), instance_ids=("x", "y"))
+
+
+@pytest.mark.parametrize("state", [s for s in S if s is not S.REQUESTED])
+def test_sb_4_no_launch_for_other_states(stage, state):
+    carry_out(stage, LAUNCHED, records=[record("a", state)])
+    assert stage.provider.calls == []
+
+
+def test_sb_5_two_requests_are_two_launches_with_their_shapes(stage):
+    one = Launch(request_id="r-1", shape={"cpu": 2}, instance_ids=("a", "b"))
+    other = Launch(request_id="r-2", shape={"gpu": 1}, instance_ids=("g",))
+    waiting = [
+        record("a", S.REQUESTED),
+        record("b", S.REQUESTED),
+        record("g", S.REQUESTED, launch_request_id="r-2"),
+    ]
+    carry_out(stage, one, other, records=waiting)
+    assert stage.provider.calls == [("launch", "r-1", {"cpu": 2}), ("launch", "r-2", {"gpu": 1})]
+
+
+def test_sb_6_two_ticks_are_two_calls(stage):
+    again = Launch(request_id="r-2", shape={"cpu": 1}, instance_ids=("b",))
+    carry_out(stage, LAUNCHED, records=[record("a", S.REQUESTED)])
+    carry_out(stage, again, records=[record("b", S.REQUESTED, launch_request_id="r-2")])
+    assert stage.provider.called("launch") == [("r-1", {"cpu": 1}), ("r-2", {"cpu": 1})]
+
+
+@pytest.mark.parametrize("state", [s for s in S if s is not S.TERMINATING])
+def test_sb_7_no_terminate_for_other_states(stage, state):
+    carry_out(stage, ENDED, records=[record("x", state), record("y", state)])
+    assert stage.provider.calls == []
+
+
+def test_sb_8_one_terminate_for_all(stage):
+    carry_out(stage, ENDED, records=[record("x", S.TERMINATING), record("y", S.TERMINATING)])
+    assert stage.provider.calls == [("terminate", "t-1", ("c-x", "c-y"))]
+
+
+def test_sb_9_an_id_named_twice_is_ended_once():
+    v1 = Scripted()
+    port = adapted(v1)
+    port.launch("r-1", {"cpu": 2})
+    one, other = port.list_instances()
+    port.terminate("t-1", [one, other, one])
+    assert v1.terminates == [[one, other]]
+
+
+def test_sb_10_no_ids_no_call():
+    v1 = Scripted()
+    port = adapted(v1)
+    port.terminate("t-1", [])
+    port.terminate("t-2", ["", ""])
+    assert v1.terminates == []
+
+
+def test_an_effect_stays_in_the_outbox_until_the_adapter_is_done_with_it(stage):
+    """Whoever is killed while a create call is on its way finds the launch in the outbox, and repeats it."""
+    v1 = Scripted()
+    port = adapted(v1)
+    stage.ports = type(stage.ports)(**{**vars(stage.ports), "provider": port})
+    done_at = []
+    v1.before_create = lambda *_: done_at.append(port.under_way("r-1"))
+    records = [record("a", S.REQUESTED)]
+    carry_out(stage, LAUNCHED, records=records)
+    assert (done_at, stage.store.gone, counted(port)) == ([True], ["r-1"], {"cpu": 1})
+    port.under_way = lambda request_id: True
+    stage.store.gone.clear()
+    carry_out(stage, LAUNCHED, records=records)
+    assert (stage.store.gone, v1.creates) == ([], [("cpu", 1)])
+
+
+def test_sb_8_and_sb_11_machines_count_as_stopped_when_they_are_gone_and_not_before():
+    metrics = Metrics("s")
+    cpu = node_type("cpu")
+    scene = Scene(wishes=spec(cpu, idle_timeout_s=None, max_nodes=3), outlets=[metrics], metrics=metrics)
+
+    def stopped():
+        return metrics.registry.get_sample_value("autoscaler_stopped_nodes_total", {"SessionName": "s"})
+
+    scene.tick()
+    machines = scene.stage.provider.machines
+    machines.update({f"c-{name}": machine(name) for name in ("x", "y")})
+    scene.tick()
+    scene.stage.spec.answers["current"] = (spec(replace(cpu, max_nodes=0), max_nodes=1), "")
+    for _ in range(3):
+        scene.tick()
+    (ended,) = scene.stage.provider.called("terminate")
+    assert (set(ended[1]), stopped()) == ({"c-x", "c-y"}, 0)
+    del machines["c-x"], machines["c-y"]
+    scene.tick()
+    assert stopped() == 2
