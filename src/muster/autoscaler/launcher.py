@@ -27,7 +27,7 @@ from muster.config.load import load_config
 from muster.config.node_launch import node_launches
 from muster.config.schema import ClusterConfig
 from muster.engines.ray.gcs.native import check_ray
-from muster.errors import ClusterError
+from muster.errors import ClusterError, ProviderError, ProviderMisconfigured
 from muster.providers.process.head import (
     Head,
     HeadRequest,
@@ -180,6 +180,23 @@ class Launcher:
             tags={TAG_RAY_LAUNCH_CONFIG: launch.launch_hash},
             port=port,
         )
+        try:
+            return self._start_head(request)
+        except ProviderMisconfigured:
+            raise
+        except ProviderError:
+            self._tell("the head did not start: trying once more")  # Ray gives up after 30 s of its own
+            stop_everything(home.nodes, self._clock)
+        try:
+            return self._start_head(request)
+        except ProviderError as error:
+            said = str(error).strip().splitlines()
+            raise ClusterError(
+                f"{said[0].split(';')[0]}, twice; it last said: {said[-1].strip()} (Ray needs some seconds "
+                f"of processor time for it: is this computer busy with other things?)"
+            ) from error
+
+    def _start_head(self, request: HeadRequest) -> Head:
         return start_head(request, self._clock, self._ids, self._tell, self._programs.head)
 
     def _undo(self, home: ClusterHome) -> None:

@@ -71,7 +71,7 @@ def _progress() -> Iterator[Tell]:
 def _show(brought: Brought) -> None:
     from rich.text import Text
 
-    from muster.cli.console import show
+    from muster.cli.console import emit, show
     from muster.cli.render import GOOD, HEADING
 
     record = brought.record
@@ -84,10 +84,8 @@ def _show(brought: Brought) -> None:
             f"{record.cluster_name} is up: head at {record.address}, monitor is process {record.monitor_pid}"
         )
     show(Text(done, style=GOOD), Text("\nConnect", style=HEADING))
-    exports = {"RAY_ADDRESS": record.address, **record.auth}
-    show(
-        *(Text(f"  export {key}={value}", overflow="ignore", no_wrap=True) for key, value in exports.items())
-    )
+    for key, value in {"RAY_ADDRESS": record.address, **record.auth}.items():
+        emit(f"  export {key}={value}".encode())  # to be copied: never wrapped
     show(Text("\nLook", style=HEADING))
     commands = {
         f"muster status {record.cluster_name} --watch": "machines, what waits and why, spend",
@@ -96,4 +94,4 @@ def _show(brought: Brought) -> None:
     }
     width = max(map(len, commands))
     show(*(Text(f"  {command:<{width}}   {does}") for command, does in commands.items()))
-    show(Text(f"\nThe monitor's log: {brought.home.monitor_log}", overflow="fold"))
+    emit(f"\nThe monitor's log: {brought.home.monitor_log}".encode())

@@ -1,0 +1,166 @@
+"""`muster up` and `muster down` as people call them: bad input, and the whole life of one real cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster.autoscaler.home import ClusterHome
+from muster.autoscaler.published_files import read_record
+from muster.providers.process.processes import environment_says, lives, table
+
+CLUSTER = """\
+cluster_name: life
+provider: {type: process}
+head_node_type: head
+max_workers: 1
+available_node_types:
+  head: {resources: {CPU: 1}}
+  worker: {resources: {CPU: 1}, price_per_hour: 0.1}
+"""
+NO_RAY = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ray" or name.startswith("ray."):
+            raise ModuleNotFoundError("No module named 'ray'", name="ray")
+sys.meta_path.insert(0, Block())
+from muster.cli.main import cli
+cli(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def muster(tmp_path: Path):
+    """`muster("up", "-y")`: the real command on a cluster file in a home of its own."""
+    file = tmp_path / "life.yaml"
+    file.write_text(CLUSTER, encoding="utf-8")
+
+    def run(*words: str, text: str | None = None, program: tuple[str, ...] = ("-m", "muster.cli.main")):
+        if text is not None:
+            file.write_text(text, encoding="utf-8")
+        return subprocess.run(
+            [sys.executable, *program, *(str(file) if word == "FILE" else word for word in words)],
+            env={**os.environ, "MUSTER_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+
+    run.home = ClusterHome.of("life", tmp_path / "clusters")
+    run.file = file
+    yield run
+    run("down", "life", "-y")
+
+
+def left_of(home: ClusterHome) -> list[str]:
+    entry = f"MUSTER_HOME={home.path.parent.parent}"
+    return [f"{one.pid} {one.name}" for one in table() if one.lives and environment_says(one.pid, entry)]
+
+
+def test_without_ray_the_fix_is_told_and_nothing_is_made(muster):
+    done = muster("up", "FILE", "-y", program=("-c", NO_RAY))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: Ray is not installed (No module named 'ray'): install it with: pip install 'muster[ray]'\n"
+    )
+    assert not muster.home.path.exists()
+
+
+def test_invalid_yaml_names_file_and_line(muster):
+    done = muster("up", "FILE", "-y", text="cluster_name: life\nprovider: {type: process\n")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {muster.file}:")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_file_that_is_not_there_is_one_line(muster):
+    done = muster("up", "nowhere.yaml", "-y")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: nowhere.yaml: cannot be read: No such file or directory\n",
+    )
+
+
+def test_a_port_in_use_is_one_line_and_leaves_nothing(muster):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = muster("up", "FILE", "-y", "--port", str(port))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: port {port} is in use on this computer")
+    assert left_of(muster.home) == []
+    assert not muster.home.cluster.exists()
+
+
+def test_a_head_larger_than_this_computer_is_one_line(muster):
+    done = muster(
+        "up",
+        "FILE",
+        "-y",
+        text=CLUSTER.replace("head: {resources: {CPU: 1}}", "head: {resources: {CPU: 1, memory: 9.0e+14}}"),
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert left_of(muster.home) == []
+
+
+def test_a_question_that_is_answered_no_starts_nothing(muster):
+    done = muster("up", "FILE")
+    assert done.returncode == 1
+    assert not muster.home.path.exists()
+
+
+def test_an_unknown_cluster_cannot_be_taken_down(muster):
+    done = muster("down", "lief", "-y")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: no cluster 'lief' in ")
+
+
+@pytest.mark.timeout(480)
+def test_a_real_cluster_comes_up_survives_its_monitor_and_goes_without_a_trace(muster):
+    up = muster("up", "FILE", "-y")
+    assert up.returncode == 0, up.stderr
+    record = read_record(muster.home)
+    assert f"export RAY_ADDRESS={record.address}" in up.stdout
+    assert f"export RAY_AUTH_TOKEN_PATH={muster.home.token}" in up.stdout
+
+    status = muster("status", "life", "--json")
+    seen = json.loads(status.stdout)
+    assert (status.returncode, seen["problem"], seen["address"]) == (0, "", record.address)
+    assert [(row["is_head"], row["instance_state"], row["total"]["CPU"]) for row in seen["nodes"]] == [
+        (True, "RAY_RUNNING", 1.0)
+    ]
+    why = muster("why", "head", "life")
+    assert (why.returncode, "RAY_RUNNING" in why.stdout) == (0, True)
+    assert "life is up already" in muster("up", "FILE", "-y").stdout
+
+    os.kill(record.monitor_pid, signal.SIGKILL)
+    gone = muster("status")
+    assert (gone.returncode, "is gone, so nothing scales" in " ".join(gone.stdout.split())) == (3, True)
+    again = muster("up", "FILE", "-y")
+    assert "life runs on, with a new monitor" in again.stdout, again.stderr
+    fresh = read_record(muster.home)
+    assert fresh.address == record.address
+    assert lives(fresh.monitor)
+
+    down = muster("down", "FILE", "-y")
+    assert (down.returncode, down.stdout.splitlines()[0]) == (
+        0,
+        f"life is down: ended its monitor (process {fresh.monitor_pid}) and 1 node",
+    )
+    assert left_of(muster.home) == []
+    assert not Path(record.temp_dir).exists()
+    assert muster("down", "life", "-y").stdout.splitlines()[0] == "life was down already"
+    told = muster("why", "head", "life")
+    assert (told.returncode, "TERMINATED" in told.stdout or "RAY_RUNNING" in told.stdout) == (0, True)
