@@ -6,7 +6,6 @@ demands that every bug is found; pytest does not collect it by itself.
 
 from __future__ import annotations
 
-import threading
 import time
 
 from tests.v1 import dict_provider
@@ -49,10 +48,18 @@ class LiesAboutIds(DictNodeProvider):
 
 
 class GoneLate(DictNodeProvider):
-    """Terminated nodes stay on the list while they shut down."""
+    """Terminated nodes stay on the list while they shut down: for two looks."""
 
     def terminate_node(self, node_id):
-        threading.Timer(0.2, super().terminate_node, (node_id,)).start()
+        self.nodes[node_id]["looks_left"] = 2
+
+    def non_terminated_nodes(self, tag_filters):
+        for node_id, node in list(self.nodes.items()):
+            if node.get("looks_left") == 0:
+                super().terminate_node(node_id)
+            elif "looks_left" in node:
+                node["looks_left"] -= 1
+        return super().non_terminated_nodes(tag_filters)
 
 
 class EndsTheWrongOne(DictNodeProvider):
@@ -84,13 +91,16 @@ class OneAddress(DictNodeProvider):
 
 
 class TagsLate(DictNodeProvider):
-    """Tags are written by another call, after create returned."""
+    """Tags are written by another call, after create returned: the first read is too early."""
 
     def create_node(self, node_config, tags, count):
-        made = super().create_node(node_config, {}, count)
+        made = super().create_node(node_config, tags, count)
         for node_id in made:
-            threading.Timer(0.2, self.set_node_tags, (node_id, tags)).start()
+            self.nodes[node_id]["unread"] = True
         return made
+
+    def node_tags(self, node_id):
+        return {} if self.nodes[node_id].pop("unread", False) else super().node_tags(node_id)
 
 
 class TagsReplaced(DictNodeProvider):
@@ -171,7 +181,7 @@ class LosesInThreads(DictNodeProvider):
 
     def set_node_tags(self, node_id, tags):
         read = dict(self.nodes[node_id]["tags"])
-        time.sleep(0.01)
+        time.sleep(0.05)
         self.nodes[node_id]["tags"] = {**read, **tags}
 
 
@@ -184,7 +194,7 @@ class TripsInThreads(DictNodeProvider):
         if self.busy:
             raise RuntimeError("the connection is in use")
         self.busy = True
-        time.sleep(0.01)
+        time.sleep(0.05)
         try:
             return super().create_node(node_config, tags, count)
         finally:
