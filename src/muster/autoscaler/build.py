@@ -101,6 +101,7 @@ class _Parts:
         self._store = stack.enter_context(
             SqliteInstanceStore(options.home.ledger, clock=clock, retention=retention, wait_s=LOCK_WAIT_S)
         )
+        host_and_port(options.reach.address)  # what can never be reached is not waited for
         self._link = GcsLink(options.reach.address, options.reach.auth)
         self._nodes = GcsNodeSource(self._link)
 
@@ -109,7 +110,7 @@ class _Parts:
         self._kept = stack
 
     def monitor(self, stop: Stop) -> Monitor:
-        session = reach_head(self._link, self._clock, stop)
+        session = reach_head(self._link, stop)
         lease = Lease(LeaseKey(self._link), self._clock, self._ids)
         lease.take(lambda seconds: _pause(stop, seconds))
         self._stack.callback(_quietly, lease.release)
@@ -202,7 +203,7 @@ class _Parts:
         ]
 
 
-def reach_head(link: GcsLink, clock: Clock, stop: Stop) -> str:
+def reach_head(link: GcsLink, stop: Stop) -> str:
     """The name of the head's session, once it is up; said once when it is not."""
     pause_s, longest_s = HEAD_RETRY_S
     told = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from muster.cluster.model import RuntimeReport
 from muster.cluster.plan import ScalingReport
 from muster.engines.ray.gcs.link import GcsLink
@@ -15,6 +17,8 @@ class GcsNodeSource:
         self._link = link
         self._floor = 0  # the version the GCS remembers of an earlier monitor
         self._floor_of = 0  # the generation of the link it was read from
+        self._newest = 0  # the version of the last look
+        self._restarts_at = 0  # what is added since the GCS counts from zero again
 
     def read(self) -> RuntimeReport:
         reply = self._link.resource_state()
@@ -22,9 +26,15 @@ class GcsNodeSource:
             autoscaler_pb2,
         )  # after the link, which says it well when Ray is missing
 
-        return parse_state(
-            autoscaler_pb2.GetClusterResourceStateReply.FromString(reply).cluster_resource_state
-        )
+        state = autoscaler_pb2.GetClusterResourceStateReply.FromString(reply).cluster_resource_state
+        return replace(parse_state(state), version=self._onward(state.cluster_resource_state_version))
+
+    def _onward(self, version: int) -> int:
+        """One GCS answers one client in order: a lower version is a restarted GCS, not an old picture."""
+        if self._restarts_at + version < self._newest:
+            self._restarts_at = self._newest
+        self._newest = self._restarts_at + version
+        return self._newest
 
     def publish(self, version: int, report: ScalingReport) -> None:
         """The GCS drops a report with a version lower than the last without a word, takes an equal one."""
