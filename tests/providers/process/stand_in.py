@@ -18,14 +18,15 @@ from muster.providers.surroundings import ProviderSurroundings
 from muster.providers.tags import worker_tags
 
 CLOCK = SystemClock()
+AT_A_TIME = 2
 
 
-def until(holds: Callable[[], Any], seconds: float = 30.0) -> bool:
+def until(holds: Callable[[], Any], seconds: float = 30.0, pause_s: float = 0.01) -> bool:
     give_up = CLOCK.monotonic() + seconds
     while not holds():
         if CLOCK.monotonic() > give_up:
             return False
-        CLOCK.sleep(0.01)
+        CLOCK.sleep(pause_s)
     return True
 
 
@@ -45,7 +46,7 @@ def make_provider(
         ids=RandomIds(),
         environment={"PATH": "/usr/bin:/bin"},
     )
-    return ProcessNodeProvider({}, "c", surroundings, program=program, grace_s=grace_s)
+    return ProcessNodeProvider({}, "c", surroundings, program=program, grace_s=grace_s, at_a_time=AT_A_TIME)
 
 
 def create(provider: ProcessNodeProvider, count: int = 1, **resources: float) -> list[str]:

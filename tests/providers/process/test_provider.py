@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.providers.process.stand_in import CLOCK, create, make_provider, record, shell, until
+from tests.providers.process.stand_in import AT_A_TIME, CLOCK, create, make_provider, record, shell, until
 
 from muster.base.clock import ManualClock
 from muster.errors import ProviderMisconfigured
@@ -76,11 +76,10 @@ def test_at_most_so_many_start_at_a_time_and_the_next_when_one_has_joined(provid
     provider = provide(
         shell("while [ ! -e go ]; do sleep 0.02; done; echo joined; exec sleep 600", ready=b"joined")
     )
-    limit = provider._queue._launching.limit
-    nodes = create(provider, limit + 1)
-    assert until(lambda: sum(map(provider.is_running, nodes)) == limit)
+    nodes = create(provider, AT_A_TIME + 1)
+    assert until(lambda: sum(map(provider.is_running, nodes)) == AT_A_TIME)
     CLOCK.sleep(0.3)
-    assert [provider.is_running(node) for node in nodes] == [True] * limit + [False]
+    assert [provider.is_running(node) for node in nodes] == [True] * AT_A_TIME + [False]
     assert sorted(provider.non_terminated_nodes({})) == sorted(nodes)  # waiting ones are listed
     Path(directory.find(nodes[0]).temp_dir, "go").touch()
     assert until(lambda: provider.is_running(nodes[-1]))
@@ -90,8 +89,7 @@ def test_a_node_that_is_terminated_while_it_waits_is_never_started(provide, dire
     provider = provide(
         shell(f"echo $RAY_CLOUD_INSTANCE_ID >> {tmp_path}/started; exec sleep 600", ready=b"never")
     )
-    limit = provider._queue._launching.limit
-    *first, waiting, last = create(provider, limit + 2)
+    *first, waiting, last = create(provider, AT_A_TIME + 2)
     assert until(lambda: all(map(provider.is_running, first)))
     provider.terminate_nodes([waiting, first[0]])
     assert until(lambda: provider.is_running(last))
@@ -133,7 +131,7 @@ def test_a_node_that_dies_by_itself_is_not_listed_and_its_words_are_kept(provide
 
 
 def test_a_node_whose_heart_stops_is_ended_though_its_command_stays(provide, directory) -> None:
-    provider = provide(shell("sleep 600 & sleep 601; sleep 602", heart="sleep"))
+    provider = provide(shell("sh -c 'sleep 600; :' & sleep 601; sleep 602", heart="sleep"))
     (node,) = create(provider)
     assert until(
         lambda: provider.non_terminated_nodes({}) == [node] and directory.find(node).heart is not None
@@ -191,7 +189,7 @@ def test_an_end_that_its_owner_did_not_finish_is_finished(provide, directory) ->
 
 def test_what_a_closed_provider_has_not_started_is_left_to_the_next(provide, directory) -> None:
     provider = provide(shell("exec sleep 600", ready=b"never"))
-    nodes = create(provider, provider._queue._launching.limit + 1)
+    nodes = create(provider, AT_A_TIME + 1)
     assert until(lambda: sum(map(provider.is_running, nodes)) == len(nodes) - 1)
     provider.close()
     second = provide()

@@ -69,5 +69,6 @@ def test_a_node_takes_identity_and_token_from_us_and_no_cluster_from_its_parent(
         "RAY_NODE_TYPE_NAME": "small",
         "RAY_CLOUD_INSTANCE_TYPE_NAME": "laptop",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
     }

@@ -44,9 +44,10 @@ class Look:
         return f"no {self._heart} after {age_s:.0f} s" if age_s > HEARTLESS_S else ""
 
     def _found_heart(self, record: NodeRecord) -> Process | None:
-        session = None if record.process is None else record.process.pid
+        """A child of the leader: what a raylet starts bears its name too, for a moment."""
+        leader = None if record.process is None else record.process.pid
         hearts = (one for one in self._processes if one.name == self._heart and one.lives)
-        return next((one for one in hearts if one.session == session), None)
+        return next((one for one in hearts if one.parent == leader), None)
 
     @cached_property
     def _processes(self) -> list[Process]:

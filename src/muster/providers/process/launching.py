@@ -16,7 +16,7 @@ import msgspec
 
 from muster.base.clock import Clock
 from muster.providers.process.free_ports import free_ports
-from muster.providers.process.processes import cpu_count, lives, mark_of
+from muster.providers.process.processes import cpu_count, is_busy, lives, mark_of
 from muster.providers.process.program import NodeProgram
 from muster.providers.process.ray_command import NodePorts
 from muster.providers.process.records import NodeDirectory, NodeRecord
@@ -35,11 +35,12 @@ class Launching:
     program: NodeProgram
     environment: Mapping[str, str]
     auth: Mapping[str, str]
-    at_a_time: int = 0  # 0: as many as there are processors, and at least two
+    at_a_time: int = 0  # 0: what the computer bears
 
     @property
     def limit(self) -> int:
-        return self.at_a_time or max(2, cpu_count())
+        """As many as there are processors and at least two; one on a computer that is busy already."""
+        return self.at_a_time or (1 if is_busy() else max(2, cpu_count()))
 
 
 class LaunchQueue:

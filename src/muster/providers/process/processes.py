@@ -119,6 +119,11 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def is_busy() -> bool:
+    """Whether several processes wait for each processor."""
+    return os.getloadavg()[0] > 4 * cpu_count()
+
+
 def _has_proc() -> bool:
     return sys.platform.startswith("linux")
 

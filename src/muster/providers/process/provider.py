@@ -45,7 +45,9 @@ class ProcessNodeProvider(NodeProvider):
         *,
         program: NodeProgram | None = None,
         grace_s: float = GRACE_S,
+        at_a_time: int = 0,
     ) -> None:
+        """`at_a_time`: how many nodes start together; 0 lets the computer's load decide."""
         super().__init__(provider_config, cluster_name)
         self._clock, self._ids = surroundings.clock, surroundings.ids
         self._program = program or ray_worker(surroundings.address)
@@ -56,7 +58,7 @@ class ProcessNodeProvider(NodeProvider):
         nobody = NodeIdentity(cloud_id="", node_type="")
         inherited = node_environment(surroundings.environment, nobody, surroundings.auth)
         self._starter = StarterLink(self._program.preload, inherited, self._directory.path / "starter.log")
-        launching = Launching(self._program, surroundings.environment, surroundings.auth)
+        launching = Launching(self._program, surroundings.environment, surroundings.auth, at_a_time=at_a_time)
         self._queue = LaunchQueue(self._directory, self._starter, launching, self._clock)
         if self._program.preload and surroundings.address:
             self._starter.warm()

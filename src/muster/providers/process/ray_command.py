@@ -81,6 +81,7 @@ def node_environment(
         "RAY_NODE_TYPE_NAME": identity.node_type,
         "RAY_CLOUD_INSTANCE_TYPE_NAME": identity.machine_type,
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # drained before, or not at all: the end is the end
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # nodes on one computer are fine there as well
     }
 

@@ -1,0 +1,210 @@
+"""Nodes of a real Ray on this computer: they join, outlive their owner, are missed when dead; none stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.providers.process.stand_in import CLOCK, until
+
+from muster.base.ids import RandomIds
+from muster.providers.process.head import Head, HeadRequest, start_head, stop_everything, token_file
+from muster.providers.process.processes import ProcessMark, environment_says, find, lives, table
+from muster.providers.process.provider import ProcessNodeProvider
+from muster.providers.process.ray_command import NodeSize
+from muster.providers.process.records import NodeDirectory
+from muster.providers.surroundings import ProviderSurroundings
+from muster.testing.ray_cluster import AUTH
+
+JOINED_S = 100.0
+OWNER = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from tests.providers.process.test_ray_nodes import create_worker, provider_of
+provider = provider_of(Path(sys.argv[2]), sys.argv[3])
+while True:  # as an autoscaler: on a busy computer Ray may give up on a start
+    for _ in range(2 - len(provider.non_terminated_nodes({"ray-node-type": "worker"}))):
+        create_worker(provider)
+    time.sleep(0.2)
+"""
+DRIVER = """
+import os, sys
+import ray
+ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+@ray.remote(num_cpus=0, resources={sys.argv[1]: 1})
+class Actor:
+    def who(self):
+        return os.getpid(), os.getpgid(0)
+actor = Actor.remote()
+print(*ray.get(actor.who.remote()), flush=True)
+sys.stdin.readline()
+os._exit(0)
+"""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    home: Path
+    head: Head
+    nodes: tuple[str, ...]
+    before: dict[str, ProcessMark | None]  # their processes when their owner was killed
+    provider: ProcessNodeProvider
+
+    @property
+    def directory(self) -> NodeDirectory:
+        return NodeDirectory(self.home / "nodes")
+
+    def registered(self) -> dict[str, Any]:
+        """What GCS knows of the nodes that are alive, by cloud id."""
+        return registered(self.head.address)
+
+
+def auth_of(home: Path) -> dict[str, str]:
+    return token_file(home / "auth_token")
+
+
+def provider_of(home: Path, address: str) -> ProcessNodeProvider:
+    surroundings = ProviderSurroundings(
+        cluster_name="c",
+        home=home,
+        address=address,
+        clock=CLOCK,
+        ids=RandomIds(),
+        auth=auth_of(home),
+        environment=dict(os.environ),
+    )
+    return ProcessNodeProvider({}, "c", surroundings)
+
+
+def create_worker(provider: ProcessNodeProvider) -> None:
+    tags = {"ray-node-type": "worker", "ray-user-node-type": "small"}
+    resources = {"CPU": 1, "memory": 3e8, "mark": 2}
+    provider.create_node_with_resources_and_labels({}, tags, 1, resources, {"tier": "blue"})
+
+
+@cache
+def client(address: str) -> Any:
+    from ray._raylet import GcsClient
+
+    return GcsClient(address=address)
+
+
+def registered(address: str) -> dict[str, Any]:
+    from ray.core.generated.gcs_pb2 import GcsNodeInfo
+
+    found = client(address).get_all_node_info(timeout=60).values()
+    return {one.instance_id: one for one in found if one.state == GcsNodeInfo.GcsNodeState.ALIVE}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A head and two workers whose owner has been killed, and a new provider over the same directory."""
+    home = tmp_path_factory.mktemp("cluster")
+    (home / "auth_token").write_text(AUTH["RAY_AUTH_TOKEN"])  # Ray keeps the first token of a process
+    before = dict(os.environ)
+    os.environ.update(AUTH)
+    request = HeadRequest(
+        cluster_name="c",
+        nodes=home / "nodes",
+        node_type="head",
+        size=NodeSize(resources={"CPU": 0}),
+        auth=auth_of(home),
+        environment=before,
+    )
+    try:
+        head = start_head(request, CLOCK, RandomIds())
+        nodes = joined_and_abandoned(home, head.address)
+        marks = {one: NodeDirectory(home / "nodes").find(one).process for one in nodes}
+        provider = provider_of(home, head.address)
+        yield Cluster(home, head, nodes, marks, provider)
+        provider.close()
+    finally:
+        stop_everything(home / "nodes", CLOCK)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def joined_and_abandoned(home: Path, address: str) -> tuple[str, ...]:
+    root = str(Path(__file__).parents[3])
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, root, str(home), address])
+    try:
+        joined = until(lambda: len(registered(address)) == 3, JOINED_S, pause_s=0.5)
+        assert joined, [file.read_text()[-500:] for file in (home / "nodes").glob("*.log")]
+    finally:
+        owner.kill()
+        owner.wait()
+    return tuple(sorted(one for one in registered(address) if not one.startswith("head")))
+
+
+def left_of(cloud_id: str) -> list[str]:
+    entry = f"RAY_CLOUD_INSTANCE_ID={cloud_id}"
+    return [one.name for one in table() if one.lives and environment_says(one.pid, entry)]
+
+
+@pytest.mark.timeout(240)
+def test_workers_join_with_their_name_type_labels_and_resources(cluster) -> None:
+    known = cluster.registered()
+    assert set(known) == {cluster.head.cloud_id, *cluster.nodes}
+    for node in cluster.nodes:
+        info = known[node]
+        wanted = {"CPU": 1.0, "memory": 3e8, "mark": 2.0, "object_store_memory": 1e8}
+        offered = {name: info.resources_total[name] for name in wanted}
+        assert (info.node_type_name, info.labels["tier"], offered) == ("small", "blue", wanted)
+        assert info.temp_dir == cluster.directory.find(node).temp_dir
+
+
+@pytest.mark.timeout(240)
+def test_workers_outlive_a_killed_owner_and_are_taken_over(cluster) -> None:
+    listed = set(cluster.provider.non_terminated_nodes({"ray-node-type": "worker"}))
+    now = {node: cluster.directory.find(node).process for node in cluster.nodes}
+    assert (set(cluster.nodes) <= listed, now) == (True, cluster.before)
+    assert all(cluster.provider.is_running(node) for node in cluster.nodes)
+    assert {find(mark.pid).parent for mark in now.values()} != {os.getpid()}
+
+
+@pytest.mark.timeout(240)
+def test_a_node_whose_raylet_is_killed_is_missed_and_cleaned_up(cluster) -> None:
+    node = cluster.nodes[0]
+    assert until(lambda: cluster.provider.non_terminated_nodes({}) and cluster.directory.find(node).heart)
+    os.kill(cluster.directory.find(node).heart.pid, signal.SIGKILL)
+    assert until(lambda: node not in cluster.provider.non_terminated_nodes({}))
+    assert until(lambda: cluster.directory.find(node).ended_at is not None)
+    assert (left_of(node), Path(cluster.directory.find(node).temp_dir).exists()) == ([], False)
+
+
+@pytest.mark.timeout(240)
+def test_a_terminated_node_leaves_no_process_not_even_rays_workers(cluster) -> None:
+    node = cluster.nodes[1]
+    command = [sys.executable, "-c", DRIVER, "mark"]
+    env = {**os.environ, "RAY_ADDRESS": cluster.head.address}
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
+        try:
+            actor, group = (int(word) for word in driver.stdout.readline().split())
+            worker, leader = find(actor), cluster.directory.find(node).process.pid
+            assert (worker.session, group != leader) == (leader, True)
+            cluster.provider.terminate_node(node)
+            assert node not in cluster.provider.non_terminated_nodes({})
+            assert until(lambda: cluster.directory.find(node).ended_at is not None)
+            assert until(lambda: node not in cluster.registered(), pause_s=0.2)
+        finally:
+            driver.kill()
+    assert (find(actor), left_of(node)) == (None, [])
+
+
+@pytest.mark.timeout(240)
+def test_in_the_end_nothing_is_left(cluster) -> None:
+    cluster.provider.close()
+    records = cluster.directory.records()
+    stopped = stop_everything(cluster.home / "nodes", CLOCK)
+    assert (dict(stopped.left), stopped.nodes[-1:]) == ({}, (cluster.head.cloud_id,))
+    assert [left_of(one.cloud_id) for one in records] == [[] for _ in records]
+    assert not any(lives(one.process) for one in records)
+    assert not Path(stopped.temp_dir).exists()
