@@ -11,7 +11,7 @@ PATHS := src tests bench tools examples
 SETUP := PYTHON='$(PYTHON)' sh tools/setup.sh $(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart setup fmt lint types imports sizes duplicates test sim sim-tune bench check docs clean
+.PHONY: help quickstart demo setup fmt lint types imports sizes duplicates test sim sim-tune bench check docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ $(VENV)/.installed-core: pyproject.toml tools/setup.sh
 
 $(VENV)/.installed-dev: pyproject.toml tools/setup.sh
 	@$(SETUP) dev
-	@touch $@ $(VENV)/.installed-core $(VENV)/.installed-quickstart
+	@touch $@ $(VENV)/.installed-core $(VENV)/.installed-quickstart $(VENV)/.installed-demo
 
 $(VENV)/.installed-bench: pyproject.toml tools/setup.sh
 	@$(SETUP) bench
@@ -33,8 +33,15 @@ $(VENV)/.installed-quickstart: pyproject.toml tools/setup.sh
 	@$(SETUP) quickstart
 	@touch $@ $(VENV)/.installed-core
 
+$(VENV)/.installed-demo: pyproject.toml tools/setup.sh
+	@$(SETUP) ray,plot
+	@touch $@ $(VENV)/.installed-core
+
 quickstart: $(VENV)/.installed-quickstart ## Tune a small neural network, watch it, look at the picture
 	@$(BIN)/python examples/tune/quickstart.py
+
+demo: $(VENV)/.installed-demo ## Watch a Ray cluster on this computer grow for an experiment and shrink after it
+	@$(BIN)/python examples/demo/run.py
 
 setup: $(VENV)/.installed-dev ## Make .venv with everything development needs
 

@@ -55,13 +55,13 @@ class Demo:
             self.environment,
             clock=SystemClock(),
             ids=RandomIds(),
-            tell=lambda text: print(f"        {text}"),
+            tell=self._step,
         )
         self.began = time.monotonic()
         self.experiment: subprocess.Popen[bytes] | None = None
         self.most_workers = 0
         self.spent = 0.0
-        self._shown = ""
+        self._shown = self._told = ""
 
     def run(self) -> dict:
         """Up, tune, shrink; what the experiment said."""
@@ -93,6 +93,13 @@ class Demo:
         left = self._left()
         if left:
             raise DemoFailed(f"still running: {left}")
+
+    def _step(self, text: str) -> None:
+        """One line per step, not per second of waiting."""
+        step = text.partition(",")[0]
+        if step != self._told:
+            self._told = step
+            print(f"        {step}", flush=True)
 
     def _start_experiment(self, brought: Brought) -> None:
         command = [sys.executable, str(HERE / "experiment.py"), "--trials", str(self.trials)]

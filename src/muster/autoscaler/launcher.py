@@ -181,23 +181,15 @@ class Launcher:
             port=port,
         )
         try:
-            return self._start_head(request)
+            return start_head(request, self._clock, self._ids, self._tell, self._programs.head)
         except ProviderMisconfigured:
             raise
-        except ProviderError:
-            self._tell("the head did not start: trying once more")  # Ray gives up after 30 s of its own
-            stop_everything(home.nodes, self._clock)
-        try:
-            return self._start_head(request)
         except ProviderError as error:
             said = str(error).strip().splitlines()
             raise ClusterError(
-                f"{said[0].split(';')[0]}, twice; it last said: {said[-1].strip()} (Ray needs some seconds "
-                f"of processor time for it: is this computer busy with other things?)"
+                f"{said[0].split(';')[0]}; it last said: {said[-1].strip()} (Ray needs some seconds of "
+                f"processor time for it: is this computer busy with other things?)"
             ) from error
-
-    def _start_head(self, request: HeadRequest) -> Head:
-        return start_head(request, self._clock, self._ids, self._tell, self._programs.head)
 
     def _undo(self, home: ClusterHome) -> None:
         self._tell("something failed: ending what was started")
