@@ -33,6 +33,7 @@ from muster.errors import MusterError
 from muster.providers.process.processes import environment_says, table
 
 HERE = Path(__file__).resolve().parent
+OUT = Path(tempfile.gettempdir()) / "muster-demo"
 SHRINK_S = 60.0  # after the experiment: nodes idle for 6 s, then leave
 GONE_S = 15.0
 LINE = "{:>6}  {:>7}  {:<44}  {:<9}  {}"
@@ -159,7 +160,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("results/demo"), help="where the picture goes")
+    parser.add_argument("--out", type=Path, default=OUT, help="where the picture goes")
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument(
         "--deadline", type=int, default=240, metavar="S", help="give up after so many seconds"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 TARGETS = (
-    *("quickstart", "setup", "fmt", "lint", "types", "imports"),
+    *("quickstart", "demo", "setup", "fmt", "lint", "types", "imports"),
     *("test", "sim", "sim-tune", "bench", "check", "docs"),
 )
 

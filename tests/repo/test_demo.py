@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec import json as msgspec_json
+
+from muster.autoscaler.timeline import TimelinePoint
+from muster.config.load import load_config
+from muster.providers.process.processes import environment_says, table
+
+
+@pytest.fixture
+def picture(root: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(root / "examples" / "demo"))
+    import picture
+
+    yield picture
+    sys.modules.pop("picture")
+
+
+def point(at: float, running: int, waiting: int) -> bytes:
+    made = TimelinePoint(
+        at=at,
+        demand={"gangs": {"waiting-for-node": waiting}} if waiting else {},
+        nodes={"RAY_RUNNING": running, "ALLOCATED": waiting},
+        types={"head": 1, "small": running - 1},
+        gangs_running=0,
+        gangs_pending=waiting,
+        spent=at / 1e6,
+        price_per_hour=0.04 * running,
+    )
+    return msgspec_json.encode(made) + b"\n"
+
+
+def test_the_clusters_of_the_examples_are_of_this_computer_and_have_prices(root: Path):
+    for file in ("laptop.yaml", "demo/cluster.yaml"):
+        config = load_config(root / "examples" / file)
+        assert config.provider.type == "process"
+        workers = {name: entry for name, entry in config.available_node_types.items() if name != "head"}
+        assert all(entry.price_per_hour for entry in workers.values())
+
+
+def test_the_picture_is_drawn_from_the_timeline_and_the_trials(picture, tmp_path: Path):
+    timeline, trials = tmp_path / "timeline.jsonl", tmp_path / "trials.jsonl"
+    timeline.write_bytes(point(0, 1, 0) + point(5, 1, 2) + point(9, 3, 0))
+    events = [
+        ("start", "a", 1),
+        ("start", "b", 2),
+        ("complete", "b", 6),
+        ("error", "a", 7),
+        ("start", "c", 8),
+    ]
+    lines = [json.dumps({"event": what, "trial": trial, "at": at}) for what, trial, at in events]
+    trials.write_text("\n".join(lines), encoding="utf-8")
+    assert picture.trial_spans(trials) == [(1, 7, "error", ""), (2, 6, "complete", "")]
+    picture.draw(timeline, trials, tmp_path / "out.png", title="three looks")
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_monitor_that_noted_nothing_is_no_empty_picture(picture, tmp_path: Path):
+    with pytest.raises(ValueError, match="is empty: the monitor noted nothing"):
+        picture.draw(tmp_path / "none.jsonl", tmp_path / "none.jsonl", tmp_path / "out.png", title="")
+    assert not (tmp_path / "out.png").exists()
+
+
+@pytest.mark.timeout(200)
+def test_a_demo_that_is_out_of_time_says_so_and_leaves_no_process(root: Path, tmp_path: Path):
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(root / "examples" / "demo" / "run.py"),
+            "--deadline",
+            "4",
+            "--out",
+            str(tmp_path),
+        ],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("demo failed: the deadline passed\n")
+    homes = list(tmp_path.glob("muster-demo-*"))
+    assert len(homes) == 1
+    left = [one for one in table() if one.lives and environment_says(one.pid, f"MUSTER_HOME={homes[0]}")]
+    assert left == []
