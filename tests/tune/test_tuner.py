@@ -133,7 +133,7 @@ def test_fail_fast_raise_gives_the_trials_own_exception(tmp_path):
 def test_a_ray_cluster_that_is_not_there_is_said_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     run = RunConfig(name="e", storage_path=str(tmp_path), engine="ray")
-    with pytest.raises(EngineUnreachable, match="no Ray cluster answers at 127.0.0.1:1; start one"):
+    with pytest.raises(EngineUnreachable, match=r"no Ray cluster answers at 127\.0\.0\.1:1; start one"):
         Tuner(make_train(), run_config=run).fit()
 
 

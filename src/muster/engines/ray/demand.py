@@ -8,11 +8,13 @@ is not, because nobody should pay for a machine that comes too late.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from muster.base.resources import SCALE, Resources, to_units
 from muster.trials.bundles import PlacementGroupFactory
 
+_FAR_AHEAD = 1000  # more waiting trials than these do not change the answer
 BOOT_S = 60.0  # until a new machine is there, when nobody has measured
 
 
@@ -31,15 +33,20 @@ class Room:
     def __init__(self, present: Mapping[str, float], limit: Mapping[str, float] | None = None) -> None:
         self.present = Resources.of(present)
         self.limit = Resources.of(limit) if limit is not None else self.present
+        self.is_bounded = True  # False: it may grow, and nobody says how far
         self._used: dict[str, int] = {}
         self._sizes: dict[PlacementGroupFactory, dict[str, int]] = {}
 
-    def update(self, present: Mapping[str, float], limit: Mapping[str, float] | None) -> bool:
+    def update(
+        self, present: Mapping[str, float], limit: Mapping[str, float] | None, *, is_bounded: bool = True
+    ) -> bool:
         """What the cluster is and may become now; True when that is something else than before."""
-        before = (self.present, self.limit)
-        self.present = Resources.of(present)
-        self.limit = Resources.of(limit) if limit is not None else self.present
-        return (self.present, self.limit) != before
+        before = (self.present, self.limit, self.is_bounded)
+        self.present, self.is_bounded = Resources.of(present), is_bounded
+        names = {*present, *(limit or {})}
+        most = {name: max(present.get(name, 0.0), (limit or {}).get(name, 0.0)) for name in names}
+        self.limit = Resources.of(most)
+        return (self.present, self.limit, self.is_bounded) != before
 
     def take(self, request: PlacementGroupFactory) -> None:
         for name, amount in self._size(request).items():
@@ -51,7 +58,7 @@ class Room:
 
     def fits(self, request: PlacementGroupFactory, *, without: Sequence[PlacementGroupFactory] = ()) -> bool:
         """Whether there could be room for it, were those `without` gone."""
-        return self._fits(request, self.limit, without)
+        return not self.is_bounded or self._fits(request, self.limit, without)
 
     def is_there(self, request: PlacementGroupFactory) -> bool:
         """Whether it needs no new machine, as far as sums can tell."""
@@ -68,6 +75,8 @@ class Room:
 
     def why_never(self, request: PlacementGroupFactory) -> str | None:
         """Why there can never be room for it; None when there can."""
+        if not self.is_bounded:
+            return None
         units = self._size(request)
         short = [name for name, amount in units.items() if amount > self.limit.units(name)]
         if not short:
@@ -81,6 +90,28 @@ class Room:
         if known is None:
             known = self._sizes[request] = units_of(request)
         return known
+
+
+class Growth:
+    """Whether it is worth asking for another machine, by how long trials and machines took so far."""
+
+    def __init__(self, boot_s: float = BOOT_S) -> None:
+        self._boot_s = boot_s
+        self._durations_s: deque[float] = deque(maxlen=50)
+
+    def ended(self, duration_s: float) -> None:
+        """A trial has run so long."""
+        self._durations_s.append(duration_s)
+
+    def booted(self, after_s: float) -> None:
+        """A trial that needed a new machine got it after so long."""
+        self._boot_s = after_s
+
+    def wants_more(self, began: Sequence[float], waiting: int, shown: int, now: float) -> bool:
+        """`began`: when trials began whose place would do; `shown` of the `waiting` have asked already."""
+        usual = typical(self._durations_s)
+        remaining = [] if usual is None else [at + usual - now for at in began]
+        return late_ones(remaining, usual, min(waiting, _FAR_AHEAD), self._boot_s) > shown
 
 
 def expected_starts(remaining_s: Sequence[float], duration_s: float, count: int) -> list[float]:
@@ -103,3 +134,45 @@ def expected_starts(remaining_s: Sequence[float], duration_s: float, count: int)
 def typical(durations_s: Sequence[float]) -> float | None:
     """The middle one; None when none is known."""
     return sorted(durations_s)[len(durations_s) // 2] if durations_s else None
+
+
+def late_ones(remaining_s: Sequence[float], duration_s: float | None, count: int, boot_s: float) -> int:
+    """How many of `count` trials that wait would still wait when a new machine could be there."""
+    if duration_s is None or not remaining_s:
+        return count
+    return count - sum(start < boot_s for start in expected_starts(remaining_s, duration_s, count))
+
+
+def why_unplaceable(request: PlacementGroupFactory, nodes: Sequence[Mapping[str, float]]) -> str | None:
+    """Why these nodes could never hold it, were they empty; None when they could, or labels decide."""
+    if any("label" in name for name in request.options[1]):
+        return None
+    totals = [Resources.of(node) for node in nodes]
+    bundles = [Resources.of(bundle) for bundle in request.bundles]
+    if request.strategy == "STRICT_PACK":
+        together = Resources(units_of(request))
+        if not any(total.holds(together) for total in totals):
+            return f"no node has {together} (STRICT_PACK: all on one node)"
+        return None
+    for bundle in bundles:
+        if not any(total.holds(bundle) for total in totals):
+            return f"no node has {bundle}"
+    if request.strategy == "STRICT_SPREAD" and not _has_one_each(bundles, totals):
+        return f"STRICT_SPREAD wants {len(bundles)} nodes, one per bundle; not so many can hold one"
+    return None
+
+
+def _has_one_each(bundles: Sequence[Resources], totals: Sequence[Resources]) -> bool:
+    """Whether every bundle can have a node of its own: augmenting paths."""
+    holder: dict[int, int] = {}  # node -> bundle
+
+    def place(bundle: int, tried: set[int]) -> bool:
+        for node, total in enumerate(totals):
+            if node not in tried and total.holds(bundles[bundle]):
+                tried.add(node)
+                if node not in holder or place(holder[node], tried):
+                    holder[node] = bundle
+                    return True
+        return False
+
+    return all(place(bundle, set()) for bundle in range(len(bundles)))

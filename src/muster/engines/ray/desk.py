@@ -24,6 +24,9 @@ class Place:
         self.desk: RayDesk | None = None
         self.control: socket.socket | None = None  # comes before the line
         self.outcome: BaseException | None = None
+        self.asked_at = 0.0  # when its actor was asked for
+        self.seated_at = 0.0  # when its trial began
+        self.needs_node = False  # there was no room for it when it was asked for
         self.is_over = False  # the call that lasts as long as the actor has ended
         self.is_given_up = False  # its group goes as soon as the process has left
         self.free_since = 0.0  # of an idle or vacant place

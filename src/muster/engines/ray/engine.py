@@ -19,13 +19,18 @@ from muster.engines.local.orders import write_order
 from muster.engines.local.waiting import WaitingLine
 from muster.engines.lockstep import LockstepEngine, Patience, order_of
 from muster.engines.ray import blame
-from muster.engines.ray.actor import Terms
-from muster.engines.ray.demand import Room
+from muster.engines.ray.demand import Growth, Room, why_unplaceable
 from muster.engines.ray.desk import Place, RayDesk
+from muster.engines.ray.hiring import Hiring
+from muster.engines.ray.lookout import Lookout, Sight
 from muster.engines.ray.staff import RayStaff
-from muster.trials.events import TrialFailure
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.events import CapacityChanged, TrialFailure
 
 _log = logging.getLogger(__name__)
+
+_HOPE_S = 5.0  # so long a pending placement group is not judged: nodes may be on their way
+_WARN_S = 60.0
 
 
 class RayOptions(Patience, frozen=True, kw_only=True):
@@ -42,8 +47,10 @@ _DEFAULTS = RayOptions()
 class Connection(NamedTuple):
     """What an engine needs to know of the Ray that this process is connected to."""
 
-    host: str  # the address of this machine that the cluster's nodes reach
+    ray: Any  # the module
+    host: str | None  # the address of this machine that the cluster's nodes reach; None: there is none
     actor_class: Any  # `ray.remote(TrialActor)`
+    look: Callable[[], Sight] | None = None  # asks the cluster what it is; called in another thread
     on_close: Callable[[], None] | None = None
 
 
@@ -60,43 +67,56 @@ class RayEngine(LockstepEngine):
         *,
         clock: Clock,
         connection: Connection,
-        room: Room,
+        sight: Sight,
+        capacity: Mapping[str, float] | None = None,
         trainables: Mapping[str, bytes] | None = None,
         options: RayOptions = _DEFAULTS,
     ) -> None:
-        """`trainables`: cloudpickled functions or classes by name."""
+        """`sight`: the first look; `capacity` overrides it; `trainables`: cloudpickled, by name."""
         super().__init__(clock, options)
         self._options = options
         self._on_close: Callable[[], None] | None = connection.on_close
-        self._room = room
-        self._key = secrets.token_bytes(32)
-        self._blobs: dict[str, Any] = {}  # refs to pickled trainables: sent once, fetched by each node
+        self._fixed = dict(capacity or {})
+        self._room = Room({})
+        self._growth = Growth()
+        self._sight = sight
+        self._has_warned = False
+        key = secrets.token_bytes(32)
         self._waiting = WaitingLine()
         self._is_starting = False
         self._place_of: dict[str, Place] = {}  # of trials that have one
         self._vacant: list[Place] = []  # placement groups without an actor
         self._orders: dict[str, bytes] = {}  # of trials whose actor has not come yet
-        self._witnesses: dict[str, str] = {}  # by directory
         self._staff = RayStaff(
-            clock=clock, patience=options, owner=self, actor_class=connection.actor_class, key=self._key
+            clock=clock, patience=options, owner=self, actor_class=connection.actor_class, key=key
         )
-        self._addresses = [self._staff.listen(connection.host)]
+        self._hiring = Hiring(connection.ray, self._staff, key, options.beat_s)
+        self._hiring.on_failure = lambda run, why: self._finish(run, failure=blame.start(why))
+        if connection.host is None:
+            self._hiring.use_relay("the cluster does not see this machine")
+        else:
+            self._hiring.reach_at(self._staff.listen(connection.host))
         for name, blob in (trainables or {}).items():
             self.register(name, blob)
+        self._measure(sight)
+        self._lookout: Lookout | None = None
+        if connection.look is not None:
+            bell = self._staff.bell
+            self._lookout = Lookout(connection.look, lambda seen: bell.ring(lambda: self._saw(seen)))
 
     def capacity(self) -> Mapping[str, float]:
         return self._room.limit.to_floats()
 
     def register(self, name: str, trainable: bytes) -> None:
         """Make a cloudpickled trainable known; a later one of the same name replaces it for later trials."""
-        import ray
-
-        self._blobs[name] = ray.put(trainable)
+        self._hiring.put(name, trainable)
         for desk in [each for each in self._staff.idle if each.key is not None and each.key[0] == name]:
             self._dismiss(desk)
 
     def close(self) -> None:
         self._waiting = WaitingLine()
+        if self._lookout is not None:
+            self._lookout.close()
         groups = {id(place): place for place in (*self._staff.places.values(), *self._vacant)}
         super().close()
         for place in groups.values():
@@ -104,9 +124,7 @@ class RayEngine(LockstepEngine):
         self._vacant.clear()
         self._place_of.clear()
         self._orders.clear()
-        for witness in self._witnesses.values():
-            _remove(witness)
-        self._witnesses.clear()
+        self._hiring.close()
         if self._on_close is not None:
             on_close, self._on_close = self._on_close, None
             on_close()
@@ -155,25 +173,18 @@ class RayEngine(LockstepEngine):
             self._vacant.remove(place)
         elif self._make_room(run):
             place = self._staff.ray.reserve(command.resources)
+            place.needs_node = not self._room.is_there(command.resources)
             self._room.take(command.resources)
         else:
             return False
         self._place_of[command.trial_id] = place
-        self._hire(place, run)
+        place.asked_at = self._clock.monotonic()
+        self._hiring.hire(place, run)
         return True
-
-    def _hire(self, place: Place, run: Run) -> None:
-        name = run.command.trainable_name
-        witness = self._witness(os.path.dirname(os.path.abspath(run.command.trial_dir)))
-
-        def arguments(number: int) -> tuple[Any, ...]:
-            terms = Terms(number, self._addresses, self._key, self._options.beat_s, witness)
-            return tuple(terms), name, self._blobs.get(name)
-
-        self._staff.hire(place, run, arguments)
 
     def _seat(self, run: Run, desk: RayDesk) -> None:
         self._staff.seat(run, desk)
+        desk.place.seated_at = self._clock.monotonic()
         if run.command.time_limit_s is not None:
             run.limit_at = self._clock.monotonic() + run.command.time_limit_s
             self._look_at(run.limit_at)
@@ -183,7 +194,7 @@ class RayEngine(LockstepEngine):
         """Whether a new placement group may be asked for; what nobody uses goes first."""
         wanted = run.command.resources
         if self._room.fits(wanted):
-            return True
+            return self._room.is_there(wanted) or self._is_worth_a_node(wanted)
         unused = [*self._vacant, *(desk.place for desk in self._staff.idle)]
         if not self._room.fits(wanted, without=[place.resources for place in unused]):
             return False
@@ -192,6 +203,14 @@ class RayEngine(LockstepEngine):
             if self._room.fits(wanted):
                 break
         return True
+
+    def _is_worth_a_node(self, wanted: PlacementGroupFactory) -> bool:
+        """Whether it would still wait when a new machine could be there."""
+        places = self._staff.places.values()
+        busy = [each for each in places if each.desk is not None and each.resources == wanted]
+        shown = sum(each.desk is None and each.needs_node for each in places)
+        began = [each.seated_at for each in busy if each.desk is not None and each.desk.run is not None]
+        return self._growth.wants_more(began, len(self._waiting) + shown, shown, self._clock.monotonic())
 
     def _clear(self, place: Place) -> None:
         if place in self._vacant:
@@ -210,15 +229,6 @@ class RayEngine(LockstepEngine):
         self._room.free(place.resources)
         self._staff.ray.give_back(place)
 
-    def _witness(self, folder: str) -> str:
-        """A file in the experiment's directory: who does not see it works on another disk."""
-        if folder not in self._witnesses:
-            os.makedirs(folder, exist_ok=True)
-            file = os.path.join(folder, f".muster_seen_by_all_{secrets.token_hex(4)}")
-            with open(file, "wb"):
-                self._witnesses[folder] = file
-        return self._witnesses[folder]
-
     # Ending
 
     def _withdraw(self, run: Run) -> None:
@@ -226,12 +236,15 @@ class RayEngine(LockstepEngine):
         self._waiting.remove(run)
         place = self._place_of.get(run.command.trial_id)
         if place is not None:
+            self._hiring.forget(run)
             self._staff.cancel(place)
 
     def _release(self, run: Run) -> None:
         trial_id = run.command.trial_id
         self._orders.pop(trial_id, None)
         place = self._place_of.pop(trial_id, None)
+        if place is not None and run.desk is not None:
+            self._growth.ended(self._clock.monotonic() - place.seated_at)
         if place is None or (place.desk is not None and place.desk in self._staff.idle):
             return
         place.run, place.free_since = None, self._clock.monotonic()
@@ -248,12 +261,53 @@ class RayEngine(LockstepEngine):
         for desk in self._staff.idle[: max(0, len(self._staff.idle) - self._options.max_idle)]:
             self._dismiss(desk)
 
+    # What the cluster is (seen by the lookout)
+
+    def _measure(self, sight: Sight) -> bool:
+        self._sight = sight
+        present = {**sight.present, **self._fixed}
+        limit = None if sight.limit is None else {**sight.limit, **self._fixed}
+        is_bounded = limit is not None or not sight.has_autoscaler or bool(self._fixed)
+        return self._room.update(present, limit, is_bounded=is_bounded)
+
+    def _saw(self, sight: Sight) -> None:
+        if self._measure(sight):
+            self._events.append(CapacityChanged(at=self._clock.now()))
+        now = self._clock.monotonic()
+        for place in list(self._staff.places.values()):
+            if place.run is not None and now >= place.asked_at + _HOPE_S:
+                self._look_at_hope(place, place.run, now)
+        self._start_waiting()
+
+    def _look_at_hope(self, place: Place, run: Run, now: float) -> None:
+        """A trial that can never be placed ends; one that nobody can judge is warned about."""
+        why = self._sight.hopeless.get(place.group.id.hex())
+        if why is None and not self._sight.has_autoscaler:
+            why = why_unplaceable(place.resources, self._sight.nodes)
+        if why is not None:
+            self._withdraw(run)
+            self._finish(run, failure=failures.impossible(why))
+            if place in self._vacant:
+                self._clear(place)
+        elif now >= place.asked_at + _WARN_S and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "trial %s has waited %d s for %s; `muster why` or `ray status` tells what the cluster lacks",
+                *(run.command.trial_id, _WARN_S, place.resources),
+            )
+
     # What becomes of actors (called by RayStaff)
 
     def arrived(self, place: Place, desk: RayDesk, hello: Mapping[str, Any]) -> None:
         run, place.run = place.run, None
         if run is None:
             return
+        if not self._hiring.suits(hello):
+            self._hiring.again(desk, run)
+            return
+        if place.needs_node:
+            self._growth.booted(self._clock.monotonic() - place.asked_at)
+            place.needs_node = False
         if not hello["sees_storage"]:
             run.failure = _unseen(run.command.trial_dir, desk.hostname)
             self._staff.seat(run, desk)
@@ -273,9 +327,8 @@ class RayEngine(LockstepEngine):
     def never_came(self, place: Place, outcome: BaseException | None) -> None:
         run, place.run = place.run, None
         place.actor = None
-        if run is not None:
-            failure = blame.of_outcome(outcome)
-            self._finish(run, failure=failure)
+        if run is not None and not self._hiring.remedy(place, run, outcome):
+            self._finish(run, failure=blame.of_outcome(outcome))
 
 
 def _unseen(trial_dir: str, hostname: str) -> TrialFailure:
@@ -283,10 +336,3 @@ def _unseen(trial_dir: str, hostname: str) -> TrialFailure:
         f"the node {hostname} does not see {os.path.dirname(trial_dir)}; set RunConfig(storage_path=...) "
         "to a directory that every node mounts"
     )
-
-
-def _remove(file: str) -> None:
-    try:
-        os.unlink(file)
-    except OSError:
-        return  # gone with its directory

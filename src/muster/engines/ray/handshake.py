@@ -21,6 +21,10 @@ CONNECT_S = 10.0
 Address = tuple[str, int]
 
 
+class DriverUnreachable(ConnectionError):
+    """None of the driver's addresses leads to the driver from here."""
+
+
 class NotTheDriver(ConnectionError):
     """Somebody listens there who does not know the key."""
 
@@ -30,14 +34,14 @@ def proof(key: bytes, role: bytes, nonce: bytes) -> bytes:
 
 
 def call(addresses: Sequence[Address], key: bytes, hello: dict[str, Any]) -> socket.socket:
-    """The actor's side: connect, prove, be sure of the driver. ConnectionError names all that was tried."""
+    """The actor's side: connect, prove, be sure of the driver. DriverUnreachable names all that was tried."""
     problems: list[str] = []
     for host, port in addresses:
         try:
             return _call(host, port, key, hello)
         except OSError as error:
             problems.append(f"{host}:{port}: {error}")
-    raise ConnectionError("; ".join(problems))
+    raise DriverUnreachable("; ".join(problems))
 
 
 def _call(host: str, port: int, key: bytes, hello: dict[str, Any]) -> socket.socket:

@@ -37,19 +37,24 @@ def open_ray_engine(
     if connects:
         connect(ray, address)
     from muster.engines.ray.actor import TrialActor
-    from muster.engines.ray.demand import Room
     from muster.engines.ray.engine import Connection, RayEngine, RayOptions
+    from muster.engines.ray.lookout import look
 
-    present = {**total_resources(ray), **(capacity or {})}
+    clock = clock or SystemClock()
+    is_client = ray.util.client.ray.is_connected()
+    link = None if is_client else GcsLink(ray.get_runtime_context().gcs_address)
     connection = Connection(
-        host=ray.util.get_node_ip_address(),
+        ray=ray,
+        host=None if is_client else ray.util.get_node_ip_address(),
         actor_class=ray.remote(max_restarts=0, max_task_retries=0)(TrialActor),
+        look=lambda: look(ray, link, clock.now()),
         on_close=ray.shutdown if connects else None,
     )
     return RayEngine(
-        clock=clock or SystemClock(),
+        clock=clock,
         connection=connection,
-        room=Room(present),
+        sight=look(ray, link, clock.now()),
+        capacity=capacity,
         trainables=trainables,
         options=options or RayOptions(),
     )
@@ -103,14 +108,3 @@ def _read_environment_anew() -> None:
     raylet = raylet_module()
     raylet.Config.initialize("{}")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
-
-
-def total_resources(ray: Any) -> dict[str, float]:  # noqa: ANN401 - a module
-    """The sum over nodes that live, without Ray's own markers."""
-    total: dict[str, float] = {}
-    for node in ray.nodes():
-        if node["Alive"]:
-            for name, amount in node["Resources"].items():
-                if not name.startswith(("node:", "accelerator_type:", "object_store_memory")):
-                    total[name] = total.get(name, 0.0) + amount
-    return total

@@ -18,6 +18,7 @@ class Places:
 
     def __init__(self, actor_class: Any, told: Told) -> None:  # noqa: ANN401 - Ray's types are not typed
         self.actor_class = actor_class
+        self.constructor: tuple[Any, ...] = ()  # what the class is given
         self.runtime_env: dict[str, Any] = {}
         self._told = told
         self._numbers = itertools.count(1)
@@ -43,7 +44,7 @@ class Places:
         )
         place.actor = self.actor_class.options(
             **_actor_resources(place.resources), scheduling_strategy=strategy, **options
-        ).remote()
+        ).remote(*self.constructor)
         self._follow(place, place.actor.serve.remote(*arguments(number)))
 
     def ask(self, place: Place) -> None:

@@ -165,6 +165,12 @@ class RayStaff:
         self.send(desk, _QUIT)
         desk.place.kill_at = self._clock.monotonic() + self._patience.leave_within_s
 
+    def discard(self, desk: RayDesk) -> None:
+        """Its actor is of no use; the place is."""
+        self.places.pop(desk.token, None)
+        self._forget(desk)
+        self._ray.end(desk.place)
+
     def cancel(self, place: Place) -> None:
         """It has not come, and need not."""
         self.places.pop(place.number, None)

@@ -1,0 +1,51 @@
+"""Shipping: our package goes to nodes that lack it. RayEngine turns to it when an actor says so."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import muster
+
+NEEDED = (
+    "msgspec",
+    "cloudpickle",
+    "fsspec",
+    "typing_extensions",
+)  # what the package itself cannot do without
+_MISSING = re.compile(r"No module named '([\w.]+)'")
+_STAMP = (2020, 1, 1, 0, 0, 0)  # the same files make the same archive
+
+
+def missing_module(outcome: BaseException | None) -> str | None:
+    """The top-level name of the module whose lack kept an actor from starting."""
+    found = _MISSING.search(str(outcome)) if outcome is not None else None
+    return found[1].partition(".")[0] if found else None
+
+
+def archive() -> bytes:
+    """The package as a zip file."""
+    root = Path(muster.__file__).parent
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as stored:
+        for file in sorted(root.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                entry = zipfile.ZipInfo(str(file.relative_to(root.parent)), _STAMP)
+                entry.external_attr = 0o644 << 16
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                stored.writestr(entry, file.read_bytes())
+    return made.getvalue()
+
+
+def carried_class(ray: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401 - a module; Ray's classes
+    """A class for `remote` that brings the package along, and what its constructor is given."""
+    from muster.engines.ray import carried
+
+    data = archive()
+    name = f"{muster.__version__}-{hashlib.sha256(data).hexdigest()[:16]}"
+    ray.cloudpickle.register_pickle_by_value(carried)
+    return ray.remote(max_restarts=0, max_task_retries=0)(carried.CarriedActor), (name, ray.put(data))
