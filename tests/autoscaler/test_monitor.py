@@ -36,14 +36,15 @@ def test_while_a_machine_is_on_its_way_it_looks_at_the_base_pace():
 def test_demand_is_acted_on_between_two_ticks():
     scene = Scene(looks=True)
     scene.run(20)
+    began = scene.stage.clock.monotonic()
 
     def soon():
-        if scene.stage.clock.monotonic() > 23.05:
+        if scene.stage.clock.monotonic() - began > 3.1:
             scene.stage.runtime.demands = [demand()]
 
     times = scene.run(10, soon)
-    launched = len(scene.stage.provider.called("launch"))
-    assert (launched, times[:3]) == (1, [0, 3.1, 4.1])
+    assert len(scene.stage.provider.called("launch")) == 1
+    assert times[:3] == [0, 3.2, 4.2]
 
 
 def test_a_slow_tick_is_not_repeated_at_every_look(monkeypatch):
@@ -164,11 +165,12 @@ def test_an_invalid_edit_is_reported_once_and_the_last_good_one_stays(caplog):
 def test_an_edit_of_the_config_is_looked_at_at_once_and_again_a_second_later():
     scene = Scene(looks=True)
     scene.run(20)
+    began = scene.stage.clock.monotonic()
 
     def edit():
-        scene.stamp = 1 + (scene.stage.clock.monotonic() > 22.05)
+        scene.stamp = 1 + (scene.stage.clock.monotonic() - began > 2.1)
 
-    assert scene.run(8, edit)[:4] == [0, 2.1, 3.1, 5.1]
+    assert scene.run(8, edit)[:4] == [0, 2.2, 3.2, 5.2]
 
 
 def test_once_is_one_tick():

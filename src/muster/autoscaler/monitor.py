@@ -24,7 +24,7 @@ from muster.errors import EngineDenied, EngineMissing, StoreError
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.1  # between ticks: a cheap look whether something must not wait
+LOOK_S = 0.2  # between ticks: a cheap look whether something must not wait
 _TICK_DUTY = 10.0  # news is acted on at once, but ticks take at most a tenth of the time
 _LOOK_DUTY = 50.0  # and looks, which grow with the cluster, a fiftieth
 _FATAL = (EngineDenied, EngineMissing, AlreadyMonitored)
