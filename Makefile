@@ -7,11 +7,13 @@ PYTHON ?=
 PYTEST_ARGS ?=
 SIM_SEEDS ?= 2000
 TUNE_SEEDS ?= 2000
+SOAK_MINUTES ?= 20
+SOAK_SEED ?= 0
 PATHS := src tests bench tools examples
 SETUP := PYTHON='$(PYTHON)' sh tools/setup.sh $(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart demo setup fmt lint types imports sizes duplicates test sim sim-tune bench check docs clean
+.PHONY: help quickstart demo setup fmt lint types imports sizes duplicates test sim sim-tune soak bench check docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +75,9 @@ sim: $(VENV)/.installed-core ## Simulate 2,000 seeds with all faults (SIM_SEEDS=
 
 sim-tune: $(VENV)/.installed-dev ## Simulate 2,000 experiments with faults per scheduler (TUNE_SEEDS=...)
 	MUSTER_TUNE_SEEDS=$(TUNE_SEEDS) $(BIN)/python -m pytest tests/sim/tune/test_chaos.py --durations=0
+
+soak: $(VENV)/.installed-dev ## A Ray cluster here for 20 minutes; nodes and monitor are killed (SOAK_MINUTES=...)
+	$(BIN)/python -m bench.soak --minutes $(SOAK_MINUTES) --seed $(SOAK_SEED)
 
 bench: $(VENV)/.installed-bench ## Compare with Ray 2.60 on the same inputs
 	$(BIN)/python -m bench planner

@@ -1,0 +1,227 @@
+"""LiveCluster: a real cluster on this computer by `muster up` and `muster down`, and what is seen of it.
+
+For the soak and the end-to-end tests. Free ports, a home and a token of its own; everything is known and
+ended by process id, so another Ray on the computer is never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from muster.autoscaler.home import ClusterHome
+from muster.autoscaler.published import PublishedStatus
+from muster.autoscaler.published_files import read_record, read_status
+from muster.providers.process.processes import Process, table
+from muster.providers.process.records import NodeDirectory, NodeRecord
+
+T = TypeVar("T")
+COMMAND_S = 240.0  # a head waits up to 120 s for itself on a busy computer, and the monitor comes after it
+LOOK_S = 0.1
+TRIES = 3  # of `up`: Ray gives its own parts 30 s, whatever else the computer has to do
+_GAVE_UP = "timed out during startup"
+
+
+class LiveCluster:
+    """The cluster of one file. `folder` gets the file, the home and whatever tests put there."""
+
+    def __init__(self, folder: Path, config: str, *, name: str, token: str = "") -> None:
+        self.name, self.folder = name, folder
+        self.file = folder / "cluster.yaml"
+        self.edit(config)
+        self.home = ClusterHome(folder / "home" / "clusters" / name)
+        self.home.path.mkdir(parents=True, mode=0o700)
+        self._own = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+        self._own["MUSTER_HOME"] = str(folder / "home")
+        if token:
+            self.home.token.touch(mode=0o600)
+            self.home.token.write_text(token, encoding="ascii")
+        self.family = Family(self)
+
+    def edit(self, config: str) -> None:
+        """As an editor does it: the file is replaced as a whole."""
+        fresh = self.file.with_suffix(".new")
+        fresh.write_text(config, encoding="utf-8")
+        os.replace(fresh, self.file)
+
+    # -- what people say --------------------------------------------------------------------------
+
+    def muster(self, *words: str, timeout_s: float = COMMAND_S) -> subprocess.CompletedProcess[str]:
+        return self._said([sys.executable, "-m", "muster.cli.main", *words], self._own, timeout_s)
+
+    def muster_json(self, *words: str) -> dict[str, Any]:
+        """What a command says with --json; `muster status` ends with 3 when it is out of date."""
+        said = self.muster(*words, "--json")
+        if said.returncode not in (0, 3):
+            raise RuntimeError(f"muster {' '.join(words)}: {said.stdout}{said.stderr}")
+        return dict(json.loads(said.stdout))
+
+    def ray(self, *words: str) -> str:
+        command = [sys.executable, "-m", "ray.scripts.scripts", *words]
+        return self._said(command, self.environment(), COMMAND_S).stdout
+
+    def up(self) -> str:
+        """Start it, or what is missing of it; what the command said."""
+        for _ in range(TRIES):
+            said = self.muster("up", str(self.file), "--yes")
+            if _GAVE_UP not in said.stderr:
+                break
+        if said.returncode != 0:
+            raise RuntimeError(f"muster up failed: {said.stdout}{said.stderr}\n{self.last_words()}")
+        return said.stdout
+
+    def down(self) -> subprocess.CompletedProcess[str]:
+        return self.muster("down", self.name, "--yes")
+
+    def environment(self) -> dict[str, str]:
+        """For drivers and tools."""
+        record = read_record(self.home)
+        if record is None:
+            raise RuntimeError(f"{self.name} is not up")
+        return {**self._own, **record.auth, "RAY_ADDRESS": record.address}
+
+    @property
+    def address(self) -> str:
+        return self.environment()["RAY_ADDRESS"]
+
+    def last_words(self, lines: int = 30) -> str:
+        """The end of the monitor's log."""
+        try:
+            said = self.home.monitor_log.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return "the monitor has said nothing"
+        return "\n".join(said.splitlines()[-lines:])
+
+    # -- what is there ----------------------------------------------------------------------------
+
+    def published(self) -> PublishedStatus:
+        status = read_status(self.home)
+        if status is None:
+            raise RuntimeError(f"{self.name}: no status yet\n{self.last_words()}")
+        return status
+
+    def monitor_pid(self) -> int | None:
+        record = read_record(self.home)
+        return None if record is None else record.monitor_pid
+
+    def node_records(self) -> list[NodeRecord]:
+        """What the process provider has written down, nodes that ended included."""
+        return NodeDirectory(self.home.nodes).records() if self.home.nodes.is_dir() else []
+
+    def temp_root(self) -> str:
+        """The directory of all sockets and logs of its nodes; "" when there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.home.nodes / "temp_dir").read_text(encoding="utf-8").strip()
+        return ""
+
+    # -- what happens to it -----------------------------------------------------------------------
+
+    def kill_node(self, cloud_id: str) -> int:
+        """-9 to everything in the node's session, as when a machine loses power; how many processes."""
+        record = NodeDirectory(self.home.nodes).find(cloud_id)
+        if record is None or record.process is None:
+            return 0
+        leader = record.process.pid
+        killed = [one for one in table() if one.lives and one.session == leader]
+        for one in sorted(killed, key=lambda process: process.pid != leader):
+            _kill(one.pid)
+        return len(killed)
+
+    def kill_monitor(self) -> int | None:
+        """-9 to the monitor, and only to it: what it started is left as it is."""
+        pid = self.monitor_pid()
+        if pid is not None:
+            _kill(pid)
+        return pid
+
+    def _said(
+        self, command: list[str], env: Mapping[str, str], timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            env={**env, "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+
+class Family:
+    """Every process a cluster ever had, by id and start time; `living` is what is left of it."""
+
+    def __init__(self, cluster: LiveCluster) -> None:
+        self._cluster = cluster
+        self._seen: dict[tuple[int, str], str] = {}
+        self._words: set[str] = {str(cluster.home.path)}
+
+    def look(self) -> None:
+        """By the session of each node, by the monitor's id, and by paths of the cluster in the command."""
+        root = self._cluster.temp_root()
+        if root:
+            self._words.add(root)
+        sessions = {one.process.pid for one in self._cluster.node_records() if one.process is not None}
+        pids = {self._cluster.monitor_pid()}
+        for one in table():
+            if one.session in sessions or one.pid in pids or _names(one.pid, self._words):
+                self._seen.setdefault((one.pid, one.started), one.name)
+
+    def living(self) -> dict[int, str]:
+        """Process ids to names; callers of ours, who name the paths too, are not of the cluster."""
+        ours = _ancestors()
+        self.look()
+        now = {(one.pid, one.started): one for one in table() if one.lives}
+        return {
+            pid: self._seen[pid, started]
+            for pid, started in self._seen
+            if (pid, started) in now and pid not in ours
+        }
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+
+def wait_for(
+    look: Callable[[], T], happens: Callable[[T], object], what: str, patience_s: float = 120.0
+) -> T:
+    """The first look that shows it; gives up with what was seen last."""
+    give_up = time.monotonic() + patience_s
+    while True:
+        seen = look()
+        if happens(seen):
+            return seen
+        if time.monotonic() > give_up:
+            raise AssertionError(f"not within {patience_s:.0f} s: {what}; last seen: {seen}")
+        time.sleep(LOOK_S)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _names(pid: int, words: Iterable[str]) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return False
+    return any(word in command for word in words)
+
+
+def _ancestors() -> set[int]:
+    """This process and those that called it."""
+    by_pid: dict[int, Process] = {one.pid: one for one in table()}
+    found, pid = set(), os.getpid()
+    while pid in by_pid and pid not in found:
+        found.add(pid)
+        pid = by_pid[pid].parent
+    return found

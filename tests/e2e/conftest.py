@@ -1,0 +1,147 @@
+"""One real cluster for all end-to-end tests: `muster up`, one driver, one watch; `muster down` at the end.
+
+Nodes are processes of this computer. The files are numbered: the last one ends the head.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench.live_cluster import LiveCluster, wait_for
+from bench.live_driver import Driver
+from bench.live_watch import Look, Watch
+
+from muster.cluster.states import InstanceState
+from muster.stores.history import open_history
+from muster.testing.ray_cluster import AUTH
+
+CONFIG = """
+cluster_name: e2e
+provider: {type: process}
+head_node_type: head
+max_workers: 8
+idle_timeout_minutes: 0.05
+upscaling_speed: 10
+available_node_types:
+  head: {resources: {CPU: 0}}
+  small: {resources: {CPU: 1, seat: 1}, min_workers: 0, max_workers: 5}
+  big: {resources: {CPU: 2}, max_workers: 1}
+  gold: {resources: {CPU: 1}, labels: {tier: gold}, max_workers: 2}
+  silver: {resources: {CPU: 1}, labels: {tier: silver}, max_workers: 2}
+  second: {resources: {CPU: 1, ranked: 1}, max_workers: 2}
+  first: {resources: {CPU: 1, ranked: 1}, priority: 10, max_workers: 2}
+"""
+LIMITS = {"small": 5, "big": 1, "gold": 2, "silver": 2, "second": 2, "first": 2}
+MAX_WORKERS = 8
+IDLE_S = 3.0
+WATCH_S = 0.25
+DEMANDS = Path(__file__).with_name("demands.py")
+
+
+class Stage:
+    """What a test works with."""
+
+    def __init__(self, cluster: LiveCluster, driver: Driver, watch: Watch) -> None:
+        self.cluster, self.driver, self.watch = cluster, driver, watch
+        self._files = 0
+
+    def gate(self) -> Path:
+        """A file that tasks wait for; `touch` lets them go."""
+        self._files += 1
+        return self.cluster.folder / f"gate-{self._files}"
+
+    def wait_for_nodes(self, **counts: int) -> Look:
+        """Until exactly these workers live."""
+        try:
+            return wait_for(self.watch.now, lambda look: look.counts() == counts, f"workers {counts}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nthe monitor said:\n{self.diary()}") from None
+
+    def wait_for_quiet(self) -> Look:
+        return self.wait_for_nodes()
+
+    def stays(self, seconds: float, **counts: int) -> None:
+        """Exactly these workers all the time."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            assert self.watch.now().counts() == counts, self.diary()
+            time.sleep(WATCH_S)
+
+    def came_up(self) -> int:
+        """Workers that ever ran, as the ledger tells; on a busy computer Ray gives up on some before."""
+        with open_history(self.cluster.home.ledger) as history:
+            return sum(
+                record.node_type != "head" and bool(record.entered(InstanceState.RAY_RUNNING))
+                for record in history.find()
+            )
+
+    def type_of(self, node_id: str) -> str:
+        """Also of a node that is gone: from what the watch saw."""
+        for look in reversed([*self.watch.looks, self.watch.now()]):
+            for node in look.report.nodes:
+                if node.node_id == node_id:
+                    return node.node_type
+        raise AssertionError(f"nobody saw node {node_id}")
+
+    def cloud_id_of(self, node_id: str) -> str:
+        return next(str(node.cloud_id) for node in self.watch.now().report.nodes if node.node_id == node_id)
+
+    def diary(self) -> str:
+        return self.cluster.last_words()
+
+
+@pytest.fixture(scope="package")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
+    """The same token as every other Ray of this test process: Ray's native code keeps the first."""
+    cluster = LiveCluster(tmp_path_factory.mktemp("e2e"), CONFIG, name="e2e", token=AUTH["RAY_AUTH_TOKEN"])
+    before = {key: value for key, value in os.environ.items() if key.startswith("RAY_")}
+    try:
+        cluster.up()
+        yield cluster
+    finally:
+        cluster.family.look()
+        said = cluster.down()
+        for key in [key for key in os.environ if key.startswith("RAY_")]:
+            os.environ.pop(key)
+        os.environ.update(before)
+    assert said.returncode == 0, said.stdout + said.stderr
+    left = wait_for(cluster.family.living, lambda living: not living, "no process is left", 30.0)
+    assert (left, len(cluster.family) > 20) == ({}, True)
+
+
+@pytest.fixture(scope="package")
+def watch(cluster: LiveCluster) -> Iterator[Watch]:
+    watch = Watch(cluster.address, AUTH, every_s=WATCH_S, family=cluster.family)
+    watch.start()
+    try:
+        yield watch
+    finally:
+        watch.close()
+
+
+@pytest.fixture(scope="package")
+def driver(cluster: LiveCluster, watch: Watch) -> Iterator[Driver]:
+    """Made while there is only the head, so that it is attached to that: workers come and go."""
+    driver = Driver(DEMANDS, cluster.environment(), cluster.folder / "driver.log")
+    try:
+        head = next(node.node_id for node in watch.now().report.nodes if node.is_head)
+        assert driver.ask("me") == head
+        yield driver
+    finally:
+        driver.close()
+
+
+@pytest.fixture
+def stage(cluster: LiveCluster, driver: Driver, watch: Watch) -> Iterator[Stage]:
+    """Quiet before; limits and sizes held all the time."""
+    stage = Stage(cluster, driver, watch)
+    stage.wait_for_quiet()
+    began = time.monotonic()
+    yield stage
+    for look in watch.since(began):
+        assert len(look.workers) <= MAX_WORKERS
+        assert all(count <= LIMITS[name] for name, count in look.counts().items()), look.counts()
