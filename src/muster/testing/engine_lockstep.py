@@ -144,6 +144,12 @@ class LockstepPromises(EngineFixture):
         names = [f"t{k}" for k in range(6)]
         for name in names:
             driver.start(name, "counts", {"steps": 2})
+        # The first trial shall not be over before the second is up: a process may take seconds to come.
+        driver.poll_until(
+            lambda: sum(isinstance(each, TrialStarted) for each in driver.events) == 2, answer=False
+        )
+        for event in [each for each in driver.events if isinstance(each, TrialReported)]:
+            driver.go_on(event.trial_id)
         driver.to_exit(*names)
         running, most = 0, 0
         for event in driver.events:

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from muster.engines.ray.blame import is_unsure, of_outcome
+from muster.trials.events import FailureKind
+
+HEAD = "The actor died unexpectedly before finishing this task.\n\tclass_name: A\n\tpid: 1\n"
+
+
+def outcome(name, text, **attributes):
+    """An exception of Ray as far as it is looked at: the name of its class, its text, its flags."""
+    return type(name, (Exception,), attributes)(text)
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [
+        (outcome("ActorDiedError", HEAD + "Worker unexpectedly exits", preempted=True), FailureKind.PREEMPTED),
+        (outcome("OutOfMemoryError", "Task was killed due to the node running low on memory."), FailureKind.OUT_OF_MEMORY),
+        (outcome("NodeDiedError", "the node died"), FailureKind.NODE_LOST),
+        (outcome("ActorDiedError", HEAD + "The actor died because its node has died."), FailureKind.NODE_LOST),
+        (outcome("ActorUnavailableError", "The actor is temporarily unavailable"), FailureKind.NODE_LOST),
+        (outcome("RuntimeEnvSetupError", "Failed to set up runtime environment."), FailureKind.START),
+        (outcome("ActorUnschedulableError", "The actor is not schedulable"), FailureKind.START),
+        (outcome("ActorDiedError", "its constructor raised", _actor_init_failed=True), FailureKind.START),
+        (outcome("ActorDiedError", HEAD + "it was killed by `ray.kill`."), FailureKind.KILLED),
+        (outcome("RayTaskError", "anything else"), FailureKind.START),
+        (None, FailureKind.EXITED),
+    ],
+)  # fmt: skip
+def test_what_ray_says_becomes_a_kind_of_failure(found, kind):
+    assert of_outcome(found).kind is kind
+
+
+def test_who_dies_without_a_word_was_killed():
+    said = HEAD + "Worker exit type: SYSTEM_ERROR Worker unexpectedly exits with a connection error code 2."
+    failure = of_outcome(outcome("ActorDiedError", said))
+    assert (failure.kind, failure.message) == (FailureKind.KILLED, "killed by signal 9 (SIGKILL)")
+
+
+def test_the_message_is_one_line_without_identifiers():
+    failure = of_outcome(outcome("NodeDiedError", HEAD + "The node has died.\nSee the logs."))
+    assert failure.message == (
+        "its node went away: The actor died unexpectedly before finishing this task. The node has died. "
+        "See the logs."
+    )
+
+
+def test_an_actor_out_of_sight_may_still_live():
+    assert is_unsure(outcome("ActorUnavailableError", ""))
+    assert not is_unsure(outcome("ActorDiedError", ""))

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import pytest
+
+from muster.engines.ray.demand import Growth, Room, expected_starts, late_ones, typical, why_unplaceable
+from muster.trials.bundles import PlacementGroupFactory
+
+ONE = PlacementGroupFactory([{"CPU": 1}])
+NODES = [{"CPU": 2.0, "GPU": 1.0}, {"CPU": 4.0}]
+
+
+def group(*bundles, strategy="PACK", **options):
+    return PlacementGroupFactory(list(bundles), strategy, **options)
+
+
+def test_what_is_taken_is_counted_exactly():
+    room = Room({"CPU": 1})
+    third = group({"CPU": 0.1})
+    for _ in range(10):
+        assert room.fits(third)
+        room.take(third)
+    assert not room.fits(third)
+    for _ in range(10):
+        room.free(third)
+    assert room.fits(group({"CPU": 1}))
+
+
+def test_a_cluster_that_may_grow_has_room_that_is_not_there_yet():
+    room = Room({})
+    assert room.update({"CPU": 2}, {"CPU": 8, "GPU": 1})
+    big = group({"CPU": 4, "GPU": 1})
+    assert (room.fits(big), room.is_there(big), room.why_never(big)) == (True, False, None)
+    assert room.why_never(group({"CPU": 9})) == "requested CPU: 9; the whole cluster offers CPU: 8"
+
+
+def test_what_is_there_counts_even_if_the_autoscaler_knows_nothing_of_it():
+    room = Room({})
+    room.update({"CPU": 16}, {"CPU": 8})
+    assert room.limit.to_floats() == {"CPU": 16.0}
+
+
+def test_without_a_bound_everything_is_shown():
+    room = Room({})
+    room.update({"CPU": 2}, None, is_bounded=False)
+    assert (room.fits(group({"CPU": 99})), room.why_never(group({"CPU": 99}))) == (True, None)
+
+
+def test_an_update_tells_whether_anything_changed():
+    room = Room({})
+    assert room.update({"CPU": 2}, None)
+    assert not room.update({"CPU": 2}, None)
+    assert room.update({"CPU": 3}, None)
+
+
+def test_idle_places_may_be_thought_away():
+    room = Room({"CPU": 2})
+    room.take(ONE)
+    room.take(ONE)
+    assert not room.fits(ONE)
+    assert room.fits(ONE, without=[ONE])
+    assert not room.fits(group({"CPU": 2}), without=[ONE])
+
+
+def test_waiting_trials_take_the_places_of_those_that_end_first():
+    assert expected_starts([5.0, 20.0], 10.0, 4) == [5.0, 15.0, 20.0, 25.0]
+    assert expected_starts([], 10.0, 3) == []
+    assert expected_starts([-3.0], 1.0, 2) == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("remaining", "duration", "count", "late"),
+    [
+        ([10.0, 20.0], 50.0, 2, 0),  # both get a place before a machine would be there
+        ([10.0, 20.0], 55.0, 4, 2),
+        ([70.0], 100.0, 1, 1),
+        ([], 5.0, 3, 3),  # nothing runs
+        ([5.0], None, 3, 3),  # nothing is known
+    ],
+)
+def test_only_those_that_would_still_wait_want_a_machine(remaining, duration, count, late):
+    assert late_ones(remaining, duration, count, boot_s=60.0) == late
+
+
+def test_near_the_end_of_a_search_no_machine_is_asked_for():
+    growth = Growth(boot_s=60.0)
+    growth.ended(30.0)
+    assert not growth.wants_more([100.0, 110.0], waiting=2, shown=0, now=115.0)
+    assert growth.wants_more([100.0, 110.0], waiting=20, shown=0, now=115.0)
+
+
+def test_those_shown_already_are_not_asked_for_again():
+    growth = Growth(boot_s=60.0)
+    assert growth.wants_more([], waiting=2, shown=1, now=0.0)
+    assert not growth.wants_more([], waiting=2, shown=2, now=0.0)
+
+
+def test_a_measured_boot_time_counts():
+    growth = Growth(boot_s=60.0)
+    growth.ended(30.0)
+    growth.booted(5.0)
+    assert growth.wants_more([100.0], waiting=1, shown=0, now=115.0)
+
+
+def test_the_typical_duration_is_the_middle_one():
+    assert (typical([]), typical([3.0]), typical([9.0, 1.0, 2.0])) == (None, 3.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (group({"CPU": 4}), None),
+        (group({"CPU": 5}), "no node has CPU: 5"),
+        (group({"CPU": 1}, {"CPU": 3, "GPU": 1}), "no node has CPU: 3, GPU: 1"),
+        (group({"CPU": 2}, {"CPU": 2}, strategy="STRICT_PACK"), None),
+        (
+            group({"CPU": 3}, {"CPU": 2}, strategy="STRICT_PACK"),
+            "no node has CPU: 5 (STRICT_PACK: all on one node)",
+        ),
+        (group({"CPU": 1}, {"CPU": 3}, strategy="STRICT_SPREAD"), None),
+        (
+            group({"CPU": 3}, {"CPU": 3}, strategy="STRICT_SPREAD"),
+            "STRICT_SPREAD wants 2 nodes, one per bundle; not so many can hold one",
+        ),
+        (group({"CPU": 9}, bundle_label_selector=[{"zone": "a"}]), None),  # labels are not judged here
+    ],
+)
+def test_what_no_node_could_ever_hold_is_named(request_, why):
+    assert why_unplaceable(request_, NODES) == why

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from muster.engines.ray.last_words import of_crash, of_exit_code
+from muster.trials.events import FailureKind
+
+CRASH = b'Fatal Python error: Segmentation fault\n\nStack (most recent call first):\n  File "a.py", line 3\n'
+
+
+def test_a_crash_is_told_by_its_signal_with_the_stack():
+    found = of_crash(b"\x01\x02" + CRASH)
+    assert found is not None
+    assert (found.kind, found.message) == (FailureKind.KILLED, "killed by signal 11 (SIGSEGV)")
+    assert found.traceback.endswith('File "a.py", line 3')
+
+
+def test_a_crash_of_python_itself_is_told_in_its_words():
+    found = of_crash(b"Fatal Python error: deallocating None\nmore\n")
+    assert found is not None
+    assert (found.kind, found.message) == (FailureKind.EXITED, "Python crashed: deallocating None")
+
+
+def test_other_bytes_are_no_last_words():
+    assert of_crash(b"\x00\x00\x00\x00\x18") is None
+
+
+def test_an_exit_code_is_named():
+    assert of_exit_code(3).kind is FailureKind.EXITED
+    assert "exit code 3" in of_exit_code(3).message
