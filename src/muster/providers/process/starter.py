@@ -33,6 +33,7 @@ def main(preload: str) -> None:
 def _serve(orders: BinaryIO, answers: BinaryIO) -> dict[str, Any] | None:
     while line := orders.readline():
         gate, opener = os.pipe()
+        _stir()
         pid = os.fork()
         if pid == 0:
             os.close(opener)
@@ -47,6 +48,13 @@ def _serve(orders: BinaryIO, answers: BinaryIO) -> dict[str, Any] | None:
         os.close(opener)
         answers.write(b"{}\n")  # whoever ends us now does not end the node
     return None
+
+
+def _stir() -> None:
+    """Ray's native random numbers do not notice a fork: all children would have the same node id."""
+    ray: Any = sys.modules.get("ray")
+    for _ in range(100 if ray is not None else 0):  # more than a child draws before it has its id
+        ray.NodeID.from_random()
 
 
 def _admitted(gate: int, order: dict[str, Any]) -> dict[str, Any]:
