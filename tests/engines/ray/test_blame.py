@@ -16,10 +16,19 @@ def outcome(name, text, **attributes):
 @pytest.mark.parametrize(
     ("found", "kind"),
     [
-        (outcome("ActorDiedError", HEAD + "Worker unexpectedly exits", preempted=True), FailureKind.PREEMPTED),
-        (outcome("OutOfMemoryError", "Task was killed due to the node running low on memory."), FailureKind.OUT_OF_MEMORY),
+        (
+            outcome("ActorDiedError", HEAD + "Worker unexpectedly exits", preempted=True),
+            FailureKind.PREEMPTED,
+        ),
+        (
+            outcome("OutOfMemoryError", "Task was killed due to the node running low on memory."),
+            FailureKind.OUT_OF_MEMORY,
+        ),
         (outcome("NodeDiedError", "the node died"), FailureKind.NODE_LOST),
-        (outcome("ActorDiedError", HEAD + "The actor died because its node has died."), FailureKind.NODE_LOST),
+        (
+            outcome("ActorDiedError", HEAD + "The actor died because its node has died."),
+            FailureKind.NODE_LOST,
+        ),
         (outcome("ActorUnavailableError", "The actor is temporarily unavailable"), FailureKind.NODE_LOST),
         (outcome("RuntimeEnvSetupError", "Failed to set up runtime environment."), FailureKind.START),
         (outcome("ActorUnschedulableError", "The actor is not schedulable"), FailureKind.START),
@@ -28,7 +37,7 @@ def outcome(name, text, **attributes):
         (outcome("RayTaskError", "anything else"), FailureKind.START),
         (None, FailureKind.EXITED),
     ],
-)  # fmt: skip
+)
 def test_what_ray_says_becomes_a_kind_of_failure(found, kind):
     assert of_outcome(found).kind is kind
 

@@ -1,0 +1,224 @@
+"""What only a real cluster shows; the promises of every engine are in tests/contracts/test_ray_engine.py."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import cloudpickle
+import msgspec
+import pytest
+
+from muster.engines.ray.engine import RayOptions
+from muster.engines.ray.gcs.board import KEY, SPACE, Board, GangVerdict
+from muster.engines.ray.gcs.link import GcsLink
+from muster.engines.ray.open import connect, import_ray, open_ray_engine
+from muster.session import report
+from muster.testing.engine_fixture import Driver
+from muster.testing.ray_cluster import AUTH, RayCluster
+from muster.testing.trainables import TRAINABLES
+from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.events import FailureKind, TrialReported, TrialStarted
+
+PREEMPTION = 2  # of Ray's DrainNodeReason
+JOIN_S = 120.0
+
+
+def uses_its_gang(config):
+    """Works in the second bundle of its placement group, from inside the trial."""
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as InGroup
+
+    group = ray.util.get_current_placement_group()
+    where = InGroup(group, placement_group_bundle_index=1)
+    work = ray.remote(num_cpus=1, scheduling_strategy=where)(lambda x: x + 1)
+    report({"bundles": group.bundle_specs, "answer": ray.get(work.remote(41))})
+
+
+def shows_its_gpus(config):
+    import ray
+
+    report({"ids": ray.get_gpu_ids(), "visible": os.environ["CUDA_VISIBLE_DEVICES"]})
+
+
+def shows_its_package(config):
+    import muster
+
+    report({"file": muster.__file__})
+
+
+OWN = {made.__name__: made for made in (uses_its_gang, shows_its_gpus, shows_its_package)}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    os.environ.update(AUTH)
+    ray = import_ray()
+    with RayCluster(resources={"GPU": 1}) as made:
+        connect(ray, made.address)
+        yield made
+        ray.shutdown()
+
+
+def opened(**more):
+    cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["x"]))
+    blobs = {name: cloudpickle.dumps(made) for name, made in {**TRAINABLES, **OWN}.items()}
+    return open_ray_engine(trainables=blobs, options=RayOptions(kill_after_s=0.3), **more)
+
+
+@pytest.fixture
+def driver(cluster, tmp_path):
+    with opened() as engine:
+        yield Driver(engine, tmp_path)
+
+
+def failure(driver, trial_id):
+    found = driver.to_exit(trial_id).failure
+    assert found is not None
+    return found.kind, found.message
+
+
+def wait_for(done, within_s=JOIN_S):
+    give_up = time.monotonic() + within_s
+    while not done():
+        assert time.monotonic() < give_up, "gave up waiting"
+        time.sleep(0.2)
+
+
+def join(cluster, name, mark):
+    """Another node with a resource of its own; the engine opened afterwards knows it."""
+    ray = import_ray()
+    cluster.add_worker(name, {"CPU": 1, mark: 1})
+    wait_for(lambda: ray.cluster_resources().get(mark, 0) == 1)
+
+
+def test_a_gang_is_placed_together_and_the_trial_may_use_all_of_it(driver):
+    gang = PlacementGroupFactory([{"CPU": 1}, {"CPU": 1}])
+    driver.start("a", "uses_its_gang", resources=gang)
+    assert driver.to_exit("a").is_done
+    assert driver.results("a", "bundles") == [[{"CPU": 1.0}, {"CPU": 1.0}]]
+    assert driver.results("a", "answer") == [42]
+
+
+def test_two_trials_share_a_gpu(driver):
+    half = PlacementGroupFactory([{"CPU": 0.5, "GPU": 0.5}])
+    for name in ("a", "b"):
+        driver.start(name, "shows_its_gpus", resources=half)
+    driver.poll_until(
+        lambda: len(driver.of("a", TrialReported) + driver.of("b", TrialReported)) == 2, answer=False
+    )
+    assert [driver.results(name, "visible") for name in ("a", "b")] == [["0"], ["0"]]
+    for name in ("a", "b"):
+        driver.go_on(name)
+    driver.to_exit("a", "b")
+
+
+def test_an_idle_actor_makes_room_for_other_sizes(driver):
+    driver.start("a", "counts", may_reuse=True, resources={"CPU": 2})
+    assert driver.to_exit("a").reusable
+    driver.start("b", "counts", resources={"CPU": 1})
+    assert driver.to_exit("b").is_done
+
+
+def test_what_no_node_can_hold_fails_and_says_so(cluster, tmp_path):
+    with opened(capacity={"CPU": 8}) as engine:
+        driver = Driver(engine, tmp_path)
+        driver.start("a", "counts", resources={"CPU": 3})
+        assert failure(driver, "a") == (FailureKind.START, "can never start: no node has CPU: 3")
+
+
+def test_the_autoscalers_verdict_ends_a_trial_that_can_never_be_placed(cluster, tmp_path):
+    link = GcsLink(cluster.address)
+    with opened(capacity={"ghost": 1}) as engine:
+        link.kv_put(KEY, msgspec.json.encode(Board(at=time.time())), SPACE)
+        driver = Driver(engine, tmp_path)
+        driver.start("a", "counts", resources={"ghost": 1})
+        (place,) = engine._staff.places.values()
+        assert driver.quiet_for(8) == []  # somebody may buy a machine for it
+        verdict = GangVerdict(reason="infeasible", detail="no node type has ghost")
+        board = Board(at=time.time(), gangs={place.group.id.hex(): verdict})
+        link.kv_put(KEY, msgspec.json.encode(board), SPACE)
+        told = (FailureKind.START, "can never start: infeasible: no node type has ghost")
+        assert failure(driver, "a") == told
+    link.kv_put(KEY, msgspec.json.encode(Board()), SPACE)
+
+
+def test_a_driver_that_cannot_be_reached_is_met_at_a_relay(cluster, tmp_path):
+    with opened() as engine:
+        engine._hiring.reach_at(("127.0.0.1", 1))
+        driver = Driver(engine, tmp_path)
+        driver.start("a", "counts", {"steps": 20}, may_reuse=True)
+        assert driver.to_exit("a").reusable
+        driver.start("b", "saves", {"steps": 2})
+        assert driver.to_exit("b").is_done
+        assert driver.results("a", "step") == list(range(20))
+        assert driver.results("b", "checkpoint_dir_name") == ["checkpoint_000000", "checkpoint_000001"]
+        driver.start("c", "waits")
+        driver.to_report("c")
+
+
+def test_a_node_that_does_not_see_the_storage_is_named(driver, tmp_path):
+    driver.engine._hiring._witnesses[str(tmp_path)] = str(tmp_path / "nobody_sees_this")
+    driver.start("a", "counts")
+    kind, message = failure(driver, "a")
+    assert kind is FailureKind.START
+    assert f"does not see {tmp_path}; set RunConfig(storage_path=...)" in message
+
+
+def test_closing_gives_back_everything(cluster, tmp_path):
+    ray = import_ray()
+    with opened() as engine:
+        driver = Driver(engine, tmp_path)
+        driver.start("a", "waits")
+        driver.start("b", "counts", resources={"CPU": 2})  # has to wait
+        driver.to_report("a")
+        engine.close()
+        engine.close()
+    states = {each["state"] for each in ray.util.placement_group_table().values()}
+    assert states == {"REMOVED"}
+    wait_for(lambda: ray.available_resources().get("CPU") == 2, 30)
+
+
+def test_a_lost_node_is_not_the_trials_fault(cluster, tmp_path):
+    join(cluster, "lost-1", "lost")
+    with opened() as engine:
+        driver = Driver(engine, tmp_path)
+        driver.start("a", "waits", resources={"lost": 1})
+        driver.to_report("a")
+        cluster.nodes["lost-1"].kill()
+        kind, message = failure(driver, "a")
+    assert (kind, message.startswith("its node went away")) == (FailureKind.NODE_LOST, True)
+
+
+def test_a_node_that_is_taken_back_is_told_apart(cluster, tmp_path):
+    join(cluster, "spot-1", "spot")
+    ray = import_ray()
+    (node,) = [each["NodeID"] for each in ray.nodes() if each["Resources"].get("spot")]
+    with opened() as engine:
+        driver = Driver(engine, tmp_path)
+        driver.start("a", "waits", resources={"spot": 1})
+        driver.to_report("a")
+        deadline_ms = int((time.time() + 2) * 1000)
+        GcsLink(cluster.address).drain_node(node, PREEMPTION, "the spot market", deadline_ms)
+        assert failure(driver, "a")[0] is FailureKind.PREEMPTED
+    cluster.nodes["spot-1"].kill()
+
+
+def test_nodes_without_the_package_are_sent_it(cluster, tmp_path, monkeypatch):
+    hidden = tmp_path / "hides" / "muster"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'muster'\", name='muster')"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(hidden.parent))
+    join(cluster, "bare-1", "bare")
+    with opened() as engine:
+        driver = Driver(engine, tmp_path)
+        driver.start("a", "shows_its_package", resources={"bare": 1})
+        assert driver.to_exit("a").is_done
+        (file,) = driver.results("a", "file")
+        assert "/muster-" in file
+        driver.start("b", "counts")
+        assert driver.to_exit("b").is_done
+        assert [event.reused for event in driver.of("b", TrialStarted)] == [False]
+    cluster.nodes["bare-1"].kill()
