@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         with_peer = False
     options = Options(quick=given.quick, with_peer=with_peer, only=given.only)
-    figures = importlib.import_module(f"bench.{given.name}").run(options)
+    figures = importlib.import_module(f"bench.{given.name.replace('-', '_')}").run(options)
     missed = floors.missed(given.name, figures, partial=options.partial)
     for sentence in missed:
         table.note(f"MISSED: {sentence}")

@@ -54,6 +54,13 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
         Floor("optuna_overhead", at_most=2),
         Floor("driver_mb_per_10k", at_most=100),
     ),
+    "tune-ray": (
+        Floor("trials_speedup.reuse", at_least=5),
+        Floor("results_speedup.one", at_least=10),
+        Floor("results_speedup.sixteen", at_least=10),
+        Floor("driver_cpu_ratio.one", at_least=5),
+        Floor("driver_cpu_ratio.sixteen", at_least=5),
+    ),
     "scaleup": (
         Floor("speedup.demand_to_ready", at_least=1.2),
         Floor("seconds.ours.launch_call", at_most=1.5),

@@ -26,6 +26,7 @@ class Job:
     reports: int = 1
     reuse: bool = True
     cpus: float = 1.0  # of each trial
+    together: bool = False  # none reports before all of them run
 
     @property
     def results(self) -> int:
@@ -92,27 +93,43 @@ def watcher(tune: Any) -> Any:
 
 
 def trainable(tune: Any, job: Job) -> Any:
-    """The same function on both sides."""
+    """The same function on both sides. What it calls is inside, so that it travels with it."""
+
+    def meet(place: str, expected: int) -> None:
+        import os
+        import time
+
+        open(f"{place}/{os.getpid()}", "wb").close()
+        while len(os.listdir(place)) < expected:
+            time.sleep(0.02)
 
     def train(config: dict[str, Any]) -> None:
+        if config["meeting"]:
+            meet(config["meeting"], config["trials"])
         for step in range(config["reports"]):
             tune.report({METRIC: config["x"] + step})
 
     return tune.with_resources(train, {"cpu": job.cpus})
 
 
-def fit(tune: Any, job: Job, storage: str, look_at: tuple[int, ...] = ()) -> Fit:
+def fit(tune: Any, job: Job, storage: str, look_at: tuple[int, ...] = (), **run_options: Any) -> Fit:
     """Run it, loggers and all, silently; an error of any trial is an error here."""
     MARKS.__init__()  # type: ignore[misc]
     MARKS.look_at = frozenset(look_at)
+    space = {"x": tune.uniform(0.0, 1.0), "reports": job.reports, "trials": job.trials, "meeting": ""}
+    if job.together:
+        space["meeting"] = str(Path(storage) / "meeting")
+        os.mkdir(space["meeting"])
     cpu_before, started = cpu_s(), time.perf_counter()
     tuner = tune.Tuner(
         trainable(tune, job),
-        param_space={"x": tune.uniform(0.0, 1.0), "reports": job.reports},
+        param_space=space,
         tune_config=tune.TuneConfig(
             metric=METRIC, mode="max", num_samples=job.trials, reuse_actors=job.reuse
         ),
-        run_config=tune.RunConfig(name="bench", storage_path=storage, verbose=0, callbacks=[watcher(tune)]),
+        run_config=tune.RunConfig(
+            name="bench", storage_path=storage, verbose=0, callbacks=[watcher(tune)], **run_options
+        ),
     )
     grid = tuner.fit()
     ended = time.perf_counter()

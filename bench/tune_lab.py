@@ -50,6 +50,10 @@ def in_turns(case: str, *sides: Side[Any]) -> None:
 class Lab:
     """The processes and directories of one run of the benchmark. Use it as a context manager."""
 
+    _start_ours: tuple[Any, ...] = (ours.start,)  # what is called in a new child, with its arguments
+    _start_ray: tuple[Any, ...] = (peer.start,)
+    _stop_ray: Callable[[], None] = staticmethod(peer.stop)
+
     def __init__(self, options: Options) -> None:
         self.options = options
         self._root = Path(tempfile.mkdtemp(prefix="muster-bench-"))
@@ -68,7 +72,7 @@ class Lab:
         self.renew_ours()
         if self._ray is not None:
             try:
-                self._ray.call(peer.stop)
+                self._ray.call(self._stop_ray)
             finally:
                 self._ray.close()
         for name in set(os.environ) - set(self._environment_before):
@@ -95,7 +99,7 @@ class Lab:
         """Called in our child process."""
         if self._ours is None:
             self._ours = PeerProcess(CPU_LIMIT_S)
-            self._ours.call(ours.start)
+            self._ours.call(*self._start_ours)
         return answered(self._ours, function, *arguments)
 
     def renew_ours(self) -> None:
@@ -111,7 +115,7 @@ class Lab:
                 raise PeerError(f"Ray Tune needs {', '.join(lacking)}: pip install 'muster[bench]'")
             table.progress("tune: starting Ray")
             self._ray = PeerProcess(CPU_LIMIT_S)
-            self._ray.call(peer.start)
+            self._ray.call(*self._start_ray)
         return answered(self._ray, function, *arguments)
 
 

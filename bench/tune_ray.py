@@ -1,0 +1,124 @@
+"""The tune-ray benchmark: Ray Tune 2.60 and ours on one and the same Ray cluster, in turns, loggers on.
+
+Each side is a driver process of its own, connected before anything is measured. The head's CPUs are those of
+the machine's first two processors; both sides ask for the same shares of them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from bench import peer as peers
+from bench import table
+from bench.options import Options
+from bench.ours import tune_ray as ours
+from bench.peer import tune_ray as peer
+from bench.tune import rate_figures
+from bench.tune_job import CPUS, Fit, Job
+from bench.tune_lab import Lab, Side, in_turns
+from bench.tune_ray_cluster import NODE_ENVIRONMENT, open_cluster
+
+RATES = ("experiment", "Ray Tune /s", "ours /s", "ours / Ray")
+COSTS = ("driver CPU s per 1,000 results", "Ray Tune", "ours", "Ray / ours")
+
+
+class ClusterLab(Lab):
+    """A lab whose two sides are drivers of one cluster."""
+
+    _stop_ray = staticmethod(peer.stop)
+
+    def __init__(self, options: Options, environment: dict[str, str]) -> None:
+        super().__init__(options)
+        self._start_ours = (ours.start, environment)
+        self._start_ray = (peer.start, environment)
+
+
+def run(options: Options) -> dict[str, float]:
+    """Measure, print the tables, return the figures."""
+    if not peers.installed():
+        table.note("tune-ray needs Ray on both sides: pip install 'muster[bench]'")
+        return {}
+    figures: dict[str, float] = {}
+    os.environ.update(NODE_ENVIRONMENT)
+    table.progress("tune-ray: starting a cluster")
+    with open_cluster(CPUS) as environment, ClusterLab(options, environment) as lab:
+        for name, case in CASES.items():
+            if options.wants(name):
+                figures |= case(lab)
+    return figures
+
+
+def compare(lab: Lab, name: str, mine: tuple[Job, int], theirs: tuple[Job, int]) -> tuple[Side, Side]:
+    """Both sides on a job each, so many times."""
+    (my_job, my_repeats), (their_job, their_repeats) = mine, theirs
+    us = Side("ours", lambda: lab.ours(ours.fit, my_job, lab.storage()), my_repeats)
+    them = Side("Ray Tune", lambda: lab.ray(peer.fit, their_job, lab.storage()), their_repeats)
+    lab.ours(ours.fit, Job(trials=2), lab.storage())
+    in_turns(f"on Ray: {name}", us, *([them] if lab.with_ray else []))
+    return us, them
+
+
+def row(title: str, figure: str, name: str, figures: dict[str, float]) -> tuple[str, ...]:
+    theirs = figures.get(f"peer_{figure}_per_s.{name}")
+    return (
+        title,
+        "-" if theirs is None else f"{theirs:,.1f}",
+        f"{figures[f'{figure}_per_s.{name}']:,.1f}",
+        table.times(figures.get(f"{figure}_speedup.{name}")),
+    )
+
+
+def trials(lab: Lab) -> dict[str, float]:
+    """Trivial trials, one report each, actors used again."""
+    mine, theirs = Job(lab.size(2000, 400)), Job(lab.size(300, 40))
+    us, them = compare(lab, "trials", (mine, lab.size(5, 3)), (theirs, lab.size(3, 1)))
+    figures = rate_figures("trials", "reuse", us, them)
+    title = f"{mine.trials} trials (Ray: {theirs.trials}), reuse_actors=True"
+    table.show("tune-ray: trivial trials", RATES, [row(title, "trials", "reuse", figures)])
+    return figures
+
+
+def results(lab: Lab) -> dict[str, float]:
+    """Reports of one trial and of sixteen at once; what they cost the driver."""
+    jobs: dict[str, tuple[str, Job]] = {
+        "one": ("one trial", Job(trials=1, reports=lab.size(10_000, 2000))),
+        "sixteen": (
+            "16 trials at once",
+            Job(trials=16, reports=lab.size(500, 100), cpus=0.125, together=True),
+        ),
+    }
+    figures: dict[str, float] = {}
+    rates: list[tuple[str, ...]] = []
+    costs: list[tuple[str, ...]] = []
+    for name, (title, job) in jobs.items():
+        us, them = compare(lab, f"results, {title}", (job, lab.size(5, 3)), (job, lab.size(3, 1)))
+        figures |= rate_figures("results", name, us, them) | cost_figures(name, us, them)
+        rates.append(row(f"{title}, {job.reports} reports each", "results", name, figures))
+        costs.append(
+            (
+                title,
+                table.seconds(figures.get(f"peer_driver_cpu_s_per_1000.{name}")),
+                table.seconds(figures[f"driver_cpu_s_per_1000.{name}"]),
+                table.times(figures.get(f"driver_cpu_ratio.{name}")),
+            )
+        )
+    table.show("tune-ray: results, loggers on", RATES, rates)
+    table.show("tune-ray: what a result costs the driver", COSTS, costs)
+    return figures
+
+
+def cost_figures(name: str, us: Side[Fit], them: Side[Fit]) -> dict[str, float]:
+    """User and system time of the driver, its threads and the processes it started, per 1,000 results."""
+
+    def cost(fit: Fit) -> float:
+        return 1000 * fit.cpu_s / fit.job.results
+
+    figures = {f"driver_cpu_s_per_1000.{name}": us.median(cost)}
+    if them.runs:
+        figures[f"peer_driver_cpu_s_per_1000.{name}"] = them.median(cost)
+        figures[f"driver_cpu_ratio.{name}"] = them.median(cost) / us.median(cost)
+    return figures
+
+
+CASES: dict[str, Any] = {"trials": trials, "results": results}
