@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from muster.base.clock import Clock
 from muster.trials.checkpoints import deletable
-from muster.trials.commands import ContinueTrial, EngineCommand
+from muster.trials.commands import ContinueTrial, EngineCommand, StartTrial
 from muster.trials.experiment import ExperimentState
 from muster.trials.facts import Fact
 from muster.trials.model import CheckpointRef
@@ -33,6 +33,7 @@ class TrialController:
         self._durable = self._noted = 0  # facts, of those ever noted
         # For how long facts may wait for others when nothing but ContinueTrial follows from them.
         self.linger_s = 0.0
+        self._is_filling = False  # trials are being started, and nothing says that these were the last
         self._held: list[Fact] = []  # of whole steps; not durable yet
         self._write_at = float("inf")  # when the first of them has waited long enough
 
@@ -59,6 +60,7 @@ class TrialController:
             self.write_down()
             for command in later:
                 self._engine.submit(command)
+        self._is_filling = state.takes_more and any(isinstance(command, StartTrial) for command in later)
         state.iteration += 1
         self._log_warnings()
         return not state.is_finished
@@ -104,7 +106,12 @@ class TrialController:
         return held > 0 and (held >= _MOST_HELD or self._clock.monotonic() >= self._write_at)
 
     def _patience(self, timeout_s: float) -> float:
-        """How long to wait for events: not beyond the moment when something has to be written."""
+        """How long to wait for events: not beyond the moment when something has to be written.
+
+        Not at all while more trials may be started: a searcher is asked for a few of them per step.
+        """
+        if self._is_filling:
+            return 0.0
         if not self._held:
             return timeout_s
         return min(timeout_s, max(0.0, self._write_at - self._clock.monotonic()))

@@ -74,9 +74,11 @@ class TrialExited(Struct, frozen=True, kw_only=True):
 
 
 class CapacityChanged(Struct, frozen=True, kw_only=True):
-    """Resources came or went."""
+    """Resources came or went: what all trials together may use from now on."""
 
     at: float
+    capacity: Mapping[str, float]
+    is_bounded: bool = True  # False: it may grow beyond that, and nobody says how far
 
 
 class Woke(Struct, frozen=True, kw_only=True, gc=False):

@@ -85,7 +85,10 @@ class ExperimentState:
                 self.note(event)
                 self._dispatch(trial, event)
                 return self.lifecycle.take()
-            case Woke() | CapacityChanged():
+            case CapacityChanged():
+                self.roster.resize(event.capacity, is_bounded=event.is_bounded)
+                return []
+            case Woke():
                 return []
             case _:
                 assert_never(event)
@@ -215,10 +218,22 @@ class ExperimentState:
                 return
             if not self.roster.can_ever_fit(trial):
                 self.lifecycle.refuse(trial, at)
-            elif self.roster.fits(trial) and not self.lifecycle.has_process_soon(trial):
+            elif self._has_room(trial) and not self.lifecycle.has_process_soon(trial):
                 self.lifecycle.start(trial, at)
             else:
                 return
+
+    def _has_room(self, trial: Trial) -> bool:
+        """Of an engine that may grow without a known bound, so many wait for room as from a searcher."""
+        roster = self.roster
+        if roster.fits(trial):
+            return True
+        return not roster.is_bounded and len(roster.starting) < self.settings.max_pending
+
+    @property
+    def takes_more(self) -> bool:
+        """Everybody who was suggested so far found room: another one may as well."""
+        return not (self.roster.pending or self.is_exhausted or self.is_stopping)
 
     def _choice(self) -> Trial | None:
         try:

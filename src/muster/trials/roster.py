@@ -22,7 +22,9 @@ class Roster:
         self.unarchived: dict[str, Trial] = {}  # finished, and no archive holds them as they are
         self.borrowers: dict[str, Trial] = {}  # adopted a checkpoint of another trial, finished ones included
         self.experiment_dir = experiment_dir
+        self.starting: set[str] = set()  # handed to the engine, no process yet
         self.capacity = Resources.of(capacity)
+        self.is_bounded = True  # False: the engine may find more than that
         self._used = EMPTY
         self._sizes: dict[PlacementGroupFactory, Resources] = {}
         self._held: dict[str, Resources] = {}  # what each trial with a process holds
@@ -74,6 +76,10 @@ class Roster:
         else:
             self.live.pop(key, None)
             self.unarchived[key] = trial
+        if state is TrialState.STARTING:
+            self.starting.add(key)
+        else:
+            self.starting.discard(key)
         if state in HAS_PROCESS:
             if key not in self._held:
                 self._held[key] = size = self.size(trial)
@@ -88,11 +94,15 @@ class Roster:
             self._sizes[factory] = Resources.of(factory.required_resources)
         return self._sizes[factory]
 
+    def resize(self, capacity: Mapping[str, float], *, is_bounded: bool) -> None:
+        """Machines came or went."""
+        self.capacity, self.is_bounded = Resources.of(capacity), is_bounded
+
     def fits(self, trial: Trial) -> bool:
         return self.capacity.holds(self._used.plus(self.size(trial)))
 
     def can_ever_fit(self, trial: Trial) -> bool:
-        return self.capacity.holds(self.size(trial))
+        return not self.is_bounded or self.capacity.holds(self.size(trial))
 
     @property
     def used(self) -> Resources:

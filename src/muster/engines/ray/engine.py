@@ -99,6 +99,8 @@ class RayEngine(LockstepEngine):
         for name, blob in (trainables or {}).items():
             self.register(name, blob)
         self._measure(sight)
+        if not self._room.is_bounded:
+            self._tell_capacity()
         self._lookout: Lookout | None = None
         if connection.look is not None:
             bell = self._staff.bell
@@ -270,9 +272,13 @@ class RayEngine(LockstepEngine):
         is_bounded = limit is not None or not sight.has_autoscaler or bool(self._fixed)
         return self._room.update(present, limit, is_bounded=is_bounded)
 
+    def _tell_capacity(self) -> None:
+        bounded, at = self._room.is_bounded, self._clock.now()
+        self._events.append(CapacityChanged(at=at, capacity=self.capacity(), is_bounded=bounded))
+
     def _saw(self, sight: Sight) -> None:
         if self._measure(sight):
-            self._events.append(CapacityChanged(at=self._clock.now()))
+            self._tell_capacity()
         now = self._clock.monotonic()
         for place in list(self._staff.places.values()):
             if place.run is not None and now >= place.asked_at + _HOPE_S:
