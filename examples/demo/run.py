@@ -80,7 +80,9 @@ class Demo:
                 raise DemoFailed(f"nodes did not go within {SHRINK_S:.0f} s of the end")
             time.sleep(0.5)
         if not self.most_workers:
-            raise DemoFailed("no node was added")
+            raise DemoFailed(
+                "no node was added: see `nodes` and `monitor.log` of its home; is the computer busy?"
+            )
         return said
 
     def end(self) -> None:
@@ -134,7 +136,8 @@ class Demo:
         waiting = sum(row.count for row in report.pending)
         done = len(trial_spans(self.diary))
         workers = sum(not row.is_head for row in report.nodes)
-        self.most_workers = max(self.most_workers, workers)
+        serving = sum(row.instance_state == "RAY_RUNNING" and not row.is_head for row in report.nodes)
+        self.most_workers = max(self.most_workers, serving)
         facts = (str(waiting), machines_line(report), f"{done} of {self.trials}")
         if str(facts) != self._shown:
             self._shown = str(facts)

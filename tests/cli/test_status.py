@@ -200,7 +200,29 @@ def test_a_monitor_that_has_not_looked_for_long_is_told(home):
     home(at=SystemClock().now() - 60)
     shown = status()
     assert shown.exit_code == 3
-    assert "has not looked for 60 s: is it stuck?" in " ".join(shown.output.split())
+    assert "has not looked for 60 s: does it still run?" in " ".join(shown.output.split())
+
+
+def test_a_cluster_that_is_down_is_told_so(home):
+    home("old", up=False).status.unlink()
+    assert status().output == (
+        "error: old is down; `muster up FILE` starts it, `muster why TYPE old` tells its past\n"
+    )
+
+
+def test_a_monitor_that_was_started_by_hand_needs_no_record(home):
+    home("by-hand", up=False)
+    assert status().exit_code == 0
+
+
+def test_a_head_that_is_gone_is_told(home):
+    made = home()
+    made.nodes.mkdir()
+    shown = status()
+    assert shown.exit_code == 3
+    assert "the head is gone, and with it all that ran: `muster up laptop.yaml` starts it anew" in " ".join(
+        shown.output.split()
+    )
 
 
 def test_json_has_every_row_and_the_same_exit_code(home):

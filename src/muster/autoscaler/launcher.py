@@ -19,6 +19,7 @@ from muster.autoscaler import daemon
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.published import ClusterRecord, PublishedStatus
 from muster.autoscaler.published_files import read_record, read_status, write_record
+from muster.autoscaler.settling import settle
 from muster.base.clock import Clock
 from muster.base.ids import IdSource
 from muster.cluster.model import NodeKind
@@ -40,7 +41,7 @@ from muster.providers.process.processes import ProcessMark, lives, mark_of
 from muster.providers.process.program import NodeProgram, ray_head
 from muster.providers.process.ray_command import NodeSize
 from muster.providers.tags import TAG_RAY_LAUNCH_CONFIG
-from muster.stores.history import Spend, open_history
+from muster.stores.history import Spend
 
 READY_S = 120.0  # the monitor imports Ray and connects, the head's own node starts: slow on a busy computer
 MONITOR_PATIENCE_S = 20.0  # a tick under way is finished
@@ -140,10 +141,11 @@ class Launcher:
             daemon.end(monitor, clock=self._clock, patience_s=MONITOR_PATIENCE_S)
         self._tell("ending the nodes")
         stopped = stop_everything(home.nodes, self._clock)
-        spend = self._spend(home)
+        spend = None
         if not stopped.left:
-            home.cluster.unlink(missing_ok=True)
-            home.token.unlink(missing_ok=True)
+            spend = settle(home.ledger, self._clock, self._ids)
+            for file in (home.cluster, home.token, home.status):
+                file.unlink(missing_ok=True)
         if purge and not stopped.left:
             shutil.rmtree(home.path, ignore_errors=True)
         return Ended(
@@ -232,12 +234,6 @@ class Launcher:
                 )
             self._clock.sleep(POLL_S)
         raise ClusterError(f"the head's node did not come up within {READY_S:.0f} s; see {home.monitor_log}")
-
-    def _spend(self, home: ClusterHome) -> Spend | None:
-        if not home.ledger.is_file():
-            return None
-        with open_history(home.ledger) as history:
-            return history.spend(self._clock.now())
 
 
 def _check_provider(config: ClusterConfig) -> None:

@@ -41,27 +41,23 @@ class KnownCluster:
 
     def problem(self, status: PublishedStatus, now: float) -> str:
         """Why the status may be out of date; "" when it is not."""
-        silent_s = now - status.at
         log = f"see {self.home.monitor_log}"
-        if self.record is None:
-            return f"the cluster was taken down; this is how it was {silent_s:.0f} s ago"
-        monitor = self.record.monitor
-        if not lives(monitor):
-            told = f" (pid {monitor.pid})" if monitor is not None else ""
-            return (
-                f"the monitor{told} is gone, so nothing scales: "
-                f"`muster up {self.record.config}` starts a new one; {log}"
-            )
+        gone = "" if self.record is None else self._gone(self.record, log)
+        silent_s = now - status.at
+        if gone or silent_s <= max(QUIET_S, 3 * status.interval_s + 5.0):
+            return gone
+        who = f"the monitor (pid {status.monitor_pid})"
+        return f"{who} has not looked for {silent_s:.0f} s: does it still run? {log}"
+
+    def _gone(self, record: ClusterRecord, log: str) -> str:
+        """Of what `muster up` started."""
+        again = f"`muster up {record.config}` starts"
+        if not lives(record.monitor):
+            who = "the monitor" if record.monitor is None else f"the monitor (pid {record.monitor.pid})"
+            return f"{who} is gone, so nothing scales: {again} a new one; {log}"
         if self.home.nodes.is_dir() and running_head(self.home.nodes) is None:
-            return (
-                f"the head is gone, and with it all that ran: `muster up {self.record.config}` starts it "
-                f"anew; {log}"
-            )
-        if silent_s <= max(QUIET_S, 3 * status.interval_s + 5.0):
-            return ""
-        return (
-            f"the monitor (pid {status.monitor_pid}) has not looked for {silent_s:.0f} s: is it stuck? {log}"
-        )
+            return f"the head is gone, and with it all that ran: {again} it anew; {log}"
+        return ""
 
 
 def clusters_root(environment: Mapping[str, str]) -> Path:

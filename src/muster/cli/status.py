@@ -77,6 +77,11 @@ def report_of(cluster: KnownCluster) -> StatusReport:
     from muster.cli.cluster_rows import build_report
 
     published = cluster.status()
+    if published is None and cluster.record is None:
+        raise ClusterError(
+            f"{cluster.name} is down; `muster up FILE` starts it, "
+            f"`muster why TYPE {cluster.name}` tells its past"
+        )
     if published is None:
         raise ClusterError(
             f"{cluster.name}: the monitor has not looked at it yet; see {cluster.home.monitor_log}"
