@@ -88,8 +88,12 @@ def wait_for(done, within_s=JOIN_S):
 def join(cluster, name, mark):
     """Another node with a resource of its own; the engine opened afterwards knows it."""
     ray = import_ray()
-    cluster.add_worker(name, {"CPU": 1, mark: 1})
-    wait_for(lambda: ray.cluster_resources().get(mark, 0) == 1)
+    for _ in range(3):  # on a busy machine Ray gives up after 30 s
+        node = cluster.add_worker(name, {"CPU": 1, mark: 1})
+        wait_for(lambda node=node: ray.cluster_resources().get(mark) or node.process.poll() is not None)
+        if node.process.poll() is None:
+            return
+    raise AssertionError("the node did not join")
 
 
 def test_a_gang_is_placed_together_and_the_trial_may_use_all_of_it(driver):
