@@ -17,7 +17,7 @@ from pathlib import Path
 
 from muster.base.clock import SystemClock
 from muster.engines.local.surroundings import environment
-from muster.providers.process.free_ports import answers, free_ports
+from muster.providers.process.free_ports import free_ports
 from muster.providers.process.ray_command import (
     NodeIdentity,
     NodePorts,
@@ -32,6 +32,7 @@ __all__ = ["AUTH", "RayCluster", "RayNode", "free_ports"]
 # One token per process: Ray's native code reads it once and keeps it.
 AUTH = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 START_S = 90.0
+HEAD_TRIES = 3
 
 
 class RayNode:
@@ -57,15 +58,34 @@ class RayCluster:
         self._clock = SystemClock()
         self.temp_dir = Path(tempfile.mkdtemp(prefix="mr-", dir="/tmp"))  # sockets in it: 107 bytes at most
         self.nodes: dict[str, RayNode] = {}
-        self._ports = free_ports(5)
-        self.address = f"127.0.0.1:{self._ports[0]}"
         size = NodeSize(resources={"CPU": 2, **(resources or {})}, labels=labels or {})
-        gcs, client, *agent = self._ports
+        for attempt in range(HEAD_TRIES):
+            self._start_head(size)
+            if self._head_has_started():
+                return
+            self.nodes.pop("head-0").kill()
+            if attempt == HEAD_TRIES - 1:
+                said = (self.temp_dir / "head-0.log").read_text(errors="replace")[-2000:]
+                self.close()
+                raise RuntimeError(f"the head did not start; it said:\n{said}")
+
+    def _start_head(self, size: NodeSize) -> None:
+        gcs, client, *agent = free_ports(5)
+        self.address = f"127.0.0.1:{gcs}"
         ports = NodePorts(gcs=gcs, client=client, agent_http=agent[0], agent_grpc=agent[1], metrics=agent[2])
         self._start(
             head_command(size, ports, self.temp_dir), NodeIdentity(cloud_id="head-0", node_type="head")
         )
-        self._wait_for_port(gcs)
+
+    def _head_has_started(self) -> bool:
+        """On a busy machine Ray gives up after 30 s: the head ends, and is tried again."""
+        give_up = self._clock.monotonic() + START_S
+        head, log = self.nodes["head-0"], self.temp_dir / "head-0.log"
+        while self._clock.monotonic() < give_up and head.process.poll() is None:
+            if "Ray runtime started" in log.read_text(errors="replace"):
+                return True
+            self._clock.sleep(0.1)
+        return False
 
     def environment(self) -> dict[str, str]:
         """For tools and drivers of this cluster."""
@@ -111,15 +131,3 @@ class RayCluster:
             )
         node = self.nodes[identity.cloud_id] = RayNode(process, identity.cloud_id)
         return node
-
-    def _wait_for_port(self, port: int) -> None:
-        """The GCS listens before the head's own node is there; a client waits for the rest itself."""
-        give_up = self._clock.monotonic() + START_S
-        head = self.nodes["head-0"]
-        while self._clock.monotonic() < give_up and head.process.poll() is None:
-            if answers(port):
-                return
-            self._clock.sleep(0.1)
-        said = (self.temp_dir / "head-0.log").read_text(errors="replace")[-2000:]
-        self.close()
-        raise RuntimeError(f"the head did not start; it said:\n{said}")
