@@ -13,6 +13,7 @@ from tests.engines.ray_gcs.driver import RayDriver
 from muster.cluster.model import NodeReport, NodeStatus
 from muster.engines.ray.gcs.link import GcsLink
 from muster.engines.ray.gcs.nodes import GcsNodeSource
+from muster.errors import EngineUnreachable
 from muster.testing.ray_cluster import AUTH, RayCluster
 
 T = TypeVar("T")
@@ -34,17 +35,41 @@ def node_of(source: GcsNodeSource, cloud_id: str) -> NodeReport:
     return next(node for node in source.read().nodes if node.cloud_id == cloud_id)
 
 
+def ray_cluster(tries: int = 5) -> RayCluster:
+    """A head whose node is there. Ray gives a node 30 s to register, which a busy machine may exceed."""
+    while True:
+        cluster = RayCluster()
+        try:
+            wait_for(GcsNodeSource(GcsLink(cluster.address, AUTH)).read, lambda report: report.nodes)
+        except (EngineUnreachable, AssertionError):
+            cluster.close()
+            tries -= 1
+            if tries == 0:
+                raise
+        else:
+            return cluster
+
+
+def add_worker(cluster: RayCluster, cloud_id: str, resources: dict[str, float], **more: object) -> None:
+    """Returns when it has joined; tried again, for the same reason."""
+    source = GcsNodeSource(GcsLink(cluster.address, AUTH))
+    for _ in range(5):
+        worker = cluster.add_worker(cloud_id, resources, **more)  # type: ignore[arg-type]
+        while worker.process.poll() is None:
+            if any(node.cloud_id == cloud_id for node in source.read().nodes):
+                return
+            time.sleep(0.2)
+        worker.kill()
+    raise AssertionError(f"{cloud_id} does not join: {(cluster.temp_dir / f'{cloud_id}.log').read_text()}")
+
+
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[RayCluster]:
-    with RayCluster() as cluster:
+    with ray_cluster() as cluster:
+        labels = {"tier": "small", "region": "eu"}
+        add_worker(cluster, "w-1", {"CPU": 2, "one": 1}, node_type="small", labels=labels)
+        add_worker(cluster, "w-2", {"CPU": 1, "two": 1}, node_type="spare")
         source = GcsNodeSource(GcsLink(cluster.address, AUTH))
-        wait_for(source.read, lambda report: len(report.nodes) == 1)
-        cluster.add_worker(
-            "w-1", {"CPU": 2, "one": 1}, node_type="small", labels={"tier": "small", "region": "eu"}
-        )
-        wait_for(source.read, lambda report: len(report.nodes) == 2)
-        cluster.add_worker("w-2", {"CPU": 1, "two": 1}, node_type="spare")
-        wait_for(source.read, lambda report: len(report.nodes) == 3)
         wait_for(source.read, lambda report: all(node.status is NodeStatus.IDLE for node in report.nodes))
         yield cluster
 

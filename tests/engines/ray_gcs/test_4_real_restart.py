@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.engines.ray_gcs.conftest import wait_for
+from tests.engines.ray_gcs.conftest import ray_cluster, wait_for
 
 from muster.cluster.model import ClusterSpec
 from muster.cluster.plan import ScalingReport
@@ -49,9 +49,7 @@ except Exception as error:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    with RayCluster() as cluster:
-        source = GcsNodeSource(GcsLink(cluster.address, AUTH))
-        wait_for(source.read, lambda report: len(report.nodes) == 1)
+    with ray_cluster() as cluster:
         yield cluster
 
 

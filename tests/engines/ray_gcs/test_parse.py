@@ -9,6 +9,7 @@ from ray.core.generated import autoscaler_pb2 as wire
 from ray.core.generated import common_pb2
 
 from muster.base.resources import EMPTY, Resources
+from muster.cluster.binpack.utilization.runs import gang_requests
 from muster.cluster.model import (
     Constraint,
     Demand,
@@ -223,4 +224,18 @@ def test_locality_names_its_label_and_narrows_every_bundle() -> None:
     assert [demand.selectors for demand in gang.options[0]] == [
         ((region,),),
         ((LabelMatch("tier", LabelOperator.IN, ("a",)), region),),
+    ]
+
+
+def test_bundles_that_must_share_a_node_are_one_request_per_selector() -> None:
+    """UT-1: equal affinity and selector are added up; another selector stays apart."""
+    fast, slow = selector(("tier", 1, ["fast"])), selector(("tier", 1, ["slow"]))
+    requests = [together(1), together(2), together(4), together(8)]
+    for request, one in zip(requests, (fast, slow, fast, slow), strict=True):
+        request.label_selectors.append(one)
+    gang = parse_gang(wire.GangResourceRequest(details=f"{GROUP}:STRICT_PACK|PENDING", requests=requests))
+    asked_for = gang_requests(0, gang, gang.options[0], None)
+    assert [(one.shape, one.bundles) for one in asked_for] == [
+        (Resources.of(CPU=5), 2),
+        (Resources.of(CPU=10), 2),
     ]

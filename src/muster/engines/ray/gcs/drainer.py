@@ -40,9 +40,9 @@ class GcsDrainer:
             found.append(self._failures.popleft())
         return tuple(found)
 
-    def close(self) -> None:
-        """Drop what was not yet sent, wait for what was."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
+    def close(self, *, drop: bool = True) -> None:
+        """Wait for what was sent; what was not is dropped, or else sent first."""
+        self._threads.shutdown(wait=True, cancel_futures=drop)
 
     def _ask(self, action: Drain) -> None:
         try:

@@ -1,0 +1,65 @@
+"""muster.autoscaler.sdk: arguments, before any cluster is asked. On a real Ray: tests/engines/ray_gcs."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from muster.autoscaler import sdk
+from muster.errors import EngineUnreachable
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def test_the_signatures_are_rays() -> None:
+    assert [
+        (name, parameter.default)
+        for name, parameter in inspect.signature(sdk.request_resources).parameters.items()
+    ] == [("num_cpus", None), ("bundles", None), ("bundle_label_selectors", None)]
+    assert list(inspect.signature(sdk.get_cluster_status).parameters) == ["gcs_address", "timeout"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_cpus": -1}, "num_cpus: -1 is not a whole number of CPUs"),
+        ({"num_cpus": 1.5}, "num_cpus: 1.5 is not a whole number of CPUs"),
+        ({"num_cpus": True}, "num_cpus: True is not a whole number of CPUs"),
+        (
+            {"bundle_label_selectors": [{"a": "b"}]},
+            "bundle_label_selectors without bundles: each selector belongs to one bundle",
+        ),
+        ({"bundles": [{"CPU": float("nan")}]}, "bundle 0: resource 'CPU': nan is not between 0 and 9e+14"),
+    ],
+)
+def test_nonsense_is_refused_before_the_cluster_is_asked(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        sdk.request_resources(**arguments)
+    assert str(caught.value) == message
+
+
+def test_a_program_without_a_cluster_is_told_what_to_do() -> None:
+    for ask in (sdk.request_resources, sdk.get_cluster_status):
+        with pytest.raises(EngineUnreachable) as caught:
+            ask()
+        assert str(caught.value) == (
+            "no Ray cluster is named: call ray.init(), or set RAY_ADDRESS to host:port of the Ray head"
+        )
+
+
+def test_the_module_is_found_in_both_ways_and_costs_no_ray() -> None:
+    code = (
+        "import sys\n"
+        "from muster.autoscaler import sdk\n"
+        "from muster.autoscaler.sdk import request_resources\n"
+        "assert sdk.request_resources is request_resources\n"
+        "assert 'ray' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
