@@ -19,6 +19,17 @@ def test_time_alone_is_no_change():
     assert picture_of(before) == picture_of(after)
 
 
+def test_the_order_of_a_report_is_no_change():
+    scene = Scene()
+    nodes, demands = [HEAD_NODE, node_report("n-a")], [demand({"CPU": 64}), demand({"GPU": 1})]
+    scene.stage.runtime.nodes, scene.stage.runtime.demands = nodes, demands
+    before = scene.tick()
+    scene.stage.runtime.nodes, scene.stage.runtime.demands = nodes[::-1], demands[::-1]
+    after = scene.tick()
+    assert wishes(before.runtime) == wishes(after.runtime)
+    assert picture_of(before) == picture_of(after)
+
+
 def test_free_room_is_a_change_but_can_wait():
     busy, free = node_report(available=amounts({"CPU": 0})), node_report()
     assert wishes(RuntimeReport(nodes=(busy,))) == wishes(RuntimeReport(nodes=(free,), version=9))

@@ -36,15 +36,18 @@ class Pace:
 
 
 def wishes(report: RuntimeReport) -> object:
-    """What cannot wait: demand, and nodes that came or went. Compared, never looked into."""
+    """What cannot wait: demand, and nodes that came or went. Compared, never looked into.
+
+    The order of a report means nothing: a GCS lists its nodes now so, now so.
+    """
     nodes = frozenset((node.node_id, node.status in _GONE) for node in report.nodes)
-    return nodes, report.demands, report.gangs, report.constraints
+    return nodes, frozenset(report.demands), frozenset(report.gangs), frozenset(report.constraints)
 
 
 def picture_of(tick: Tick) -> object:
     """Everything that counts as a change; times, versions and spend move by themselves and do not."""
     runtime = tick.runtime
-    seen = None if runtime is None else (wishes(runtime), tuple(map(_free, runtime.nodes)))
+    seen = None if runtime is None else (wishes(runtime), frozenset(map(_free, runtime.nodes)))
     records = tuple((record.instance_id, record.state) for record in tick.ledger.instances.values())
     config = (tick.spec, tick.config_stamp, tick.config_problem)
     return seen, records, config, tick.plan.quarantined
