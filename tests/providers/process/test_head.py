@@ -127,7 +127,7 @@ def test_a_head_that_never_answers_is_ended(request_) -> None:
     assert NodeDirectory(request_.nodes).records() == []
 
 
-def test_a_start_that_ray_gave_up_on_is_tried_once_more(request_, tmp_path) -> None:
+def test_a_start_that_ray_gave_up_on_is_tried_again(request_, tmp_path) -> None:
     mark = tmp_path / "tried"
     slow_once = NodeProgram(
         command=lambda record, ports: [
@@ -141,7 +141,7 @@ def test_a_start_that_ray_gave_up_on_is_tried_once_more(request_, tmp_path) -> N
     )
     told: list[str] = []
     start(request_, slow_once, told)
-    assert "Ray gave up on a slow start; trying once more" in told
+    assert "Ray gave up on a slow start; trying again" in told
 
 
 def test_a_head_larger_than_the_computer_is_refused(request_) -> None:

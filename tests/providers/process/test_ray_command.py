@@ -15,11 +15,12 @@ from muster.providers.process.ray_command import (
 )
 
 START = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
-PORTS = NodePorts(agent_http=1, agent_grpc=2, metrics=3, gcs=4, client=5)
+PORTS = NodePorts(agent_http=1, agent_grpc=2, metrics=3, gcs=4, client=5, runtime_env=6)
 PORT_FLAGS = [
     "--dashboard-agent-listen-port=1",
     "--dashboard-agent-grpc-port=2",
     "--metrics-export-port=3",
+    "--runtime-env-agent-port=6",
 ]
 
 
@@ -59,16 +60,25 @@ def test_a_head_has_no_autoscaler_of_rays_own() -> None:
 
 def test_a_node_takes_identity_and_token_from_us_and_no_cluster_from_its_parent() -> None:
     inherited = {"PATH": "/bin", "RAY_ADDRESS": "elsewhere", "RAY_AUTH_TOKEN": "old", "RAY_AUTH_MODE": "x"}
+    inherited["RAY_OVERRIDE_NODE_ID_FOR_TESTING"] = "our parent's"
     auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/secret"}
-    identity = NodeIdentity(cloud_id="node-1", node_type="small", machine_type="laptop")
+    identity = NodeIdentity(cloud_id="node-1", node_type="small", machine_type="laptop", ray_node_id="ab")
     assert node_environment(inherited, identity, auth) == {
         "PATH": "/bin",
         **auth,
+        "RAY_OVERRIDE_NODE_ID_FOR_TESTING": "ab",
         "RAY_enable_autoscaler_v2": "1",
         "RAY_CLOUD_INSTANCE_ID": "node-1",
         "RAY_NODE_TYPE_NAME": "small",
         "RAY_CLOUD_INSTANCE_TYPE_NAME": "laptop",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_agent_register_timeout_ms": "100000",
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
     }
+
+
+def test_without_a_name_of_ours_ray_chooses_the_id() -> None:
+    inherited = {"RAY_OVERRIDE_NODE_ID_FOR_TESTING": "our parent's"}
+    made = node_environment(inherited, NodeIdentity(cloud_id="node-1", node_type="small"), {})
+    assert "RAY_OVERRIDE_NODE_ID_FOR_TESTING" not in made

@@ -44,7 +44,7 @@ class Actor:
     def who(self):
         return os.getpid(), os.getpgid(0)
 actor = Actor.remote()
-print(*ray.get(actor.who.remote()), flush=True)
+print("actor", *ray.get(actor.who.remote()), flush=True)
 sys.stdin.readline()
 os._exit(0)
 """
@@ -158,7 +158,9 @@ def test_workers_join_with_their_name_type_labels_and_resources(cluster) -> None
         wanted = {"CPU": 1.0, "memory": 3e8, "mark": 2.0, "object_store_memory": 1e8}
         offered = {name: info.resources_total[name] for name in wanted}
         assert (info.node_type_name, info.labels["tier"], offered) == ("small", "blue", wanted)
-        assert info.temp_dir == cluster.directory.find(node).temp_dir
+        record = cluster.directory.find(node)
+        assert (info.temp_dir, info.node_id.hex()) == (record.temp_dir, record.ray_node_id)
+        assert info.dashboard_agent_listen_port == record.ports.agent_http
 
 
 @pytest.mark.timeout(240)
@@ -187,7 +189,8 @@ def test_a_terminated_node_leaves_no_process_not_even_rays_workers(cluster) -> N
     env = {**os.environ, "RAY_ADDRESS": cluster.head.address}
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
         try:
-            actor, group = (int(word) for word in driver.stdout.readline().split())
+            said = next(line for line in driver.stdout if line.startswith(b"actor"))  # Ray talks, too
+            actor, group = (int(word) for word in said.split()[1:])
             worker, leader = find(actor), cluster.directory.find(node).process.pid
             assert (worker.session, group != leader) == (leader, True)
             cluster.provider.terminate_node(node)

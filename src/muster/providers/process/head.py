@@ -18,6 +18,7 @@ from muster.base.ids import IdSource
 from muster.errors import ProviderError, ProviderMisconfigured
 from muster.providers.process.ending import Undertaker
 from muster.providers.process.free_ports import answers, free_ports
+from muster.providers.process.known_ports import new_ray_node_id, session_name, tell_port
 from muster.providers.process.processes import lives, mark_of
 from muster.providers.process.program import NodeProgram, ray_head
 from muster.providers.process.provider import fits_this_computer
@@ -55,7 +56,7 @@ class HeadRequest:
     environment: Mapping[str, str] = field(default_factory=dict)  # what its processes inherit
     tags: Mapping[str, str] = field(default_factory=dict)  # beside the usual ones: launch hash and the like
     port: int | None = None  # of the GCS; None: any free one
-    timeout_s: float = HEAD_S
+    timeout_s: float = HEAD_S  # of one start; none is begun after it
 
 
 @dataclass(frozen=True)
@@ -95,17 +96,20 @@ def start_head(
         return running
     fits_this_computer(request.node_type, request.size)
     start = _HeadStart(request, clock, ids, progress, program or ray_head())
-    try:
-        return start.run()
-    except _TooSlow:
-        progress("Ray gave up on a slow start; trying once more")
-        return start.run()
+    give_up = clock.monotonic() + request.timeout_s
+    while True:
+        try:
+            return start.run()
+        except _TooSlow:
+            if clock.monotonic() > give_up:
+                raise
+            progress("Ray gave up on a slow start; trying again")
 
 
 def running_head(nodes: Path) -> Head | None:
     """The head whose process lives; it may not answer yet."""
     for record in NodeDirectory(nodes).records():
-        if _is_head(record) and record.state == "running" and lives(record.process):
+        if record.is_head and record.state == "running" and lives(record.process):
             return _head(record, already=True)
     return None
 
@@ -155,13 +159,14 @@ class _HeadStart:
             size=request.size,
             ports=ports,
             temp_dir=f"{self.directory.temp_root()}/{cloud_id}",
+            ray_node_id=new_ray_node_id(),
             created_at=self.clock.now(),
             owner=mark_of(os.getpid()),
         )
 
     def _forget_earlier(self) -> None:
         """Heads of the past: none of them runs, or we would not be here; what they left behind is ended."""
-        earlier = [record for record in self.directory.records() if _is_head(record)]
+        earlier = [record for record in self.directory.records() if record.is_head]
         Undertaker(self.directory, self.clock).end(earlier)
         for record in earlier:
             self.directory.forget(record.cloud_id)
@@ -193,6 +198,7 @@ class _HeadStart:
             record = self.directory.find(cloud_id)
             if record is None or not lives(record.process):
                 raise self._failed(cloud_id)
+            self._tell_port(record)
             if self._joined(record):
                 return _head(record, already=False)
             if now - told >= 1.0:
@@ -204,6 +210,13 @@ class _HeadStart:
         raise ProviderError(
             f"the head did not answer within {self.request.timeout_s:.0f} s and was ended; it said:\n{said}"
         )
+
+    def _tell_port(self, record: NodeRecord) -> None:
+        """As soon as the session has its name, which is before the raylet asks."""
+        session = session_name(Path(record.temp_dir))
+        if session is not None and record.ports is not None:
+            session_dir = Path(record.temp_dir) / session
+            tell_port(session_dir, record.ray_node_id, record.ports.agent_http)
 
     def _joined(self, record: NodeRecord) -> bool:
         """Its GCS answers first; its own node comes some seconds later, and no worker can start before."""
@@ -218,17 +231,20 @@ class _HeadStart:
 
 
 def _ports(wanted: int | None) -> NodePorts:
-    gcs, client, http, grpc, metrics = free_ports(5)
+    gcs, client, http, grpc, metrics, runtime_env = free_ports(6)
     if wanted is not None and answers(wanted):
         raise ProviderMisconfigured(
             f"port {wanted} is in use on this computer, by another cluster perhaps: end that, or give the"
             " head another port (or none: then a free one is taken)"
         )
-    return NodePorts(gcs=wanted or gcs, client=client, agent_http=http, agent_grpc=grpc, metrics=metrics)
-
-
-def _is_head(record: NodeRecord) -> bool:
-    return record.tags.get(TAG_RAY_NODE_KIND) == NODE_KIND_HEAD
+    return NodePorts(
+        gcs=wanted or gcs,
+        client=client,
+        agent_http=http,
+        agent_grpc=grpc,
+        metrics=metrics,
+        runtime_env=runtime_env,
+    )
 
 
 def _head(record: NodeRecord, *, already: bool) -> Head:

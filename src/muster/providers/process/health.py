@@ -12,7 +12,6 @@ import msgspec
 from muster.base.clock import Clock
 from muster.providers.process.processes import Process, ProcessMark, boot_id, lives, table
 from muster.providers.process.records import NodeDirectory, NodeRecord
-from muster.providers.tags import NODE_KIND_WORKER, TAG_RAY_NODE_KIND
 
 HEARTLESS_S = 120.0  # a node that has no heart after this will not get one
 
@@ -28,7 +27,7 @@ class Look:
         if not lives(record.process):
             said = self._directory.last_words(record.cloud_id)
             return f"its process has ended; it last said: {said}" if said else "its process has ended"
-        if not self._heart or record.tags.get(TAG_RAY_NODE_KIND, NODE_KIND_WORKER) != NODE_KIND_WORKER:
+        if not self._heart or record.is_head:
             return ""
         if record.heart is None:
             return self._look_for_heart(record)

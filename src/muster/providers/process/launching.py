@@ -16,6 +16,7 @@ import msgspec
 
 from muster.base.clock import Clock
 from muster.providers.process.free_ports import free_ports
+from muster.providers.process.known_ports import session_name, tell_port
 from muster.providers.process.processes import cpu_count, is_busy, lives, mark_of
 from muster.providers.process.program import NodeProgram
 from muster.providers.process.ray_command import NodePorts
@@ -96,8 +97,16 @@ class LaunchQueue:
         if record is None or record.state != "pending" or record.ports is None:
             return  # terminated while it waited
         Path(record.temp_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._tell_port(record, record.ports)
         if self._starter.start(self._order(record, record.ports), lambda pid: self._admit(cloud_id, pid)):
             self._starting[cloud_id] = self._clock.monotonic()
+
+    def _tell_port(self, record: NodeRecord, ports: NodePorts) -> None:
+        """The session has the name of the head's; without a head of ours the node joins a little later."""
+        heads = [one for one in self._directory.records() if one.is_head and one.state == "running"]
+        session = session_name(Path(heads[-1].temp_dir)) if heads else None
+        if session is not None:
+            tell_port(Path(record.temp_dir) / session, record.ray_node_id, ports.agent_http)
 
     def _order(self, record: NodeRecord, ports: NodePorts) -> Order:
         shared = self._launching
@@ -128,8 +137,8 @@ class LaunchQueue:
     def _with_ports(self, record: NodeRecord) -> NodeRecord | None:
         if record.state != "pending" or record.ports is not None:
             return None
-        http, grpc, metrics = free_ports(3)
-        ports = NodePorts(agent_http=http, agent_grpc=grpc, metrics=metrics)
+        http, grpc, metrics, runtime_env = free_ports(4)
+        ports = NodePorts(agent_http=http, agent_grpc=grpc, metrics=metrics, runtime_env=runtime_env)
         return msgspec.structs.replace(record, ports=ports)
 
     def _over(self, cloud_id: str, began: float) -> bool:

@@ -31,7 +31,9 @@ class NodeProgram:
     def environment_of(
         self, record: NodeRecord, inherited: Mapping[str, str], auth: Mapping[str, str]
     ) -> dict[str, str]:
-        identity = NodeIdentity(cloud_id=record.cloud_id, node_type=record.node_type)
+        identity = NodeIdentity(
+            cloud_id=record.cloud_id, node_type=record.node_type, ray_node_id=record.ray_node_id
+        )
         return node_environment(inherited, identity, auth)
 
 

@@ -18,6 +18,7 @@ from muster.errors import ProviderMisconfigured
 from muster.providers.node_provider import NodeProvider
 from muster.providers.process.ending import GRACE_S, Undertaker
 from muster.providers.process.health import Look
+from muster.providers.process.known_ports import new_ray_node_id
 from muster.providers.process.launching import Launching, LaunchQueue
 from muster.providers.process.processes import lives, mark_of, memory_bytes
 from muster.providers.process.program import NodeProgram, ray_worker
@@ -25,7 +26,7 @@ from muster.providers.process.ray_command import NodeIdentity, NodeSize, node_en
 from muster.providers.process.records import NodeDirectory, NodeRecord
 from muster.providers.process.starter_link import StarterLink
 from muster.providers.surroundings import ProviderSurroundings
-from muster.providers.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND, TAG_RAY_USER_NODE_TYPE
+from muster.providers.tags import TAG_RAY_USER_NODE_TYPE
 
 logger = logging.getLogger(__name__)
 
@@ -166,6 +167,7 @@ class ProcessNodeProvider(NodeProvider):
             tags=tags,
             size=size,
             temp_dir=f"{root}/{cloud_id}",
+            ray_node_id=new_ray_node_id(),
             created_at=self._clock.now(),
             owner=self._me,
         )
@@ -187,7 +189,7 @@ class ProcessNodeProvider(NodeProvider):
         def claim(now: NodeRecord) -> NodeRecord | None:
             if not _unfinished(now) or lives(now.owner):
                 return None
-            never = now.state == "pending" and _is_head(now)  # only `muster up` starts heads
+            never = now.state == "pending" and now.is_head  # only `muster up` starts heads
             claimed.append(replace(now, owner=self._me, state="terminated" if never else now.state))
             return claimed[0]
 
@@ -246,10 +248,6 @@ def fits_this_computer(node_type: str, size: NodeSize) -> None:
             f"node type {node_type!r} asks for {wanted / 1e9:.1f} GB of memory, this computer has"
             f" {there / 1e9:.1f} GB: lower `resources: {{memory: ...}}` of the type"
         )
-
-
-def _is_head(record: NodeRecord) -> bool:
-    return record.tags.get(TAG_RAY_NODE_KIND) == NODE_KIND_HEAD
 
 
 def _unfinished(record: NodeRecord) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 _OWN_FLAGS = {"CPU": "--num-cpus", "GPU": "--num-gpus", "memory": "--memory"}
+_NODE_ID = "RAY_OVERRIDE_NODE_ID_FOR_TESTING"  # Ray's own simulated nodes are named with it
 RAY_MODULE = "ray.scripts.scripts"  # what the command `ray` runs
 OBJECT_STORE_BYTES = 100_000_000  # the least Ray takes is 75 MB; laptop nodes hold little
 
@@ -24,6 +25,7 @@ class NodeIdentity(Struct, frozen=True, kw_only=True):
     cloud_id: str
     node_type: str
     machine_type: str = ""
+    ray_node_id: str = ""  # 56 hex digits, where we choose it
 
 
 class NodeSize(Struct, frozen=True, kw_only=True):
@@ -41,6 +43,7 @@ class NodePorts(Struct, frozen=True, kw_only=True):
     metrics: int
     gcs: int | None = None  # of a head
     client: int | None = None  # of a head: Ray Client's server
+    runtime_env: int | None = None  # of the agent that prepares environments
 
 
 def head_command(size: NodeSize, ports: NodePorts, temp_dir: Path) -> list[str]:
@@ -73,14 +76,17 @@ def node_environment(
     """The environment of `ray start`; `auth` holds RAY_AUTH_MODE and, for `token`, where the token is."""
     kept = {key: value for key, value in inherited.items() if not key.startswith("RAY_AUTH")}
     kept.pop("RAY_ADDRESS", None)  # it would make a worker join another cluster
+    kept.pop(_NODE_ID, None)
     return {
         **kept,
         **auth,
+        **({_NODE_ID: identity.ray_node_id} if identity.ray_node_id else {}),
         "RAY_enable_autoscaler_v2": "1",
         "RAY_CLOUD_INSTANCE_ID": identity.cloud_id,
         "RAY_NODE_TYPE_NAME": identity.node_type,
         "RAY_CLOUD_INSTANCE_TYPE_NAME": identity.machine_type,
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_agent_register_timeout_ms": "100000",  # a node may join before its agents are up
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # drained before, or not at all: the end is the end
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # nodes on one computer are fine there as well
     }
@@ -100,6 +106,8 @@ def _ray_start(size: NodeSize, ports: NodePorts) -> list[str]:
         f"--dashboard-agent-grpc-port={ports.agent_grpc}",
         f"--metrics-export-port={ports.metrics}",
     ]
+    if ports.runtime_env is not None:
+        command.append(f"--runtime-env-agent-port={ports.runtime_env}")
     if resources:
         command.append(f"--resources={json.dumps(resources)}")
     if size.labels:

@@ -23,6 +23,7 @@ from msgspec import Struct
 from muster.base.codec import decode, encode
 from muster.providers.process.processes import ProcessMark
 from muster.providers.process.ray_command import NodePorts, NodeSize
+from muster.providers.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     tags: Mapping[str, str]
     size: NodeSize
     temp_dir: str  # the node's own; removed with it
+    ray_node_id: str = ""
     created_at: float
     state: NodeState = "pending"
     ports: NodePorts | None = None
@@ -48,6 +50,10 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     started_at: float | None = None
     ended_at: float | None = None  # terminated, and since then nothing of it runs any more
     reason: str = ""  # why it is terminated, where nobody asked for it
+
+    @property
+    def is_head(self) -> bool:
+        return self.tags.get(TAG_RAY_NODE_KIND) == NODE_KIND_HEAD
 
 
 Change = Callable[[NodeRecord], NodeRecord | None]

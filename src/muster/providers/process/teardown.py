@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from muster.base.clock import Clock
 from muster.providers.process.ending import GRACE_S, Undertaker
 from muster.providers.process.records import NodeDirectory
-from muster.providers.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ def stop_everything(nodes: Path, clock: Clock, grace_s: float = GRACE_S) -> Stop
         directory.change(one.cloud_id, lambda now: replace(now, state="terminated")) for one in open_records
     ]
     found = [one for one in marked if one is not None]
-    heads = [one for one in found if one.tags.get(TAG_RAY_NODE_KIND) == NODE_KIND_HEAD]
+    heads = [one for one in found if one.is_head]
     undertaker = Undertaker(directory, clock, grace_s)
     left = undertaker.end([one for one in found if one not in heads])
     left.update(undertaker.end(heads))

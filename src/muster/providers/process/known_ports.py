@@ -1,0 +1,36 @@
+"""Tells a raylet the port of its dashboard agent before that agent runs. Used when a node is started.
+
+A raylet joins only when it knows the ports of its agents. Those given on the command line it takes as they
+are; that of the dashboard agent's server `ray start` (2.60) does not hand on, so the raylet waits for a file
+that the agent writes, 1-2 s of processor time later, and aborts after 15 s. The port is known: the file can
+be there from the start. Where Ray names it otherwise one day, nodes join as late as without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+_FILE = "dashboard_agent_listen_port"
+
+
+def new_ray_node_id() -> str:
+    """An id as Ray makes them; the name of the file has it."""
+    return secrets.token_hex(28)
+
+
+def session_name(head_temp_dir: Path) -> str | None:
+    """The session of a head that has begun; None before."""
+    with contextlib.suppress(OSError):
+        return os.path.basename(os.readlink(head_temp_dir / "session_latest"))
+    return None
+
+
+def tell_port(session_dir: Path, ray_node_id: str, port: int) -> None:
+    """Write it as the agent will write it again; what is there is left."""
+    session_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = session_dir / f"{_FILE}_{ray_node_id}"
+    with contextlib.suppress(FileExistsError), open(file, "x", encoding="ascii") as stream:
+        stream.write(str(port))
