@@ -143,6 +143,18 @@ def test_a_senseless_demand_does_not_hide_the_others() -> None:
     assert "'CPU': inf is not between" in second.why
 
 
+def test_what_waits_inside_a_placement_group_is_not_told_beside_the_group() -> None:
+    inside = {f"CPU_group_0_{GROUP}": 1.0, f"CPU_group_{GROUP}": 1.0, f"bundle_group_{GROUP}": 0.001}
+    rows = [
+        wire.ResourceRequestByCount(request=wire.ResourceRequest(resources_bundle=inside), count=3),
+        wire.ResourceRequestByCount(
+            request=wire.ResourceRequest(resources_bundle={"my_group_a": 1}), count=1
+        ),
+    ]
+    report = parse_state(wire.ClusterResourceState(pending_resource_requests=rows))
+    assert [(demand.shape, demand.count) for demand in report.demands] == [(Resources.of(my_group_a=1), 1)]
+
+
 def test_selectors_keep_their_order_and_operators() -> None:
     request = asked(1, selector(("tier", 1, ["b", "a"]), ("region", 2, ["us"])), selector())
     row = wire.ResourceRequestByCount(request=request, count=1)

@@ -6,6 +6,7 @@ Unreadable, which the Observer sets aside and reports.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 HEAD_RESOURCE = "node:__internal_head__"
 GANG_PREFIX = "_PG_"
+_SHARE_OF_A_GROUP = re.compile(r"_group_(\d+_)?[0-9a-f]{36}$")  # `CPU_group_0_<id>`, `bundle_group_<id>`
 
 T = TypeVar("T")
 _OPERATORS = {1: LabelOperator.IN, 2: LabelOperator.NOT_IN}
@@ -50,7 +52,9 @@ def parse_state(state: autoscaler_pb2.ClusterResourceState) -> RuntimeReport:
     return RuntimeReport(
         version=state.cluster_resource_state_version,
         nodes=tuple(parse_node(node) for node in state.node_states),
-        demands=_rows(parse_counted, state.pending_resource_requests),
+        demands=_rows(
+            parse_counted, (row for row in state.pending_resource_requests if not _in_a_group(row.request))
+        ),
         gangs=_rows(parse_gang, state.pending_gang_resource_requests),
         constraints=_rows(parse_constraint, state.cluster_resource_constraints),
     )
@@ -91,6 +95,14 @@ def parse_node(node: autoscaler_pb2.NodeState) -> NodeReport:
 def parse_counted(row: autoscaler_pb2.ResourceRequestByCount) -> Demand:
     """Equal requests of tasks and actors, or of a constraint."""
     return _demand(row.request, row.count)
+
+
+def _in_a_group(request: autoscaler_pb2.ResourceRequest) -> bool:
+    """Tasks and actors of a placement group ask for shares of it, which no machine has to sell.
+
+    What they wait for is the group, listed as a gang of its own; or room inside it, where no machine helps.
+    """
+    return any(_SHARE_OF_A_GROUP.search(name) for name in request.resources_bundle)
 
 
 def parse_constraint(row: autoscaler_pb2.ClusterResourceConstraint) -> Constraint:
