@@ -89,6 +89,7 @@ def cli() -> None:
     Try:
       muster plan examples/plan/cluster.yaml --demand examples/plan/demand.yaml
       muster sim day
+      muster up examples/laptop.yaml
       muster tune ls results/my_experiment
     """
 
