@@ -30,6 +30,7 @@ from muster.tune.logger.writer import LogWriter
 from muster.tune.naming import directory_namer
 from muster.tune.patient_store import PatientStore
 from muster.tune.reporting import RunInfo
+from muster.tune.reporting.info import LiveAmounts
 from muster.tune.resumption import Resumption
 from muster.tune.settings_record import settings_record
 from muster.tune.sound_start import SoundStart
@@ -173,7 +174,7 @@ def _info(
         searcher=type(getattr(search, "searcher", search)).__name__,
         scheduler=type(scheduler).__name__,
         total=total if total and template.num_samples != -1 else None,
-        capacity=roster.capacity.to_floats(),
+        capacity=LiveAmounts(lambda: roster.capacity.to_floats()),  # noqa: PLW0108 - another object at times
         used=lambda: state.roster.used.to_floats(),  # noqa: PLW0108 - `used` is another object each time
         parameters=searched_keys(template.param_space),
         is_resumed=asked.resume is not None,
