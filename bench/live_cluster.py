@@ -41,9 +41,7 @@ class LiveCluster:
         self.home.path.mkdir(parents=True, mode=0o700)
         self._own = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         self._own["MUSTER_HOME"] = str(folder / "home")
-        if token:
-            self.home.token.touch(mode=0o600)
-            self.home.token.write_text(token, encoding="ascii")
+        self._token = token
         self.family = Family(self)
 
     def edit(self, config: str) -> None:
@@ -71,12 +69,19 @@ class LiveCluster:
     def up(self) -> str:
         """Start it, or what is missing of it; what the command said."""
         for _ in range(TRIES):
+            self._keep_token()
             said = self.muster("up", str(self.file), "--yes")
             if _GAVE_UP not in said.stderr:
                 break
         if said.returncode != 0:
             raise RuntimeError(f"muster up failed: {said.stdout}{said.stderr}\n{self.last_words()}")
         return said.stdout
+
+    def _keep_token(self) -> None:
+        """A start that failed has removed it."""
+        if self._token and not self.home.token.exists():
+            self.home.token.touch(mode=0o600)
+            self.home.token.write_text(self._token, encoding="ascii")
 
     def down(self) -> subprocess.CompletedProcess[str]:
         return self.muster("down", self.name, "--yes")
