@@ -18,6 +18,7 @@ from pathlib import Path
 from muster.base.clock import SystemClock
 from muster.engines.local.surroundings import environment
 from muster.providers.process.free_ports import free_ports
+from muster.providers.process.known_ports import new_ray_node_id, session_name, tell_port
 from muster.providers.process.ray_command import (
     NodeIdentity,
     NodePorts,
@@ -100,11 +101,11 @@ class RayCluster:
         labels: Mapping[str, str] | None = None,
     ) -> RayNode:
         """Returns when its process runs; it joins some seconds later."""
-        http, grpc, metrics = free_ports(3)
-        ports = NodePorts(agent_http=http, agent_grpc=grpc, metrics=metrics)
+        ports = _agent_ports(free_ports(4))
         size = NodeSize(resources=resources, labels=labels or {})
-        identity = NodeIdentity(cloud_id=cloud_id, node_type=node_type)
+        identity = NodeIdentity(cloud_id=cloud_id, node_type=node_type, ray_node_id=new_ray_node_id())
         own = self.temp_dir / cloud_id  # shared, two starts at a time may choose the same socket
+        self._tell_port(own, identity, ports)
         return self._start(worker_command(size, ports, self.address, own), identity)
 
     def close(self) -> None:
@@ -117,6 +118,12 @@ class RayCluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _tell_port(self, temp_dir: Path, identity: NodeIdentity, ports: NodePorts) -> None:
+        """Or a raylet gives up after 15 s when the computer is busy."""
+        session = session_name(self.temp_dir)
+        if session is not None:
+            tell_port(temp_dir / session, identity.ray_node_id, ports.agent_http)
 
     def _start(self, command: list[str], identity: NodeIdentity) -> RayNode:
         log = open(self.temp_dir / f"{identity.cloud_id}.log", "wb")  # noqa: SIM115 - the child keeps it
@@ -131,3 +138,8 @@ class RayCluster:
             )
         node = self.nodes[identity.cloud_id] = RayNode(process, identity.cloud_id)
         return node
+
+
+def _agent_ports(ports: list[int]) -> NodePorts:
+    http, grpc, metrics, runtime_env = ports
+    return NodePorts(agent_http=http, agent_grpc=grpc, metrics=metrics, runtime_env=runtime_env)
