@@ -71,6 +71,7 @@ class TrialActor:
         control.is_leaving = True
         flush()
         end_others_of_group()
+        line_socket.close()  # for us it is over; what Ray still has to do need not be waited for
         ray.actor.exit_actor()
 
     def ping(self) -> None:

@@ -23,17 +23,16 @@ class Bell:
     def fileno(self) -> int:
         return self._read_fd
 
-    def ring(self, act: Callable[[], None]) -> None:
-        """From any thread: have this done by the engine's."""
+    def ring(self, act: Callable[[], None]) -> bool:
+        """From any thread: have this done by the engine's; False when nobody is there any more."""
         with self._closing:
             if self._is_closed:
-                return
+                return False
             self._waiting.append(act)
             if len(self._waiting) == 1:
-                try:
+                with contextlib.suppress(BlockingIOError):  # it rings already
                     os.write(self._write_fd, b"!")
-                except BlockingIOError:
-                    return  # it rings already
+            return True
 
     def answer(self) -> None:
         """In the engine's thread: do all of it."""

@@ -31,6 +31,7 @@ class Place:
         self.is_given_up = False  # its group goes as soon as the process has left
         self.free_since = 0.0  # of an idle or vacant place
         self.kill_at: float | None = None  # when Ray shall end it, if it has not ended by then
+        self.hang_up_at: float | None = None  # when its line is given up, though nobody closed it
         self.ask_at: float | None = None  # when Ray is asked again whether it lives
 
 

@@ -254,7 +254,7 @@ class RayEngine(LockstepEngine):
         self._look_at(place.free_since + self._options.linger_s)
 
     def _look_around(self, now: float) -> None:
-        self._look_at(self._staff.look_around(now))
+        self._staff.look_around(now)
         for place in [*self._vacant, *(desk.place for desk in self._staff.idle)]:
             if now >= place.free_since + self._options.linger_s:
                 self._clear(place)
@@ -329,6 +329,9 @@ class RayEngine(LockstepEngine):
         elif desk.run is None:
             self._give_back(place)  # an idle one that ended by itself
         self._ended(desk, lambda: failure or blame.of_outcome(None))
+
+    def due(self, when: float) -> None:
+        self._look_at(when)
 
     def never_came(self, place: Place, outcome: BaseException | None) -> None:
         run, place.run = place.run, None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -104,8 +105,13 @@ class Hiring:
             self._relay = Relay(
                 self._ray,
                 lambda address, why: bell.ring(lambda: self._hear_relay(address, why)),
-                lambda line: bell.ring(lambda: self._staff.welcome(line)),
+                self._bring_in,
             )
+
+    def _bring_in(self, line: socket.socket) -> None:
+        """Called in the relay's thread."""
+        if not self._staff.bell.ring(lambda: self._staff.welcome(line)):
+            line.close()
 
     def _hear_relay(self, address: Address | None, why: str) -> None:
         waiting, self._waiting = self._waiting, []

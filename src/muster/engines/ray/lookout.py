@@ -72,7 +72,7 @@ class Lookout:
     """Looks every two seconds until it is closed; `seen` is called in its thread."""
 
     def __init__(
-        self, look: Callable[[], Sight], seen: Callable[[Sight], None], every_s: float = LOOK_S
+        self, look: Callable[[], Sight], seen: Callable[[Sight], object], every_s: float = LOOK_S
     ) -> None:
         self._look, self._seen, self._every_s = look, seen, every_s
         self._ends = threading.Event()

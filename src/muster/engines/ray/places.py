@@ -37,7 +37,8 @@ class Places:
 
         place.number = number = next(self._numbers)
         place.run, place.desk, place.control = run, None, None
-        place.outcome, place.is_over, place.kill_at, place.ask_at = None, False, None, None
+        place.outcome, place.is_over = None, False
+        place.kill_at = place.ask_at = place.hang_up_at = None
         options: dict[str, Any] = {"runtime_env": self.runtime_env} if self.runtime_env else {}
         strategy = PlacementGroupSchedulingStrategy(
             place.group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True

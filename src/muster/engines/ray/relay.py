@@ -28,7 +28,7 @@ class Relay:
     def __init__(
         self,
         ray: Any,  # noqa: ANN401 - a module
-        ready: Callable[[Address | None, str], None],
+        ready: Callable[[Address | None, str], object],
         came: Callable[[socket.socket], None],
     ) -> None:
         self._ray, self._ready, self._came = ray, ready, came
@@ -69,7 +69,7 @@ class Relay:
         if data is None:
             self._hang_up(number)
             return
-        if number not in self._ends:
+        if data == b"":  # a new one
             ours, theirs = socket.socketpair()
             with self._lock:
                 self._ends[number] = ours
@@ -77,9 +77,9 @@ class Relay:
                 self._poller.register(ours, select.POLLIN)
             os.write(self._wake_write, b"!")
             self._came(theirs)
-        if data:
+        elif (end := self._ends.get(number)) is not None:
             try:
-                self._ends[number].sendall(data)
+                end.sendall(data)
             except OSError:
                 self._hang_up(number)
 

@@ -27,6 +27,7 @@ from muster.trials.events import TrialFailure
 _QUIT = frame(Kind.QUIT)
 _GUEST_S = 10.0  # who has not said who it is by then is hung up on
 _BLAME_S = 60.0  # Ray needs some time to find out that a node is gone
+_WORDS_S = 5.0  # how long the last words of a dead process may be on their way
 _CERTAIN_S = 5.0  # how long after its connection closed a process we killed may be thought alive
 _ASK_EVERY_S = 1.0
 _FORCE_AFTER_S = 1.0  # Ray ends what did not end itself
@@ -43,6 +44,9 @@ class Owner(Protocol):
     def gone(self, desk: RayDesk, failure: TrialFailure | None) -> None: ...
 
     def never_came(self, place: Place, outcome: BaseException | None) -> None: ...
+
+    def due(self, when: float) -> None:
+        """Have `look_around` called then, if not earlier."""
 
 
 class RayStaff:
@@ -187,6 +191,7 @@ class RayStaff:
                     desk.control.send(frame(Kind.SIGNAL, pack(int(number))))
             if number == signal.SIGKILL:
                 desk.place.kill_at = self._clock.monotonic() + _FORCE_AFTER_S
+                self._owner.due(desk.place.kill_at)
 
     def is_silent(self, desk: Desk, now: float) -> bool:
         """Only where we can see for ourselves: deep in C code a trial does not beat, but works."""
@@ -249,6 +254,7 @@ class RayStaff:
         del self._lines[desk.read_fd]
         self._watch.forget(desk.read_fd)
         desk.hung_up_at = self._clock.monotonic()
+        self._owner.due(desk.hung_up_at + _ASK_EVERY_S)
         while desk.control is not None and desk.control.fileno() in self._controls and desk.words is None:
             before = desk.heard
             if not desk.hear_control() or desk.heard == before:
@@ -256,8 +262,10 @@ class RayStaff:
         self._settle(desk)
 
     def _settle(self, desk: RayDesk) -> None:
-        """Its line is closed: tell the owner why, as soon as that is known."""
+        """Once its line is closed: tell the owner why, as soon as that is known."""
         place, run = desk.place, desk.run
+        if desk.hung_up_at is None:
+            return
         if run is None or desk.words is not None or place.is_over or _has_said_all(run):
             outcome = blame.of_outcome(place.outcome) if place.is_over else None
             self._drop(desk, desk.words or outcome)
@@ -273,19 +281,17 @@ class RayStaff:
         is_unsure = outcome is None or blame.is_unsure(outcome)
         if desk is not None and is_unsure and not self._is_overdue(desk):
             place.ask_at = self._clock.monotonic() + _ASK_EVERY_S
+            self._owner.due(place.ask_at)
             return
         place.outcome, place.is_over = outcome, True
         if desk is None:
             del self.places[number]
             self._owner.never_came(place, outcome)
             return
-        while desk.read_fd in self._lines and desk.hung_up_at is None:
-            frames = desk.read()
-            if not frames:
-                self._hang_up(desk)
-                return
-            for kind, payload in frames:
-                self._owner.heard(desk, kind, payload)
+        if desk.hung_up_at is None:
+            # Its last words may be on their way, through a relay; a machine that broke closes nothing.
+            place.hang_up_at = self._clock.monotonic() + _WORDS_S
+            self._owner.due(place.hang_up_at)
         self._settle(desk)
 
     def _is_overdue(self, desk: RayDesk) -> bool:
@@ -308,31 +314,37 @@ class RayStaff:
             self.idle.remove(desk)
         desk.close()
 
-    def look_around(self, now: float) -> float:
-        """What is due; when to look again."""
-        soon = now + self._patience.beat_s
+    def look_around(self, now: float) -> None:
+        """What is due: kills, questions, lines that nobody closes, guests that say nothing."""
         for place in list(self.places.values()):
-            desk = place.desk
-            if place.kill_at is not None and now >= place.kill_at:
-                self._ray.end(place)
-            if place.ask_at is not None and now >= place.ask_at:
-                place.ask_at = None
-                self._ray.ask(place)
-            if desk is not None and desk.hung_up_at is not None:
-                was_ended_by_us = desk.run is None or desk.run.stopping or desk.run.failure is not None
-                if was_ended_by_us and now >= desk.hung_up_at + _CERTAIN_S:
-                    self._drop(desk, None)
-            for when in (place.kill_at, place.ask_at, desk and desk.hung_up_at and now + 1.0):
-                soon = min(soon, when) if when else soon
+            self._look_after(place, now)
         for fd, guest in list(self._guests.items()):
             if now >= guest.since + _GUEST_S:
                 del self._guests[fd]
                 self._watch.forget(fd)
                 guest.line.close()
-        return soon
+
+    def _look_after(self, place: Place, now: float) -> None:
+        desk = place.desk
+        if place.kill_at is not None and now >= place.kill_at:
+            self._ray.end(place)
+        if place.ask_at is not None and now >= place.ask_at:
+            place.ask_at = None
+            self._ray.ask(place)
+        if desk is not None and desk.hung_up_at is None and _is_past(place.hang_up_at, now):
+            self._hang_up(desk)
+        if desk is not None and desk.hung_up_at is not None:
+            run = desk.run
+            was_ended_by_us = run is None or run.stopping or run.failure is not None
+            if was_ended_by_us and now >= desk.hung_up_at + _CERTAIN_S:
+                self._drop(desk, None)
+            self._owner.due(now + _ASK_EVERY_S)
+        for when in (place.kill_at, place.ask_at):
+            if when is not None:
+                self._owner.due(when)
 
     def close(self) -> None:
-        """End every actor, wait for that, give back every placement group."""
+        """End every actor, and wait for that."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -342,9 +354,15 @@ class RayStaff:
                 self.kill(place.desk, signal.SIGKILL)
             self._ray.end(place)
         give_up = self._clock.monotonic() + _CLOSE_S
-        while any(p.desk is not None for p in self.places.values()) and self._clock.monotonic() < give_up:
-            self.wait(0.1, self._clock.monotonic())
-            self.look_around(self._clock.monotonic())
+        while any(each.desk is not None for each in self.places.values()):
+            now = self._clock.monotonic()
+            if now >= give_up:
+                break
+            self.wait(0.1, now)
+            self.look_around(now)
+        self._close_all()
+
+    def _close_all(self) -> None:
         for place in list(self.places.values()):
             if place.desk is not None:
                 self._forget(place.desk)
@@ -354,6 +372,10 @@ class RayStaff:
             each.close()
         self.bell.close()
         self._watch.close()
+
+
+def _is_past(when: float | None, now: float) -> bool:
+    return when is not None and now >= when
 
 
 class _Nobody:
@@ -366,6 +388,9 @@ class _Nobody:
     def gone(self, desk: RayDesk, failure: TrialFailure | None) -> None: ...
 
     def never_came(self, place: Place, outcome: BaseException | None) -> None: ...
+
+    def due(self, when: float) -> None:
+        """Have `look_around` called then, if not earlier."""
 
 
 def _has_said_all(run: Run) -> bool:
