@@ -57,6 +57,12 @@ def of_node(cloud_id: str) -> list[int]:
     return [one.pid for one in table() if one.lives and environment_says(one.pid, entry)]
 
 
+def began(directory: NodeDirectory, cloud_id: str) -> bool:
+    """Not only written down as running: past the gate."""
+    mark = directory.find(cloud_id).process
+    return mark is not None and find(mark.pid).name == "sleep"
+
+
 def ended(directory: NodeDirectory, cloud_id: str) -> bool:
     return directory.find(cloud_id).ended_at is not None
 
@@ -162,7 +168,7 @@ def test_nodes_of_a_killed_owner_are_taken_over(provide, directory, tmp_path, be
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         nodes = owner.stdout.readline().decode().split()
         if begun == "begun":
-            assert until(lambda: all(directory.find(node).state == "running" for node in nodes))
+            assert until(lambda: all(began(directory, node) for node in nodes))
         before = {node: directory.find(node).process for node in nodes}
         owner.kill()
         owner.wait()
