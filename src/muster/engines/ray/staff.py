@@ -343,16 +343,24 @@ class RayStaff:
             if when is not None:
                 self._owner.due(when)
 
+    def _end_all(self) -> None:
+        """Idle ones by themselves, or Ray would tell the user of processes that died for no reason."""
+        for desk in list(self.idle):
+            self.dismiss(desk)
+        for place in list(self.places.values()):
+            if place.desk is None:
+                self._ray.end(place)
+            elif place.desk.role is not Role.LEAVING:
+                self.kill(place.desk, signal.SIGKILL)
+                self._ray.end(place)
+
     def close(self) -> None:
         """End every actor, and wait for that."""
         if self._is_closed:
             return
         self._is_closed = True
         self._owner = _Nobody()
-        for place in list(self.places.values()):
-            if place.desk is not None:
-                self.kill(place.desk, signal.SIGKILL)
-            self._ray.end(place)
+        self._end_all()
         give_up = self._clock.monotonic() + _CLOSE_S
         while any(each.desk is not None for each in self.places.values()):
             now = self._clock.monotonic()
