@@ -148,8 +148,8 @@ class LockstepPromises(EngineFixture):
         driver.poll_until(
             lambda: sum(isinstance(each, TrialStarted) for each in driver.events) == 2, answer=False
         )
-        for event in [each for each in driver.events if isinstance(each, TrialReported)]:
-            driver.go_on(event.trial_id)
+        for report in [each for each in driver.events if isinstance(each, TrialReported)]:
+            driver.go_on(report.trial_id)
         driver.to_exit(*names)
         running, most = 0, 0
         for event in driver.events:
