@@ -169,6 +169,19 @@ def test_a_node_that_does_not_see_the_storage_is_named(driver, tmp_path):
     assert f"does not see {tmp_path}; set RunConfig(storage_path=...)" in message
 
 
+def test_a_tuner_finds_the_cluster_by_itself(cluster, tmp_path):
+    from muster import tune
+
+    space = {"steps": tune.grid_search([1, 2, 3])}
+    run = tune.RunConfig(name="e", storage_path=str(tmp_path), verbose=0)
+    reuse = tune.TuneConfig(reuse_actors=True)
+    grid = tune.Tuner(TRAINABLES["saves"], param_space=space, run_config=run, tune_config=reuse).fit()
+    assert (len(grid), grid.num_errors) == (3, 0)
+    assert [each.metrics["step"] for each in grid] == [0, 1, 2]
+    assert [each.checkpoint is not None for each in grid] == [True] * 3
+    assert import_ray().is_initialized()  # it was not ours to shut down
+
+
 def test_closing_gives_back_everything(cluster, tmp_path):
     ray = import_ray()
     with opened() as engine:

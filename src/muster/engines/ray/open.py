@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from muster.base.clock import Clock, SystemClock
 from muster.engines.ray.gcs.link import GcsLink
 from muster.engines.ray.gcs.native import check_auth, check_ray, raylet_module
-from muster.errors import EngineUnreachable
+from muster.errors import EngineMissing, EngineUnreachable
 
 if TYPE_CHECKING:
     from muster.engines.ray.engine import RayEngine, RayOptions
@@ -79,6 +79,11 @@ def connect(ray: Any, address: str | None = None) -> None:  # noqa: ANN401 - a m
     try:
         ray.init(address=where, logging_level="warning")
     except Exception as error:
+        if "Version mismatch" in str(error):
+            raise EngineMissing(
+                f"the Ray cluster at {where} runs other versions: install its Ray and Python here "
+                f"({' '.join(str(error).split())})"
+            ) from error
         if not _is_by_client(where) and where != "auto":
             GcsLink(where).connect()  # says it better: no answer, or not with our token
         raise EngineUnreachable(f"{_unreachable(where)}: {str(error).partition(chr(10))[0]}") from error
