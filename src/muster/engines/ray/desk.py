@@ -34,6 +34,13 @@ class Place:
         self.hang_up_at: float | None = None  # when its line is given up, though nobody closed it
         self.ask_at: float | None = None  # when Ray is asked again whether it lives
 
+    @property
+    def began_at(self) -> float | None:
+        """When the trial in it began, or its actor was asked for; None when there is none."""
+        if self.desk is None:
+            return self.asked_at if self.run is not None else None
+        return self.seated_at if self.desk.run is not None else None
+
 
 class RayDesk(Desk):
     """One actor's process."""

@@ -209,9 +209,9 @@ class RayEngine(LockstepEngine):
     def _is_worth_a_node(self, wanted: PlacementGroupFactory) -> bool:
         """Whether it would still wait when a new machine could be there."""
         places = self._staff.places.values()
-        busy = [each for each in places if each.desk is not None and each.resources == wanted]
         shown = sum(each.desk is None and each.needs_node for each in places)
-        began = [each.seated_at for each in busy if each.desk is not None and each.desk.run is not None]
+        alike = [each for each in places if each.resources == wanted and not each.needs_node]
+        began = [each.began_at for each in alike if each.began_at is not None]
         return self._growth.wants_more(began, len(self._waiting) + shown, shown, self._clock.monotonic())
 
     def _clear(self, place: Place) -> None:

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from muster.engines.ray.desk import Place
+from muster.trials.bundles import PlacementGroupFactory
+
+
+def place(**facts) -> Place:
+    made = Place(1, PlacementGroupFactory([{"CPU": 1}]), None)
+    made.asked_at, made.seated_at = 3.0, 7.0
+    for name, value in facts.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_a_place_is_taken_from_the_moment_its_actor_is_asked_for():
+    assert place().began_at is None
+    assert place(run="a trial's").began_at == 3.0
+    assert place(desk=SimpleNamespace(run="a trial's")).began_at == 7.0
+    assert place(desk=SimpleNamespace(run=None)).began_at is None
