@@ -13,7 +13,6 @@ from tests.engines.ray_gcs.driver import RayDriver
 from muster.cluster.model import NodeReport, NodeStatus
 from muster.engines.ray.gcs.link import GcsLink
 from muster.engines.ray.gcs.nodes import GcsNodeSource
-from muster.errors import EngineUnreachable
 from muster.testing.ray_cluster import AUTH, RayCluster
 
 T = TypeVar("T")
@@ -35,23 +34,8 @@ def node_of(source: GcsNodeSource, cloud_id: str) -> NodeReport:
     return next(node for node in source.read().nodes if node.cloud_id == cloud_id)
 
 
-def ray_cluster(tries: int = 5) -> RayCluster:
-    """A head whose node is there. Ray gives a node 30 s to register, which a busy machine may exceed."""
-    while True:
-        cluster = RayCluster()
-        try:
-            wait_for(GcsNodeSource(GcsLink(cluster.address, AUTH)).read, lambda report: report.nodes)
-        except (EngineUnreachable, AssertionError):
-            cluster.close()
-            tries -= 1
-            if tries == 0:
-                raise
-        else:
-            return cluster
-
-
 def add_worker(cluster: RayCluster, cloud_id: str, resources: dict[str, float], **more: object) -> None:
-    """Returns when it has joined; tried again, for the same reason."""
+    """Returns when it has joined; tried again where Ray gives up because the machine is busy."""
     source = GcsNodeSource(GcsLink(cluster.address, AUTH))
     for _ in range(5):
         worker = cluster.add_worker(cloud_id, resources, **more)  # type: ignore[arg-type]
@@ -65,7 +49,7 @@ def add_worker(cluster: RayCluster, cloud_id: str, resources: dict[str, float], 
 
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[RayCluster]:
-    with ray_cluster() as cluster:
+    with RayCluster() as cluster:
         labels = {"tier": "small", "region": "eu"}
         add_worker(cluster, "w-1", {"CPU": 2, "one": 1}, node_type="small", labels=labels)
         add_worker(cluster, "w-2", {"CPU": 1, "two": 1}, node_type="spare")

@@ -85,28 +85,27 @@ def test_a_head_of_ours_turns_the_v2_protocol_on(link: GcsLink) -> None:
 def test_what_waits_is_read_in_all_its_shapes(driver: RayDriver, source: GcsNodeSource) -> None:
     ids = driver.run(SHAPES)
     try:
-        tier = on(
-            LabelMatch("region", LabelOperator.NOT_IN, ("us",)),
-            LabelMatch("tier", LabelOperator.IN, ("a", "b")),
-        )
+        tier = LabelMatch("tier", LabelOperator.IN, ("a", "b"))
+        region = LabelMatch("region", LabelOperator.NOT_IN, ("us",))
 
         def complete(report: RuntimeReport) -> bool:
             return len(report.gangs) == 5 and sum(demand.count for demand in report.demands) == 5
 
         report = wait_for(source.read, complete)
         found = {
-            (demand.shape, tuple(tuple(sorted(one)) for one in demand.selectors), demand.count)
+            (demand.shape, tuple(frozenset(one) for one in demand.selectors), demand.count)
             for demand in report.demands
         }
+        anywhere = (frozenset[LabelMatch](),)
         assert found == {
-            (Resources.of(CPU=64), ((),), 3),
-            (Resources.of(CPU=32), ((),), 1),
-            (Resources.of(CPU=1), tier, 1),
+            (Resources.of(CPU=64), anywhere, 3),
+            (Resources.of(CPU=32), anywhere, 1),
+            (Resources.of(CPU=1), (frozenset({tier, region}),), 1),
         }
         gangs = {gang.gang_id: gang for gang in report.gangs}
         for strategy in Strategy:
             group = ids[strategy.value]
-            bundles = (cpu(50, selectors=((),)), cpu(60, selectors=((),)))
+            bundles = (cpu(50), cpu(60))
             assert gangs[group] == Gang(gang_id=group, strategy=strategy, options=(bundles,))
         small, other = gangs[ids["labels"]].options[0]
         assert small.selectors == on(LabelMatch("tier", LabelOperator.IN, ("small",)))

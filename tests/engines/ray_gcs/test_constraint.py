@@ -19,7 +19,7 @@ def test_the_same_bundle_on_other_nodes_is_another_wish() -> None:
     made = wishes([{"CPU": 1}] * 3, [{}, {"tier": "in(a, b)", "region": "!us"}, {}])
     assert made == {
         ((("CPU", 1.0),), ()): 2,
-        ((("CPU", 1.0),), (("region", "!us"), ("tier", "in(a, b)"))): 1,
+        ((("CPU", 1.0),), (("region", "!us"), ("tier", "in(a,b)"))): 1,
     }
 
 

@@ -58,4 +58,5 @@ def _conditions(place: int, selector: Mapping[str, str]) -> tuple[tuple[str, str
                 f"label selector {place}: {label!r}: {value!r} is none of"
                 " 'value', '!value', 'in(a, b)', '!in(a, b)'"
             )
-    return tuple(sorted(selector.items()))
+    # The GCS takes a blank for a part of the value.
+    return tuple(sorted((label, re.sub(r"\s", "", value)) for label, value in selector.items()))
