@@ -1,0 +1,83 @@
+"""The tuner on a cluster that grows and shrinks under our autoscaler. One seat per node."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from bench.live_cluster import wait_for
+
+pytestmark = pytest.mark.timeout(900)
+SCRIPT = Path(__file__).with_name("tuning.py")
+FIT_S = 240.0
+
+
+class Experiment:
+    """One experiment, in a process of its own."""
+
+    def __init__(self, stage, what: str) -> None:
+        self.began = time.monotonic()
+        self._log = stage.cluster.folder / f"{what}.log"
+        with open(self._log, "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(SCRIPT), what, str(stage.cluster.folder / "experiments")],
+                env=stage.cluster.environment(),
+                cwd=stage.cluster.folder,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+
+    def outcome(self) -> dict[str, list]:
+        said = self._process.communicate(timeout=FIT_S)[0].decode()
+        assert self._process.returncode == 0, self._log.read_text(errors="replace")[-3000:]
+        return json.loads(said.splitlines()[-1])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.wait()
+
+
+def test_all_trials_are_shown_at_once_nodes_come_for_them_and_go_when_they_are_done(stage):
+    before = stage.came_up()
+    with Experiment(stage, "wide") as experiment:
+        wait_for(stage.watch.now, lambda look: look.report.gangs, "the first gang")
+        wait_for(
+            lambda: [len(look.report.gangs) for look in stage.watch.since(experiment.began)],
+            lambda counts: max(counts, default=0) == 4,
+            "four gangs wait at the same time",
+        )
+        stage.wait_for_nodes(small=4)
+        assert experiment.outcome() == {"scores": [8] * 4, "errors": []}
+    looks = stage.watch.since(experiment.began)
+    first = next(look.at for look in looks if look.report.gangs)
+    every = next(look.at for look in looks if len(look.report.gangs) == 4)
+    assert every - first < 5.0  # two looks on a quiet computer
+    stage.wait_for_quiet()
+    assert stage.came_up() - before == 4
+
+
+def test_near_the_end_no_node_is_bought_for_trials_that_soon_get_a_place(stage):
+    before = stage.came_up()
+    with Experiment(stage, "tail") as experiment:
+        assert experiment.outcome() == {"scores": [1] * 4, "errors": []}
+    stage.wait_for_quiet()
+    looks = stage.watch.since(experiment.began)
+    assert (max(len(look.workers) for look in looks), stage.came_up() - before) == (1, 1)
+
+
+def test_a_trial_that_no_node_type_can_hold_fails_with_the_planners_verdict(stage):
+    with Experiment(stage, "never") as experiment:
+        outcome = experiment.outcome()
+    assert outcome["scores"] == []
+    (error,) = outcome["errors"]
+    assert "infeasible" in error
+    stage.stays(1.0)

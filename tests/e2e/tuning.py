@@ -1,0 +1,63 @@
+"""Experiments that `test_2_tuner` runs on the cluster, each as a script of its own; says what came of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from muster import tune
+from muster.tune.search import Searcher
+
+SEAT = {"cpu": 1, "seat": 1}
+
+
+def work(config):
+    time.sleep(config["seconds"])
+    tune.report({"score": config["seconds"]})
+
+
+class OneThenSome(Searcher):
+    """One trial, and when it is over three more."""
+
+    def __init__(self):
+        super().__init__(metric="score", mode="max")
+        self.given = 0
+        self.goes_on = False
+
+    def suggest(self, trial_id):
+        if self.given == 4:
+            return Searcher.FINISHED
+        if self.given == 1 and not self.goes_on:
+            return None
+        self.given += 1
+        return {"seconds": 1}
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        self.goes_on = True
+
+
+def fit(storage, name, resources, space, **options):
+    tuner = tune.Tuner(
+        tune.with_resources(work, resources),
+        param_space=space,
+        tune_config=tune.TuneConfig(metric="score", mode="max", **options),
+        run_config=tune.RunConfig(name=name, storage_path=storage, engine="ray", verbose=0),
+    )
+    grid = tuner.fit()
+    return {
+        "scores": [result.metrics["score"] for result in grid if result.error is None],
+        "errors": [str(error) for error in grid.errors],
+    }
+
+
+def main(what, storage):
+    if what == "wide":
+        return fit(storage, what, SEAT, {"seconds": 8}, num_samples=4)
+    if what == "tail":
+        return fit(storage, what, SEAT, {}, num_samples=4, search_alg=OneThenSome())
+    return fit(storage, what, {"cpu": 1, "seat": 1, "ranked": 1}, {"seconds": 0})
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(main(*sys.argv[1:])) + "\n")
