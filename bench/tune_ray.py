@@ -20,6 +20,7 @@ from bench.tune_lab import Lab, Side, in_turns
 from bench.tune_ray_cluster import NODE_ENVIRONMENT, open_cluster
 
 RATES = ("experiment", "Ray Tune /s", "ours /s", "ours / Ray")
+RESULTS = (*RATES, "since the first: Ray Tune /s", "ours /s", "ours / Ray")
 COSTS = ("driver CPU s per 1,000 results", "Ray Tune", "ours", "Ray / ours")
 
 
@@ -60,6 +61,7 @@ def compare(lab: Lab, name: str, mine: tuple[Job, int], theirs: tuple[Job, int])
 
 
 def row(title: str, figure: str, name: str, figures: dict[str, float]) -> tuple[str, ...]:
+    """`name` may be one of `<name>.since_first`, too."""
     theirs = figures.get(f"peer_{figure}_per_s.{name}")
     return (
         title,
@@ -85,7 +87,7 @@ def results(lab: Lab) -> dict[str, float]:
         "one": ("one trial", Job(trials=1, reports=lab.size(10_000, 2000))),
         "sixteen": (
             "16 trials at once",
-            Job(trials=16, reports=lab.size(500, 100), cpus=0.125, together=True),
+            Job(trials=16, reports=lab.size(1000, 250), cpus=0.125, together=True),
         ),
     }
     figures: dict[str, float] = {}
@@ -94,7 +96,8 @@ def results(lab: Lab) -> dict[str, float]:
     for name, (title, job) in jobs.items():
         us, them = compare(lab, f"results, {title}", (job, lab.size(5, 3)), (job, lab.size(3, 1)))
         figures |= rate_figures("results", name, us, them) | cost_figures(name, us, them)
-        rates.append(row(f"{title}, {job.reports} reports each", "results", name, figures))
+        title_row = row(f"{title}, {job.reports} reports each", "results", name, figures)
+        rates.append((*title_row, *row("", "results", f"{name}.since_first", figures)[1:]))
         costs.append(
             (
                 title,
@@ -103,7 +106,7 @@ def results(lab: Lab) -> dict[str, float]:
                 table.times(figures.get(f"driver_cpu_ratio.{name}")),
             )
         )
-    table.show("tune-ray: results, loggers on", RATES, rates)
+    table.show("tune-ray: results, loggers on", RESULTS, rates)
     table.show("tune-ray: what a result costs the driver", COSTS, costs)
     return figures
 
