@@ -60,15 +60,20 @@ class RayCluster:
         self.temp_dir = Path(tempfile.mkdtemp(prefix="mr-", dir="/tmp"))  # sockets in it: 107 bytes at most
         self.nodes: dict[str, RayNode] = {}
         size = NodeSize(resources={"CPU": 2, **(resources or {})}, labels=labels or {})
-        for attempt in range(HEAD_TRIES):
+        try:
+            self._get_head(size)
+        except BaseException:  # a test's timeout as well: nothing is left behind
+            self.close()
+            raise
+
+    def _get_head(self, size: NodeSize) -> None:
+        for _ in range(HEAD_TRIES):
             self._start_head(size)
             if self._head_has_started():
                 return
             self.nodes.pop("head-0").kill()
-            if attempt == HEAD_TRIES - 1:
-                said = (self.temp_dir / "head-0.log").read_text(errors="replace")[-2000:]
-                self.close()
-                raise RuntimeError(f"the head did not start; it said:\n{said}")
+        said = (self.temp_dir / "head-0.log").read_text(errors="replace")[-2000:]
+        raise RuntimeError(f"the head did not start; it said:\n{said}")
 
     def _start_head(self, size: NodeSize) -> None:
         gcs, client, *agent = free_ports(5)
