@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 from tests.engines.ray_gcs.conftest import node_of, wait_for
 from tests.engines.ray_gcs.driver import RayDriver
 
@@ -23,6 +24,8 @@ from muster.cluster.plan import PendingInstance, PendingRequest, ScalingReport
 from muster.cluster.snapshot import FailedLaunch
 from muster.engines.ray.gcs.link import GcsLink
 from muster.engines.ray.gcs.nodes import GcsNodeSource
+
+pytestmark = pytest.mark.timeout(400)  # starting Ray on a busy machine
 
 SHAPES = """
 @ray.remote

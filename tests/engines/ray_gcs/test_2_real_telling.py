@@ -18,6 +18,8 @@ from muster.engines.ray.gcs.link import GcsLink
 from muster.engines.ray.gcs.nodes import GcsNodeSource
 from muster.testing.ray_cluster import AUTH
 
+pytestmark = pytest.mark.timeout(400)  # starting Ray on a busy machine
+
 
 def spec(most: int) -> ClusterSpec:
     kind = NodeType(name="small", resources=Resources.of(CPU=4, GPU=1), max_nodes=most)

@@ -15,6 +15,8 @@ from muster.engines.ray.gcs.drainer import GcsDrainer
 from muster.engines.ray.gcs.link import GcsLink
 from muster.engines.ray.gcs.nodes import GcsNodeSource
 
+pytestmark = pytest.mark.timeout(400)  # starting Ray on a busy machine
+
 
 @pytest.fixture
 def drainer(link: GcsLink) -> Iterator[GcsDrainer]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,8 +19,9 @@ from muster.engines.ray.gcs.link import GcsLink
 from muster.engines.ray.gcs.nodes import GcsNodeSource
 from muster.errors import EngineMissing, EngineUnreachable
 from muster.providers.process.ray_command import NodeIdentity
-from muster.testing.ray_cluster import AUTH, RayCluster, RayNode
+from muster.testing.ray_cluster import AUTH, RayCluster, RayNode, free_ports
 
+pytestmark = pytest.mark.timeout(400)  # starting Ray on a busy machine
 CONNECT = """
 import sys, json
 from muster.engines.ray.gcs.link import GcsLink
@@ -73,9 +75,14 @@ def denied(cluster: RayCluster, told: str) -> str:
 
 
 def start_again(cluster: RayCluster, head: RayNode) -> None:
-    """On the same port; tried again where Ray gives up because the machine is busy."""
-    command = [str(part) for part in head.process.args]  # type: ignore[union-attr]
+    """On the same port of the GCS; the others are fresh, because agents outlive their raylet for a moment.
+
+    Tried again where Ray gives up because the machine is busy.
+    """
+    arguments = [str(part) for part in head.process.args]  # type: ignore[union-attr]
     for _ in range(5):
+        ports = iter(free_ports(len(arguments)))
+        command = [re.sub(r"^(--.+-port)=\d+$", rf"\1={next(ports)}", part) for part in arguments]
         node = cluster._start(command, NodeIdentity(cloud_id="head-0", node_type="head"))
         if cluster._head_has_started():
             return
@@ -124,18 +131,18 @@ def test_a_head_that_restarts_is_found_again_and_told_everything_anew(cluster: R
         stdout=subprocess.PIPE,
         text=True,
     )
-    try:
-        assert stays.stdout is not None
-        assert stays.stdout.readline() == "connected\n"
-        head = cluster.nodes["head-0"]
-        head.kill()
-        for _ in range(3):
-            with pytest.raises(EngineUnreachable, match=f"no Ray GCS answers at {cluster.address}"):
-                source.read()
-        assert stays.communicate("go\n", timeout=60)[0] == "alive after RpcError\n"
-    finally:
-        stays.kill()
-        stays.wait()
+    with stays:
+        try:
+            assert stays.stdout is not None
+            assert stays.stdout.readline() == "connected\n"
+            head = cluster.nodes["head-0"]
+            head.kill()
+            for _ in range(3):
+                with pytest.raises(EngineUnreachable, match=f"no Ray GCS answers at {cluster.address}"):
+                    source.read()
+            assert stays.communicate("go\n", timeout=60)[0] == "alive after RpcError\n"
+        finally:
+            stays.kill()
     start_again(cluster, head)
 
     def look() -> int:
