@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -63,7 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             soak.end()
         figures = soak.figures()
-    missed = [name for name, most in AT_MOST.items() if not figures[name] <= most]
+        missed = [name for name, most in AT_MOST.items() if not figures[name] <= most]
+        if missed:
+            kept = tempfile.mkdtemp(prefix="muster-soak-broken-")
+            shutil.copytree(cluster.home.path, kept, dirs_exist_ok=True)
+            table.note(f"ledger and logs are kept in {kept}")
     show(soak, figures)
     table.note(f"MISSED: {', '.join(missed)}" if missed else "every rule was kept")
     table.note(table.last_line("soak", {"minutes": given.minutes, "seed": given.seed, **figures}))

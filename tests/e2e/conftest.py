@@ -5,6 +5,7 @@ Nodes are processes of this computer. The files are numbered: the last one ends 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -47,12 +48,12 @@ class Stage:
 
     def __init__(self, cluster: LiveCluster, driver: Driver, watch: Watch) -> None:
         self.cluster, self.driver, self.watch = cluster, driver, watch
-        self._files = 0
+        self._gates: list[Path] = []
 
     def gate(self) -> Path:
         """A file that tasks wait for; `touch` lets them go."""
-        self._files += 1
-        return self.cluster.folder / f"gate-{self._files}"
+        self._gates.append(self.cluster.folder / f"gate-{time.monotonic_ns()}")
+        return self._gates[-1]
 
     def wait_for_nodes(self, **counts: int) -> Look:
         """Until exactly these workers live."""
@@ -89,6 +90,14 @@ class Stage:
 
     def cloud_id_of(self, node_id: str) -> str:
         return next(str(node.cloud_id) for node in self.watch.now().report.nodes if node.node_id == node_id)
+
+    def clear(self) -> None:
+        """Whatever a test that failed has left; the last test has lost the driver with the head."""
+        self.cluster.edit(CONFIG)
+        for gate in self._gates:
+            gate.touch()
+        with contextlib.suppress(RuntimeError, OSError):
+            self.driver.ask("clear")
 
     def diary(self) -> str:
         return self.cluster.last_words()
@@ -141,7 +150,10 @@ def stage(cluster: LiveCluster, driver: Driver, watch: Watch) -> Iterator[Stage]
     stage = Stage(cluster, driver, watch)
     stage.wait_for_quiet()
     began = time.monotonic()
-    yield stage
+    try:
+        yield stage
+    finally:
+        stage.clear()
     for look in watch.since(began):
         assert len(look.workers) <= MAX_WORKERS
         assert all(count <= LIMITS[name] for name, count in look.counts().items()), look.counts()

