@@ -2,7 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from muster.engines.ray.demand import Growth, Room, expected_starts, late_ones, typical, why_unplaceable
+from muster.engines.ray.demand import (
+    Growth,
+    Memory,
+    Room,
+    expected_starts,
+    late_ones,
+    typical,
+    why_unplaceable,
+)
 from muster.trials.bundles import PlacementGroupFactory
 
 ONE = PlacementGroupFactory([{"CPU": 1}])
@@ -126,3 +134,15 @@ def test_the_typical_duration_is_the_middle_one():
 )
 def test_what_no_node_could_ever_hold_is_named(request_, why):
     assert why_unplaceable(request_, NODES) == why
+
+
+def test_a_node_that_went_away_is_remembered_for_a_while_because_it_may_come_back():
+    memory = Memory(keep_s=300.0)
+    memory.note(NODES, now=0.0)
+    memory.note(NODES[::-1], now=10.0)  # in another order, and the same
+    memory.note(NODES[1:], now=20.0)
+    assert memory.most() == {"CPU": 6.0, "GPU": 1.0}
+    assert why_unplaceable(group({"GPU": 1}), memory.nodes()) is None
+    memory.note(NODES[1:], now=311.0)
+    assert (memory.most(), memory.nodes()) == ({"CPU": 4.0}, [{"CPU": 4.0}])
+    assert why_unplaceable(group({"GPU": 1}), memory.nodes()) == "no node has GPU: 1"

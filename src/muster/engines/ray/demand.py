@@ -15,6 +15,7 @@ from muster.base.resources import SCALE, Resources, to_units
 from muster.trials.bundles import PlacementGroupFactory
 
 _FAR_AHEAD = 1000  # more waiting trials than these do not change the answer
+RETURN_S = 300.0  # so long a node that went away is thought to come back
 BOOT_S = 60.0  # until a new machine is there, when nobody has measured
 
 
@@ -90,6 +91,36 @@ class Room:
         if known is None:
             known = self._sizes[request] = units_of(request)
         return known
+
+
+class Memory:
+    """The nodes of a cluster, those that went away a short time ago included: they may come back.
+
+    For clusters without an autoscaler, where a node that restarts is replaced by nobody.
+    """
+
+    def __init__(self, keep_s: float = RETURN_S) -> None:
+        self._keep_s = keep_s
+        self._seen: dict[tuple[tuple[tuple[str, float], ...], ...], float] = {}  # nodes, and when last
+
+    def note(self, nodes: Sequence[Mapping[str, float]], now: float) -> None:
+        look = tuple(sorted(tuple(sorted(node.items())) for node in nodes))
+        self._seen = {each: at for each, at in self._seen.items() if now < at + self._keep_s}
+        self._seen[look] = now
+
+    def most(self) -> dict[str, float]:
+        """Of each resource as much as there was at any time."""
+        most: dict[str, float] = {}
+        for look in self._seen:
+            total: dict[str, float] = {}
+            for name, amount in (entry for node in look for entry in node):
+                total[name] = total.get(name, 0.0) + amount
+            most.update({name: max(amount, most.get(name, 0.0)) for name, amount in total.items()})
+        return most
+
+    def nodes(self) -> list[dict[str, float]]:
+        """All that were there, one of a kind at least."""
+        return [dict(node) for look in self._seen for node in look]
 
 
 class Growth:

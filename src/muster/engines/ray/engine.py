@@ -19,7 +19,7 @@ from muster.engines.local.orders import write_order
 from muster.engines.local.waiting import WaitingLine
 from muster.engines.lockstep import LockstepEngine, Patience, order_of
 from muster.engines.ray import blame
-from muster.engines.ray.demand import Growth, Room, why_unplaceable
+from muster.engines.ray.demand import Growth, Memory, Room, why_unplaceable
 from muster.engines.ray.desk import Place, RayDesk
 from muster.engines.ray.hiring import Hiring
 from muster.engines.ray.lookout import Lookout, Sight
@@ -78,7 +78,7 @@ class RayEngine(LockstepEngine):
         self._on_close: Callable[[], None] | None = connection.on_close
         self._fixed = dict(capacity or {})
         self._room = Room({})
-        self._growth = Growth()
+        self._growth, self._memory = Growth(), Memory()
         self._sight = sight
         self._has_warned = False
         key = secrets.token_bytes(32)
@@ -165,6 +165,11 @@ class RayEngine(LockstepEngine):
     def _try_start(self, run: Run) -> bool:
         """An idle actor, an empty placement group, or new ones; False when it must wait."""
         command = run.command
+        why_not = self._room.why_never(command.resources)
+        if why_not is not None:  # the cluster has shrunk for good
+            self._waiting.remove(run)
+            self._finish(run, failure=failures.impossible(why_not))
+            return True
         idle = self._staff.find_idle(command) if command.may_reuse else None
         if idle is not None:
             self._place_of[command.trial_id] = idle.place
@@ -267,9 +272,11 @@ class RayEngine(LockstepEngine):
 
     def _measure(self, sight: Sight) -> bool:
         self._sight = sight
+        self._memory.note(sight.nodes, self._clock.monotonic())
         present = {**sight.present, **self._fixed}
-        limit = None if sight.limit is None else {**sight.limit, **self._fixed}
-        is_bounded = limit is not None or not sight.has_autoscaler or bool(self._fixed)
+        hoped_for = sight.limit if sight.has_autoscaler else self._memory.most()
+        limit = None if hoped_for is None else {**hoped_for, **self._fixed}
+        is_bounded = limit is not None or bool(self._fixed)
         return self._room.update(present, limit, is_bounded=is_bounded)
 
     def _tell_capacity(self) -> None:
@@ -289,7 +296,7 @@ class RayEngine(LockstepEngine):
         """A trial that can never be placed ends; one that nobody can judge is warned about."""
         why = self._sight.hopeless.get(place.group.id.hex())
         if why is None and not self._sight.has_autoscaler:
-            why = why_unplaceable(place.resources, self._sight.nodes)
+            why = why_unplaceable(place.resources, self._memory.nodes())
         if why is not None:
             self._withdraw(run)
             self._finish(run, failure=failures.impossible(why))
