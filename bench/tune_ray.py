@@ -6,7 +6,6 @@ the machine's first two processors; both sides ask for the same shares of them.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from bench import peer as peers
@@ -17,7 +16,7 @@ from bench.peer import tune_ray as peer
 from bench.tune import rate_figures
 from bench.tune_job import CPUS, Fit, Job
 from bench.tune_lab import Lab, Side, in_turns
-from bench.tune_ray_cluster import NODE_ENVIRONMENT, open_cluster
+from bench.tune_ray_cluster import open_cluster
 
 RATES = ("experiment", "Ray Tune /s", "ours /s", "ours / Ray")
 RESULTS = (*RATES, "since the first: Ray Tune /s", "ours /s", "ours / Ray")
@@ -41,7 +40,6 @@ def run(options: Options) -> dict[str, float]:
         table.note("tune-ray needs Ray on both sides: pip install 'muster[bench]'")
         return {}
     figures: dict[str, float] = {}
-    os.environ.update(NODE_ENVIRONMENT)
     table.progress("tune-ray: starting a cluster")
     with open_cluster(CPUS) as environment, ClusterLab(options, environment) as lab:
         for name, case in CASES.items():

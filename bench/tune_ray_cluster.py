@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +19,15 @@ _READY_S = 90.0
 
 @contextmanager
 def open_cluster(cpus: int) -> Iterator[dict[str, str]]:
-    """What drivers need in their environment. Nodes inherit ours."""
-    cluster = _ready_cluster(cpus)
+    """What drivers need in their environment."""
+    before = dict(os.environ)
+    os.environ.update(NODE_ENVIRONMENT)  # nodes inherit ours
+    try:
+        cluster = _ready_cluster(cpus)
+    finally:
+        for name in NODE_ENVIRONMENT.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
     try:
         yield cluster.environment()
     finally:

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from bench.floors import FLOORS
+from bench.tune_job import Fit, Job
+from bench.tune_lab import Lab, Side
+
+from bench import __main__ as cli
+from bench import peer, tune_ray
+
+
+def side(*fits: Fit) -> Side[Fit]:
+    return Side("", lambda: None, len(fits), list(fits))
+
+
+def fit(cpu_s: float, wall_s: float = 4.0, since_first_s: float = 2.0) -> Fit:
+    return Fit(Job(trials=1, reports=500), "", wall_s, since_first_s, cpu_s, {})
+
+
+def test_what_a_result_costs_the_driver_is_compared_by_medians():
+    figures = tune_ray.cost_figures("one", side(fit(1.0), fit(0.1), fit(0.2)), side(fit(1.0)))
+    assert figures == {
+        "driver_cpu_s_per_1000.one": 0.4,
+        "peer_driver_cpu_s_per_1000.one": 2.0,
+        "driver_cpu_ratio.one": 5.0,
+    }
+    assert tune_ray.cost_figures("one", side(fit(0.2)), side()) == {"driver_cpu_s_per_1000.one": 0.4}
+
+
+def test_a_row_shows_a_dash_where_ray_did_not_run():
+    figures = {"results_per_s.one": 1234.56}
+    assert tune_ray.row("one trial", "results", "one", figures) == ("one trial", "-", "1,234.6", "-")
+
+
+def test_floors_are_on_figures_that_are_measured():
+    us, them = side(fit(0.1)), side(fit(1.0))
+    made = set()
+    for name in ("one", "sixteen"):
+        made |= set(tune_ray.rate_figures("results", name, us, them))
+        made |= set(tune_ray.cost_figures(name, us, them))
+    made |= set(tune_ray.rate_figures("trials", "reuse", us, them))
+    assert {floor.pattern for floor in FLOORS["tune-ray"]} <= made
+
+
+def test_without_ray_nothing_is_measured_and_that_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(peer, "installed", lambda: False)
+    assert cli.main(["tune-ray", "--quick"]) == 0
+    assert "tune-ray needs Ray on both sides" in capsys.readouterr().out
+
+
+@pytest.mark.timeout(300)
+def test_ours_alone_runs_on_a_cluster_of_its_own(monkeypatch, capsys):
+    monkeypatch.setattr(Lab, "size", lambda self, full, quick: min(quick, 6))
+    assert cli.main(["tune-ray", "--quick", "--ours-only", "--only", "trials"]) == 0
+    told = json.loads(capsys.readouterr().out.rstrip("\n").splitlines()[-1])
+    assert (told["bench"], sorted(told["figures"])) == ("tune-ray", ["trials_per_s.reuse"])
