@@ -113,6 +113,7 @@ class Launcher:
         self._check_file(home, config_file)
         home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         home.path.chmod(0o700)
+        self._end_headless_monitor(home)
         with ExitStack() as undo:
             head = self._head(config, home, undo, port)
             record = ClusterRecord(
@@ -166,6 +167,13 @@ class Launcher:
                 f"a cluster named {record.cluster_name!r} is up already, from {record.config}: give this "
                 f"one another cluster_name, or end that one with `muster down {record.cluster_name}`"
             )
+
+    def _end_headless_monitor(self, home: ClusterHome) -> None:
+        """One whose head is gone looks for it where it was; the next head is elsewhere."""
+        monitor = _running_monitor(home)
+        if monitor is not None and running_head(home.nodes) is None:
+            self._tell("ending the monitor of a head that is gone")
+            daemon.end(monitor, clock=self._clock, patience_s=MONITOR_PATIENCE_S)
 
     def _head(self, config: ClusterConfig, home: ClusterHome, undo: ExitStack, port: int | None) -> Head:
         if running_head(home.nodes) is None:
