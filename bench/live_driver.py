@@ -6,6 +6,7 @@ is a script that calls `serve` with its commands.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import subprocess
@@ -53,7 +54,8 @@ class Driver:
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(OSError):  # an order it never read
+                    stream.close()
 
     def _answer(self, command: str, timeout_s: float) -> dict[str, Any]:
         assert self._process.stdout is not None
