@@ -110,13 +110,6 @@ def test_a_wish_replaces_the_last_and_an_empty_one_takes_it_back(
     assert read_constraint(source) == set()
 
 
-def test_rays_own_request_resources_reaches_us(source: GcsNodeSource, driver: RayDriver) -> None:
-    """A program that still imports Ray's SDK, as a black box."""
-    driver.run("from ray.autoscaler.sdk import request_resources as theirs; theirs(num_cpus=2)")
-    assert read_constraint(source) == {asked(Resources.of(CPU=1), 2)}
-    driver.run("theirs(num_cpus=0)")
-
-
 def test_the_status_holds_nodes_demand_and_what_we_told(
     link: GcsLink, source: GcsNodeSource, driver: RayDriver
 ) -> None:

@@ -1,0 +1,36 @@
+"""A program that still imports Ray's own SDK asks our autoscaler, without a change: Ray's as a black box."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from tests.engines.ray_gcs.driver import RayDriver
+
+from muster.base.resources import Resources
+from muster.cluster.model import ClusterSpec, Demand
+from muster.engines.ray.gcs.announce import Announcer
+from muster.engines.ray.gcs.link import GcsLink
+from muster.engines.ray.gcs.nodes import GcsNodeSource
+from muster.testing.builders import node_type
+from muster.testing.ray_cluster import AUTH, RayCluster
+
+pytestmark = pytest.mark.timeout(400)  # starting Ray on a busy machine
+
+
+def test_rays_own_request_resources_reaches_us() -> None:
+    with RayCluster() as cluster:
+        link = GcsLink(cluster.address, AUTH)
+        Announcer(link).tell(ClusterSpec(node_types=(node_type(),)))
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+        driver = RayDriver({**kept, **cluster.environment()})
+        try:
+            driver.run("from ray.autoscaler.sdk import request_resources as theirs; theirs(num_cpus=2)")
+            [constraint] = GcsNodeSource(link).read().constraints
+            driver.run("theirs(num_cpus=0)")
+            after = GcsNodeSource(link).read().constraints
+        finally:
+            driver.close()
+    wanted: list[Demand] = list(constraint.demands)
+    assert [(demand.shape, demand.count) for demand in wanted] == [(Resources.of(CPU=1), 2)]
+    assert [demand for one in after for demand in one.demands] == []
