@@ -1,4 +1,4 @@
-"""examples/tune/on_ray.py, unchanged, on this machine and on a small Ray cluster."""
+"""examples/tune/on_ray.py, unchanged, on a small Ray cluster. (On this machine: tests/repo/test_examples.py.)"""
 
 from __future__ import annotations
 
@@ -30,11 +30,6 @@ def run(storage: Path, environment: dict[str, str]) -> str:
 
 def last_checkpoints(storage: Path) -> int:
     return len(list((storage / "on_ray").rglob("checkpoint_000004")))
-
-
-def test_it_runs_on_this_machine(tmp_path):
-    assert run(tmp_path, {}).startswith("best loss 0.")
-    assert last_checkpoints(tmp_path) == 4
 
 
 @pytest.mark.timeout(300)
