@@ -100,7 +100,7 @@ def test_edits_of_the_file_are_taken_up_and_a_busy_node_may_finish(stage):
     gate.touch()
     assert driver.ask("nodes", name="busy") == sorted(living(draining))
     stage.wait_for_quiet()
-    assert were_drained(cluster, 2) == [(True, True)] * 2
+    wait_for(lambda: were_drained(cluster, 2), lambda how: how == [(True, True)] * 2, "drained and gone")
 
     cluster.edit(CONFIG)
     wait_for(lambda: cluster.published().config_problem, lambda said: not said, "the next good one counts")
