@@ -46,9 +46,7 @@ def main() -> None:
         ),
     )
     best = tuner.fit().get_best_result()
-    print(
-        f"best loss {best.metrics['loss']:.3f} at x = {best.config['x']:.3f}, found by {best.metrics['pid']}"
-    )
+    print(f"best loss {best.metrics['loss']:.3f} at x = {best.config['x']:.3f} on {best.metrics['hostname']}")
 
 
 if __name__ == "__main__":

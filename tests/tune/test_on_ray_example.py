@@ -1,4 +1,4 @@
-"""examples/tune/on_ray.py, unchanged, on a small Ray cluster. (On this machine: tests/repo/test_examples.py.)"""
+"""examples/tune/on_ray.py, unchanged, on a small Ray cluster; on this machine it is run in tests/repo."""
 
 from __future__ import annotations
 
