@@ -6,6 +6,7 @@ by what lies in the home directory; so every port, the token mode and the tempor
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from collections.abc import Mapping
@@ -55,9 +56,15 @@ def head_command(size: NodeSize, ports: NodePorts, temp_dir: Path) -> list[str]:
         "--include-dashboard=false",
         "--node-ip-address=127.0.0.1",
         f"--port={ports.gcs}",
-        f"--ray-client-server-port={ports.client}",
+        *_client_port(ports),
         f"--temp-dir={temp_dir}",
     ]
+
+
+def _client_port(ports: NodePorts) -> list[str]:
+    """Ray Client needs grpcio, which Ray itself does not; without it the flag would end `ray start`."""
+    has_grpc = importlib.util.find_spec("grpc") is not None
+    return [f"--ray-client-server-port={ports.client}"] if has_grpc and ports.client else []
 
 
 def worker_command(size: NodeSize, ports: NodePorts, address: str, temp_dir: Path | None = None) -> list[str]:
