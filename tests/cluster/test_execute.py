@@ -67,6 +67,13 @@ def run(stage, actions=ALL, records=RECORDS):
     return inbox
 
 
+def test_a_drain_that_is_under_way_stays_in_the_outbox(stage):
+    """Whoever is killed before the runtime was asked finds the drain there, and asks."""
+    stage.drainer.under_way = lambda request_id: request_id == "d-1"
+    run(stage)
+    assert stage.store.gone == [["r-1", "t-1", "s-1", "z-1"]]
+
+
 def test_each_effect_reaches_its_port_in_order_and_leaves_the_outbox(stage):
     inbox = run(stage)
     assert stage.provider.calls == [

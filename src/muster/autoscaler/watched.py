@@ -84,6 +84,9 @@ class _WatchedDrainer:
         with _counted(self._seen, "drain_errors"):
             self._inner.drain(action)
 
+    def under_way(self, request_id: RequestId) -> bool:
+        return isinstance(self._inner, WorksInBackground) and self._inner.under_way(request_id)
+
     def poll(self) -> Sequence[DrainFailure]:
         failures = tuple(self._inner.poll())
         self._seen.drain_errors += len(failures)

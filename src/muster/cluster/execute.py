@@ -64,10 +64,12 @@ class Executor:
             return False
 
     def _is_under_way(self, action: Action) -> bool:
-        provider = self._ports.provider
-        if not isinstance(action, Launch | Terminate) or not isinstance(provider, WorksInBackground):
-            return False
-        return provider.under_way(action.request_id)
+        port: object = None
+        if isinstance(action, Launch | Terminate):
+            port = self._ports.provider
+        elif isinstance(action, Drain):
+            port = self._ports.drainer
+        return isinstance(port, WorksInBackground) and port.under_way(action.request_id)
 
     def _call(self, action: Action) -> None:
         match action:

@@ -61,7 +61,7 @@ class CloudProvider(Protocol):
 
 @runtime_checkable
 class WorksInBackground(Protocol):
-    """A provider whose launch and terminate return before anything reached the cloud may offer this.
+    """A provider or drainer whose calls return before anything reached the other side may offer this.
 
     An effect under way stays in the outbox, so that it is repeated if the process dies before it is done.
     """

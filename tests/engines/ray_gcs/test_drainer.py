@@ -94,3 +94,26 @@ def test_a_slow_node_does_not_keep_the_others_waiting() -> None:
     finally:
         held.set()
         drainer.close()
+
+
+def test_a_drain_is_under_way_until_its_answer_is_known_and_is_sent_once() -> None:
+    answers = threading.Event()
+
+    def answer(node_id: str) -> tuple[bool, str]:
+        answers.wait(60)
+        return node_id == "00", "no longer idle"
+
+    link = ScriptedLink(answer)
+    drainer = GcsDrainer(link)
+    taken, refused = drain(0, StopCause.IDLE), drain(1, StopCause.IDLE)
+    for action in (taken, refused, taken, refused):  # the outbox repeats what is under way
+        drainer.drain(action)
+    assert drainer.under_way(taken.request_id)
+    answers.set()
+    drainer.close(drop=False)
+    drainer.drain(taken)
+    assert not drainer.under_way(taken.request_id)
+    assert drainer.under_way(refused.request_id)  # nobody has heard of it: a new monitor must ask again
+    assert len(drainer.poll()) == 1
+    assert not drainer.under_way(refused.request_id)
+    assert sorted(call[0] for call in link.calls) == ["00", "01"]

@@ -5,11 +5,11 @@ An idle node is asked (the node may refuse); any other is given until its deadli
 
 from __future__ import annotations
 
-from collections import deque
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from muster.base.clock import Clock, SystemClock
-from muster.base.ids import NodeId
+from muster.base.ids import NodeId, RequestId
 from muster.cluster.model import DrainFailure
 from muster.cluster.plan import Drain
 from muster.engines.ray.gcs.link import GcsLink
@@ -29,16 +29,32 @@ class GcsDrainer:
         self._link = link
         self._clock = clock or SystemClock()
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="muster-drain")
-        self._failures: deque[DrainFailure] = deque()
+        self._lock = threading.Lock()
+        # Whether something is still to come of a request: its answer, or that somebody hears of a refusal.
+        self._is_open: dict[RequestId, bool] = {}
+        self._failures: list[tuple[RequestId, DrainFailure]] = []
 
     def drain(self, action: Drain) -> None:
+        """Idempotent: a request is sent once, however often the outbox repeats it."""
+        with self._lock:
+            if action.request_id in self._is_open:
+                return
+            self._is_open[action.request_id] = True
         self._threads.submit(self._ask, action)
 
     def poll(self) -> tuple[DrainFailure, ...]:
-        found = []
-        while self._failures:
-            found.append(self._failures.popleft())
-        return tuple(found)
+        with self._lock:
+            told, self._failures = self._failures, []
+            self._is_open.update((request_id, False) for request_id, _ in told)
+        return tuple(failure for _, failure in told)
+
+    def under_way(self, request_id: RequestId) -> bool:
+        """Whether a monitor that is killed now would leave the drain unsent, or its refusal unheard."""
+        with self._lock:
+            if self._is_open.get(request_id):
+                return True
+            self._is_open.pop(request_id, None)  # it leaves the outbox now, so it does not come again
+            return False
 
     def close(self, *, drop: bool = True) -> None:
         """Wait for what was sent; what was not is dropped, or else sent first."""
@@ -54,9 +70,13 @@ class GcsDrainer:
             )
         except Exception as error:  # noqa: BLE001 - it must come back as a failure, not end in a thread
             accepted, why = False, str(error)
-        if not accepted:
-            told = why or "the node refused to be drained"
-            self._failures.append(DrainFailure(instance_id=action.instance_id, message=told))
+        with self._lock:
+            if accepted:
+                self._is_open[action.request_id] = False
+            else:
+                told = why or "the node refused to be drained"
+                failure = DrainFailure(instance_id=action.instance_id, message=told)
+                self._failures.append((action.request_id, failure))
 
 
 def _hex(node_id: NodeId) -> str:
