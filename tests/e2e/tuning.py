@@ -1,4 +1,4 @@
-"""Experiments that `test_2_tuner` runs on the cluster, each as a script of its own; says what came of it."""
+"""Experiments that `test_1_tuner` runs on the cluster, each as a script of its own; says what came of it."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class Launcher:
         options = (record.config, "--home", str(home.path.resolve()), "--address", record.address)
         pid = daemon.start_daemon(
             [*self._programs.monitor, *options],
-            environment={**self._environment, **record.auth},
+            environment=_authenticated(self._environment, record.auth),
             log=home.monitor_log,
         )
         mark = mark_of(pid)
@@ -263,6 +263,11 @@ def _head_runs(status: PublishedStatus) -> bool:
 def _running_monitor(home: ClusterHome) -> ProcessMark | None:
     record = read_record(home)
     return record.monitor if record is not None and lives(record.monitor) else None
+
+
+def _authenticated(environment: Mapping[str, str], auth: Mapping[str, str]) -> dict[str, str]:
+    """With this cluster's token and no other: RAY_AUTH_TOKEN of another cluster would win over our file."""
+    return {**{key: value for key, value in environment.items() if not key.startswith("RAY_AUTH")}, **auth}
 
 
 def _died(home: ClusterHome) -> str:

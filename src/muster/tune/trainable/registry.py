@@ -72,8 +72,8 @@ def trainable_name(trainable: object) -> str:
     """What the trials of a trainable are called.
 
     Example:
-        >>> trainable_name("registered"), trainable_name(lambda config: None), trainable_name(partial(print))
-        ('registered', 'lambda', 'print')
+        >>> trainable_name("registered"), trainable_name(lambda config: None), trainable_name(partial(len))
+        ('registered', 'lambda', 'len')
     """
     if isinstance(trainable, str):
         return trainable
