@@ -19,7 +19,7 @@ from bench import table
 from bench.options import Options
 from bench.ours import scaleup as ours
 
-NODES, MAX_WORKERS, IDLE_S, SPEED = 3, 4, 6.0, 10.0
+NODES, MAX_WORKERS, IDLE_S, SPEED = 3, 4, 6.0, 1.0
 ROUNDS, REST_NODES, REST_S = 3, 4, 30.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
