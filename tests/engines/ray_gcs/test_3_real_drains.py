@@ -27,7 +27,7 @@ def drainer(link: GcsLink) -> Iterator[GcsDrainer]:
 
 def drain(node_id: str, cause: StopCause) -> Drain:
     return Drain(
-        request_id=RequestId("r-1"),
+        request_id=RequestId(f"r-{node_id[:6]}-{cause.name}"),  # one decision, one id
         instance_id=InstanceId("i-1"),
         node_id=NodeId(node_id),
         cause=cause,
