@@ -84,6 +84,8 @@ bench: $(VENV)/.installed-bench ## Compare with Ray 2.60 on the same inputs
 	$(BIN)/python -m bench reconcile
 	$(BIN)/python -m bench tune
 	$(BIN)/python -m bench schedulers
+	$(BIN)/python -m bench tune-ray
+	$(BIN)/python -m bench scaleup
 
 docs: $(VENV)/.installed-dev ## Check links in the docs and run the commands they show
 	$(BIN)/python tools/check_docs.py

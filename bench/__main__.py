@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from bench.options import Options
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one benchmark; 1 when a floor was missed."""
     given = parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clusters and children are ended on the way out
     with_peer = not given.ours_only
     if with_peer and not peer.installed():
         table.note(

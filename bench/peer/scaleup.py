@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from muster.testing.ray_cluster import free_ports
+from muster.providers.process.free_ports import answers, free_ports
 
 HEAD_ID, HEAD_TYPE = "f" * 51 + "00000", "ray.head.default"  # what the fake provider calls the head
 START_S = 120.0
@@ -100,7 +99,7 @@ def wait_for_monitor(head: subprocess.Popen[bytes], gcs_port: int, temp_dir: Pat
     """Until the head listens and its autoscaler has begun to write its log, and a few of its rounds more."""
     give_up = time.monotonic() + START_S
     log = temp_dir / "session_latest" / "logs" / "monitor.log"
-    while not (_listens(gcs_port) and log.exists() and log.stat().st_size):
+    while not (answers(gcs_port) and log.exists() and log.stat().st_size):
         _check(head, temp_dir, is_late=time.monotonic() > give_up)
         time.sleep(0.2)
     time.sleep(12.0)
@@ -111,8 +110,3 @@ def _check(head: subprocess.Popen[bytes], temp_dir: Path, *, is_late: bool = Fal
     if is_late or head.poll() is not None:
         said = (temp_dir / "head.log").read_text(errors="replace")[-1500:]
         raise RuntimeError(f"Ray's head did not start within {START_S:.0f} s; it said:\n{said}")
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

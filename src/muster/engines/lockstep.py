@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
+from typing_extensions import Self
 
 from muster.base.clock import Clock
 from muster.engines.local import failures
 from muster.engines.local.desk import Desk, Run
 from muster.engines.local.orders import Order
 from muster.engines.local.pipe import Kind, frame, opened, pack, unpack
+from muster.engines.local.waiting import WaitingLine
 from muster.session.progress import fill_result
 from muster.session.publish import checkpoint_name
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
@@ -76,6 +78,8 @@ class LockstepEngine:
         self._trials: dict[str, Run] = {}
         self._events: list[EngineEvent] = []
         self._next_look = 0.0
+        self._waiting = WaitingLine()
+        self._is_starting = False
 
     # What an engine says itself
 
@@ -91,12 +95,28 @@ class LockstepEngine:
         """It is over: what it held is free."""
         raise NotImplementedError
 
-    def _start_waiting(self) -> None:
-        """Something is free: begin those that wait for it."""
+    def _try_start(self, run: Run) -> bool:
+        """Give it what it needs; False when it must wait."""
         raise NotImplementedError
 
     def _look_around(self, now: float) -> None:
         """A few times per second at most: what else is due."""
+
+    def _start_waiting(self) -> None:
+        """Something is free: begin those that wait for it."""
+        if self._is_starting or not len(self._waiting):
+            return  # a start that failed at once gives back what it took: the loop below goes on with that
+        self._is_starting = True
+        for run in self._waiting.may_start():
+            if self._try_start(run):
+                self._waiting.remove(run)
+        self._is_starting = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # The port
 
@@ -140,6 +160,7 @@ class LockstepEngine:
                 return ()
 
     def close(self) -> None:
+        self._waiting = WaitingLine()
         self._trials.clear()
         self._events.clear()
         self._staff.close()

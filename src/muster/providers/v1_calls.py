@@ -1,7 +1,7 @@
 """V1Calls: the few things the adapter asks of a v1 provider, whatever class it is made from.
 
-Duck typed: a provider written against `ray.autoscaler.node_provider.NodeProvider`, against ours or against
-nothing at all works, also one that lacks the newer methods. May block; called from the adapter's threads.
+Duck typed: a provider written against Ray's NodeProvider, against ours or against nothing at
+all works, also one that lacks the newer methods. May block; called from the adapter's threads.
 """
 
 from __future__ import annotations

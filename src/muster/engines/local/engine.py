@@ -10,7 +10,6 @@ from muster.engines.local.budget import Budget, Grant
 from muster.engines.local.desk import Desk, Run
 from muster.engines.local.orders import write_order
 from muster.engines.local.staff import Staff
-from muster.engines.local.waiting import WaitingLine
 from muster.engines.lockstep import LockstepEngine, Patience, order_of
 
 
@@ -50,9 +49,7 @@ class LocalEngine(LockstepEngine):
         self._budget = Budget(found, surroundings.gpu_ids())
         self._has_gpus = found.get("GPU", 0) > 0
         self._limits_threads = _THREADS in options.env
-        self._waiting = WaitingLine()
         self._exits = failures.ExitReader(surroundings.oom_kills)
-        self._is_starting = False
         self._staff = Staff(
             clock=clock, options=options, warm=warm, trainables=dict(trainables or {}), owner=self
         )
@@ -64,16 +61,6 @@ class LocalEngine(LockstepEngine):
         """Make a cloudpickled trainable known; a later one of the same name replaces it for later trials."""
         self._staff.register(name, trainable)
 
-    def close(self) -> None:
-        self._waiting = WaitingLine()
-        super().close()
-
-    def __enter__(self) -> LocalEngine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     # Starting
 
     def _begin(self, run: Run) -> None:
@@ -84,15 +71,6 @@ class LocalEngine(LockstepEngine):
         if len(self._waiting) or not self._try_start(run):
             self._waiting.add(run)
             self._start_waiting()
-
-    def _start_waiting(self) -> None:
-        if self._is_starting or not len(self._waiting):
-            return  # a start that failed at once gives back what it took: the loop below goes on with that
-        self._is_starting = True
-        for run in self._waiting.may_start():
-            if self._try_start(run):
-                self._waiting.remove(run)
-        self._is_starting = False
 
     def _try_start(self, run: Run) -> bool:
         """Give it resources and a process; False when it must wait."""

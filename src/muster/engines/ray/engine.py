@@ -16,7 +16,6 @@ from muster.base.clock import Clock
 from muster.engines.local import failures
 from muster.engines.local.desk import Run
 from muster.engines.local.orders import write_order
-from muster.engines.local.waiting import WaitingLine
 from muster.engines.lockstep import LockstepEngine, Patience, order_of
 from muster.engines.ray import blame
 from muster.engines.ray.demand import Growth, Memory, Room, why_unplaceable
@@ -82,8 +81,6 @@ class RayEngine(LockstepEngine):
         self._sight = sight
         self._has_warned = False
         key = secrets.token_bytes(32)
-        self._waiting = WaitingLine()
-        self._is_starting = False
         self._place_of: dict[str, Place] = {}  # of trials that have one
         self._vacant: list[Place] = []  # placement groups without an actor
         self._orders: dict[str, bytes] = {}  # of trials whose actor has not come yet
@@ -116,7 +113,6 @@ class RayEngine(LockstepEngine):
             self._dismiss(desk)
 
     def close(self) -> None:
-        self._waiting = WaitingLine()
         if self._lookout is not None:
             self._lookout.close()
         groups = {id(place): place for place in (*self._staff.places.values(), *self._vacant)}
@@ -130,12 +126,6 @@ class RayEngine(LockstepEngine):
         if self._on_close is not None:
             on_close, self._on_close = self._on_close, None
             on_close()
-
-    def __enter__(self) -> RayEngine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Starting
 
@@ -152,15 +142,6 @@ class RayEngine(LockstepEngine):
         self._orders[run.command.trial_id] = order
         self._waiting.add(run)
         self._start_waiting()
-
-    def _start_waiting(self) -> None:
-        if self._is_starting or not len(self._waiting):
-            return
-        self._is_starting = True
-        for run in self._waiting.may_start():
-            if self._try_start(run):
-                self._waiting.remove(run)
-        self._is_starting = False
 
     def _try_start(self, run: Run) -> bool:
         """An idle actor, an empty placement group, or new ones; False when it must wait."""
