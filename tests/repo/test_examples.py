@@ -35,7 +35,7 @@ TUNE_EXAMPLES = {
     r"train_\w+_00004: failed\nthe end, after 5 trials\n$",
     "early_stopping.py": r"every epoch +best loss 0\.115 after 1080 epochs\n"
     r"ASHA +best loss 0\.1\d\d after \d{3} epochs\n$",
-    "first.py": r"(?s)best loss 0\.\d+ with .*files of the best trial: .*\n$",
+    "first.py": r"(?s)best loss \d\.\d+ with .*files of the best trial: .*\n$",
     "on_ray.py": r"^best loss 0\.\d+ at x = \S+ on \S+\n$",  # on a cluster: tests/tune/test_on_ray_example.py
     "optuna_multi_objective.py": r"^\d+ of 60 configurations are beaten by no other:\n"
     r"(  accuracy 0\.\d+ .*\n)+$",
