@@ -92,7 +92,7 @@ class RayEngine(LockstepEngine):
         if connection.host is None:
             self._hiring.use_relay("the cluster does not see this machine")
         else:
-            self._hiring.reach_at(self._staff.listen(connection.host))
+            self._hiring.reach_at(self._staff.reception.listen(connection.host))
         for name, blob in (trainables or {}).items():
             self.register(name, blob)
         self._measure(sight)

@@ -110,7 +110,7 @@ class Hiring:
 
     def _bring_in(self, line: socket.socket) -> None:
         """Called in the relay's thread."""
-        if not self._staff.bell.ring(lambda: self._staff.welcome(line)):
+        if not self._staff.bell.ring(lambda: self._staff.reception.welcome(line)):
             line.close()
 
     def _hear_relay(self, address: Address | None, why: str) -> None:

@@ -19,13 +19,12 @@ from muster.engines.lockstep import Patience
 from muster.engines.ray import blame
 from muster.engines.ray.bell import Bell
 from muster.engines.ray.desk import Place, RayDesk
-from muster.engines.ray.handshake import Guest
 from muster.engines.ray.places import Places
+from muster.engines.ray.reception import Hello, Reception
 from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure
 
 _QUIT = frame(Kind.QUIT)
-_GUEST_S = 10.0  # who has not said who it is by then is hung up on
 _BLAME_S = 60.0  # Ray needs some time to find out that a node is gone
 _WORDS_S = 5.0  # how long the last words of a dead process may be on their way
 _CERTAIN_S = 5.0  # how long after its connection closed a process we killed may be thought alive
@@ -61,12 +60,11 @@ class RayStaff:
         actor_class: Any,  # noqa: ANN401 - Ray's
         key: bytes,
     ) -> None:
-        self._clock, self._patience, self._owner, self._key = clock, patience, owner, key
+        self._clock, self._patience, self._owner = clock, patience, owner
         self._watch, self._eagerness = Watch(), Eagerness()
         self._lines: dict[int, RayDesk] = {}
         self._controls: dict[int, RayDesk] = {}
-        self._guests: dict[int, Guest] = {}
-        self._doors: dict[int, socket.socket] = {}
+        self.reception = Reception(self._watch, key, clock, self._receive)
         self.places: dict[int, Place] = {}  # by the number of their actor
         self.idle: list[RayDesk] = []
         self._ray = Places(actor_class, self._told)
@@ -81,51 +79,16 @@ class RayStaff:
 
     # Connections
 
-    def listen(self, host: str) -> tuple[str, int]:
-        """Where actors reach us from now on."""
-        door = socket.create_server((host, 0), backlog=512)
-        door.setblocking(False)
-        self._doors[door.fileno()] = door
-        self._watch.reading(door.fileno())
-        return host, door.getsockname()[1]
-
-    def welcome(self, line: socket.socket) -> None:
-        """A connection, from the door or brought by a relay; it has to say who it is."""
-        try:
-            guest = Guest(line, self._key, now=self._clock.monotonic())
-        except OSError:
-            line.close()
-            return
-        self._guests[line.fileno()] = guest
-        self._watch.reading(line.fileno())
-
-    def _open_door(self, door: socket.socket) -> None:
-        while True:
-            try:
-                line, _ = door.accept()
-            except OSError:
-                return
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.welcome(line)
-
-    def _hear_guest(self, fd: int, guest: Guest) -> None:
-        try:
-            hello = guest.read()
-        except (OSError, ValueError, EOFError, TypeError):
-            hello = {}
-        if hello is None:
-            return
-        del self._guests[fd]
-        self._watch.forget(fd)
+    def _receive(self, line: socket.socket, hello: Hello) -> None:
         place = self.places.get(hello.get("number", -1))
         if place is None or place.desk is not None:
-            guest.line.close()
+            line.close()
         elif hello["is_control"]:
-            place.control = guest.line
+            place.control = line
         else:
-            self._admit(place, guest.line, hello)
+            self._admit(place, line, hello)
 
-    def _admit(self, place: Place, line: socket.socket, hello: dict[str, Any]) -> None:
+    def _admit(self, place: Place, line: socket.socket, hello: Hello) -> None:
         desk = place.desk = RayDesk(place, line, hello, now=self._clock.monotonic())
         self._lines[desk.read_fd] = desk
         self._watch.reading(desk.read_fd)
@@ -227,18 +190,16 @@ class RayStaff:
 
     def _attend(self, fd: int) -> None:
         """Whatever is not a trial's line."""
-        desk, guest, door = self._controls.get(fd), self._guests.get(fd), self._doors.get(fd)
+        desk = self._controls.get(fd)
         if desk is not None:
             desk.heard_at = self._clock.monotonic()
             if not desk.hear_control():
                 del self._controls[fd]
                 self._watch.forget(fd)
-        elif guest is not None:
-            self._hear_guest(fd, guest)
-        elif door is not None:
-            self._open_door(door)
         elif fd == self.bell.fileno():
             self.bell.answer()
+        else:
+            self.reception.attend(fd)
 
     def _read(self, desk: RayDesk) -> None:
         frames = desk.read()
@@ -318,11 +279,7 @@ class RayStaff:
         """What is due: kills, questions, lines that nobody closes, guests that say nothing."""
         for place in list(self.places.values()):
             self._look_after(place, now)
-        for fd, guest in list(self._guests.items()):
-            if now >= guest.since + _GUEST_S:
-                del self._guests[fd]
-                self._watch.forget(fd)
-                guest.line.close()
+        self.reception.send_away(now)
 
     def _look_after(self, place: Place, now: float) -> None:
         desk = place.desk
@@ -376,8 +333,7 @@ class RayStaff:
                 self._forget(place.desk)
             if place.control is not None:
                 place.control.close()
-        for each in (*self._doors.values(), *(guest.line for guest in self._guests.values())):
-            each.close()
+        self.reception.close()
         self.bell.close()
         self._watch.close()
 
