@@ -106,7 +106,7 @@ def test_a_live_machine_has_its_verdict_and_who_waits_for_it(clock_utc):
         "cost   $0.0031 so far",
     ]
     coming = page(Meant(kind=MACHINE, key=COMING), known(records=(live[COMING],)))
-    assert "Waiting for it: 1 requests" in coming
+    assert "Waiting for it: 1 request" in coming
 
 
 def test_all_that_waits_is_told_with_the_verdict_of_every_type():

@@ -25,7 +25,8 @@ def pending_section(title: str, pending: Sequence[PendingRow], frame: Frame) -> 
     if not rows:
         return
     shown = rows[: frame.requests]
-    yield Text(f"\n{title}: {sum(row.count for row in rows):,} requests", style=HEADING)
+    count = sum(row.count for row in rows)
+    yield Text(f"\n{title}: {count:,} request{'' if count == 1 else 's'}", style=HEADING)
     widths = _widths(shown, frame)
     beside = _INDENT + sum(widths) + _SPAN + 2 * _GAP + max(len(row.told) for row in shown) <= frame.width
     for row in shown:

@@ -213,5 +213,5 @@ def _why_kept(node: PackNode, limit_s: float | None) -> tuple[Reason, str]:
     if limit_s is None:
         return Reason.KEPT_NOT_IDLE_LONG_ENOUGH, "no idle timeout is set"
     if not node.idle_s > limit_s:
-        return Reason.KEPT_NOT_IDLE_LONG_ENOUGH, f"idle for {node.idle_s:g} of {limit_s:g} s"
+        return Reason.KEPT_NOT_IDLE_LONG_ENOUGH, f"idle for {node.idle_s:.0f} of {limit_s:g} s"
     return Reason.KEPT_MIN_NODES, ""
