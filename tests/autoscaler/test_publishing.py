@@ -25,7 +25,8 @@ def home(tmp_path):
 def test_the_status_file_says_all_that_people_ask_for(home):
     events = EventLog()
     scene = Scene(
-        wishes=spec(cluster_name="c1"), outlets=[events, StatusFile(home, lambda: events.newest, 44217)]
+        wishes=spec(cluster_name="c1"),
+        outlets=[events, StatusFile(home, lambda: events.newest, lambda: 44217)],
     )
     scene.tick()
     scene.stage.runtime.demands = ["nonsense", demand(), demand({"CPU": 64})]
@@ -45,7 +46,7 @@ def test_the_status_file_says_all_that_people_ask_for(home):
 
 
 def test_the_status_file_is_written_when_something_changed_and_now_and_then(home):
-    scene = Scene(outlets=[StatusFile(home, lambda: (), None)])
+    scene = Scene(outlets=[StatusFile(home, lambda: ())])
     scene.tick()
     scene.tick()
 

@@ -54,12 +54,16 @@ def test_a_program_without_a_cluster_is_told_what_to_do() -> None:
         )
 
 
-def test_the_module_is_found_in_both_ways_and_costs_no_ray() -> None:
+def test_the_module_is_found_in_every_way_and_costs_no_ray() -> None:
     code = (
         "import sys\n"
+        "import muster.autoscaler\n"
+        "assert 'muster.autoscaler.sdk' not in sys.modules\n"
+        "first = muster.autoscaler.sdk.request_resources\n"
         "from muster.autoscaler import sdk\n"
         "from muster.autoscaler.sdk import request_resources\n"
-        "assert sdk.request_resources is request_resources\n"
+        "assert first is sdk.request_resources is request_resources\n"
+        "assert 'sdk' in dir(muster.autoscaler)\n"
         "assert 'ray' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], timeout=60, check=True)

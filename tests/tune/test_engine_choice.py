@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from muster import tune
+from muster.engines.local.engine import LocalEngine
 from muster.tune.launch import _runs_on_ray
 
 
@@ -34,3 +36,14 @@ def test_auto_is_this_machine_and_does_not_import_ray():
 def test_somebodys_own_module_named_ray_is_not_ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
     assert _runs_on_ray("auto") is False
+
+
+def test_the_engine_is_told_how_much_of_the_time_budget_is_left(tmp_path, monkeypatch):
+    heard = []
+    monkeypatch.setattr(LocalEngine, "ends_in", lambda engine, left_s: heard.append(left_s))
+    run = tune.RunConfig(name="e", storage_path=str(tmp_path), verbose=0, engine="local")
+    for budget_s in (3600.0, None):
+        config = tune.TuneConfig(time_budget_s=budget_s)
+        tune.Tuner(lambda config: {"score": 1}, tune_config=config, run_config=run).fit()
+    (left_s,) = heard
+    assert 0 < left_s() <= 3600

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from muster.autoscaler import sdk
     from muster.providers.batching import BatchingNodeProvider
     from muster.providers.node_provider import NodeLaunchException, NodeProvider
 
-__all__ = ["BatchingNodeProvider", "NodeLaunchException", "NodeProvider"]
+__all__ = ["BatchingNodeProvider", "NodeLaunchException", "NodeProvider", "sdk"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -18,5 +19,6 @@ __getattr__, __dir__ = lazy_names(
         "BatchingNodeProvider": "muster.providers.batching",
         "NodeLaunchException": "muster.providers.node_provider",
         "NodeProvider": "muster.providers.node_provider",
+        "sdk": "muster.autoscaler.sdk",
     },
 )

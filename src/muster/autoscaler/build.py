@@ -12,11 +12,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.autoscaler.adoption import Adoption, Given
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.lease import Lease
 from muster.autoscaler.metrics import Metrics
-from muster.autoscaler.metrics_server import DEFAULT_PORT, MetricsServer, host_for
+from muster.autoscaler.metrics_server import MetricsServer, host_for
 from muster.autoscaler.monitor import Loop, Monitor, Outlet, Stop
 from muster.autoscaler.outlets import Announcement, LeaseKey, LeaseRenewal, VerdictBoard
 from muster.autoscaler.pace import Pace
@@ -94,6 +95,8 @@ class _Parts:
     ) -> None:
         self._options, self._environment, self._stack = options, environment, stack
         self._clock, self._ids = clock, ids
+        self._given = Given(interval_s=options.interval_s, metrics_port=options.metrics_port)
+        self._events = EventLog()
         self._kept: ExitStack | None = None
         self._source = FileSpecSource(options.config, environment)
         options.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -118,17 +121,33 @@ class _Parts:
         metrics, server = self._metrics(session)
         seen = Sightings()
         controller = ClusterController(watched(self._ports(), seen), self._ambient())
-        monitor = self._source.config.muster.monitor
-        base_s = self._options.interval_s or monitor.interval_s
+        pace = Pace(*self._given.bounds(self._source.config.muster.monitor))
+        loop = Loop(
+            controller=controller,
+            store=self._store,
+            seen=seen,
+            look=self._nodes.read,
+            stamp=self._stamp,
+            adopt=self._adoption(pace, server).adopt,
+        )
         return Monitor(
-            Loop(
-                controller=controller, store=self._store, seen=seen, look=self._nodes.read, stamp=self._stamp
-            ),
-            Pace(base_s, max(base_s, monitor.longest_interval_s)),
+            loop,
+            pace,
             clock=self._clock,
             outlets=self._outlets(lease, metrics, server),
             metrics=metrics,
             close=self._close,
+        )
+
+    def _adoption(self, pace: Pace, server: MetricsServer | None) -> Adoption:
+        return Adoption(
+            config=lambda: self._source.config,
+            given=self._given,
+            pace=pace,
+            store=self._store,
+            server=server,
+            events=self._events,
+            clock=self._clock,
         )
 
     def _close(self) -> None:
@@ -172,13 +191,10 @@ class _Parts:
         )
 
     def _metrics(self, session: str) -> tuple[Metrics | None, MetricsServer | None]:
-        wished = self._options.metrics_port
-        if wished is None:
-            wished = self._source.config.muster.monitor.metrics_port
+        port = self._given.port(self._source.config.muster.monitor)
         try:
             metrics = Metrics(session)
-            host = host_for(self._options.reach.address)
-            server = MetricsServer(metrics, host, DEFAULT_PORT if wished is None else wished)
+            server = MetricsServer(metrics, host_for(self._options.reach.address), port)
         except ImportError:
             logger.warning("no metrics: prometheus-client is not installed (pip install prometheus-client)")
             return None, None
@@ -189,16 +205,17 @@ class _Parts:
         return metrics, server
 
     def _outlets(self, lease: Lease, metrics: Metrics | None, server: MetricsServer | None) -> list[Outlet]:
-        home, events = self._options.home, EventLog()
-        address = "" if server is None else f"{host_and_port(self._link.address)[0]}:{server.port}"
+        home, events, host = self._options.home, self._events, host_and_port(self._link.address)[0]
         outlets: list[Outlet] = [] if metrics is None else [metrics]
         return [
             *outlets,
             events,
             VerdictBoard(BoardWriter(self._link)),
-            StatusFile(home, lambda: events.newest, server.port if server is not None else None),
+            StatusFile(home, lambda: events.newest, lambda: server.port if server is not None else None),
             Timeline(home.timeline),
-            Announcement(Announcer(self._link), address),
+            Announcement(
+                Announcer(self._link), lambda: f"{host}:{server.port}" if server is not None else ""
+            ),
             LeaseRenewal(lease),
         ]
 

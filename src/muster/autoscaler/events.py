@@ -71,9 +71,13 @@ class EventLog:
     def hear(self, tick: Tick) -> None:
         events, self._told = events_of(self._told, tick)
         for event in events:
-            logger.log(_LEVELS[event.level], "%s", event.message)
-            if event.level != "debug":
-                self._ring.append(event)
+            self.tell(event)
+
+    def tell(self, event: Event) -> None:
+        """Also what others have to say."""
+        logger.log(_LEVELS[event.level], "%s", event.message)
+        if event.level != "debug":
+            self._ring.append(event)
 
 
 def _shape_events(tick: Tick) -> Iterator[Event]:

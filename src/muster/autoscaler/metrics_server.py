@@ -20,6 +20,7 @@ class MetricsServer:
         """`port` 0 takes any free one."""
         from prometheus_client import start_http_server
 
+        self._metrics, self._host = metrics, host
         try:
             self._server, self._thread = start_http_server(port, host, metrics.registry)
         except OSError as error:
@@ -38,6 +39,16 @@ class MetricsServer:
     @property
     def port(self) -> int:
         return int(self._server.server_port)
+
+    def move(self, port: int) -> None:
+        """Serve on another port from now on. OSError: it cannot be used, and nothing has changed."""
+        from prometheus_client import start_http_server
+
+        if port in (0, self.port):  # 0 is any, so this one as well
+            return
+        fresh = start_http_server(port, self._host, self._metrics.registry)
+        self.close()
+        self._server, self._thread = fresh
 
     def close(self) -> None:
         self._server.shutdown()

@@ -53,6 +53,7 @@ class Loop:
     seen: Sightings
     look: Callable[[], RuntimeReport] | None = None  # the runtime, past the watched port; None: no looks
     stamp: Callable[[], object] = lambda: None  # of the config's file: a cheap look whether it was written
+    adopt: Callable[[], None] = lambda: None  # take on what the config, as read, says of the monitor itself
 
 
 class Monitor:
@@ -100,6 +101,7 @@ class Monitor:
         self._wishes = None if tick is None or tick.runtime is None else wishes(tick.runtime)
         if tick is None:
             return self._pace.max_s
+        self._adopt()
         tick = replace(tick, config_stamp=self._stamp)
         tick = replace(tick, interval_s=self._pace.after(tick))
         self._note_runtime(tick)
@@ -128,6 +130,12 @@ class Monitor:
             return None
         self._changes.forget("tick")
         return Tick.of(plan, ledger, seen, self._clock.monotonic() - started)
+
+    def _adopt(self) -> None:
+        try:
+            self._loop.adopt()
+        except Exception as error:  # noqa: BLE001 - said; the monitor goes on as it was
+            logger.warning("an edit is not taken on: %s: %s", type(error).__name__, error)
 
     def _tell(self, outlet: Outlet, tick: Tick) -> None:
         """One that cannot be reached does not keep the others from hearing."""

@@ -5,6 +5,8 @@ Each is an outlet of the Monitor. A runtime that could not be read is not called
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from muster.autoscaler.lease import Lease
 from muster.autoscaler.tick import Tick
 from muster.engines.ray.gcs.announce import Announcer
@@ -17,12 +19,12 @@ LEASE_SPACE, LEASE_KEY = "__muster", "monitor"
 class Announcement:
     """The flag for Ray's tools, the limits of the cluster, where the metrics are."""
 
-    def __init__(self, announcer: Announcer, metrics_address: str) -> None:
+    def __init__(self, announcer: Announcer, metrics_address: Callable[[], str]) -> None:
         self._announcer, self._metrics_address = announcer, metrics_address
 
     def hear(self, tick: Tick) -> None:
         if tick.runtime is not None:
-            self._announcer.tell(tick.spec, self._metrics_address)
+            self._announcer.tell(tick.spec, self._metrics_address())
 
 
 class VerdictBoard:

@@ -25,6 +25,11 @@ class Pace:
         self._interval_s = base_s
         self._picture: object = None
 
+    def change(self, base_s: float, max_s: float) -> None:
+        """Other bounds, from the next tick on; the pauses begin at the shortest again."""
+        self.base_s, self.max_s = base_s, max(base_s, max_s)
+        self._interval_s = base_s
+
     def after(self, tick: Tick) -> float:
         """Seconds to the next tick."""
         picture = picture_of(tick)

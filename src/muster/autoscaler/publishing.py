@@ -23,19 +23,22 @@ class StatusFile:
     """Keeps `status.json` of one cluster up to date."""
 
     def __init__(
-        self, home: ClusterHome, events: Callable[[], tuple[Event, ...]], metrics_port: int | None
+        self,
+        home: ClusterHome,
+        events: Callable[[], tuple[Event, ...]],
+        metrics_port: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._home, self._events, self._metrics_port = home, events, metrics_port
         self._written: object = None
         self._written_at = float("-inf")
 
     def hear(self, tick: Tick) -> None:
-        events = self._events()
+        events, port = self._events(), self._metrics_port()
         verdicts = tuple((v.subject, v.subject_id, v.reason, v.count) for v in tick.plan.verdicts)
-        content = (picture_of(tick), verdicts, events, tick.interval_s)
+        content = (picture_of(tick), verdicts, events, port, tick.interval_s)
         if content == self._written and tick.plan.at - self._written_at < REFRESH_S:
             return
-        write_status(self._home, published(tick, events, self._metrics_port))
+        write_status(self._home, published(tick, events, port))
         self._written, self._written_at = content, tick.plan.at
 
 

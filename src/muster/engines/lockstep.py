@@ -78,6 +78,7 @@ class LockstepEngine:
         self._trials: dict[str, Run] = {}
         self._events: list[EngineEvent] = []
         self._next_look = 0.0
+        self._left_s: Callable[[], float] = lambda: _FAR
         self._waiting = WaitingLine()
         self._is_starting = False
 
@@ -117,6 +118,10 @@ class LockstepEngine:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def ends_in(self, left_s: Callable[[], float]) -> None:
+        """Who knows when everything ends, says how many seconds are left: RayEngine buys nothing in vain."""
+        self._left_s = left_s
 
     # The port
 

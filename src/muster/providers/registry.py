@@ -113,6 +113,7 @@ def _adapted(
         launches,
         cluster_name=surroundings.cluster_name,
         limits=AdapterLimits(
+            max_launch_batch=config.muster.limits.max_launch_batch,
             max_concurrent=config.muster.limits.max_concurrent,
             installs_runtime=True,  # as long as there is no installer of ours, who else would
         ),

@@ -50,6 +50,10 @@ class SqliteInstanceStore:
             self._database.close()
             raise
 
+    def retain(self, retention: Retention) -> None:
+        """Keep so much of the past from the next commit on."""
+        self._retention = self._pruner.retention = retention
+
     @property
     def path(self) -> Path:
         return self._database.path

@@ -30,7 +30,7 @@ class Pruner:
 
     def __init__(self, database: Database, retention: Retention) -> None:
         self._database = database
-        self._retention = retention
+        self.retention = retention
         self._held: _Held | None = None
 
     def recount(self) -> None:
@@ -55,7 +55,7 @@ class Pruner:
         total, dropped = 0, 1
         while dropped:
             with self._database.transaction():
-                dropped = self.step(now, limit=self._retention.step)
+                dropped = self.step(now, limit=self.retention.step)
             total += dropped
         return total
 
@@ -65,7 +65,7 @@ class Pruner:
         return _Held(ended, decisions, size)
 
     def _drop_ended(self, held: _Held, now: float, limit: int) -> int:
-        cutoff, keep = now - self._retention.max_age_s, self._retention.max_ended
+        cutoff, keep = now - self.retention.max_age_s, self.retention.max_ended
         if held.ended <= keep and not _older(self._database.execute(_ENDED, (1,)), cutoff):
             return 0
         oldest = self._database.execute(_ENDED, (limit,))
@@ -78,7 +78,7 @@ class Pruner:
         return len(going)
 
     def _drop_decisions(self, held: _Held, now: float, limit: int) -> int:
-        keeps = self._retention
+        keeps = self.retention
         cutoff = now - keeps.max_age_s
         full = held.decisions > keeps.max_decisions or held.decision_bytes > keeps.max_decision_bytes
         if not full and not _older(self._database.execute(_DECISIONS, (1,)), cutoff):

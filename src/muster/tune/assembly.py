@@ -10,11 +10,12 @@ from typing import Any
 
 from muster.errors import TuneError
 from muster.trials.model import FailurePolicy
-from muster.trials.plugins import SearchAlgorithm, Stopper, TrialScheduler
+from muster.trials.plugins import SearchAlgorithm, TrialScheduler
 from muster.trials.settings import Settings
 from muster.trials.template import TrialTemplate
 from muster.tune.config import RunConfig, TuneConfig, log_files, seconds
 from muster.tune.stopper.resolve import resolve_stop
+from muster.tune.stopper.stopper import Stopper
 from muster.tune.trainable.checkpointing import checkpoint_policy
 from muster.tune.trainable.registry import trainable_name
 from muster.tune.trainable.resources import trial_resources

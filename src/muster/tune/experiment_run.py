@@ -61,7 +61,10 @@ class ExperimentRun:
         stack.callback(self._writer.close)
         self._uploads = uploads_for(self._asked.place, self._asked.run, self._clock)
         self._hooks = self._callbacks()
+        self._stopper = stopper_of(asked.tune, asked.run)
         self.state = self._make_state()
+        if self._stopper is not None:
+            engine.ends_in(self._stopper._left_s)
 
     def run(self) -> Launched:
         asked, state = self._asked, self.state
@@ -128,7 +131,7 @@ class ExperimentRun:
         plugins = Plugins(
             search=self._search,
             scheduler=self._scheduler,
-            stopper=stopper_of(asked.tune, asked.run),
+            stopper=self._stopper,
             hooks=self._hooks,
         )
         return ExperimentState(

@@ -109,6 +109,23 @@ def test_a_measured_boot_time_counts():
     assert growth.wants_more([100.0], waiting=1, shown=0, now=115.0)
 
 
+def test_no_machine_is_asked_for_that_would_come_after_the_time_budget():
+    growth = Growth(boot_s=60.0)
+    assert growth.wants_more(
+        [], waiting=1, shown=0, now=0.0, left_s=10.0
+    )  # 60 s is a guess, and nothing runs
+    growth.booted(20.0)
+    asked = [growth.wants_more([], waiting=9, shown=0, now=0.0, left_s=left) for left in (10.0, 20.0, 21.0)]
+    assert asked == [False, False, True]
+
+
+def test_a_guess_counts_once_a_trial_has_shown_that_it_can_do_without():
+    growth = Growth(boot_s=60.0)
+    growth.ended(5.0)
+    assert not growth.wants_more([], waiting=9, shown=0, now=0.0, left_s=59.0)
+    assert growth.wants_more([], waiting=9, shown=0, now=0.0, left_s=61.0)
+
+
 def test_the_typical_duration_is_the_middle_one():
     assert (typical([]), typical([3.0]), typical([9.0, 1.0, 2.0])) == (None, 3.0, 2.0)
 

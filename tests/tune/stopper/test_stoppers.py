@@ -146,6 +146,19 @@ class TestTimeout:
         clock.advance(1)
         assert stopper.stop_all() is True
 
+    def test_what_is_left_is_known_between_questions(self):
+        clock = ManualClock()
+        stopper = TimeoutStopper(10, clock=clock)
+        both = CombinedStopper(NoopStopper(), TimeoutStopper(99, clock=clock), stopper)
+        clock.advance(100)
+        left = [stopper._left_s(), both._left_s()]
+        both.stop_all()
+        clock.advance(4)
+        left += [stopper._left_s(), both._left_s()]
+        clock.advance(40)
+        assert [*left, stopper._left_s()] == [10, 10, 6, 6, 0]
+        assert (NoopStopper()._left_s(), CombinedStopper()._left_s()) == (math.inf, math.inf)
+
     @pytest.mark.parametrize("timeout", [0, -1, 0.0])
     def test_no_budget_is_over_at_once(self, timeout):
         assert TimeoutStopper(timeout).stop_all() is True

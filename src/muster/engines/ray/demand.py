@@ -8,6 +8,7 @@ is not, because nobody should pay for a machine that comes too late.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 
@@ -128,6 +129,7 @@ class Growth:
 
     def __init__(self, boot_s: float = BOOT_S) -> None:
         self._boot_s = boot_s
+        self._has_booted = False
         self._durations_s: deque[float] = deque(maxlen=50)
 
     def ended(self, duration_s: float) -> None:
@@ -136,11 +138,19 @@ class Growth:
 
     def booted(self, after_s: float) -> None:
         """A trial that needed a new machine got it after so long."""
-        self._boot_s = after_s
+        self._boot_s, self._has_booted = after_s, True
 
-    def wants_more(self, began: Sequence[float], waiting: int, shown: int, now: float) -> bool:
-        """`began`: when trials began whose place would do; `shown` of the `waiting` have asked already."""
+    def wants_more(
+        self, began: Sequence[float], waiting: int, shown: int, now: float, left_s: float = math.inf
+    ) -> bool:
+        """`began`: when trials began whose place would do; `shown` of the `waiting` have asked already.
+
+        `left_s`: until the experiment ends whatever runs then. A machine that comes after that is not asked
+        for, once anything is known; a guess alone must not keep the first trial from its machine.
+        """
         usual = typical(self._durations_s)
+        if left_s <= self._boot_s and (self._has_booted or usual is not None):
+            return False
         remaining = [] if usual is None else [at + usual - now for at in began]
         return late_ones(remaining, usual, min(waiting, _FAR_AHEAD), self._boot_s) > shown
 

@@ -198,7 +198,8 @@ class RayEngine(LockstepEngine):
         shown = sum(each.desk is None and each.needs_node for each in places)
         alike = [each for each in places if each.resources == wanted and not each.needs_node]
         began = [each.began_at for each in alike if each.began_at is not None]
-        return self._growth.wants_more(began, len(self._waiting) + shown, shown, self._clock.monotonic())
+        now, wanting = self._clock.monotonic(), len(self._waiting) + shown
+        return self._growth.wants_more(began, wanting, shown, now, self._left_s())
 
     def _clear(self, place: Place) -> None:
         if place in self._vacant:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,9 @@ class CombinedStopper(Stopper):
 
     def stop_all(self) -> bool:
         return any(stopper.stop_all() for stopper in self._stoppers)
+
+    def _left_s(self) -> float:
+        return min((stopper._left_s() for stopper in self._stoppers), default=math.inf)
 
     def _to_plain(self) -> Plain:
         states = [base64.b64encode(stopper.save_state()).decode() for stopper in self._stoppers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,10 @@ class Stopper(PluginState):
     def stop_all(self) -> bool:
         """Whether everything is to end; asked once per step of the controller."""
         raise NotImplementedError
+
+    def _left_s(self) -> float:
+        """Seconds until everything ends, where time decides."""
+        return math.inf
 
 
 def metric_of(stopper: Stopper, metric: str, result: Mapping[str, Any]) -> float:

@@ -1,0 +1,133 @@
+"""An edit of the cluster file while the monitor runs: what it takes on, and what it says of the rest."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from tests.autoscaler.scenes import Scene
+
+from muster.autoscaler.adoption import Adoption, Given
+from muster.autoscaler.events import EventLog
+from muster.autoscaler.metrics import Metrics
+from muster.autoscaler.metrics_server import DEFAULT_PORT, MetricsServer
+from muster.autoscaler.pace import Pace
+from muster.base.clock import ManualClock
+from muster.config.source import FileSpecSource
+from muster.stores.instances import SqliteInstanceStore
+from muster.testing.ray_cluster import free_ports
+
+CONFIG = """
+cluster_name: {name}
+provider: {{type: readonly{more}}}
+available_node_types:
+  head: {{resources: {{CPU: 1}}, node_config: {{}}}}
+muster: {{monitor: {{interval_s: {interval}, max_interval_s: {longest}, metrics_port: {port}}},
+         retention: {{max_records: {records}}}, limits: {{max_launch_batch: {batch}}}}}
+"""
+FIRST = {"name": "c1", "more": "", "interval": 1, "longest": 5, "port": 0, "records": 10, "batch": 5}
+
+
+class Desk:
+    """A file, and what a monitor made of it."""
+
+    def __init__(self, folder, store, server=None, **given):
+        self._file = folder / "cluster.yaml"
+        self.write()
+        self._source = FileSpecSource(self._file)
+        self.pace, self.events, self.server = Pace(1.0, 5.0), EventLog(), server
+        self._adoption = Adoption(
+            config=lambda: self._source.config,
+            given=Given(**given),
+            pace=self.pace,
+            store=store,
+            server=server,
+            events=self.events,
+            clock=ManualClock(),
+        )
+
+    def write(self, **changes):
+        self._file.write_text(CONFIG.format(**{**FIRST, **changes}), encoding="utf-8")
+
+    def edit(self, **changes):
+        """What is said of it."""
+        before = len(self.events.newest)
+        self.write(**changes)
+        for _ in range(3):  # an edit counts once two looks found it
+            self._source.current()
+            self._adoption.adopt()
+        return [event.message for event in self.events.newest[before:]]
+
+
+@pytest.fixture
+def store(tmp_path):
+    with SqliteInstanceStore(tmp_path / "ledger.db", clock=ManualClock()) as store:
+        yield store
+
+
+@pytest.fixture
+def server():
+    server = MetricsServer(Metrics("session"), "127.0.0.1", 0)
+    yield server
+    server.close()
+
+
+def test_intervals_and_retention_are_taken_on(tmp_path, store):
+    desk = Desk(tmp_path, store)
+    assert desk.edit(interval=0.5, longest=30, records=3) == []
+    assert (desk.pace.base_s, desk.pace.max_s) == (0.5, 30.0)
+    assert (store._retention.max_ended, store._pruner.retention.max_ended) == (3, 3)
+
+
+def test_the_metrics_move_and_stay_where_they_are_when_the_port_is_taken(tmp_path, store, server):
+    (port,) = free_ports(1)
+    desk = Desk(tmp_path, store, server)
+    before = server.port
+    assert (desk.edit(port=port), server.port) == ([], port)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", before)).close()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        assert desk.edit(port=number) == [
+            f"muster.monitor.metrics_port: {number} cannot be used (address already in use); the metrics stay"
+            f" on port {port}."
+        ]
+    assert (desk.edit(port=0), server.port) == ([], port)  # any: this one will do
+
+
+def test_what_counts_only_at_a_start_is_said_once(tmp_path, store):
+    desk = Desk(tmp_path, store)
+    later = "was changed in the cluster file, and counts when the monitor is started again."
+    assert desk.edit(name="c2") == [f"cluster_name {later}"]
+    assert desk.edit(name="c2", more=", region: x") == [f"provider {later}"]
+    assert desk.edit(name="c2", more=", region: x", batch=9) == [f"muster.limits.max_launch_batch {later}"]
+    assert desk.edit(more=", region: x") == []  # two are as at the start again
+    assert desk.edit(port=9) == [
+        "muster.monitor.metrics_port: no metrics are served; 9 counts when the monitor is started again."
+    ]
+    assert {event.level for event in desk.events.newest} == {"warning"}
+
+
+def test_the_command_line_stands_over_the_file(tmp_path, store, server):
+    desk = Desk(tmp_path, store, server, interval_s=2.0, metrics_port=0)
+    before = server.port
+    assert desk.edit(interval=0.5, longest=9, port=DEFAULT_PORT) == [
+        "muster.monitor.interval_s was changed in the cluster file, and does not count: --interval 2 does.",
+        "muster.monitor.metrics_port was changed in the cluster file, and does not count: --metrics-port 0"
+        " does.",
+    ]
+    assert (desk.pace.base_s, desk.pace.max_s, server.port) == (2.0, 9.0, before)
+
+
+def test_it_is_asked_before_the_next_pause_is_chosen_and_cannot_end_the_monitor(caplog):
+    scene = Scene()
+    scene.tick()
+    object.__setattr__(scene.loop, "adopt", lambda: scene.monitor._pace.change(0.25, 0.25))
+    assert scene.tick().interval_s == 0.25
+
+    def fail():
+        raise RuntimeError("no")
+
+    object.__setattr__(scene.loop, "adopt", fail)
+    assert scene.tick().interval_s == 0.25
+    assert "an edit is not taken on: RuntimeError: no" in caplog.text
