@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from muster.errors import MusterError, StoreError
-from muster.session.publish import MANIFEST, publish_copy, set_aside
+from muster.session.publish import MANIFEST, publish_copy, set_aside, staging_path
 from muster.stores.storage import Storage
 from muster.trials.model import CheckpointRef
 
@@ -55,10 +55,10 @@ def sweep(trial_dir: str | Path) -> int:
 
 
 class CheckpointStore:
-    """The checkpoints below one storage."""
+    """The checkpoints below one storage; `elsewhere` has those that were never here, by the same names."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(self, storage: Storage, elsewhere: Storage | None = None) -> None:
+        self._storage, self._elsewhere = storage, elsewhere
 
     def listed(self, trial_dir: str) -> tuple[tuple[int, str], ...]:
         """Index and path of each published checkpoint of a trial, oldest first, known to the store or not."""
@@ -73,12 +73,33 @@ class CheckpointStore:
             if not place.exists(name):
                 return "it does not exist"
             sizes = place.sizes(name)
+            if MANIFEST not in sizes and place is self._elsewhere:
+                return "it is not complete"  # there the manifest comes last
             if MANIFEST not in sizes:
                 return None  # made by somebody else, or before manifests: existing is all that is known
             manifest = msgspec.json.decode(place.read(f"{name}/{MANIFEST}" if name else MANIFEST))
             return _difference(manifest["files"], _without_manifest(sizes))
         except (MusterError, msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
+            if place is self._elsewhere and isinstance(error, MusterError):
+                # No progress is given up because a network is down: who needs the files waits for them.
+                _log.warning(
+                    "cannot look at a checkpoint, taking it for whole path=%s why=%s", ref.path, error
+                )
+                return None
             return f"it cannot be read: {error}"
+
+    def bring_here(self, ref: CheckpointRef) -> None:
+        """One that is only elsewhere comes to its path, whole or not at all. StoreError says what failed."""
+        place, name = self._place(ref)
+        if place is not self._elsewhere:
+            return
+        partial = staging_path(os.path.dirname(ref.path), os.path.basename(ref.path))
+        place.download_dir(name, partial)
+        try:
+            os.rename(partial, ref.path)
+        except OSError as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise StoreError(f"cannot keep checkpoint {ref.path}: {error}") from error
 
     def newest_usable(self, refs: Sequence[CheckpointRef]) -> CheckpointRef | None:
         """The newest that is whole; a damaged or missing one is passed over with a warning."""
@@ -111,7 +132,10 @@ class CheckpointStore:
         """The storage and the name in it; a checkpoint elsewhere, given by the user, is its own storage."""
         prefix = f"{self._storage.uri}/"
         if ref.path.startswith(prefix):
-            return self._storage, ref.path[len(prefix) :]
+            name = ref.path[len(prefix) :]
+            if self._elsewhere is not None and not os.path.isdir(ref.path):
+                return self._elsewhere, name
+            return self._storage, name
         parent, _, name = ref.path.rstrip("/").rpartition("/")
         return Storage(parent or "/"), name
 

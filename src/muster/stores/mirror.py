@@ -2,7 +2,8 @@
 
 One thread calls `step`; any thread may say what changed. `uploads.Uploader` is the thread. Files go first and
 the experiment's store last, as a copy taken before them: what it refers to is there when it arrives. Results
-leave the store once they are in their files: so all files that grew go before it, told of or not.
+leave the store once they are in their files: so all files that grew go before it, told of or not. A
+checkpoint's manifest goes after its files: a node that waits for it gets the whole.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from msgspec import Struct
 
 from muster.base.clock import Clock
 from muster.errors import StoreError
+from muster.session.publish import MANIFEST
 from muster.stores.storage import Storage, local_sizes
 from muster.stores.trial_reading import STORE_NAME, open_trials
 
@@ -54,10 +56,15 @@ class Mirror:
         clock: Clock,
         pace: Pace | None = None,
         wanted: Callable[[str], bool] | None = None,
+        shared: Callable[[str], bool] | None = None,
     ) -> None:
-        """`wanted` says of a file's name below `source` whether it is copied; None: all are."""
+        """`wanted` says of a file's name below `source` whether it is copied; None: all are.
+
+        `shared`: of a file to which others append as well; one that is longer there is left alone.
+        """
         self.source, self.storage = Path(source), storage
         self._wanted = wanted or (lambda name: True)
+        self._shared = shared or (lambda name: False)
         self.clock, self._pace = clock, pace or Pace()
         self._lock = threading.Lock()
         self._changed: dict[str, None] = {"": None}  # ordered; everything, at first
@@ -135,7 +142,11 @@ class Mirror:
             inside = local_sizes(place) if place.is_dir() else {"": 0}
             found.update("/".join(part for part in (name, file) if part) for file in inside)
         found.discard(STORE_NAME)
-        wanted = [file for file in sorted(found) if not _is_skipped(file) and self._wanted(file)]
+        wanted = [
+            file
+            for file in sorted(found, key=_manifests_last)
+            if not _is_skipped(file) and self._wanted(file)
+        ]
         again_s = 0.0 if with_store else self._pace.again_s
         due = [file for file in wanted if self._is_due(file, again_s, everything)]
         if with_store:  # all files were looked at
@@ -199,8 +210,12 @@ class Mirror:
     def _copy(self, name: str, file: Path, print_: Print | None) -> None:
         if print_ is None:
             return
+        if self._lacks_files(name):
+            self._due[name] = self.clock.monotonic() + self._pace.retry_s
+            return
         try:
-            self.storage.upload_file(file, name)
+            if not self._is_longer_there(name, print_):
+                self.storage.upload_file(file, name)
         except StoreError as error:
             if file.exists():  # else it was deleted under our hands, which is no failure
                 self._failed(name, error)
@@ -210,6 +225,14 @@ class Mirror:
         self._settled(name)
         self._copied[name] = (print_, self.clock.monotonic())
         self.copied_files += 1
+
+    def _lacks_files(self, name: str) -> bool:
+        """Of a manifest: something beside it could not be copied."""
+        folder, _, last = name.rpartition("/")
+        return last == MANIFEST and any(each.startswith(f"{folder}/") for each in self._trouble)
+
+    def _is_longer_there(self, name: str, print_: Print) -> bool:
+        return self._shared(name) and (self.storage.size(name) or 0) > print_[0]
 
     def _failed(self, name: str, error: StoreError) -> None:
         self._due.pop(name, None)
@@ -238,6 +261,10 @@ class Mirror:
             self._discarded.pop(name, None)
         for file in [file for file in self._copied if file.startswith(f"{name}/")]:
             del self._copied[file]
+
+
+def _manifests_last(name: str) -> tuple[bool, str]:
+    return name.endswith(f"/{MANIFEST}"), name
 
 
 def _is_skipped(name: str) -> bool:

@@ -56,7 +56,20 @@ class Storage:
             if self.is_local:
                 return os.path.exists(self.join(name))
             filesystem, path = self._at(name)
+            filesystem.invalidate_cache(path)  # others write there as well
             return bool(filesystem.exists(path))
+
+    def size(self, name: str) -> int | None:
+        """Bytes of one file; None when there is none."""
+        with self._explained("look at", name):
+            try:
+                if self.is_local:
+                    return os.stat(self.join(name)).st_size
+                filesystem, path = self._at(name)
+                filesystem.invalidate_cache(path)
+                return int(filesystem.info(path)["size"] or 0)
+            except FileNotFoundError:
+                return None
 
     def listing(self, name: str = "") -> tuple[str, ...]:
         """Names directly inside a directory, sorted; empty when it does not exist."""

@@ -28,7 +28,7 @@ from muster.providers.process.ray_command import (
     worker_command,
 )
 
-__all__ = ["AUTH", "RayCluster", "RayNode", "free_ports"]
+__all__ = ["AUTH", "RayCluster", "RayNode", "can_hide", "free_ports"]
 
 # One token per process: Ray's native code reads it once and keeps it.
 AUTH = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -104,14 +104,19 @@ class RayCluster:
         *,
         node_type: str = "worker",
         labels: Mapping[str, str] | None = None,
+        hides: Path | None = None,
     ) -> RayNode:
-        """Returns when its process runs; it joins some seconds later."""
+        """Returns when its process runs; it joins some seconds later.
+
+        `hides`: a directory that is empty on this node, as on another computer (Linux, root).
+        """
         ports = _agent_ports(free_ports(4))
         size = NodeSize(resources=resources, labels=labels or {})
         identity = NodeIdentity(cloud_id=cloud_id, node_type=node_type, ray_node_id=new_ray_node_id())
         own = self.temp_dir / cloud_id  # shared, two starts at a time may choose the same socket
         self._tell_port(own, identity, ports)
-        return self._start(worker_command(size, ports, self.address, own), identity)
+        command = worker_command(size, ports, self.address, own)
+        return self._start(command if hides is None else [*_hiding(hides), *command], identity)
 
     def close(self) -> None:
         for node in reversed(self.nodes.values()):
@@ -143,6 +148,22 @@ class RayCluster:
             )
         node = self.nodes[identity.cloud_id] = RayNode(process, identity.cloud_id)
         return node
+
+
+def _hiding(directory: Path) -> list[str]:
+    """What a command is put behind that shall see an empty directory there."""
+    mount = 'mount -t tmpfs none "$0" && exec "$@"'
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, str(directory)]
+
+
+def can_hide() -> bool:
+    """Whether nodes can be made to see less than we do."""
+    try:
+        return (
+            subprocess.run([*_hiding(Path("/mnt")), "true"], capture_output=True, check=False).returncode == 0
+        )
+    except OSError:
+        return False
 
 
 def _agent_ports(ports: list[int]) -> NodePorts:

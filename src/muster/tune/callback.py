@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from muster.errors import TuneError
 
 if TYPE_CHECKING:
+    from muster.session.checkpoint import Checkpoint
     from muster.trials.model import Trial
     from muster.tune.logger.writer import LogWriter
 
@@ -151,8 +152,11 @@ class CallbackList:
         *,
         writer: LogWriter | None = None,
         experiment_dir: str = "",
+        find: Callable[[str], Checkpoint] | None = None,
     ) -> None:
+        """`find` makes a handle of a checkpoint's path; None: they are all on this machine."""
         self.callbacks = tuple(callbacks)
+        self._find = find
         if writer is not None:
             for callback in self.callbacks:
                 if hasattr(callback, "attach"):
@@ -201,7 +205,7 @@ class CallbackList:
         if hook == "on_checkpoint":
             from muster.session.checkpoint import Checkpoint
 
-            info["checkpoint"] = Checkpoint(info["checkpoint"].path)
+            info["checkpoint"] = (self._find or Checkpoint)(info["checkpoint"].path)
         self._call(hook, trials=trials, **info)
         if hook == "on_trial_start" and info["trial"].checkpoint is not None:
             self._call("on_trial_restore", trials=trials, **info)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import SystemClock
 from muster.engines.local.surroundings import environment
-from muster.stores.checkpoints import CheckpointStore
 from muster.stores.deletions import DeletionQueue
 from muster.stores.trials import SqliteTrialStore
 from muster.trials.experiment import ExperimentState
@@ -78,7 +77,7 @@ class ExperimentRun:
         )
         execution = Execution(
             state,
-            engine=SoundStart(self._engine, CheckpointStore(asked.place.local), state.roster.trials.get),
+            engine=SoundStart(self._engine, asked.place.checkpoints(), state.roster.trials.get),
             store=patient,
             clock=self._clock,
             discard=trash.discard_now,
@@ -88,6 +87,8 @@ class ExperimentRun:
             resumption = Resumption(asked.resume, asked.place, self._clock)
             resumption.revive(execution, state, store.load(), self._make_trial())
             resumption.repair_logs(self._writer, self._hooks)
+            if self._uploads is not None:
+                self._uploads.note(state.roster.order)
         self._announce()
         execution.run(wanted.is_set)
         is_interrupted = wanted.is_set() and not state.is_finished
@@ -124,7 +125,10 @@ class ExperimentRun:
             scheduler: Any = self._scheduler
             chosen.append(PolicyLog(scheduler, directory, is_new=is_new))
         chosen.append(Upkeep(sources, self._reporter, self._clock))
-        return CallbackList(chosen, writer=self._writer, experiment_dir=str(self._asked.place.directory))
+        place = self._asked.place
+        return CallbackList(
+            chosen, writer=self._writer, experiment_dir=str(place.directory), find=place.checkpoint
+        )
 
     def _make_state(self) -> ExperimentState:
         asked = self._asked

@@ -19,7 +19,6 @@ from muster.base.clock import SystemClock
 from muster.engines.local.surroundings import environment
 from muster.engines.own_loop import OwnLoopEngine
 from muster.errors import TuneError
-from muster.stores.checkpoints import CheckpointStore
 from muster.stores.deletions import DeletionQueue
 from muster.stores.trials import SqliteTrialStore
 from muster.trials.experiment import ExperimentState
@@ -103,7 +102,7 @@ class HandDriven:
         self._store.save_settings(settings_record(wanted.name, wanted.tune, state))
         execution = Execution(
             state,
-            engine=SoundStart(self.engine, CheckpointStore(wanted.place.local), state.roster.trials.get),
+            engine=SoundStart(self.engine, wanted.place.checkpoints(), state.roster.trials.get),
             store=self._store,
             clock=self._clock,
             discard=self._trash.discard_now,
@@ -113,6 +112,8 @@ class HandDriven:
             resumption = Resumption(wanted.resume, wanted.place, self._clock)
             resumption.revive(execution, state, self._store.load(), self._template.make)
             resumption.repair_logs(self._writer, self._hooks)
+            if self._uploads is not None:
+                self._uploads.note(state.roster.order)
         self._hooks.setup(stop=wanted.run.stop, num_samples=wanted.tune.num_samples)
         execution.save()  # before the first suggestion: replay starts from the searcher's first random state
         return execution

@@ -7,7 +7,7 @@ The engine's first process needs as long to come up as we need to import the res
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from muster.engines.local.engine import LocalEngine
     from muster.engines.ray.engine import RayEngine
     from muster.trials.experiment import ExperimentState
+    from muster.trials.model import Trial
     from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
     from muster.tune.place import Place
     from muster.tune.reporting.reporter import Reporter
+    from muster.tune.trial_record import TrialRecord
 
 _GONE_VARIABLES = ("TUNE_RESULT_DIR", "RAY_AIR_LOCAL_CACHE_DIR")
 
@@ -52,6 +54,18 @@ class Launched:
     place: Place
     is_interrupted: bool
     is_uploaded: bool = True  # False: the storage lacks something that `place.directory` has
+
+    def records(self) -> Sequence[Trial | TrialRecord]:
+        """Its trials, for an analysis of the files on this machine."""
+        trials = self.state.roster.order
+        if not self.place.is_remote:
+            return trials
+        from dataclasses import replace
+
+        from muster.tune.trial_record import as_record
+
+        place = self.place
+        return [replace(as_record(each, str(place.directory)), find=place.checkpoint) for each in trials]
 
 
 def place_of(run: RunConfig) -> Place:
@@ -97,8 +111,10 @@ def _open_engine(asked: Launch, env: Mapping[str, str]) -> LocalEngine | RayEngi
     if _runs_on_ray(asked.run.engine):
         from muster.engines.ray.engine import RayOptions
         from muster.engines.ray.open import open_ray_engine
+        from muster.tune.uploading import reach_of
 
-        return open_ray_engine(trainables=trainables, options=RayOptions(env=env))
+        reach = reach_of(asked.place, asked.run)
+        return open_ray_engine(trainables=trainables, options=RayOptions(env=env, reach=reach))
     from muster.base.clock import SystemClock
     from muster.engines.local.engine import LocalEngine, LocalOptions
 

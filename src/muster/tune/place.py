@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from muster.errors import StoreError, TuneError
+from muster.session.checkpoint import Checkpoint
+from muster.stores.checkpoints import CheckpointStore
 from muster.stores.storage import Storage
 from muster.stores.trial_reading import STORE_NAME, open_trials
 
@@ -42,6 +44,23 @@ class Place:
     def address(self) -> str:
         """What people are told, and what `restore` takes."""
         return self.storage.uri
+
+    @property
+    def elsewhere(self) -> Storage | None:
+        """Where checkpoints are that were never here: nodes of a cluster may have made them."""
+        return self.storage if self.is_remote else None
+
+    def checkpoints(self) -> CheckpointStore:
+        """The experiment's own, here or there."""
+        return CheckpointStore(self.local, self.elsewhere)
+
+    def checkpoint(self, path: str) -> Checkpoint:
+        """A handle on a checkpoint of this experiment: here, or where it is."""
+        inner = Path(path)
+        if not self.is_remote or inner.is_dir() or not inner.is_relative_to(self.directory):
+            return Checkpoint(path)
+        there = self.storage.join(inner.relative_to(self.directory).as_posix())
+        return Checkpoint(there, filesystem=self.filesystem)
 
     def prepare(self) -> None:
         """Make the directory and see now, not after an hour, whether both places can be written."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.base.clock import Clock
+from muster.errors import StoreError
+from muster.session.publish import MANIFEST
 from muster.stores.checkpoints import CheckpointStore, delete_directory, sweep
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.resuming import ResumeRules, apply_rules
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from muster.tune.logger.writer import LogWriter
 
 logger = logging.getLogger(__name__)
+_CHECKPOINT = re.compile(r"([^/]+)/(checkpoint_\d{6,})/")
 
 
 class Resumption:
@@ -45,7 +49,7 @@ class Resumption:
         """Trials, searcher and scheduler stand where they stood; then the rules are applied."""
         execution.resume(saved, make_trial, self._witness)
         apply_rules(state, self._rules, self._clock.now(), self._forget_failure)
-        checkpoints = CheckpointStore(self._place.local)
+        checkpoints = self._place.checkpoints()
         for trial in state.roster.live.values():
             drop_unusable(trial, checkpoints)
         state.give_up(self._forgotten(state, checkpoints))
@@ -64,6 +68,28 @@ class Resumption:
                     delete_directory(Path(path))  # now: the trial is about to use this name again
                 elif path not in known:
                     found.append(CheckpointRef(path=path, index=index))
+        return [*found, *self._forgotten_there(state, known | {ref.path for ref in found})]
+
+    def _forgotten_there(self, state: ExperimentState, known: set[str]) -> list[CheckpointRef]:
+        """The same in a remote storage, where nodes of a cluster may have put them."""
+        there, found = self._place.elsewhere, []
+        if there is None:
+            return []
+        numbers = {trial.relative_logdir: trial.checkpoint_index for trial in state.roster.order}
+        try:
+            names = there.sizes()
+            for folder, name in sorted(
+                {(each[1], each[2]) for each in map(_CHECKPOINT.match, names) if each}
+            ):
+                path, index = f"{self._place.directory}/{folder}/{name}", int(name.rpartition("_")[2])
+                if folder not in numbers or path in known:
+                    continue
+                if index > numbers[folder]:
+                    there.delete_dir(f"{folder}/{name}")  # now, as above
+                elif f"{folder}/{name}/{MANIFEST}" in names:
+                    found.append(CheckpointRef(path=path, index=index))
+        except StoreError as error:
+            logger.warning("what a crash left in the storage stays: %s", error)
         return found
 
     def repair_logs(self, writer: LogWriter, hooks: CallbackList) -> None:

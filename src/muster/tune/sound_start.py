@@ -5,15 +5,19 @@ Stands between controller and engine. The trial forgets such a checkpoint and go
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from muster.errors import StoreError
 from muster.stores.checkpoints import CheckpointStore
 from muster.trials.commands import EngineCommand, StartTrial
 from muster.trials.events import EngineEvent
 from muster.trials.model import Trial
 from muster.trials.ports import Engine
+
+_log = logging.getLogger(__name__)
 
 
 class SoundStart:
@@ -35,7 +39,17 @@ class SoundStart:
             if trial is not None and trial.checkpoint is not None:
                 drop_unusable(trial, self._checkpoints)
                 command = replace(command, checkpoint=trial.checkpoint)
+                self._bring(trial)
         self._engine.submit(command)
+
+    def _bring(self, trial: Trial) -> None:
+        """Processes of this machine find checkpoints that a cluster made elsewhere."""
+        if trial.checkpoint is None or getattr(self._engine, "fetches_checkpoints", False):
+            return
+        try:
+            self._checkpoints.bring_here(trial.checkpoint)
+        except StoreError as error:
+            _log.warning("the checkpoint of trial %s cannot be fetched: %s", trial.trial_id, error)
 
 
 def drop_unusable(trial: Trial, checkpoints: CheckpointStore) -> None:

@@ -5,7 +5,7 @@ Attribute names are those of Ray's Trial, because `ExperimentAnalysis.trials` ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ class TrialRecord:
     pickled_error: bytes | None = None  # None: the one in its directory
     error_text: str = ""
     filesystem: Any = None
+    find: Callable[[str], Checkpoint] | None = None  # of an experiment whose checkpoints may be elsewhere
 
     @property
     def folder(self) -> TrialFolder:
@@ -101,6 +102,8 @@ class TrialRecord:
         return [(each, metrics or _metrics_of(newest, each)) for each, metrics in found]
 
     def _handle(self, ref: CheckpointRef) -> Checkpoint:
+        if self.find is not None:
+            return self.find(ref.path)
         return Checkpoint(ref.path, filesystem=None if "://" in ref.path else self.filesystem)
 
     def __str__(self) -> str:

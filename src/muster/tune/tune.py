@@ -285,7 +285,7 @@ def _analysis(launched: Launched, metric: Any, mode: Any) -> ExperimentAnalysis:
     return ExperimentAnalysis(
         place.address if is_there else place.directory,
         storage_filesystem=place.filesystem if is_there else None,
-        trials=None if is_there else launched.state.roster.order,
+        trials=None if is_there else launched.records(),
         default_metric=metric if isinstance(metric, str) else None,
         default_mode=mode if isinstance(mode, str) else None,
     )

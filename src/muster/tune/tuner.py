@@ -205,9 +205,7 @@ class Tuner:
         if place.is_remote and launched.is_uploaded:
             found = ExperimentAnalysis(place.address, storage_filesystem=place.filesystem, **self._defaults())
         else:
-            found = ExperimentAnalysis(
-                place.directory, trials=launched.state.roster.order, **self._defaults()
-            )
+            found = ExperimentAnalysis(place.directory, trials=launched.records(), **self._defaults())
         return ResultGrid(found)
 
 

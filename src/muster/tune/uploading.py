@@ -7,11 +7,14 @@ them is written, so the storage never knows of a checkpoint it does not have.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
+from muster.session.publish import MANIFEST
 from muster.stores.checkpoints import delete_directory
 from muster.stores.mirror import Mirror
 from muster.stores.trial_reading import STORE_NAME
@@ -23,12 +26,16 @@ from muster.tune.config_parts import LogFiles, SyncConfig, log_files
 from muster.tune.logger.trial_log import ERRORS, PARAMS, PICKLED_ERROR, PICKLED_PARAMS, PROGRESS, RESULTS
 from muster.tune.place import Place
 
+if TYPE_CHECKING:
+    from muster.engines.ray.reach import Reach
+
 logger = logging.getLogger(__name__)
 
 SOON_S = 2.0  # people wait so long without a word
 SHOWN = 5  # names of files that were not copied
 LOGS_EVERY_S = 10.0  # how often growing logs and the store are looked at
 _OWN_FILES = frozenset({ERRORS, PARAMS, PICKLED_ERROR, PICKLED_PARAMS, PROGRESS, RESULTS})
+_CHECKPOINT = re.compile(r"[^/]+/checkpoint_\d{6,}(?=/)")
 _OWN_PREFIXES = ("checkpoint_", "events.out.tfevents")
 
 
@@ -36,9 +43,19 @@ class Uploads(Callback):
     """One per experiment with remote storage; `finish` when it is over."""
 
     def __init__(self, place: Place, sync: SyncConfig, log_files: LogFiles, clock: Clock) -> None:
-        wanted = None if sync.sync_artifacts else only_ours(log_files)
-        self._uploader = Uploader(Mirror(place.directory, place.storage, clock=clock, wanted=wanted))
+        self._is_ours = (lambda name: True) if sync.sync_artifacts else only_ours(log_files)
+        self._noted: set[str] = set()  # checkpoints that the experiment knows of
         self._place, self._clock = place, clock
+        shared = {name for name in log_files if name}
+        self._uploader = Uploader(
+            Mirror(
+                place.directory,
+                place.storage,
+                clock=clock,
+                wanted=self._is_wanted,
+                shared=lambda name: name.partition("/")[2] in shared,
+            )
+        )
         self._timeout_s = sync.sync_timeout
         self._every_s = min(sync.sync_period, LOGS_EVERY_S)
         self._logs_at = clock.monotonic() + self._every_s
@@ -51,6 +68,7 @@ class Uploads(Callback):
         checkpoint: Any,  # noqa: ANN401 - a Checkpoint
         **info: Any,  # noqa: ANN401
     ) -> None:
+        self.note([trial])
         self._changed(trial)
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
@@ -68,8 +86,16 @@ class Uploads(Callback):
             if trial.status == Trial.RUNNING:
                 self._changed(trial)
 
+    def note(self, trials: Iterable[Trial]) -> None:
+        """Their checkpoints are copied. One that nobody was told of is not: a node may make its like."""
+        for trial in trials:
+            self._noted.update(ref.path for ref in trial.checkpoints)
+            if trial.adopted is not None:
+                self._noted.add(trial.adopted.path)
+
     def discard(self, ref: CheckpointRef) -> None:
         """A checkpoint was deleted here."""
+        self._noted.discard(ref.path)
         name = Path(ref.path)
         if name.is_relative_to(self._place.directory):
             self._uploader.discard(name.relative_to(self._place.directory).as_posix())
@@ -96,6 +122,14 @@ class Uploads(Callback):
             self._tell_missing()
         return is_done
 
+    def _is_wanted(self, name: str) -> bool:
+        checkpoint = _CHECKPOINT.match(name)
+        if checkpoint is not None:
+            place = f"{self._place.directory}/{checkpoint[0]}"
+            if place not in self._noted and os.path.exists(f"{place}/{MANIFEST}"):
+                return False
+        return self._is_ours(name)
+
     def _tell_missing(self) -> None:
         missing, problems = self._uploader.missing(), self._uploader.poll_problems()
         shown = ", ".join(missing[:SHOWN]) + (", ..." if len(missing) > SHOWN else "")
@@ -117,6 +151,21 @@ def uploads_for(place: Place, run: RunConfig, clock: Clock) -> Uploads | None:
     if not place.is_remote or run.sync_config is None:
         return None
     return Uploads(place, run.sync_config, log_files(run.log_to_file), clock)
+
+
+def reach_of(place: Place, run: RunConfig) -> Reach | None:
+    """What nodes of a cluster are told of a remote storage."""
+    from muster.engines.ray.reach import Reach
+
+    if not place.is_remote or run.sync_config is None:
+        return None
+    return Reach(
+        uri=place.storage.uri,
+        filesystem=place.filesystem,
+        root=os.path.abspath(place.directory),
+        with_artifacts=run.sync_config.sync_artifacts,
+        reserved=tuple(sorted(_OWN_FILES)),
+    )
 
 
 def delete_checkpoint(ref: CheckpointRef, uploads: Uploads | None) -> None:

@@ -27,6 +27,7 @@ class Order(NamedTuple):
     stays_when_done: bool
     env: Mapping[str, str]
     buffering: tuple[int, float, int] = (1, 100.0, 0)  # of report_buffer.Buffering
+    has_remains: bool = False  # an earlier attempt may have left checkpoints where only a Carrier sees them
 
 
 def write_order(order: Order) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any
 
 from muster.engines.local.trial_session import Saved, TrialSession, refuse_tensors
 from muster.session.progress import Signature, fill_result
-from muster.session.publish import checkpoint_name, publish_staged, staging_path
+from muster.session.publish import publish_staged, staging_path
 
 DICT_CHECKPOINT = "_dict_checkpoint.pkl"
 
@@ -96,8 +96,7 @@ class ClassRun:
             session.report(result)
 
     def _save(self, session: TrialSession, trial_dir: str) -> Saved:
-        index = session.checkpoint_index + 1
-        name = checkpoint_name(index)
+        index, name = session.next_checkpoint()
         partial = staging_path(trial_dir, name)
         os.makedirs(partial, exist_ok=True)
         try:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from muster.base.clock import Clock
+from muster.engines.local.carrying import Carrier
 from muster.engines.local.line import Line
 from muster.engines.local.orders import Order
 from muster.engines.local.pipe import Kind, frame, is_plain, pack, pickled, unpack
@@ -44,8 +45,9 @@ class UnsendableResult(TypeError):
 class TrialSession:
     """One trial's side of the lock-step protocol."""
 
-    def __init__(self, order: Order, line: Line, clock: Clock) -> None:
+    def __init__(self, order: Order, line: Line, clock: Clock, carrier: Carrier | None = None) -> None:
         self._order = order
+        self._carrier = carrier
         self._line = line
         self._clock = clock
         self._forks = _forks[0]
@@ -165,16 +167,26 @@ class TrialSession:
             raise TypeError(f"checkpoint must be a Checkpoint, not {type(checkpoint).__name__}")
         if self._line.was_told(Kind.STOP):
             self._wait()  # nobody would take note of it; raises
-        index = self.checkpoint_index + 1
-        trial_dir, name = self._order.trial_dir, checkpoint_name(index)
+        index, name = self.next_checkpoint()
+        trial_dir = self._order.trial_dir
         if checkpoint._is_local:
             target = publish_copy(checkpoint.path, trial_dir, name)
         else:
             target = publish_staged(checkpoint.to_directory(staging_path(trial_dir, name)), trial_dir, name)
         return self.note_checkpoint(index, target)
 
+    def next_checkpoint(self) -> tuple[int, str]:
+        """Number and name of the one that is about to be made."""
+        index = self.checkpoint_index + 1
+        name = checkpoint_name(index)
+        if self._carrier is not None:
+            self._carrier.make_way(name)
+        return index, name
+
     def note_checkpoint(self, index: int, path: str) -> int:
         """A checkpoint of this number is in place."""
+        if self._carrier is not None:
+            self._carrier.keep(path)
         self.checkpoint_index = index
         self._checkpoint = Checkpoint(path)
         return index

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from muster.base.clock import Clock, SystemClock
 from muster.engines.local import surroundings
+from muster.engines.local.carrying import Carrier
 from muster.engines.local.forking import die_with_parent
 from muster.engines.local.interpreter_hooks import run_exit_functions
 from muster.engines.local.line import Line
@@ -38,11 +39,14 @@ class Worker:
     A zygote makes it before it forks: a child then only connects its line.
     """
 
-    def __init__(self, line: Line, shelf: Shelf, clock: Clock, address: Address) -> None:
+    def __init__(
+        self, line: Line, shelf: Shelf, clock: Clock, address: Address, carrier: Carrier | None = None
+    ) -> None:
         self.line = line
         self.shelf = shelf
         self._clock = clock
         self._address = address
+        self._carrier = carrier
         self._output = Output()
         self._instance: ClassRun | None = None
         self._tidy: Tidy | None = None  # only of processes that may serve another trial
@@ -59,7 +63,7 @@ class Worker:
             elif kind == Kind.QUIT:
                 break
             elif kind == Kind.START:
-                verdict = self._trial(read_order(payload))
+                verdict = self._carried(read_order(payload))
                 if not verdict[1]:
                     self._clean_up()
                     self.line.send(told(verdict))
@@ -68,13 +72,24 @@ class Worker:
             # Anything else was meant for a trial that has ended meanwhile.
         self._clean_up()
 
+    def _carried(self, order: Order) -> Verdict:
+        """On a node of its own the trial's files are brought here before it, and away after it."""
+        if self._carrier is None:
+            return self._trial(order)
+        try:
+            return self._trial(order)
+        finally:
+            self._carrier.finish()
+
     def _trial(self, order: Order) -> Verdict:
         session: TrialSession | None = None
         try:
             if order.stays_when_done and self._tidy is None:
-                self._tidy = Tidy(int(self.line.is_watched))
+                self._tidy = Tidy(self._own_threads())
+            if self._carrier is not None:
+                order = self._carrier.settle(order)
             self._settle_in(order)
-            session = TrialSession(order, self.line, self._clock)
+            session = TrialSession(order, self.line, self._clock, self._carrier)
             token = install(session, whole_process=True)
             try:
                 self._run(order, session)
@@ -104,7 +119,11 @@ class Worker:
         if self._tidy is None:
             return False
         self._tidy.restore()
-        return self._instance is not None or not self._tidy.left_running(int(self.line.is_watched))
+        return self._instance is not None or not self._tidy.left_running(self._own_threads())
+
+    def _own_threads(self) -> int:
+        carrying = 0 if self._carrier is None else self._carrier.own_threads()
+        return int(self.line.is_watched) + carrying
 
     def _run(self, order: Order, session: TrialSession) -> None:
         try:

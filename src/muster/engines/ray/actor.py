@@ -27,8 +27,10 @@ from muster.engines.local.output import flush
 from muster.engines.local.pipe import FrameReader, Kind, frame, unpack
 from muster.engines.local.shelf import Shelf
 from muster.engines.local.worker import Worker, end_politely_on_sigterm
+from muster.engines.ray.carrier import StorageCarrier
 from muster.engines.ray.handshake import Address, call
 from muster.engines.ray.last_words import speak_through
+from muster.engines.ray.reach import Reach
 from muster.session.channel import TrialStopped
 
 _BEAT = frame(Kind.BEAT)
@@ -42,7 +44,8 @@ class Terms(NamedTuple):
     addresses: Sequence[Address]
     key: bytes
     beat_s: float
-    witness: str  # a file that shows whether this node sees the storage
+    witness: str  # a file that shows whether this node sees the driver's directory
+    reach: bytes | None = None  # of a remote storage: a pickled Reach
 
 
 class TrialActor:
@@ -53,7 +56,8 @@ class TrialActor:
         import ray
 
         terms = Terms(*terms)
-        hello = _hello(terms, ray.get_runtime_context().get_node_id())
+        access = look_for_storage(terms.witness, terms.reach)
+        hello = {**_hello(terms, ray.get_runtime_context().get_node_id()), **access.told()}
         control = Control(call(terms.addresses, terms.key, {**hello, "is_control": True}), terms.beat_s)
         line_socket = call(terms.addresses, terms.key, {**hello, "is_control": False})
         line = Line(beat_s=terms.beat_s)
@@ -67,8 +71,10 @@ class TrialActor:
         surroundings.note_working_directory()
         address = (hello["hostname"], ray.util.get_node_ip_address())
         with contextlib.suppress(TrialStopped):
-            Worker(line, shelf, SystemClock(), address).serve()
+            Worker(line, shelf, SystemClock(), address, access.carrier).serve()
         control.is_leaving = True
+        if access.carrier is not None:
+            access.carrier.close()
         flush()
         end_others_of_group()
         line_socket.close()  # for us it is over; what Ray still has to do need not be waited for
@@ -86,15 +92,38 @@ def _hello(terms: Terms, node_id: str) -> dict[str, Any]:
         "node_id": node_id,
         "python": platform.python_version(),
         "muster": muster.__version__,
-        "sees_storage": _sees(terms.witness),
     }
 
 
-def _sees(witness: str) -> bool:
+class Access(NamedTuple):
+    """How this node gets at the experiment's files."""
+
+    sees: bool  # the driver's directory is mounted here
+    carrier: StorageCarrier | None = None  # of a remote storage
+    problem: str = ""  # why it cannot be used from here
+
+    def told(self) -> dict[str, Any]:
+        return {"sees_storage": self.sees, "storage_problem": self.problem}
+
+
+def look_for_storage(witness: str, reach: bytes | None) -> Access:
+    """On a node that does not see the driver's directory, a remote storage is tried at once."""
+    if reach is None:
+        return Access(_sees(witness, _SEE_WITHIN_S))
+    sees = _sees(witness, _SEE_WITHIN_S if os.path.isdir(os.path.dirname(witness)) else 0.0)
+    try:
+        opened = Reach.unpickled(reach)
+    except Exception as error:  # noqa: BLE001 - a file system of the user's own, whose module may not be here
+        return Access(sees, problem=f"its file system cannot be made here: {error}")
+    problem = "" if sees else opened.problem()
+    return Access(sees, None if problem else StorageCarrier(opened, sees=sees, clock=SystemClock()), problem)
+
+
+def _sees(witness: str, within_s: float) -> bool:
     clock = SystemClock()
-    give_up = clock.monotonic() + _SEE_WITHIN_S
+    give_up = clock.monotonic() + within_s
     while not os.path.exists(witness):
-        if not witness or clock.monotonic() > give_up:
+        if not witness or clock.monotonic() >= give_up:
             return not witness
         clock.sleep(0.2)
     return True

@@ -45,7 +45,17 @@ class Place:
 class RayDesk(Desk):
     """One actor's process."""
 
-    __slots__ = ("control", "heard", "hostname", "hung_up_at", "line", "node_id", "place", "words")
+    __slots__ = (
+        "control",
+        "heard",
+        "hostname",
+        "hung_up_at",
+        "line",
+        "node_id",
+        "place",
+        "sees_storage",
+        "words",
+    )
 
     def __init__(self, place: Place, line: socket.socket, hello: dict[str, Any], *, now: float) -> None:
         fd = line.fileno()
@@ -56,6 +66,7 @@ class RayDesk(Desk):
         self.pid = hello["pid"]
         self.hostname: str = hello["hostname"]
         self.node_id: str = hello["node_id"]
+        self.sees_storage: bool = hello["sees_storage"]
         self.heard = b""  # on the control, and not understood yet
         self.words: TrialFailure | None = None  # its last ones
         self.hung_up_at: float | None = None

@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from muster.base.clock import Clock
@@ -22,8 +23,12 @@ from muster.engines.ray.demand import Growth, Memory, Room, why_unplaceable
 from muster.engines.ray.desk import Place, RayDesk
 from muster.engines.ray.hiring import Hiring
 from muster.engines.ray.lookout import Lookout, Sight
+from muster.engines.ray.reach import Reach
 from muster.engines.ray.staff import RayStaff
+from muster.stores.checkpoints import CheckpointStore, delete_directory
+from muster.stores.storage import Storage
 from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.commands import StartTrial
 from muster.trials.events import CapacityChanged, TrialFailure
 
 _log = logging.getLogger(__name__)
@@ -38,6 +43,7 @@ class RayOptions(Patience, frozen=True, kw_only=True):
     max_idle: int = 64  # actors kept for reuse
     linger_s: float = 5.0  # how long an idle actor or an empty placement group is kept
     env: Mapping[str, str] = {}  # added to the environment of trials
+    reach: Reach | None = None  # of a remote storage: nodes that do not see our directory use it
 
 
 _DEFAULTS = RayOptions()
@@ -60,6 +66,7 @@ class RayEngine(LockstepEngine):
     """
 
     _staff: RayStaff
+    fetches_checkpoints = True  # actors get those that only the storage has
 
     def __init__(
         self,
@@ -88,6 +95,9 @@ class RayEngine(LockstepEngine):
             clock=clock, patience=options, owner=self, actor_class=connection.actor_class, key=key
         )
         self._hiring = Hiring(connection.ray, self._staff, key, options.beat_s)
+        if options.reach is not None:
+            self._hiring.tell_storage(options.reach)
+        self._was_apart: set[str] = set()  # trials that ran where our directory is not seen
         self._hiring.on_failure = lambda run, why: self._finish(run, failure=blame.start(why))
         if connection.host is None:
             self._hiring.use_relay("the cluster does not see this machine")
@@ -135,11 +145,12 @@ class RayEngine(LockstepEngine):
             self._finish(run, failure=failures.impossible(why_not))
             return
         try:
-            order = write_order(order_of(run.command, self._options.env))
+            order = order_of(run.command, self._options.env)
+            message = write_order(order._replace(has_remains=order.trial_id in self._was_apart))
         except Exception as error:  # noqa: BLE001 - pickling a user's config runs user code
             self._finish(run, failure=failures.unsendable("the config cannot be pickled", error))
             return
-        self._orders[run.command.trial_id] = order
+        self._orders[run.command.trial_id] = message
         self._waiting.add(run)
         self._start_waiting()
 
@@ -172,6 +183,9 @@ class RayEngine(LockstepEngine):
 
     def _seat(self, run: Run, desk: RayDesk) -> None:
         self._staff.seat(run, desk)
+        if not desk.sees_storage:
+            self._was_apart.add(run.command.trial_id)
+            _drop_remains(run.command)
         desk.place.seated_at = self._clock.monotonic()
         if run.command.time_limit_s is not None:
             run.limit_at = self._clock.monotonic() + run.command.time_limit_s
@@ -303,8 +317,9 @@ class RayEngine(LockstepEngine):
         if place.needs_node:
             self._growth.booted(self._clock.monotonic() - place.asked_at)
             place.needs_node = False
-        if not hello["sees_storage"]:
-            run.failure = _unseen(run.command.trial_dir, desk.hostname)
+        why_not = self._hiring.why_no_reach or hello["storage_problem"]
+        if not desk.sees_storage and (self._options.reach is None or why_not):
+            run.failure = _unseen(run.command.trial_dir, desk.hostname, self._options.reach, why_not)
             self._staff.seat(run, desk)
             self._kill(run, run.failure)
             return
@@ -329,8 +344,20 @@ class RayEngine(LockstepEngine):
             self._finish(run, failure=blame.of_outcome(outcome))
 
 
-def _unseen(trial_dir: str, hostname: str) -> TrialFailure:
+def _unseen(trial_dir: str, hostname: str, reach: Reach | None, why_not: str) -> TrialFailure:
+    seen = f"the node {hostname} does not see {os.path.dirname(trial_dir)}"
+    if reach is None:
+        return blame.start(f"{seen}; set RunConfig(storage_path=...) to a directory that every node mounts")
     return blame.start(
-        f"the node {hostname} does not see {os.path.dirname(trial_dir)}; set RunConfig(storage_path=...) "
-        "to a directory that every node mounts"
+        f"{seen} and cannot use {reach.uri}: {why_not}. Give the node what that storage needs (package, "
+        "credentials, network), or set RunConfig(storage_path=...) to a directory that every node mounts"
     )
+
+
+def _drop_remains(command: StartTrial) -> None:
+    """Checkpoints here of which nobody was told: the trial makes others of these names, elsewhere."""
+    for index, path in CheckpointStore(Storage(os.path.dirname(command.trial_dir))).listed(
+        os.path.basename(command.trial_dir)
+    ):
+        if index > command.checkpoint_index:
+            delete_directory(Path(path))

@@ -17,6 +17,7 @@ from muster.engines.local.desk import Run
 from muster.engines.ray.actor import Terms
 from muster.engines.ray.desk import Place, RayDesk
 from muster.engines.ray.handshake import Address, DriverUnreachable
+from muster.engines.ray.reach import Reach
 from muster.engines.ray.relay import Relay
 from muster.engines.ray.shipping import NEEDED, carried_class, missing_module
 from muster.engines.ray.staff import RayStaff
@@ -36,10 +37,19 @@ class Hiring:
         self._lacks: set[str] = set()
         self._blobs: dict[str, Any] = {}  # refs to pickled trainables: sent once, fetched by each node
         self._witnesses: dict[str, str] = {}  # by directory
+        self._reach: bytes | None = None
+        self.why_no_reach = ""
         self.on_failure: Callable[[Run, str], None] | None = None
 
     def reach_at(self, address: Address) -> None:
         self._addresses = [address]
+
+    def tell_storage(self, reach: Reach) -> None:
+        """New actors are told how they get at the remote storage of the experiment."""
+        try:
+            self._reach = reach.pickled()
+        except Exception as error:  # noqa: BLE001 - pickling a file system of the user's own
+            self.why_no_reach = f"storage_filesystem cannot be sent to it: {error}"
 
     def put(self, name: str, trainable: bytes) -> None:
         self._blobs[name] = self._ray.put(trainable)
@@ -54,7 +64,7 @@ class Hiring:
         witness = self._witness(os.path.dirname(trial_dir))
 
         def arguments(number: int) -> tuple[Any, ...]:
-            terms = Terms(number, self._addresses, self._key, self._beat_s, witness)
+            terms = Terms(number, self._addresses, self._key, self._beat_s, witness, self._reach)
             return tuple(terms), name, self._blobs.get(name)
 
         self._staff.hire(place, run, arguments)

@@ -101,8 +101,13 @@ class TrackerCallback(LoggerCallback):
         **info: Any,  # noqa: ANN401
     ) -> None:
         if self.wants_checkpoints:
-            trial_id, path, (tracker, queue) = trial.trial_id, checkpoint.path, self._open()
-            queue.order(trial_id, lambda: tracker.checkpoint(trial_id, path))
+            trial_id, (tracker, queue) = trial.trial_id, self._open()
+
+            def send() -> None:
+                with checkpoint.as_directory() as path:  # made on another machine, it is fetched
+                    tracker.checkpoint(trial_id, path)
+
+            queue.order(trial_id, send)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
         """Wait, not for ever, until everything is sent."""

@@ -17,6 +17,7 @@ from muster.tune.reporting.text_table import Frame
 
 if TYPE_CHECKING:
     from muster.base.clock import Clock
+    from muster.session.checkpoint import Checkpoint
     from muster.trials.model import Trial
 
 LINES_PER_WINDOW = {1: 20, 2: 100, 3: 300}
@@ -87,10 +88,11 @@ class Narrator:
         if self._level >= 3:
             self._say(plain_text.result_table(trial, result, self._frame))
 
-    def checkpointed(self, trial: Trial, path: str) -> None:
+    def checkpointed(self, trial: Trial, checkpoint: Checkpoint) -> None:
         if self._may_tell("checkpoint"):
             iteration = trial.last_result.get("training_iteration", 0)
-            self._say(f"Trial {trial} saved a checkpoint for iteration {iteration} at: (local){path}")
+            where = f"({'local' if getattr(checkpoint, '_is_local', True) else 'remote'}){checkpoint.path}"
+            self._say(f"Trial {trial} saved a checkpoint for iteration {iteration} at: {where}")
 
     def new_window(self) -> None:
         """Tell in one line what was left out, and begin to tell again."""

@@ -97,4 +97,4 @@ class DetailedPlainReporter(PlainReporter):
         checkpoint: Any,  # noqa: ANN401
         **info: Any,  # noqa: ANN401
     ) -> None:
-        self._narrator.checkpointed(trial, checkpoint.path)
+        self._narrator.checkpointed(trial, checkpoint)
