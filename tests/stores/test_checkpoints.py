@@ -278,3 +278,36 @@ def test_retention_store_and_queue_together_keep_what_a_restore_needs(tmp_path, 
             register(again, fact.checkpoint)
     assert again.checkpoints == trial.checkpoints
     assert checkpoints.newest_usable(again.checkpoints) == trial.checkpoint
+
+
+def test_checkpoints_that_are_only_elsewhere_are_judged_there_and_brought_here(tmp_path, source):
+    there = Storage(f"memory://{tmp_path.name}/exp")
+    store = CheckpointStore(Storage(tmp_path / "here"), there)
+    whole = made(tmp_path / "made", 1, source)
+    there.upload_dir(whole.path, "trial/checkpoint_000001")
+    there.upload_dir(source, "trial/checkpoint_000002")  # its manifest did not get there
+    refs = [
+        CheckpointRef(path=f"{tmp_path}/here/trial/checkpoint_00000{index}", index=index)
+        for index in range(1, 4)
+    ]
+    assert [store.problem(ref) for ref in refs] == [None, "it is not complete", "it does not exist"]
+    assert store.newest_usable(refs) == refs[0]
+    store.bring_here(refs[0])
+    assert files_in(tmp_path / "here/trial/checkpoint_000001") == CONTENT
+    assert os.listdir(tmp_path / "here/trial") == ["checkpoint_000001"]
+    assert CheckpointStore(Storage(tmp_path / "here")).problem(refs[0]) is None
+    with pytest.raises(StoreError, match="checkpoint_000003"):
+        store.bring_here(refs[2])
+    assert os.listdir(tmp_path / "here/trial") == ["checkpoint_000001"]
+
+
+def test_a_storage_that_does_not_answer_costs_no_trial_its_progress(tmp_path, caplog):
+    class Silent(fsspec.AbstractFileSystem):
+        def exists(self, path, **options):
+            raise ConnectionError("no route to host")
+
+    store = CheckpointStore(Storage(tmp_path), Storage("exp", Silent()))
+    ref = CheckpointRef(path=f"{tmp_path}/trial/checkpoint_000001", index=1)
+    with caplog.at_level(logging.WARNING):
+        assert store.newest_usable([ref]) == ref
+    assert "cannot look at a checkpoint, taking it for whole" in caplog.text

@@ -11,6 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from muster.base.clock import ManualClock, SystemClock
 from muster.errors import ConfigError, StoreError
+from muster.session.publish import MANIFEST
 from muster.stores.mirror import Mirror, Pace
 from muster.stores.storage import MARKER, Storage
 from muster.stores.trials import STORE_NAME, SqliteTrialStore
@@ -374,3 +375,43 @@ def test_a_transfer_that_hangs_does_not_keep_the_program_alive(here):
         [sys.executable, "-c", script, str(here)], capture_output=True, text=True, check=True, timeout=20
     )
     assert run.stdout == "False\n"
+
+
+def test_a_manifest_goes_after_its_files_and_not_without_them(mirror, remote, here, clock):
+    names = ["checkpoint_000001/a", "checkpoint_000001/zz", f"checkpoint_000001/{MANIFEST}"]
+    for name in names:
+        place = here / "trial" / name
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(b"1")
+    remote.broken.add("zz")
+    assert mirror.step() is False
+    assert not any(MANIFEST in call for call in remote.calls)
+    remote.broken.clear()
+    clock.advance(2.0)
+    assert (mirror.step(), remote.files()) == (True, sorted([*ALL, *(f"trial/{name}" for name in names)]))
+    assert remote.calls[-1] == f"/exp/trial/checkpoint_000001/{MANIFEST}"
+
+
+def test_a_log_that_a_node_made_longer_is_left_alone(remote, here, clock):
+    mirror = Mirror(here, Storage("/exp", remote), clock=clock, shared=lambda name: name.endswith("result"))
+    remote.makedirs("/exp/trial", exist_ok=True)
+    remote.pipe_file("/exp/trial/result", b"longer")
+    assert (mirror.step(), remote.cat_file("/exp/trial/result")) == (True, b"longer")
+    (here / "trial/result").write_bytes(b"longer by far")
+    mirror.changed("trial")
+    clock.advance(10.0)
+    assert (mirror.step(), remote.cat_file("/exp/trial/result")) == (True, b"longer by far")
+
+
+def test_a_directory_that_was_never_here_is_deleted_there(mirror, remote):
+    remote.makedirs("/exp/trial/checkpoint_000009", exist_ok=True)
+    remote.pipe_file("/exp/trial/checkpoint_000009/model", b"made by a node")
+    remote.pipe_file("/exp/trial/unknown", b"stays")
+    mirror.discard("trial/checkpoint_000009")
+    assert (mirror.step(), remote.files()) == (True, sorted([*ALL, "trial/unknown"]))
+
+
+def test_the_size_of_a_file_is_told_and_of_none_nothing(storage, tmp_path):
+    (tmp_path / "file").write_bytes(b"123")
+    storage.upload_file(tmp_path / "file", "a/b")
+    assert (storage.size("a/b"), storage.size("a/c")) == (3, None)

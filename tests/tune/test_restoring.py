@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from muster import tune
 from muster.errors import TuneError
+from muster.session.publish import publish_copy
+from muster.stores.storage import Storage
+from muster.trials.model import CheckpointRef, Trial
 from muster.tune import Callback, CheckpointConfig, ResumeConfig, RunConfig, TuneConfig, Tuner
+from muster.tune.launch import Launched
+from muster.tune.place import Place
 
 
 def make_train():
@@ -247,3 +254,73 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_starts(tmp_path)
     tuner = Tuner(make_train(), run_config=RunConfig(name="exp", storage_path=str(tmp_path / "file")))
     with pytest.raises(TuneError, match=r"cannot be written to .*file/exp.*storage_path"):
         tuner.fit()
+
+
+def test_checkpoints_that_only_the_storage_has_are_used_and_forgotten_ones_deleted_there(
+    tmp_path, monkeypatch
+):
+    """As after a run on nodes that have no directory in common with this machine."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    broken = tmp_path / "broken"
+    broken.touch()
+    url = f"memory://{tmp_path.name}/apart"
+    grid = Tuner(
+        make_train(),
+        param_space={"index": 1, "broken": str(broken)},
+        run_config=RunConfig(
+            name="exp", storage_path=url, verbose=0, checkpoint_config=CheckpointConfig(num_to_keep=1)
+        ),
+    ).fit()
+    broken.unlink()
+    storage, trial = Storage(f"{url}/exp"), grid[0].path.rpartition("/")[2]
+    here = [each for each in (tmp_path / "home").rglob("checkpoint_*") if each.is_dir()]
+    assert [each.name for each in here] == ["checkpoint_000001"]
+    for name in ("checkpoint_000000", "checkpoint_000007"):  # retention had given it up; nobody heard of it
+        storage.upload_dir(here[0], f"{trial}/{name}")
+    storage.upload_file(__file__, f"{trial}/unknown")
+    shutil.rmtree(here[0])
+    grid = Tuner.restore(f"{url}/exp", make_train(), resume_errored=True).fit()
+    assert seen(grid) == [(3, 2)]
+    names = {name.partition("/")[0] for name in storage.sizes(trial)}
+    assert {name for name in names if name.startswith(("checkpoint_", "unk"))} == {
+        "checkpoint_000002",
+        "unknown",
+    }
+
+
+def test_a_checkpoint_that_nobody_was_told_of_is_not_copied(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    url = f"memory://{tmp_path.name}/unheard"
+
+    def leaves_another(config):
+        with tempfile.TemporaryDirectory() as directory:
+            Path(directory, "state").write_text("1")
+            tune.report({"step": 1}, checkpoint=tune.Checkpoint.from_directory(directory))
+            publish_copy(directory, os.getcwd(), "checkpoint_000001")  # then it dies before it reports
+        Path("checkpoint_000002").mkdir()
+        Path("checkpoint_000002/own").write_text("of the trial's own")
+
+    run = RunConfig(name="exp", storage_path=url, verbose=0)
+    (result,) = Tuner(leaves_another, run_config=run).fit()
+    names = {name.partition("/")[0] for name in Storage(f"{url}/exp").sizes(result.path.rpartition("/")[2])}
+    assert {name for name in names if name.startswith("checkpoint_")} == {
+        "checkpoint_000000",
+        "checkpoint_000002",
+    }
+
+
+def test_a_checkpoint_of_a_remote_experiment_is_found_here_or_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    place = Place(f"memory://{tmp_path.name}", "exp")
+    here = place.directory / "t" / "checkpoint_000000"
+    here.mkdir(parents=True)
+    assert place.checkpoint(str(here)) == tune.Checkpoint(str(here))
+    there = place.checkpoint(str(here.with_name("checkpoint_000001")))
+    assert there == tune.Checkpoint(f"memory://{tmp_path.name}/exp/t/checkpoint_000001")
+    assert place.checkpoint("/elsewhere/checkpoint_000001") == tune.Checkpoint("/elsewhere/checkpoint_000001")
+    of_trial = Trial("f", trial_id="t")
+    of_trial.checkpoints = (CheckpointRef(path=str(here.with_name("checkpoint_000001")), index=1),)
+    state = SimpleNamespace(roster=SimpleNamespace(order=[of_trial]))
+    launched = Launched(state=state, place=place, is_interrupted=False, is_uploaded=False)
+    (record,) = launched.records()
+    assert (record.checkpoint, record.best_checkpoints) == (there, [(there, {})])

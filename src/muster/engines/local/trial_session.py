@@ -6,10 +6,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
-from muster.engines.local.carrying import Carrier
 from muster.engines.local.line import Line
 from muster.engines.local.orders import Order
 from muster.engines.local.pipe import Kind, frame, is_plain, pack, pickled, unpack
@@ -21,6 +20,9 @@ from muster.session.progress import Progress, Stamp
 from muster.session.publish import checkpoint_name, publish_copy, publish_staged, staging_path
 from muster.session.usage import RESULT_KEY, UsageMonitor
 from muster.trials.bundles import PlacementGroupFactory
+
+if TYPE_CHECKING:
+    from muster.engines.local.carrying import Carrier
 
 # How many forks led to this process: a session is of the process that made it, not of its forks. (Asking the
 # kernel for our pid at each report would cost as much as packing the result.)

@@ -10,11 +10,10 @@ import signal
 import sys
 import traceback
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from muster.base.clock import Clock, SystemClock
 from muster.engines.local import surroundings
-from muster.engines.local.carrying import Carrier
 from muster.engines.local.forking import die_with_parent
 from muster.engines.local.interpreter_hooks import run_exit_functions
 from muster.engines.local.line import Line
@@ -29,6 +28,9 @@ from muster.engines.local.verdict import CodeUnreadable, Verdict, ended, failed,
 from muster.session.channel import TrialStopped, install, uninstall
 from muster.session.progress import Signature
 from muster.session.usage import wants_usage
+
+if TYPE_CHECKING:
+    from muster.engines.local.carrying import Carrier
 
 Address = tuple[str, str]  # hostname, node_ip
 

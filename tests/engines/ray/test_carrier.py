@@ -1,0 +1,290 @@
+"""What the actor of a node does that shares no directory with the driver; the storage is a real directory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+
+from muster.base.clock import ManualClock
+from muster.engines.local.orders import Order
+from muster.engines.ray.actor import look_for_storage
+from muster.engines.ray.carrier import StorageCarrier
+from muster.engines.ray.reach import Reach
+from muster.engines.ray.scratch import Scratch
+from muster.errors import StoreError
+from muster.session.publish import MANIFEST, publish_copy
+from muster.stores.storage import MARKER, Storage
+
+DRIVER = "/driver/exp"  # nowhere on this machine
+
+
+class Remote(DirFileSystem):
+    """A directory; refuses as many writes as it is told to, and remembers the order of the others."""
+
+    cachable = False
+
+    def __init__(self, path):
+        super().__init__(path=str(path), fs=LocalFileSystem(auto_mkdir=True))
+        self.refusals, self.written = 0, []
+
+    def put_file(self, lpath, rpath, **options):
+        if self.refusals:
+            self.refusals -= 1
+            raise ConnectionError("reset by peer")
+        self.written.append(rpath.removeprefix("exp/"))
+        super().put_file(lpath, rpath, **options)
+
+
+class Clock(ManualClock):
+    """Something happens while it is slept."""
+
+    def __init__(self):
+        super().__init__()
+        self.naps, self.meanwhile = [], None
+
+    def sleep(self, seconds):
+        super().sleep(seconds)
+        self.naps.append(seconds)
+        if self.meanwhile is not None and len(self.naps) == 3:
+            self.meanwhile()
+
+
+@pytest.fixture
+def remote(tmp_path):
+    return Remote(tmp_path / "bucket")
+
+
+@pytest.fixture
+def storage(remote):
+    made = Storage("exp", remote)
+    made.validate()
+    return made
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path, monkeypatch):
+    """All that a node may write to."""
+    place = tmp_path / "scratch"
+    place.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    return place
+
+
+@pytest.fixture
+def make(remote, storage, clock):
+    def made(*, sees=False, root=DRIVER, **more):
+        return StorageCarrier(Reach("exp", remote, root, **more), sees=sees, clock=clock)
+
+    return made
+
+
+def order(trial_dir=f"{DRIVER}/t", **more):
+    told = {
+        "trial_id": "t",
+        "trial_name": "t",
+        "trainable_name": "f",
+        "config": {},
+        "bundles": ([{}], "PACK"),
+        "trial_dir": str(trial_dir),
+        "experiment_name": "exp",
+        "checkpoint_path": None,
+        "checkpoint_metrics": None,
+        "checkpoint_index": -1,
+        "log_to_file": (None, None),
+        "stays_when_done": True,
+        "env": {},
+    }
+    return Order(**{**told, **more})
+
+
+def published(folder, name, tmp_path, **files):
+    source = tmp_path / "source"
+    source.mkdir(exist_ok=True)
+    for file, content in files.items():
+        (source / file).write_text(content)
+    os.makedirs(folder, exist_ok=True)
+    return publish_copy(str(source), str(folder), name)
+
+
+def below(place):
+    return sorted(str(each.relative_to(place)) for each in Path(place).rglob("*") if each.is_file())
+
+
+def test_a_checkpoint_is_in_the_storage_with_its_manifest_last_and_only_the_newest_stays_here(
+    make, remote, storage, tmp_path, scratch
+):
+    carrier = make()
+    here = carrier.settle(order()).trial_dir
+    assert here.startswith(str(scratch))
+    for number in range(3):
+        name = f"checkpoint_{number:06d}"
+        carrier.make_way(name)
+        carrier.keep(published(here, name, tmp_path, zz="late", a="x" * number))
+    each = [f"checkpoint_00000{number}/{file}" for number in range(3) for file in ("a", "zz", MANIFEST)]
+    assert remote.written == [f"t/{name}" for name in each]
+    assert os.listdir(here) == ["checkpoint_000002"]
+    carrier.finish()
+    carrier.close()
+    assert (below(scratch), sorted(storage.sizes("t"))) == ([], sorted(each))
+
+
+def test_logs_go_with_each_checkpoint_and_the_rest_only_where_it_is_wanted(make, remote, storage, tmp_path):
+    for wanted in (False, True):
+        carrier = make(with_artifacts=wanted, reserved=("result.json",))
+        here = Path(carrier.settle(order(log_to_file=("out", None))).trial_dir)
+        (here / "out").write_text("one")
+        (here / "result.json").write_text("mine")
+        (here / "plot").write_text("p")
+        carrier.keep(published(here, "checkpoint_000000", tmp_path, a="1"))
+        assert storage.read("t/out") == b"one"
+        (here / "out").write_text("one two")
+        remote.written.clear()
+        carrier.finish()
+        assert remote.written == ["t/out"]  # nothing is sent twice
+        names = {"checkpoint_000000/a", f"checkpoint_000000/{MANIFEST}", "out"}
+        assert set(storage.sizes("t")) == names | ({"plot"} if wanted else set())
+        storage.delete_dir("t")
+
+
+def test_a_trial_that_ran_elsewhere_goes_on_in_its_log(make, storage, remote):
+    remote.makedirs("exp/t", exist_ok=True)
+    remote.pipe_file("exp/t/out", b"before\n")
+    carrier = make()
+    here = carrier.settle(order(log_to_file=("out", "err"))).trial_dir
+    assert (below(here), Path(here, "out").read_text()) == (["out"], "before\n")
+
+
+def test_a_failed_copy_is_tried_again_and_then_the_trials_error(make, remote, clock, tmp_path):
+    carrier = make()
+    made = published(carrier.settle(order()).trial_dir, "checkpoint_000000", tmp_path, a="1")
+    remote.refusals = 3
+    carrier.keep(made)
+    assert (remote.written[0], clock.naps) == ("t/checkpoint_000000/a", [1.0, 2.0, 4.0])
+    remote.refusals = 4
+    with pytest.raises(StoreError) as caught:
+        carrier.keep(made)
+    told = str(caught.value)
+    assert "the checkpoint exp/t/checkpoint_000000 could not be kept, tried 4 times: cannot write" in told
+    assert told.endswith(
+        "See that this node reaches the storage (network, credentials); Tuner.restore goes on"
+    )
+
+
+def test_what_an_unheard_attempt_left_goes_before_its_name_is_used_again(make, remote, storage):
+    for number in (1, 2, 3):
+        remote.makedirs(f"exp/t/checkpoint_00000{number}", exist_ok=True)
+        remote.pipe_file(f"exp/t/checkpoint_00000{number}/left", b"x")
+    remote.pipe_file("exp/t/checkpoint_best", b"the user's own")
+    seeing = make(sees=True, root=str(remote.path))
+    seeing.settle(order(trial_dir=f"{remote.path}/t"))
+    seeing.make_way("checkpoint_000002")
+    assert len(storage.sizes("t")) == 4  # no earlier attempt of it was elsewhere: nothing is looked for
+    carrier = make()
+    carrier.settle(order())
+    carrier.make_way("checkpoint_000002")
+    assert list(storage.sizes("t")) == ["checkpoint_000001/left", "checkpoint_best"]
+
+
+def test_a_checkpoint_that_is_still_on_its_way_is_waited_for(make, storage, clock, tmp_path, scratch):
+    source = published(tmp_path / "there", "checkpoint_000004", tmp_path, a="1", b="22")
+    for file in ("a", "b"):
+        storage.upload_file(f"{source}/{file}", f"o/checkpoint_000004/{file}")
+    clock.meanwhile = lambda: storage.upload_file(f"{source}/{MANIFEST}", f"o/checkpoint_000004/{MANIFEST}")
+    carrier = make()
+    brought = carrier.settle(order(checkpoint_path=f"{DRIVER}/o/checkpoint_000004")).checkpoint_path
+    assert (clock.naps, below(brought)) == ([1.0] * 3, [MANIFEST, "a", "b"])
+    assert brought.startswith(str(scratch))
+    carrier.finish()
+    assert not os.path.exists(brought)
+
+
+@pytest.mark.parametrize("lacks", [MANIFEST, "b"])
+def test_a_checkpoint_that_does_not_come_whole_is_named_and_no_half_of_it_stays(
+    make, storage, tmp_path, scratch, lacks
+):
+    source = published(tmp_path / "there", "checkpoint_000004", tmp_path, a="1", b="22")
+    for file in {"a", "b", MANIFEST} - {lacks}:
+        storage.upload_file(f"{source}/{file}", f"t/checkpoint_000004/{file}")
+    carrier = make()
+    with pytest.raises(StoreError) as caught:
+        carrier.settle(order(checkpoint_path=f"{DRIVER}/t/checkpoint_000004"))
+    why = (
+        "its file b is missing or of another size" if lacks == "b" else "cannot read exp/t/checkpoint_000004"
+    )
+    assert "exp/t/checkpoint_000004, from which the trial goes on, was not there within 120 s" in str(
+        caught.value
+    )
+    assert why in str(caught.value)
+    carrier.finish()
+    assert below(scratch) == [next(Path(scratch).iterdir()).name + "/.in_use"]
+
+
+def test_where_the_drivers_directory_is_seen_only_what_is_not_there_is_fetched(
+    make, remote, storage, tmp_path, scratch
+):
+    root = tmp_path / "driver"
+    mine = published(root / "t", "checkpoint_000000", tmp_path, a="1")
+    carrier = make(sees=True, root=str(root))
+    told = order(trial_dir=root / "t", checkpoint_path=mine)
+    assert carrier.settle(told) == told
+    carrier.keep(published(root / "t", "checkpoint_000001", tmp_path, a="2"))
+    carrier.finish()
+    assert (remote.written, below(scratch)) == ([], [])
+    storage.upload_dir(mine, "o/checkpoint_000007")
+    brought = carrier.settle(told._replace(checkpoint_path=f"{root}/o/checkpoint_000007")).checkpoint_path
+    assert Path(brought, "a").read_text() == "1"
+    assert not (root / "o").exists()  # the driver would copy it back
+
+
+def test_a_checkpoint_of_somebody_else_and_a_trial_elsewhere_are_left_alone(make):
+    carrier = make()
+    assert carrier.settle(order(checkpoint_path="s3://other/c")).checkpoint_path == "s3://other/c"
+    elsewhere = order(trial_dir="/other/t", checkpoint_path="/other/t/checkpoint_000000")
+    assert carrier.settle(elsewhere) == elsewhere
+
+
+def test_a_storage_that_is_another_one_on_each_machine_is_refused(remote, storage, tmp_path):
+    assert Reach("exp", remote, DRIVER).problem() == ""
+    other = Reach("exp", Remote(tmp_path / "other"), DRIVER)
+    assert other.problem() == (
+        "what the driver wrote to exp is not there: it is not the same storage on every machine"
+    )
+    access = look_for_storage("/nobody/sees/this", other.pickled())
+    assert (access.sees, access.carrier, access.problem) == (False, None, other.problem())
+    assert look_for_storage("/nobody/sees/this", Reach("exp", remote, DRIVER).pickled()).carrier is not None
+    assert "cannot be made here" in look_for_storage("/nobody/sees/this", b"no pickle").problem
+    assert storage.exists(MARKER)
+
+
+def test_a_package_that_the_node_lacks_is_named():
+    problem = Reach("nosuch://bucket/exp", None, DRIVER).problem()
+    assert "install the package that brings fsspec the protocol 'nosuch'" in problem
+
+
+def test_directories_of_processes_that_were_killed_are_swept_and_others_are_not(scratch):
+    code = (
+        "import sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
+        "from muster.engines.ray.scratch import Scratch\n"
+        "made = Scratch(); print(made.path(), flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(scratch)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        theirs = process.stdout.readline().strip()
+        mine = Scratch().path()
+        assert sorted(map(str, scratch.iterdir())) == sorted([mine, theirs])
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        again = Scratch().path()
+    assert (os.path.isdir(mine), os.path.isdir(theirs), os.path.isdir(again)) == (True, False, True)
