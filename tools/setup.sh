@@ -80,6 +80,30 @@ install() {
         fail "installing failed; the lines above say why"
 }
 
+# A Redis for the tests of a Ray head that keeps its state. Debian's packages are unpacked into the venv: that
+# needs no root, and no server is started behind anybody's back. Without it those tests are skipped, and say so.
+get_redis() {
+    redis=$venv/redis
+    if command -v redis-server >/dev/null 2>&1 || [ -x "$redis/usr/bin/redis-server" ]; then
+        return 0
+    fi
+    mkdir -p "$redis"
+    if command -v apt-get >/dev/null 2>&1 && unpack_redis >"$redis/apt.log" 2>&1; then
+        say "unpacked redis-server into $redis"
+    else
+        say "no redis-server: tests of a Ray head that keeps its state will be skipped (apt or brew install it)"
+    fi
+}
+
+unpack_redis() (
+    cd "$redis" || return 1
+    set -- redis-server redis-tools liblzf1 libjemalloc2
+    apt-get download "$@" || { apt-get update && apt-get download "$@"; } || return 1
+    for package in *.deb; do
+        dpkg-deb -x "$package" . || return 1
+    done
+)
+
 make_venv
 case $extra in
     core) what='.' ;;
@@ -87,3 +111,4 @@ case $extra in
 esac
 say "installing muster ($extra) into $venv"
 install --editable "$what"
+[ "$extra" != dev ] || get_redis

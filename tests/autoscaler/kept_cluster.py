@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -24,17 +25,24 @@ class Redis:
     """A server on loopback that writes nothing to the disk; ended by its process id."""
 
     def __init__(self, folder: Path) -> None:
-        program = shutil.which(os.environ.get("MUSTER_REDIS_SERVER", "redis-server"))
+        unpacked = Path(sys.prefix) / "redis" / "usr"  # by tools/setup.sh
+        program = shutil.which("redis-server") or shutil.which(unpacked / "bin" / "redis-server")
         if program is None:
             pytest.skip(
-                "redis-server is not installed (Debian: apt-get install redis-server): not tested is a GCS"
-                " that restarts and keeps its state"
+                "there is no redis-server (apt or brew install it, or: make setup): not tested is a GCS that"
+                " restarts and keeps its state"
             )
+        libraries = os.pathsep.join(map(str, (unpacked / "lib").glob("*")))
         (port,) = free_ports(1)
         self.address = f"127.0.0.1:{port}"
         command = [program, "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(folder)]
         with open(folder / "redis.log", "wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                command,
+                env={**os.environ, **({"LD_LIBRARY_PATH": libraries} if libraries else {})},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         self._wait(port)
 
     def _wait(self, port: int) -> None:

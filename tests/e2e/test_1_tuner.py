@@ -81,3 +81,16 @@ def test_a_trial_that_no_node_type_can_hold_fails_with_the_planners_verdict(stag
     (error,) = outcome["errors"]
     assert "infeasible" in error
     stage.stays(1.0)
+
+
+def test_label_selectors_of_trials_choose_the_nodes_that_come_and_fail_fast_where_no_type_has_the_label(
+    stage,
+):
+    with Experiment(stage, "labels") as experiment:
+        outcome = experiment.outcome()
+    assert outcome["tiers"] == {"gold": "gold", "silver": "silver"}
+    assert list(outcome["errors"]) == ["bronze"]
+    assert "can never start: infeasible" in outcome["errors"]["bronze"]
+    stage.wait_for_quiet()
+    looks = stage.watch.since(experiment.began)
+    assert {node.node_type for look in looks for node in look.workers} == {"gold", "silver"}

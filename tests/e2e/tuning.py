@@ -51,7 +51,33 @@ def fit(storage, name, resources, space, **options):
     }
 
 
+def show_tier(config):
+    import ray
+
+    tune.report({"tier": ray.get_runtime_context().get_node_labels()["tier"]})
+
+
+def by_label(storage, name):
+    """Each trial chooses its node by a label; no type has the last one."""
+
+    def labelled(config):
+        return tune.PlacementGroupFactory([{"CPU": 1}], bundle_label_selector=[{"tier": config["tier"]}])
+
+    tuner = tune.Tuner(
+        tune.with_resources(show_tier, labelled),
+        param_space={"tier": tune.grid_search(["gold", "silver", "bronze"])},
+        run_config=tune.RunConfig(name=name, storage_path=storage, engine="ray", verbose=0),
+    )
+    grid = tuner.fit()
+    return {
+        "tiers": {each.config["tier"]: each.metrics["tier"] for each in grid if each.error is None},
+        "errors": {each.config["tier"]: str(each.error) for each in grid if each.error is not None},
+    }
+
+
 def main(what, storage):
+    if what == "labels":
+        return by_label(storage, what)
     if what == "wide":
         return fit(storage, what, SEAT, {"seconds": 8}, num_samples=4)
     if what == "tail":

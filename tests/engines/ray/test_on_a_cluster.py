@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import cloudpickle
 import msgspec
 import pytest
 
+import muster
 from muster.engines.ray.engine import RayOptions
 from muster.engines.ray.gcs.board import KEY, SPACE, Board, GangVerdict
 from muster.engines.ray.gcs.link import GcsLink
@@ -44,17 +50,23 @@ def shows_its_gpus(config):
 def shows_its_package(config):
     import muster
 
-    report({"file": muster.__file__})
+    report({"file": muster.__file__, "version": muster.__version__})
 
 
-OWN = {made.__name__: made for made in (uses_its_gang, shows_its_gpus, shows_its_package)}
+def shows_its_labels(config):
+    import ray
+
+    report({"tier": ray.get_runtime_context().get_node_labels().get("tier")})
+
+
+OWN = {made.__name__: made for made in (uses_its_gang, shows_its_gpus, shows_its_package, shows_its_labels)}
 
 
 @pytest.fixture(scope="module")
 def cluster():
     os.environ.update(AUTH)
     ray = import_ray()
-    with RayCluster(resources={"GPU": 1}) as made:
+    with RayCluster(resources={"GPU": 1}, labels={"tier": "gold"}) as made:
         connect(ray, made.address)
         yield made
         ray.shutdown()
@@ -85,11 +97,11 @@ def wait_for(done, within_s=JOIN_S):
         time.sleep(0.2)
 
 
-def join(cluster, name, mark):
+def join(cluster, name, mark, **more):
     """Another node with a resource of its own; the engine opened afterwards knows it."""
     ray = import_ray()
     for _ in range(3):  # on a busy machine Ray gives up after 30 s
-        node = cluster.add_worker(name, {"CPU": 1, mark: 1})
+        node = cluster.add_worker(name, {"CPU": 1, mark: 1}, **more)
         wait_for(lambda node=node: ray.cluster_resources().get(mark) or node.process.poll() is not None)
         if node.process.poll() is None:
             return
@@ -159,6 +171,10 @@ def test_a_driver_that_cannot_be_reached_is_met_at_a_relay(cluster, tmp_path):
         assert driver.results("b", "checkpoint_dir_name") == ["checkpoint_000000", "checkpoint_000001"]
         driver.start("c", "waits")
         driver.to_report("c")
+        import_ray().kill(engine._hiring._relay._actor)  # the trial loses its driver with it
+        assert not driver.to_exit("c").is_done
+        driver.start("d", "counts", {"steps": 2})
+        assert driver.to_exit("d").is_done
 
 
 def test_a_node_that_does_not_see_the_storage_is_named(driver, tmp_path):
@@ -182,6 +198,41 @@ def test_a_tuner_finds_the_cluster_by_itself(cluster, tmp_path):
     assert import_ray().is_initialized()  # it was not ours to shut down
 
 
+BY_CLIENT = """
+import json, sys
+from muster import tune
+
+def train(config):
+    for step in range(3):
+        tune.report({"score": config["x"] * step})
+
+run = tune.RunConfig(name="by_client", storage_path=sys.argv[1], verbose=0)
+grid = tune.Tuner(train, param_space={"x": tune.grid_search([1, 2])}, run_config=run).fit()
+print(json.dumps({"scores": [each.metrics["score"] for each in grid], "errors": list(map(str, grid.errors))}))
+"""
+
+
+@pytest.mark.timeout(400)
+def test_a_tuner_works_through_ray_client(cluster, tmp_path):
+    """Off the cluster: nothing but the port of Ray Client is used, and results come through the relay."""
+    flag = "--ray-client-server-port="
+    (port,) = [each for each in cluster.nodes["head-0"].process.args if each.startswith(flag)]
+    address = f"ray://127.0.0.1:{port.removeprefix(flag)}"
+    for _ in range(3):  # on a busy machine Ray gives up on the server of a client after 30 s
+        done = subprocess.run(
+            [sys.executable, "-c", BY_CLIENT, str(tmp_path)],
+            env={**os.environ, **AUTH, "RAY_ADDRESS": address},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if "Initialization failure from server" not in done.stderr:
+            break
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {"scores": [2, 4], "errors": []}
+
+
 def test_closing_gives_back_everything(cluster, tmp_path):
     ray = import_ray()
     with opened() as engine:
@@ -196,10 +247,16 @@ def test_closing_gives_back_everything(cluster, tmp_path):
     wait_for(lambda: ray.available_resources().get("CPU") == 2, 30)
 
 
-def test_a_lost_node_is_not_the_trials_fault(cluster, tmp_path):
-    join(cluster, "lost-1", "lost")
+def test_a_label_selector_chooses_the_node_and_a_lost_node_is_not_the_trials_fault(cluster, tmp_path):
+    join(cluster, "lost-1", "lost", labels={"tier": "silver"})
     with opened() as engine:
         driver = Driver(engine, tmp_path)
+        for name, tier in (("gold", "gold"), ("silver", "silver"), ("other", "!silver")):
+            wanted = PlacementGroupFactory([{"CPU": 1}], bundle_label_selector=[{"tier": tier}])
+            driver.start(name, "shows_its_labels", resources=wanted)
+            assert driver.to_exit(name).is_done
+        tiers = [driver.results(name, "tier") for name in ("gold", "silver", "other")]
+        assert tiers == [["gold"], ["silver"], ["gold"]]
         driver.start("a", "waits", resources={"lost": 1})
         driver.to_report("a")
         cluster.nodes["lost-1"].kill()
@@ -240,3 +297,35 @@ def test_nodes_without_the_package_are_sent_it(cluster, tmp_path, monkeypatch):
         assert driver.to_exit("b").is_done
         assert [event.reused for event in driver.of("b", TrialStarted)] == [False]
     cluster.nodes["bare-1"].kill()
+
+
+def test_nodes_with_another_version_are_sent_ours(cluster, tmp_path, monkeypatch):
+    """First it only says another version; then it does not even understand what it is asked."""
+    old = tmp_path / "old" / "muster"
+    shutil.copytree(Path(muster.__file__).parent, old, ignore=shutil.ignore_patterns("__pycache__"))
+    (old / "__init__.py").write_text('__version__ = "0.0.9"')
+    monkeypatch.setenv("PYTHONPATH", str(old.parent))
+    join(cluster, "old-1", "old")
+    for trial_id in ("a", "b"):
+        with opened() as engine:
+            driver = Driver(engine, tmp_path)
+            driver.start(trial_id, "shows_its_package", resources={"old": 1})
+            assert driver.to_exit(trial_id).is_done
+            assert driver.results(trial_id, "version") == [muster.__version__]
+            assert "/muster-" in driver.results(trial_id, "file")[0]
+        actor = old / "engines" / "ray" / "actor.py"
+        actor.write_text(actor.read_text().replace("Terms(*terms)", "Terms(*terms, 'what is that')"))
+    cluster.nodes["old-1"].kill()
+
+
+@pytest.mark.parametrize(("fact", "told"), [("python_version", "Python 3.9.1"), ("ray", "Ray 2.59.0")])
+def test_a_node_with_another_python_or_ray_ends_the_trial_in_one_line(driver, monkeypatch, fact, told):
+    """The driver believes that it has another one: a node that has would not join."""
+    if fact == "ray":
+        driver.engine._ray_version = "2.59.0"
+    else:
+        monkeypatch.setattr("platform.python_version", lambda: "3.9.1")
+    driver.start("a", "counts")
+    kind, message = failure(driver, "a")
+    assert (kind, message.count("\n")) == (FailureKind.START, 0)
+    assert f"the driver {told.split()[1]}: " in message

@@ -85,11 +85,14 @@ class TrialActor:
 
 
 def _hello(terms: Terms, node_id: str) -> dict[str, Any]:
+    import ray
+
     return {
         "number": terms.number,
         "pid": os.getpid(),
         "hostname": socket.gethostname(),
         "node_id": node_id,
+        "ray": ray.__version__,
         "python": platform.python_version(),
         "muster": muster.__version__,
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ from muster.engines.ray.hiring import Hiring
 from muster.engines.ray.lookout import Lookout, Sight
 from muster.engines.ray.reach import Reach
 from muster.engines.ray.staff import RayStaff
+from muster.engines.ray.versions import mismatch
 from muster.stores.checkpoints import CheckpointStore, delete_directory
 from muster.stores.storage import Storage
 from muster.trials.bundles import PlacementGroupFactory
@@ -83,6 +85,7 @@ class RayEngine(LockstepEngine):
         self._options = options
         self._on_close: Callable[[], None] | None = connection.on_close
         self._fixed = dict(capacity or {})
+        self._ray_version = str(connection.ray.__version__)
         self._room = Room({})
         self._growth, self._memory = Growth(), Memory()
         self._sight = sight
@@ -311,6 +314,10 @@ class RayEngine(LockstepEngine):
         run, place.run = place.run, None
         if run is None:
             return
+        why = mismatch(hello, python=platform.python_version(), ray=self._ray_version)
+        if why is not None:
+            self._turn_away(run, desk, blame.start(why))
+            return
         if not self._hiring.suits(hello):
             self._hiring.again(desk, run)
             return
@@ -319,11 +326,16 @@ class RayEngine(LockstepEngine):
             place.needs_node = False
         why_not = self._hiring.why_no_reach or hello["storage_problem"]
         if not desk.sees_storage and (self._options.reach is None or why_not):
-            run.failure = _unseen(run.command.trial_dir, desk.hostname, self._options.reach, why_not)
-            self._staff.seat(run, desk)
-            self._kill(run, run.failure)
+            unseen = _unseen(run.command.trial_dir, desk.hostname, self._options.reach, why_not)
+            self._turn_away(run, desk, unseen)
             return
         self._seat(run, desk)
+
+    def _turn_away(self, run: Run, desk: RayDesk, failure: TrialFailure) -> None:
+        """A node that will not do: the trial ends, and so does the actor."""
+        run.failure = failure
+        self._staff.seat(run, desk)
+        self._kill(run, failure)
 
     def gone(self, desk: RayDesk, failure: TrialFailure | None) -> None:
         place = desk.place

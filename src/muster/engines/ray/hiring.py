@@ -19,7 +19,7 @@ from muster.engines.ray.desk import Place, RayDesk
 from muster.engines.ray.handshake import Address, DriverUnreachable
 from muster.engines.ray.reach import Reach
 from muster.engines.ray.relay import Relay
-from muster.engines.ray.shipping import NEEDED, carried_class, missing_module
+from muster.engines.ray.shipping import NEEDED, carried_class, is_foreign, missing_module
 from muster.engines.ray.staff import RayStaff
 
 _log = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class Hiring:
         if not self._addresses:
             place.run = run
             self._waiting.append((place, run))
+            self.use_relay("the one before has ended")
             return
         name, trial_dir = run.command.trainable_name, os.path.abspath(run.command.trial_dir)
         witness = self._witness(os.path.dirname(trial_dir))
@@ -84,6 +85,8 @@ class Hiring:
         elif lacking in NEEDED and lacking not in self._lacks:
             self._lacks.add(lacking)
             self._staff.ray.runtime_env = {"pip": sorted(self._lacks)}
+        elif is_foreign(outcome) and not self._is_shipping:
+            self._ship(f"what is there could not start: {str(outcome).strip().rpartition(chr(10))[2]}")
         else:
             return False
         self.hire(place, run)
@@ -126,7 +129,9 @@ class Hiring:
     def _hear_relay(self, address: Address | None, why: str) -> None:
         waiting, self._waiting = self._waiting, []
         if address is None:
-            self._relay, self._addresses = None, []
+            ended, self._relay, self._addresses = self._relay, None, []
+            if ended is not None:
+                ended.close()
             for _, run in waiting:
                 if self.on_failure is not None:
                     self.on_failure(run, f"the relay to the cluster could not start: {why}")

@@ -86,7 +86,7 @@ def connect(ray: Any, address: str | None = None) -> None:  # noqa: ANN401 - a m
             ) from error
         if not _is_by_client(where) and where != "auto":
             GcsLink(where).connect()  # says it better: no answer, or not with our token
-        raise EngineUnreachable(f"{_unreachable(where)}: {str(error).partition(chr(10))[0]}") from error
+        raise EngineUnreachable(f"{_unreachable(where)}: {_gist(str(error))}") from error
 
 
 def _try_to_reach(where: str) -> None:
@@ -102,6 +102,12 @@ def _try_to_reach(where: str) -> None:
 def _unreachable(where: str) -> str:
     found = "this machine has no running Ray" if where == "auto" else f"no Ray cluster answers at {where}"
     return f"{found}; start one (ray start --head), set RAY_ADDRESS, or use engine='local'"
+
+
+def _gist(text: str) -> str:
+    """The first line; and the last, where the first only announces a traceback, as Ray Client does."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
 
 
 def _is_by_client(where: str) -> bool:

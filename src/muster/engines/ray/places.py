@@ -28,7 +28,7 @@ class Places:
         from ray.util.placement_group import placement_group
 
         args, options = resources.options
-        group = placement_group(resources.bundles, resources.strategy, *args, **options)
+        group = placement_group(resources.bundles, resources.strategy, *args, **selecting(resources, options))
         return Place(0, resources, group)
 
     def staff(self, place: Place, run: Run, arguments: Callable[[int], tuple[Any, ...]]) -> None:
@@ -69,6 +69,14 @@ class Places:
         from ray.util.placement_group import remove_placement_group
 
         remove_placement_group(place.group)
+
+
+def selecting(resources: PlacementGroupFactory, options: Mapping[str, Any]) -> dict[str, Any]:
+    """An empty first bundle is none to Ray: its label selector goes with it."""
+    selectors, bundles = options.get("bundle_label_selector"), len(resources.bundles)
+    if resources.head_bundle_is_empty and selectors and len(selectors) == bundles + 1:
+        return {**options, "bundle_label_selector": list(selectors[1:])}
+    return dict(options)
 
 
 def _actor_resources(resources: PlacementGroupFactory) -> dict[str, Any]:

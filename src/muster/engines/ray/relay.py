@@ -20,6 +20,8 @@ from muster.engines.ray.handshake import Address
 _log = logging.getLogger(__name__)
 _WAIT_S = 1.0
 _CHUNK = 1 << 16
+# Other nodes come and go, also under it: an actor without resources does not keep a node from idling.
+_ON_THE_HEAD = {"node:__internal_head__": 0.001}
 
 
 class Relay:
@@ -48,10 +50,13 @@ class Relay:
 
     def _fetch(self) -> None:
         """The thread from the cluster to us."""
-        from muster.engines.ray.relay_actor import RelayActor
+        from muster.engines.ray import relay_actor
 
         try:
-            made = self._ray.remote(num_cpus=0, max_concurrency=4)(RelayActor)
+            self._ray.cloudpickle.register_pickle_by_value(relay_actor)  # the head may lack this package
+            made = self._ray.remote(num_cpus=0, max_concurrency=4, resources=_ON_THE_HEAD)(
+                relay_actor.RelayActor
+            )
             self._actor = made.remote()
             host, port = self._ray.get(self._actor.address.remote())
             self._threads[1].start()

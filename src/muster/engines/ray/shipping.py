@@ -27,6 +27,15 @@ def missing_module(outcome: BaseException | None) -> str | None:
     return found[1].partition(".")[0] if found else None
 
 
+def is_foreign(outcome: BaseException | None) -> bool:
+    """Whether the code of the actor itself failed, not its process: a muster of another version.
+
+    Ours is not meant to; one of another version may be given what it does not know.
+    """
+    is_own_error = type(outcome).__name__.startswith("RayTaskError")
+    return is_own_error or bool(getattr(outcome, "_actor_init_failed", False))
+
+
 def archive() -> bytes:
     """The package as a zip file."""
     root = Path(muster.__file__).parent
