@@ -31,7 +31,7 @@ class Place:
         self.is_remote = not self.storage.is_local
         if self.is_remote:
             digest = hashlib.sha256(self.storage.uri.encode()).hexdigest()[:12]
-            self.directory = Path(os.path.expanduser(STAGING), digest, name)
+            self.directory = Path(os.path.abspath(os.path.expanduser(STAGING)), digest, name)
         else:
             self.directory = self.storage.path
 

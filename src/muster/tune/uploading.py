@@ -68,7 +68,8 @@ class Uploads(Callback):
         checkpoint: Any,  # noqa: ANN401 - a Checkpoint
         **info: Any,  # noqa: ANN401
     ) -> None:
-        self.note([trial])
+        if trial.checkpoint is not None:
+            self._noted.add(trial.checkpoint.path)
         self._changed(trial)
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
