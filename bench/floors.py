@@ -69,6 +69,7 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
     "schedulers": (
         Floor("decisions_per_s.asha", at_least=50_000),
         Floor("large_growth.*", at_most=3.0),
+        Floor("decision_growth.*", at_most=2.0),
         Floor("worse_problems.over_ray.*", at_most=0),
         Floor("time_ratio.over_ray.*", at_most=1.05),
         Floor("used_node_h_ratio.promotion_over_stopping", at_most=1.0),

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from bench import schedulers_large, schedulers_plot, table
+from bench import schedulers_large, schedulers_plot, schedulers_scale, schedulers_summary, table
 from bench.options import Options
 from bench.schedulers_race import SAMPLES, WORKERS, Entry, Race, race
 from muster.sim.tune.contestants import SCHEDULERS, NotThere, Terms, make_searcher
@@ -39,13 +39,15 @@ def run(options: Options) -> dict[str, float]:
     }
     if options.wants("large"):
         figures |= schedulers_large.large(options.quick)
+    if options.wants("scale"):
+        figures |= schedulers_scale.scale(options.quick, [name for name in SCHEDULERS if _is_there(name)])
     entries = contestants(options.with_peer)
     problems = [name for name in (QUICK if options.quick else PROBLEMS) if options.wants(name)]
     board = raced(problems, entries, 3 if options.quick else SEEDS, 32 if options.quick else SAMPLES)
     for problem, found in board.items():
         figures |= figures_of(problem, found)
         show(problem, found)
-    figures |= summary(board)
+    figures |= schedulers_summary.summary(board)
     if board and importlib.util.find_spec("matplotlib"):
         path = Path(tempfile.gettempdir()) / "muster-bench-schedulers.png"
         schedulers_plot.draw(board, {name: PROBLEMS[name].optimum for name in board}, path)
@@ -142,46 +144,6 @@ def show(problem: str, found: Mapping[str, list[Race]]) -> None:
 
 def _hours(value: float) -> str:
     return "never" if math.isinf(value) else f"{value:.2f}"
-
-
-def summary(board: Board) -> dict[str, float]:
-    """Over all problems: ours beside Ray's, and promotion beside stopping."""
-    figures: dict[str, float] = {}
-    pairs = [("promotion_over_stopping", "asha_promotion", "asha")]
-    pairs += [(f"over_ray.{name}", name, f"ray:{name}") for name in ("asha", "hyperband", "median", "pbt")]
-    for label, mine, other in pairs:
-        both = [(found[mine], found[other]) for found in board.values() if mine in found and other in found]
-        if both:
-            figures[f"time_ratio.{label}"] = _mean([_ratio(one, two, "hours") for one, two in both])
-            figures[f"node_h_ratio.{label}"] = _mean([_ratio(one, two, "node_hours") for one, two in both])
-            figures[f"used_node_h_ratio.{label}"] = _mean([_used(one) / _used(two) for one, two in both])
-            figures[f"worse_problems.{label}"] = float(sum(_is_worse(one, two) for one, two in both))
-    return figures
-
-
-def _ratio(mine: list[Race], other: list[Race], axis: str) -> float:
-    """Median over seeds: what ours needs to be as good as both get in the end, over what the other needs."""
-    ratios = []
-    for one, two in zip(mine, other, strict=True):
-        target = max(one.values[-1], two.values[-1])
-        ratios.append(one.reach(axis, target) / two.reach(axis, target))
-    return statistics.median(ratios)
-
-
-def _used(races: list[Race]) -> float:
-    return statistics.median(one.used_node_h for one in races)
-
-
-def _is_worse(mine: list[Race], other: list[Race]) -> bool:
-    """Ours ends outside of the other's quartiles, on the bad side."""
-    end = math.inf
-    return (
-        schedulers_plot.quantiles(mine, "hours", end)[1] > schedulers_plot.quantiles(other, "hours", end)[2]
-    )
-
-
-def _mean(ratios: list[float]) -> float:
-    return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
 
 
 def decisions_per_s(live: int, **more: str) -> float:

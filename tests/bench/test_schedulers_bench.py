@@ -7,7 +7,7 @@ import pytest
 from bench.schedulers_race import Entry, Race, race
 
 from bench import __main__ as cli
-from bench import schedulers, schedulers_plot
+from bench import schedulers, schedulers_plot, schedulers_scale, schedulers_summary
 
 
 def made(values, ends=(9.0, 90.0)):
@@ -73,3 +73,61 @@ def test_a_large_experiment_is_measured_by_result(monkeypatch, capsys):
     ]
     assert all(value > 0 for value in figures.values())
     assert "40 trials in one experiment" in capsys.readouterr().out
+
+
+def test_the_cost_of_a_decision_is_measured_with_more_and_more_live_trials(monkeypatch, capsys):
+    monkeypatch.setattr(schedulers_scale, "QUICK_SIZES", (20, 40))
+    monkeypatch.setattr(schedulers_scale, "QUICK_MODEL_SIZES", (4, 8))
+    figures = schedulers_scale.scale(True, ["fifo", "pb2"])
+    assert sorted(figures) == [
+        *("decision_growth.fifo", "decision_growth.pb2"),
+        *("decision_us.fifo.20", "decision_us.fifo.40", "decision_us.pb2.4", "decision_us.pb2.8"),
+        *("result_growth.fifo", "result_growth.pb2"),
+        *("result_us.fifo.20", "result_us.fifo.40", "result_us.pb2.4", "result_us.pb2.8"),
+    ]
+    for size in (20, 40):
+        assert 0 < figures[f"decision_us.fifo.{size}"] < figures[f"result_us.fifo.{size}"]
+    assert "20 / 40" in capsys.readouterr().out
+
+
+def test_all_trials_of_the_scale_case_are_live_at_once(monkeypatch):
+    live = []
+    make = schedulers_scale.SimulatedExperiment.begin
+
+    def noted(asked):
+        life = make(asked)
+        hook = life.state.scheduler.on_trial_result
+        life.state.scheduler.on_trial_result = lambda view, *rest: (
+            live.append(view.occupancy().live) or hook(view, *rest)
+        )
+        return life
+
+    monkeypatch.setattr(schedulers_scale.SimulatedExperiment, "begin", noted)
+    assert schedulers_scale.cost_of("fifo", 300).results == 300 * schedulers_scale.MAX_T
+    assert live[0] == 300
+
+
+def board(mine, other):
+    races = {
+        "hyperband": [made([9.0, one]) for one in mine],
+        "ray:hyperband": [made([9.0, one]) for one in other],
+    }
+    return {"branin": races}
+
+
+def test_worse_is_what_chance_does_not_explain(capsys):
+    worse = schedulers_summary.summary(board(range(10, 30), range(20)))
+    name = "over_ray.hyperband"
+    assert (worse[f"worse_problems.{name}"], worse[f"better_problems.{name}"]) == (1.0, 0.0)
+    assert worse[f"p_value.{name}.branin"] < 0.001
+    assert "WORSE" in capsys.readouterr().out
+    better = schedulers_summary.summary(board(range(20), range(10, 30)))
+    assert (better[f"worse_problems.{name}"], better[f"better_problems.{name}"]) == (0.0, 1.0)
+    assert better[f"chance_better.{name}.branin"] == 1 - worse[f"chance_better.{name}.branin"] > 0.8
+
+
+def test_the_old_measure_by_quartiles_is_told_beside_it():
+    # A median beyond the quartiles that twenty seeds do not tell from chance, at one in a hundred.
+    figures = schedulers_summary.summary(board([0, 1, 8, 9, 9.5], [0.5, 2, 3, 4, 5]))
+    assert figures["outside_quartiles.over_ray.hyperband"] == 1.0
+    assert figures["worse_problems.over_ray.hyperband"] == 0.0

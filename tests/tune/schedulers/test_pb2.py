@@ -8,6 +8,7 @@ import cloudpickle
 import numpy as np
 import pytest
 from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import minimize
 from tests.tune.schedulers.pbt_world import Chaos, World
 
 from muster.errors import TuneError
@@ -154,6 +155,53 @@ def test_the_posterior_is_that_of_the_textbook():
             step = np.eye(4)[column] * 1e-6
             slope = (what(at + step)[0] - what(at - step)[0]) / 2e-6
             assert what(at)[1][column - 1] == pytest.approx(slope, rel=1e-3)
+
+
+def test_pending_points_narrow_the_variance_and_leave_the_mean():
+    rng = np.random.default_rng(4)
+    inputs, targets, pending = rng.uniform(size=(12, 4)), rng.normal(size=12), rng.uniform(size=(3, 4))
+    kernel, at = model.Kernel(1.3, 0.4, 0.01, 0.1), rng.uniform(size=4)
+    both = model.Posterior(kernel, inputs, targets, pending)
+    known = model.Posterior(kernel, inputs, targets)
+    all_of_them = model.Posterior(kernel, np.vstack([inputs, pending]), np.zeros(15))
+    for one, other in ((both.mean, known.mean), (both.variance, all_of_them.variance)):
+        assert one(at)[0] == pytest.approx(other(at)[0])
+        assert one(at)[1] == pytest.approx(other(at)[1])
+
+
+def likelihood(kernel, inputs, targets):
+    return model._likelihoods(kernel, inputs, targets)[-1]
+
+
+def test_how_the_likelihood_changes_is_what_differences_say():
+    rng = np.random.default_rng(5)
+    inputs, targets = rng.uniform(size=(15, 4)), rng.normal(size=15)
+    pairs = model.Pairs.of(inputs, inputs)
+    for values in ([0.0, 0.0, -3.0, 0.05], [1.0, -2.0, -1.0, 0.3], [-1.0, 1.0, -6.0, 0.0]):
+        cost, slopes = model.unlikeliness(np.array(values), pairs, targets)
+        assert cost == pytest.approx(-likelihood(model._kernel_of(np.array(values)), inputs, targets))
+        for number, slope in enumerate(slopes):
+            step = np.eye(4)[number] * 1e-6
+            (higher, _), (lower, _) = (
+                model.unlikeliness(np.array(values) + side * step, pairs, targets) for side in (1, -1)
+            )
+            assert slope == pytest.approx((higher - lower) / 2e-6, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_fit_is_as_good_as_one_by_differences(seed):
+    rng = np.random.default_rng(seed)
+    inputs = rng.uniform(size=(20 + 10 * seed, 4))
+    targets = model.standardised(np.sin(5 * inputs[:, 2]) + 0.3 * rng.normal(size=len(inputs)))
+    start = np.array([0.0, 0.0, np.log(0.05), 0.05])
+    slow = minimize(
+        lambda values: -likelihood(model._kernel_of(values), inputs, targets),
+        start,
+        method="L-BFGS-B",
+        bounds=model._BOUNDS,
+        options={"maxiter": 30},
+    )
+    assert likelihood(model.fitted(inputs, targets), inputs, targets) >= -slow.fun - 1e-3
 
 
 def test_one_factorisation_gives_the_likelihood_of_every_window():

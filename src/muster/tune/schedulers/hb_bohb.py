@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from muster.trials.model import Trial
@@ -85,9 +84,6 @@ class HyperBandForBOHB(HyperBandScheduler):
 
     def _is_complete(self, tune_controller: ControllerView, bracket: Bracket) -> bool:
         return self._bands.is_closed(bracket)
-
-    def _in_turn(self, brackets: Iterable[Bracket]) -> list[Bracket]:
-        return sorted(brackets, key=lambda one: one.number)
 
     def _on_release(self, tune_controller: ControllerView, trial_id: str) -> None:
         _tell(tune_controller, "on_unpause", trial_id)

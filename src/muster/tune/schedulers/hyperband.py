@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from typing import Any
 
 from muster.errors import TuneError
@@ -187,11 +188,11 @@ class HyperBandScheduler(MetricScheduler):
         return None
 
     def _ready(self, tune_controller: ControllerView) -> Trial | None:
-        in_turn = self._in_turn(one for one in self._bands.open.values() if one.unstarted)
-        return first_ready(self._finder(tune_controller), in_turn)
+        with closing(iter(self._bands.with_unstarted)) as in_turn:
+            return first_ready(self._finder(tune_controller), in_turn)
 
     def _in_turn(self, brackets: Iterable[Bracket]) -> list[Bracket]:
-        return sorted(brackets, key=lambda one: (one.band, one.completion, one.number))
+        return sorted(brackets, key=self._bands.turn)
 
     def _when_nothing_is_ready(self, tune_controller: ControllerView) -> Trial | None:
         """The searcher has just been asked and gave nothing: brackets are compared as full as they are."""

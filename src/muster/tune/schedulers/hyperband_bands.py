@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.hyperband_bracket import Bracket
 from muster.tune.schedulers.hyperband_parameters import HyperBandParameters
+from muster.tune.schedulers.hyperband_turns import Key, Turns
 
 
 class Bands:
@@ -22,11 +23,18 @@ class Bands:
         self.brackets: list[Bracket] = []  # the same, in the order of creation
         self.open: dict[int, Bracket] = {}  # by number: those with members
         self._bracket_of: dict[str, Bracket] = {}  # of members, and of trials that failed
+        self.with_unstarted = Turns(self.turn, self.brackets)
 
     @property
     def total(self) -> int:
         """As Ray counts: with the brackets that were left out."""
         return sum(map(len, self.bands))
+
+    def turn(self, bracket: Bracket) -> Key:
+        """Who comes first: the older band, there the bracket that has done least; or in order of creation."""
+        if self._largest_first:
+            return (0, 0.0, bracket.number)
+        return (bracket.band, bracket.completion, bracket.number)
 
     def count_failed(self, bracket: Bracket) -> int:
         """Its trials that failed and were not tried again."""
@@ -86,7 +94,9 @@ class Bands:
             self.bands[-1].append(None)
 
     def _append(self, s: int) -> Bracket:
-        bracket = Bracket(self._parameters, number=len(self.brackets), band=len(self.bands) - 1, s=s)
+        number, band = len(self.brackets), len(self.bands) - 1
+        touched = self.with_unstarted.touched
+        bracket = Bracket(self._parameters, number=number, band=band, s=s, touched=touched)
         self.brackets.append(bracket)
         self.bands[-1].append(bracket)
         return bracket

@@ -30,8 +30,17 @@ class Settled(NamedTuple):
 class Bracket:
     """Begins with `s` halvings left. A member is new or let on (`waiting`), `parked`, or runs."""
 
-    def __init__(self, parameters: HyperBandParameters, *, number: int, band: int, s: int) -> None:
+    def __init__(
+        self,
+        parameters: HyperBandParameters,
+        *,
+        number: int,
+        band: int,
+        s: int,
+        touched: dict[int, Bracket] | None = None,
+    ) -> None:
         self._parameters = parameters
+        self._touched = {} if touched is None else touched  # where it notes that it changed
         self.number, self.band, self.s = number, band, s
         self.size, self.milestone = parameters.first_rung(s)
         self._most = self.size
@@ -66,6 +75,7 @@ class Bracket:
         self.members[trial_id] = Standing()
         self.waiting[trial_id] = self.unstarted[trial_id] = None
         self._behind += 1
+        self._touch()
 
     def drop(self, trial_id: str) -> None:
         self._behind -= self._is_behind(self.members.pop(trial_id))
@@ -83,6 +93,10 @@ class Bracket:
     def _take_out(self, trial_id: str) -> None:
         for index in (self.waiting, self.unstarted, self.parked):
             index.pop(trial_id, None)
+        self._touch()
+
+    def _touch(self) -> None:
+        self._touched[self.number] = self
 
     def may_go_on(self, trial_id: str) -> bool:
         """Below the milestone, or beyond the last one with nobody to end it there."""
@@ -119,6 +133,7 @@ class Bracket:
         for trial_id in worst:
             self.drop(trial_id)
         self._behind = sum(map(self._is_behind, self.members.values()))
+        self._touch()
         return worst
 
     def _end(self) -> list[str]:
@@ -142,6 +157,7 @@ class Bracket:
     def look_again(self) -> None:
         """Whoever waits may have lost its process without a word: the experiment was restored."""
         self.unstarted = dict(self.waiting)
+        self._touch()
 
     def to_plain(self) -> Plain:
         return {

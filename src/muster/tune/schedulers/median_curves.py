@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from muster.tune.plugin_state import Plain
+from muster.tune.schedulers.sorted_blocks import SortedBlocks
 
 
 class Others(NamedTuple):
@@ -53,7 +54,9 @@ class Curves:
         self._grace_period = grace_period
         self._curves: dict[str, Curve] = {}
         # What follows is remembered to be fast, and found again when it is missing.
-        self._columns: dict[float, list[float]] = {}  # at one time: the sorted means of who got that far
+        self._columns: dict[
+            float, SortedBlocks[float]
+        ] = {}  # at one time: the sorted means of who got that far
         self._column_times: list[float] = []
         self._known_times: set[float] = set()
 
@@ -69,7 +72,7 @@ class Curves:
             curve.cut(time)
         same = self._columns.get(time) if time == before else None
         if same is not None and math.isfinite(curve.mean(time)):
-            del same[bisect_left(same, curve.mean(time))]
+            same.remove(curve.mean(time))
         if time >= self._grace_period:
             curve.append(time, score)
         if same is not None:
@@ -83,18 +86,18 @@ class Curves:
         column = self._column(time)
         curve = self._curves[trial_id]
         own = curve.mean(time) if curve.last >= time else math.nan
-        place = bisect_left(column, own) if math.isfinite(own) else len(column)
+        place = column.place(own) if math.isfinite(own) else len(column)
         count = len(column) - (place < len(column))
         if not count:
             return Others(0, math.nan)
         low, high = ((count - 1) // 2, count // 2)
         return Others(count, (column[low + (low >= place)] + column[high + (high >= place)]) / 2)
 
-    def _column(self, time: float) -> list[float]:
+    def _column(self, time: float) -> SortedBlocks[float]:
         column = self._columns.get(time)
         if column is None:
             reached = (curve.mean(time) for curve in self._curves.values() if curve.last >= time)
-            column = sorted(mean for mean in reached if math.isfinite(mean))
+            column = SortedBlocks(mean for mean in reached if math.isfinite(mean))
             if time in self._known_times:  # it comes again: trials report at the same times
                 self._columns[time] = column
                 insort(self._column_times, time)
@@ -112,6 +115,6 @@ class Curves:
         self._curves = {trial_id: Curve(*saved) for trial_id, saved in state.items()}
 
 
-def _insert(column: list[float], mean: float) -> None:
+def _insert(column: SortedBlocks[float], mean: float) -> None:
     if math.isfinite(mean):
-        insort(column, mean)
+        column.add(mean)

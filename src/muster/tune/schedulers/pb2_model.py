@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular  # type: ignore[import-untyped]
+from scipy.linalg.lapack import dpotri  # type: ignore[import-untyped]
 from scipy.optimize import minimize  # type: ignore[import-untyped]
+from scipy.spatial.distance import cdist  # type: ignore[import-untyped]
 
 Array = Any  # numpy's arrays; their types say little here
 
@@ -22,6 +25,7 @@ _WINDOW_FROM, _WINDOW_STEP = 200, 10  # points
 _STARTS = 10
 _CLIP = 2.0
 _JITTER = 1e-8
+_LOG_2_PI = math.log(2.0 * math.pi)
 # Logarithms: variance, length scale, noise; forgetting (epsilon) as it is.
 _BOUNDS = [
     (math.log(0.05), math.log(10.0)),
@@ -29,6 +33,18 @@ _BOUNDS = [
     (math.log(1e-4), 0.0),
     (0.0, 0.5),
 ]
+
+
+class Pairs(NamedTuple):
+    """How far points are from each other. Many kernels are tried on the same ones."""
+
+    squares: Array  # of the distance in every column but the time
+    apart: Array  # in time
+
+    @classmethod
+    def of(cls, one: Array, other: Array) -> Pairs:
+        squares = cdist(one[:, 1:], other[:, 1:], "sqeuclidean")
+        return cls(squares, np.abs(one[:, None, 0] - other[None, :, 0]))
 
 
 class Kernel(NamedTuple):
@@ -39,37 +55,51 @@ class Kernel(NamedTuple):
     noise: float
     epsilon: float
 
+    def at(self, pairs: Pairs) -> Array:
+        fading = 0.5 * math.log1p(-self.epsilon)
+        return self.variance * np.exp(pairs.squares * (-1.0 / self.lengthscale) + pairs.apart * fading)
+
     def between(self, one: Array, other: Array) -> Array:
-        distance = ((one[:, None, 1:] - other[None, :, 1:]) ** 2).sum(axis=2)
-        apart = np.abs(one[:, None, 0] - other[None, :, 0])
-        return self.variance * np.exp(-distance / self.lengthscale) * (1.0 - self.epsilon) ** (0.5 * apart)
+        return self.at(Pairs.of(one, other))
 
     def of(self, inputs: Array) -> Array:
-        return self.between(inputs, inputs) + (self.noise + _JITTER) * np.eye(len(inputs))
+        return self.with_noise(self.between(inputs, inputs))
+
+    def with_noise(self, covariance: Array) -> Array:
+        noisy = covariance.copy()
+        noisy.flat[:: len(noisy) + 1] += self.noise + _JITTER
+        return noisy
 
 
 class Posterior:
-    """What the process says after some points."""
+    """What the process says after some points. `pending` ones, whose targets nobody knows, make it surer."""
 
-    def __init__(self, kernel: Kernel, inputs: Array, targets: Array) -> None:
-        self._kernel, self._inputs = kernel, inputs
-        self._factor = cholesky(kernel.of(inputs), lower=True)
-        self._weights = cho_solve((self._factor, True), targets)
+    def __init__(self, kernel: Kernel, inputs: Array, targets: Array, pending: Array | None = None) -> None:
+        known = len(inputs)
+        self._kernel = kernel
+        self._inputs = inputs if pending is None else np.vstack([inputs, pending])
+        factor = cholesky(kernel.of(self._inputs), lower=True, check_finite=False)
+        self._weights = np.zeros(len(self._inputs))
+        self._weights[:known] = cho_solve((factor[:known, :known], True), targets, check_finite=False)
+        self._inverse = _inverse(factor)
 
     def mean(self, at: Array) -> tuple[float, Array]:
         """And how it changes with each column but the time."""
-        near, slopes = self._near(at)
-        return float(near @ self._weights), slopes.T @ self._weights
+        return self.mean_and_variance(at)[0]
 
     def variance(self, at: Array) -> tuple[float, Array]:
         """And how it changes with each column but the time."""
-        near, slopes = self._near(at)
-        explained = cho_solve((self._factor, True), near, check_finite=False)
-        return float(max(self._kernel.variance - near @ explained, 0.0)), -2.0 * (slopes.T @ explained)
+        return self.mean_and_variance(at)[1]
 
-    def _near(self, at: Array) -> tuple[Array, Array]:
-        near = self._kernel.between(at[None, :], self._inputs)[0]
-        return near, near[:, None] * (self._inputs[:, 1:] - at[1:]) * (2.0 / self._kernel.lengthscale)
+    def mean_and_variance(self, at: Array) -> tuple[tuple[float, Array], tuple[float, Array]]:
+        away = self._inputs - at
+        squares = np.einsum("ij,ij->i", away[:, 1:], away[:, 1:])
+        near = self._kernel.at(Pairs(squares, np.abs(away[:, 0])))
+        explained = self._inverse @ near
+        both = np.column_stack([self._weights, -2.0 * explained])
+        rises = (2.0 / self._kernel.lengthscale) * (away[:, 1:].T @ (near[:, None] * both))
+        left = max(self._kernel.variance - float(near @ explained), 0.0)
+        return (float(near @ self._weights), rises[:, 0]), (left, rises[:, 1])
 
 
 class Scale(NamedTuple):
@@ -107,13 +137,21 @@ def best_point(
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """Matrices this small are slower with more, and sums come out differently. Needs threadpoolctl."""
-    try:
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-    except ImportError:
+    threads = _threads()
+    if threads is None:
         yield
         return
-    with threadpool_limits(1):
+    with threads.limit(limits=1):
         yield
+
+
+@cache
+def _threads() -> Any:  # noqa: ANN401 - a ThreadpoolController; to look for the libraries takes 2 ms
+    try:
+        from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+    except ImportError:
+        return None
+    return ThreadpoolController()
 
 
 def _best_point(
@@ -132,13 +170,10 @@ def _best_point(
     kernel = fitted(inputs[-_WINDOW_FROM:], targets[-_WINDOW_FROM:])
     size = window(kernel, inputs, targets)
     inputs, targets = inputs[-size:], targets[-size:]
-    mean = Posterior(kernel, inputs, targets)
-    spread = mean
-    if len(pending):
-        more = scale.forth(np.array(pending, dtype=float))
-        spread = Posterior(kernel, np.vstack([inputs, more]), np.concatenate([targets, np.zeros(len(more))]))
+    chosen = scale.forth(np.array(pending, dtype=float)) if len(pending) else None
+    process = Posterior(kernel, inputs, targets, chosen)
     fixed = scale.forth(np.concatenate([now, low]))[:2]
-    found = _most_promising(mean, spread, fixed, len(low), (len(inputs), seed))
+    found = _most_promising(process, fixed, len(low), (size, seed))
     return [float(value) for value in low + found * (high - low)]
 
 
@@ -149,12 +184,36 @@ def standardised(changes: Array) -> Array:
 
 def fitted(inputs: Array, targets: Array) -> Kernel:
     """The kernel under which the targets are most likely."""
-
-    def cost(values: Array) -> float:
-        return -float(_likelihoods(_kernel_of(values), inputs, targets)[-1])
-
+    pairs = Pairs.of(inputs, inputs)
     start = np.array([0.0, 0.0, math.log(0.05), 0.05])
-    return _kernel_of(minimize(cost, start, method="L-BFGS-B", bounds=_BOUNDS, options={"maxiter": 30}).x)
+    found = minimize(
+        unlikeliness, start, (pairs, targets), "L-BFGS-B", jac=True, bounds=_BOUNDS, options={"maxiter": 30}
+    )
+    return _kernel_of(found.x)
+
+
+def unlikeliness(values: Array, pairs: Pairs, targets: Array) -> tuple[float, Array]:
+    """Minus the log marginal likelihood, and how it changes with each of `values` (see _BOUNDS)."""
+    kernel = _kernel_of(values)
+    covariance = kernel.at(pairs)
+    factor = cholesky(kernel.with_noise(covariance), lower=True, check_finite=False)
+    weights = cho_solve((factor, True), targets, check_finite=False)
+    cost = 0.5 * targets @ weights + np.log(factor.diagonal()).sum() + 0.5 * len(targets) * _LOG_2_PI
+    slack = _inverse(factor) - np.outer(weights, weights)  # half of it: how the cost changes with each entry
+    by_entry = slack * covariance
+    by_variance = by_entry.sum()
+    by_scale = np.vdot(by_entry, pairs.squares) / kernel.lengthscale
+    by_noise = slack.trace() * kernel.noise
+    by_epsilon = np.vdot(by_entry, pairs.apart) * (-0.5 / (1.0 - kernel.epsilon))
+    return float(cost), 0.5 * np.array([by_variance, by_scale, by_noise, by_epsilon])
+
+
+def _inverse(factor: Array) -> Array:
+    """Of the matrix that has this lower Cholesky factor."""
+    lower = dpotri(factor, lower=1)[0]  # with zeros above, as the factor has them
+    whole = lower + lower.T
+    whole.flat[:: len(whole) + 1] *= 0.5
+    return whole
 
 
 def window(kernel: Kernel, inputs: Array, targets: Array) -> int:
@@ -171,7 +230,7 @@ def _likelihoods(kernel: Kernel, inputs: Array, targets: Array) -> Array:
     """The log marginal likelihood of the first 1, 2, ... points: one factorisation holds all of theirs."""
     factor = cholesky(kernel.of(inputs), lower=True)
     whitened = solve_triangular(factor, targets, lower=True)
-    per_point = 0.5 * whitened**2 + np.log(np.diag(factor)) + 0.5 * math.log(2 * math.pi)
+    per_point = 0.5 * whitened**2 + np.log(np.diag(factor)) + 0.5 * _LOG_2_PI
     return -np.cumsum(per_point)
 
 
@@ -180,16 +239,13 @@ def _kernel_of(values: Array) -> Kernel:
     return Kernel(variance, lengthscale, noise, float(values[3]))
 
 
-def _most_promising(
-    mean: Posterior, spread: Posterior, fixed: Array, count: int, size_and_seed: tuple[int, int]
-) -> Array:
+def _most_promising(process: Posterior, fixed: Array, count: int, size_and_seed: tuple[int, int]) -> Array:
     """Upper confidence bound, climbed from several random places; time and reward are given."""
     size, seed = size_and_seed
     daring = math.sqrt(0.2 + max(0.0, math.log(0.4 * size)))
 
     def cost(parameters: Array) -> tuple[float, Array]:
-        at = np.concatenate([fixed, parameters])
-        (height, slope), (width, change) = mean.mean(at), spread.variance(at)
+        (height, slope), (width, change) = process.mean_and_variance(np.concatenate([fixed, parameters]))
         return -(height + daring * width), -(slope + daring * change)[1:]
 
     starts = np.random.default_rng(seed).uniform(size=(_STARTS, count))

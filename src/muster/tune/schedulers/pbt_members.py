@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any
+
+from muster.tune.schedulers.sorted_blocks import SortedBlocks
 
 _MOST_OUTDATED = 64  # entries
 Entry = tuple[float, int, str]  # score or time, place in the order of joining, trial id
@@ -31,7 +32,7 @@ class Population:
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}
         self.joined = 0
-        self._ranked: list[Entry] = []  # those with a score, worst first
+        self._ranked: SortedBlocks[Entry] = SortedBlocks()  # those with a score, worst first
         self._by_time: list[Entry] = []  # a heap with one true entry per member; others are outdated
 
     def __len__(self) -> int:
@@ -55,7 +56,7 @@ class Population:
         self._unrank(trial_id, member)
         member.score = None if math.isnan(score) else score
         if member.score is not None:
-            insort(self._ranked, (member.score, member.number, trial_id))
+            self._ranked.add((member.score, member.number, trial_id))
         self.set_time(trial_id, time)
 
     def set_time(self, trial_id: str, time: float) -> None:
@@ -86,7 +87,7 @@ class Population:
         member, count = self.members[trial_id], self._quantile_size(fraction)
         if member.score is None:
             return 0
-        position = bisect_left(self._ranked, (member.score, member.number, trial_id))
+        position = self._ranked.place((member.score, member.number, trial_id))
         if position < count:
             return -1
         return 1 if position >= len(self._ranked) - count else 0
@@ -128,7 +129,7 @@ class Population:
 
     def _unrank(self, trial_id: str, member: Member) -> None:
         if member.score is not None:
-            del self._ranked[bisect_left(self._ranked, (member.score, member.number, trial_id))]
+            self._ranked.remove((member.score, member.number, trial_id))
 
     def to_plain(self) -> dict[str, Any]:
         members = {trial_id: asdict(member) for trial_id, member in self.members.items()}
@@ -137,12 +138,12 @@ class Population:
     @classmethod
     def from_plain(cls, saved: dict[str, Any]) -> Population:
         population = cls()
-        population.joined = saved["joined"]
+        population.joined, ranked = saved["joined"], []
         for trial_id, content in saved["members"].items():
             member = population.members[trial_id] = Member(**content)
             population._by_time.append((member.last_train_time, member.number, trial_id))
             if member.score is not None:
-                population._ranked.append((member.score, member.number, trial_id))
+                ranked.append((member.score, member.number, trial_id))
         heapify(population._by_time)
-        population._ranked.sort()
+        population._ranked = SortedBlocks(ranked)
         return population
