@@ -59,6 +59,17 @@ def test_an_external_class_is_found_made_and_adapted(tmp_path):
         port.close()
 
 
+def test_the_size_of_a_create_call_is_the_files(tmp_path):
+    config = config_of(
+        tmp_path,
+        "type: external, module: tests.v1.dict_provider.DictNodeProvider, disable_node_updaters: true}\n"
+        "muster: {limits: {max_launch_batch: 2}",
+    )
+    port = build_provider(config, lambda: node_launches(config), surroundings(tmp_path))
+    port.close()
+    assert port.traits().max_batch == 2
+
+
 def test_without_an_installer_the_machines_must_bring_the_runtime_and_that_is_said(tmp_path, caplog):
     port = build(tmp_path, "type: external, module: tests.v1.dict_provider.DictNodeProvider")
     port.close()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _NAMED = ("cpu", "CPU", "gpu", "GPU", "memory", "custom_resources")
+_SELECTORS = "bundle_label_selector"
 
 
 class PlacementGroupFactory:
@@ -87,6 +88,15 @@ class PlacementGroupFactory:
         """Bundles, an empty first one included, and strategy: what another one is made of."""
         head: list[dict[str, float]] = [{}] if self._head_is_empty else []
         return head + self.bundles, self._strategy
+
+    def resized(self, bundles: Sequence[Mapping[str, float]]) -> PlacementGroupFactory:
+        """Other bundles, else the same; those that are added go where the last one goes."""
+        options = dict(self._kwargs)
+        selectors = list(options.get(_SELECTORS) or ())
+        if selectors:
+            missing = max(0, len(bundles) - len(selectors))
+            options[_SELECTORS] = [*selectors, *[selectors[-1]] * missing][: len(bundles)]
+        return PlacementGroupFactory(bundles, self._strategy, *self._args, **options)
 
     def __repr__(self) -> str:
         bundles, strategy = self.described()

@@ -183,7 +183,11 @@ def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial, root: str) -> 
     trial.statistics = Statistics(record["statistics"])
     if "resources" in record:
         bundles, strategy = record["resources"]
-        trial.placement_group_factory = PlacementGroupFactory(bundles, strategy)
+        own = trial.placement_group_factory  # the script's: label selectors are not saved
+        same = own.strategy == strategy
+        trial.placement_group_factory = (
+            own.resized(bundles) if same else PlacementGroupFactory(bundles, strategy)
+        )
         trial.has_new_resources = True
     trial.checkpoints = tuple(_ref_from(saved, root) for saved in record["checkpoints"])
     if "adopted" in record:

@@ -207,8 +207,10 @@ def train(config):
         tune.report({"score": config["x"] * step})
 
 run = tune.RunConfig(name="by_client", storage_path=sys.argv[1], verbose=0)
-grid = tune.Tuner(train, param_space={"x": tune.grid_search([1, 2])}, run_config=run).fit()
-print(json.dumps({"scores": [each.metrics["score"] for each in grid], "errors": list(map(str, grid.errors))}))
+sized = tune.with_resources(train, lambda config: {"cpu": 1, "ghost": config["x"] // 3})
+grid = tune.Tuner(sized, param_space={"x": tune.grid_search([1, 2, 3])}, run_config=run).fit()
+scores = [each.metrics["score"] for each in grid if each.error is None]
+print(json.dumps({"scores": scores, "errors": list(map(str, grid.errors))}))
 """
 
 
@@ -230,7 +232,10 @@ def test_a_tuner_works_through_ray_client(cluster, tmp_path):
         if "Initialization failure from server" not in done.stderr:
             break
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == {"scores": [2, 4], "errors": []}
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["scores"] == [2, 4]
+    (error,) = said["errors"]  # the head was asked what the cluster is
+    assert "needs (CPU: 1, ghost: 1), but there is only (CPU: 2, GPU: 1" in error
 
 
 def test_closing_gives_back_everything(cluster, tmp_path):

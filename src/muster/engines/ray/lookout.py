@@ -18,6 +18,9 @@ LOOK_S = 2.0
 _FRESH_S = 60.0  # a board that nobody has written to for so long has no monitor any more
 _HOPELESS = ("infeasible", "invalid")
 _OWN_MARKS = ("node:", "accelerator_type:", "object_store_memory")
+_SCOUT_S = 30.0
+# For what must not go with a node: an actor or task without resources does not keep a node from idling.
+ON_THE_HEAD = {"node:__internal_head__": 0.001}
 _LEGACY_STATUS = "__autoscaling_status"  # where Ray's older autoscaler says that it is there
 
 
@@ -50,10 +53,8 @@ def nodes_of(ray: Any) -> list[dict[str, float]]:  # noqa: ANN401 - a module
 
 
 def look(ray: Any, link: Any, now: float) -> Sight:  # noqa: ANN401 - a module, a GcsLink
-    """Ask everything once; `link` None: this process cannot reach the GCS itself (Ray Client)."""
+    """Ask everything once."""
     nodes = nodes_of(ray)
-    if link is None:
-        return Sight(nodes, has_autoscaler=True)  # nobody knows: wait rather than give up
     from muster.engines.ray.gcs.announce import max_resources
     from muster.engines.ray.gcs.board import read_board
 
@@ -66,6 +67,34 @@ def look(ray: Any, link: Any, now: float) -> Sight:  # noqa: ANN401 - a module, 
     }
     has_autoscaler = limit is not None or is_ours or link.kv_get(_LEGACY_STATUS) is not None
     return Sight(nodes, limit, has_autoscaler, hopeless)
+
+
+class Scout:
+    """Looks from the head, for a driver that cannot reach the GCS itself (Ray Client)."""
+
+    def __init__(self, ray: Any) -> None:  # noqa: ANN401 - a module
+        self._ray = ray
+        self._task: Any = ray.remote(num_cpus=0, max_retries=0, resources=ON_THE_HEAD)(_look_there)
+
+    def look(self, now: float) -> Sight:
+        """Where the head lacks this package nobody knows what comes: wait rather than give up."""
+        if self._task is not None:
+            try:
+                return Sight(*self._ray.get(self._task.remote(now), timeout=_SCOUT_S))
+            except Exception as error:  # noqa: BLE001 - Ray raises many kinds; we can do without
+                _log.debug("the cluster could not be looked at from its head: %s", error)
+                if "No module named" in str(error):
+                    self._task = None
+        return Sight(nodes_of(self._ray), has_autoscaler=True)
+
+
+def _look_there(now: float) -> tuple[Any, ...]:
+    """A task on the head."""
+    import ray
+
+    from muster.engines.ray.gcs.link import GcsLink
+
+    return tuple(look(ray, GcsLink(ray.get_runtime_context().gcs_address), now))
 
 
 class Lookout:

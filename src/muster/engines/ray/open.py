@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock, SystemClock
@@ -16,6 +16,7 @@ from muster.errors import EngineMissing, EngineUnreachable
 
 if TYPE_CHECKING:
     from muster.engines.ray.engine import RayEngine, RayOptions
+    from muster.engines.ray.lookout import Sight
 
 _REACH_S = 5.0
 
@@ -38,26 +39,36 @@ def open_ray_engine(
         connect(ray, address)
     from muster.engines.ray.actor import TrialActor
     from muster.engines.ray.engine import Connection, RayEngine, RayOptions
-    from muster.engines.ray.lookout import look
 
     clock = clock or SystemClock()
     is_client = ray.util.client.ray.is_connected()
-    link = None if is_client else GcsLink(ray.get_runtime_context().gcs_address)
+    see = _eyes(ray, clock, is_client)
     connection = Connection(
         ray=ray,
         host=None if is_client else ray.util.get_node_ip_address(),
         actor_class=ray.remote(max_restarts=0, max_task_retries=0)(TrialActor),
-        look=lambda: look(ray, link, clock.now()),
+        look=see,
         on_close=ray.shutdown if connects else None,
     )
     return RayEngine(
         clock=clock,
         connection=connection,
-        sight=look(ray, link, clock.now()),
+        sight=see(),
         capacity=capacity,
         trainables=trainables,
         options=options or RayOptions(),
     )
+
+
+def _eyes(ray: Any, clock: Clock, is_client: bool) -> Callable[[], Sight]:  # noqa: ANN401 - a module
+    """How the cluster is looked at from here."""
+    from muster.engines.ray.lookout import Scout, look
+
+    if is_client:
+        scout = Scout(ray)
+        return lambda: scout.look(clock.now())
+    link = GcsLink(ray.get_runtime_context().gcs_address)
+    return lambda: look(ray, link, clock.now())
 
 
 def import_ray() -> Any:  # noqa: ANN401 - a module

@@ -16,12 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 from muster.engines.ray.handshake import Address
+from muster.engines.ray.lookout import ON_THE_HEAD
 
 _log = logging.getLogger(__name__)
 _WAIT_S = 1.0
 _CHUNK = 1 << 16
-# Other nodes come and go, also under it: an actor without resources does not keep a node from idling.
-_ON_THE_HEAD = {"node:__internal_head__": 0.001}
 
 
 class Relay:
@@ -54,7 +53,7 @@ class Relay:
 
         try:
             self._ray.cloudpickle.register_pickle_by_value(relay_actor)  # the head may lack this package
-            made = self._ray.remote(num_cpus=0, max_concurrency=4, resources=_ON_THE_HEAD)(
+            made = self._ray.remote(num_cpus=0, max_concurrency=4, resources=ON_THE_HEAD)(
                 relay_actor.RelayActor
             )
             self._actor = made.remote()

@@ -49,11 +49,11 @@ def enlarged(
     """`base` and `count` units: as bundles of their own, or inside of its only one."""
     if count == 0:
         return base
-    bundles, strategy = base.described()
+    bundles, _ = base.described()
     if add_bundles:
-        return PlacementGroupFactory([*bundles, *[unit.to_floats()] * count], strategy)
+        return base.resized([*bundles, *[unit.to_floats()] * count])
     only = Resources.of(bundles[-1]).plus(unit.times(count))
-    return PlacementGroupFactory([*bundles[:-1], only.to_floats()], strategy)
+    return base.resized([*bundles[:-1], only.to_floats()])
 
 
 @lru_cache(maxsize=256)  # the same few are asked for at every result

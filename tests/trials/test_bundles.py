@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from muster.base.resources import Resources
+from muster.trials.bundles import PlacementGroupFactory
+from muster.tune.schedulers.resource_shares import enlarged
+
+GOLD, SILVER = {"tier": "gold"}, {"tier": "silver"}
+
+
+def test_a_trial_that_gets_more_keeps_its_strategy_and_its_label_selectors():
+    one = PlacementGroupFactory([{"CPU": 1}], "SPREAD", bundle_label_selector=[GOLD])
+    assert enlarged(one, Resources.of({"CPU": 2}), 1, add_bundles=False) == PlacementGroupFactory(
+        [{"CPU": 3}], "SPREAD", bundle_label_selector=[GOLD]
+    )
+    two = PlacementGroupFactory([{"CPU": 1}, {"GPU": 1}], bundle_label_selector=[GOLD, SILVER])
+    assert enlarged(two, Resources.of({"GPU": 1}), 2, add_bundles=True) == PlacementGroupFactory(
+        [{"CPU": 1}, {"GPU": 1}, {"GPU": 1}, {"GPU": 1}],
+        bundle_label_selector=[GOLD, SILVER, SILVER, SILVER],
+    )
+    assert two.resized([{"CPU": 1}]) == PlacementGroupFactory([{"CPU": 1}], bundle_label_selector=[GOLD])
+
+
+def test_without_selectors_nothing_is_added():
+    plain = PlacementGroupFactory([{}, {"CPU": 1}])
+    assert plain.resized(plain.described()[0]) == plain
