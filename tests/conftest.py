@@ -2,13 +2,50 @@
 
 Whoever runs the tests in the background of a shell has Ctrl-C switched off, and children inherit that: it is
 switched on again, because some tests press it.
+
+`make test` runs two processes. Files that start a real Ray come first and stay in one of them, one after the
+other; every other file goes to whichever is free.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RAY_S = 480.0  # a start of Ray may take a minute on a busy computer, and a test may need several
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("ray") is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(RAY_S))
+    items.sort(key=lambda item: not starts_ray(item.path))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class FileScheduling(LoadScopeScheduling):
+        """Whole files, and all that start Ray as if they were one."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "ray" if starts_ray(ROOT / file) else file
+
+    return FileScheduling(config, log)
+
+
+@cache
+def starts_ray(file: Path) -> bool:
+    return "pytest.mark.ray" in file.read_text(encoding="utf-8")

@@ -24,7 +24,7 @@ from muster.providers.process.head import stop_everything
 from muster.stores.history import open_history
 from muster.testing.ray_cluster import AUTH
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.ray
 CLOCK = SystemClock()
 PATIENCE_S = 90.0
 AWAY_S = 5.0  # longer than a node may idle

@@ -28,6 +28,7 @@ from muster.providers.process.ray_command import NodeSize
 from muster.stores.history import open_history
 from muster.testing.ray_cluster import AUTH
 
+pytestmark = pytest.mark.ray
 CLOCK = SystemClock()
 PATIENCE_S = 90.0
 CONFIG = """

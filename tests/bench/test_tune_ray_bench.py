@@ -50,7 +50,7 @@ def test_without_ray_nothing_is_measured_and_that_is_said(monkeypatch, capsys):
     assert "tune-ray needs Ray on both sides" in capsys.readouterr().out
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.ray
 def test_ours_alone_runs_on_a_cluster_of_its_own(monkeypatch, capsys):
     monkeypatch.setattr(Lab, "size", lambda self, full, quick: min(quick, 6))
     assert cli.main(["tune-ray", "--quick", "--ours-only", "--only", "trials"]) == 0

@@ -127,7 +127,7 @@ def test_an_unknown_cluster_cannot_be_taken_down(muster):
     assert done.stderr.startswith("error: no cluster 'lief' in ")
 
 
-@pytest.mark.timeout(480)
+@pytest.mark.ray
 def test_a_real_cluster_comes_up_survives_its_monitor_and_goes_without_a_trace(muster):
     up = muster("up", "FILE", "-y")
     assert up.returncode == 0, up.stderr

@@ -10,6 +10,7 @@ from muster.engines.ray.open import connect, import_ray, open_ray_engine
 from muster.testing.engine_contract import EngineContract
 from muster.testing.ray_cluster import AUTH, RayCluster
 
+pytestmark = pytest.mark.ray
 OPTIONS = RayOptions(kill_after_s=0.3)
 
 

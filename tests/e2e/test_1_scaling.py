@@ -8,7 +8,7 @@ import pytest
 from bench.live_cluster import wait_for
 from tests.e2e.conftest import IDLE_S
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 SEAT = {"CPU": 1, "seat": 1}
 
 

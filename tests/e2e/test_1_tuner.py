@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from bench.live_cluster import wait_for
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 SCRIPT = Path(__file__).with_name("tuning.py")
 FIT_S = 240.0
 

@@ -13,7 +13,7 @@ from muster.cluster.model import NodeStatus
 from muster.cluster.states import InstanceState
 from muster.stores.history import open_history
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 SEAT = {"CPU": 1, "seat": 1}
 
 

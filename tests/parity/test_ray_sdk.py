@@ -15,7 +15,7 @@ from muster.engines.ray.gcs.nodes import GcsNodeSource
 from muster.testing.builders import node_type
 from muster.testing.ray_cluster import AUTH, RayCluster
 
-pytestmark = pytest.mark.timeout(400)  # starting Ray on a busy machine
+pytestmark = pytest.mark.ray
 
 
 def test_rays_own_request_resources_reaches_us() -> None:

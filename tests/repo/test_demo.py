@@ -68,7 +68,7 @@ def test_a_monitor_that_noted_nothing_is_no_empty_picture(picture, tmp_path: Pat
     assert not (tmp_path / "out.png").exists()
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.ray
 def test_a_demo_that_is_out_of_time_says_so_and_leaves_no_process(root: Path, tmp_path: Path):
     done = subprocess.run(
         [

@@ -32,7 +32,7 @@ def last_checkpoints(storage: Path) -> int:
     return len(list((storage / "on_ray").rglob("checkpoint_000004")))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.ray
 def test_it_runs_on_a_cluster_that_the_environment_names(tmp_path):
     with RayCluster() as cluster:
         assert run(tmp_path, cluster.environment()).startswith("best loss 0.")

@@ -29,7 +29,7 @@ from muster.trials.model import CheckpointRef
 
 pytestmark = [
     pytest.mark.skipif(not can_hide(), reason="needs root and Linux mount namespaces (unshare --mount)"),
-    pytest.mark.timeout(300),
+    pytest.mark.ray,
 ]
 JOIN_S = 120.0
 APART, HERE = {"apart": 1}, {"here": 1}

@@ -26,6 +26,7 @@ from muster.testing.trainables import TRAINABLES
 from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.events import FailureKind, TrialReported, TrialStarted
 
+pytestmark = pytest.mark.ray
 PREEMPTION = 2  # of Ray's DrainNodeReason
 JOIN_S = 120.0
 
@@ -214,7 +215,6 @@ print(json.dumps({"scores": scores, "errors": list(map(str, grid.errors))}))
 """
 
 
-@pytest.mark.timeout(400)
 def test_a_tuner_works_through_ray_client(cluster, tmp_path):
     """Off the cluster: nothing but the port of Ray Client is used, and results come through the relay."""
     flag = "--ray-client-server-port="

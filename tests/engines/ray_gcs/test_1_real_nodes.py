@@ -25,7 +25,7 @@ from muster.cluster.snapshot import FailedLaunch
 from muster.engines.ray.gcs.link import GcsLink
 from muster.engines.ray.gcs.nodes import GcsNodeSource
 
-pytestmark = pytest.mark.timeout(400)  # starting Ray on a busy machine
+pytestmark = pytest.mark.ray
 
 SHAPES = """
 @ray.remote

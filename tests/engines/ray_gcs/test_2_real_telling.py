@@ -18,7 +18,7 @@ from muster.engines.ray.gcs.link import GcsLink
 from muster.engines.ray.gcs.nodes import GcsNodeSource
 from muster.testing.ray_cluster import AUTH
 
-pytestmark = pytest.mark.timeout(400)  # starting Ray on a busy machine
+pytestmark = pytest.mark.ray
 
 
 def spec(most: int) -> ClusterSpec:

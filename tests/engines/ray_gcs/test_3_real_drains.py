@@ -15,7 +15,7 @@ from muster.engines.ray.gcs.drainer import GcsDrainer
 from muster.engines.ray.gcs.link import GcsLink
 from muster.engines.ray.gcs.nodes import GcsNodeSource
 
-pytestmark = pytest.mark.timeout(400)  # starting Ray on a busy machine
+pytestmark = pytest.mark.ray
 
 
 @pytest.fixture

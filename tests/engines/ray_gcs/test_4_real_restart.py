@@ -21,7 +21,7 @@ from muster.errors import EngineMissing, EngineUnreachable
 from muster.providers.process.ray_command import NodeIdentity
 from muster.testing.ray_cluster import AUTH, RayCluster, RayNode, free_ports
 
-pytestmark = pytest.mark.timeout(400)  # starting Ray on a busy machine
+pytestmark = pytest.mark.ray
 CONNECT = """
 import sys, json
 from muster.engines.ray.gcs.link import GcsLink

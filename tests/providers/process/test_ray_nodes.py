@@ -24,6 +24,7 @@ from muster.providers.process.records import NodeDirectory
 from muster.providers.surroundings import ProviderSurroundings
 from muster.testing.ray_cluster import AUTH
 
+pytestmark = pytest.mark.ray
 JOINED_S = 100.0
 OWNER = """
 import sys, time
@@ -150,7 +151,6 @@ def left_of(cloud_id: str) -> list[str]:
     return [one.name for one in table() if one.lives and environment_says(one.pid, entry)]
 
 
-@pytest.mark.timeout(240)
 def test_workers_join_with_their_name_type_labels_and_resources(cluster) -> None:
     known = cluster.registered()
     assert set(known) == {cluster.head.cloud_id, *cluster.nodes}
@@ -164,7 +164,6 @@ def test_workers_join_with_their_name_type_labels_and_resources(cluster) -> None
         assert info.dashboard_agent_listen_port == record.ports.agent_http
 
 
-@pytest.mark.timeout(240)
 def test_workers_outlive_a_killed_owner_and_are_taken_over(cluster) -> None:
     listed = set(cluster.provider.non_terminated_nodes({"ray-node-type": "worker"}))
     now = {node: cluster.directory.find(node).process for node in cluster.nodes}
@@ -173,7 +172,6 @@ def test_workers_outlive_a_killed_owner_and_are_taken_over(cluster) -> None:
     assert {find(mark.pid).parent for mark in now.values()} != {os.getpid()}
 
 
-@pytest.mark.timeout(240)
 def test_a_node_whose_raylet_is_killed_is_missed_and_cleaned_up(cluster) -> None:
     node = cluster.nodes[0]
     assert until(lambda: cluster.provider.non_terminated_nodes({}) and cluster.directory.find(node).heart)
@@ -183,7 +181,6 @@ def test_a_node_whose_raylet_is_killed_is_missed_and_cleaned_up(cluster) -> None
     assert (left_of(node), Path(cluster.directory.find(node).temp_dir).exists()) == ([], False)
 
 
-@pytest.mark.timeout(240)
 def test_a_terminated_node_leaves_no_process_not_even_rays_workers(cluster) -> None:
     node = cluster.nodes[1]
     command = [sys.executable, "-c", DRIVER, cluster.directory.find(node).ray_node_id]
@@ -204,7 +201,6 @@ def test_a_terminated_node_leaves_no_process_not_even_rays_workers(cluster) -> N
     assert (lives(mark), left_of(node)) == (False, [])  # init may not have reaped it yet
 
 
-@pytest.mark.timeout(240)
 def test_in_the_end_nothing_is_left(cluster) -> None:
     cluster.provider.close()
     records = cluster.directory.records()
