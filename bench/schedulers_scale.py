@@ -20,7 +20,7 @@ SIZES = (2_000, 20_000, 100_000)
 QUICK_SIZES = (200, 1_000, 4_000)
 # A Gaussian process of at most 1,000 points before every fourth decision: milliseconds, whatever n is. These
 # sizes are beyond 1,000 points, from where on its cost should be the same.
-MODEL_SIZES, QUICK_MODEL_SIZES = (500, 1_000, 2_000), (60, 120)
+MODEL_SIZES, QUICK_MODEL_SIZES = (500, 1_000, 2_000), (60,)
 WITH_MODEL = ("pb2",)
 WORKERS = 64
 MAX_T = 3
@@ -52,9 +52,9 @@ def scale(quick: bool, names: Sequence[str]) -> dict[str, float]:
         for size, cost in zip(sizes, costs, strict=True):
             figures[f"decision_us.{name}.{size}"] = cost.decision_us
             figures[f"result_us.{name}.{size}"] = cost.whole_us
-        growth = costs[-1].decision_us / costs[0].decision_us
-        figures[f"decision_growth.{name}"] = growth
-        figures[f"result_growth.{name}"] = costs[-1].whole_us / costs[0].whole_us
+        if len(sizes) > 1:
+            figures[f"decision_growth.{name}"] = costs[-1].decision_us / costs[0].decision_us
+            figures[f"result_growth.{name}"] = costs[-1].whole_us / costs[0].whole_us
         rows.append(_row(name, sizes, costs))
     columns = ("", "live trials", "decision, us a result", "growth", "log n growth", "all, us a result")
     table.show(f"cost of a decision by the number of live trials ({WORKERS} workers)", columns, rows)
@@ -77,8 +77,8 @@ def _row(name: str, sizes: Sequence[int], costs: Sequence[Cost]) -> tuple[str, .
         name,
         " / ".join(f"{size:,}" for size in sizes),
         " / ".join(f"{cost.decision_us:.1f}" for cost in costs),
-        f"{costs[-1].decision_us / costs[0].decision_us:.2f}",
-        f"{math.log(sizes[-1]) / math.log(sizes[0]):.2f}",
+        f"{costs[-1].decision_us / costs[0].decision_us:.2f}" if len(sizes) > 1 else "-",
+        f"{math.log(sizes[-1]) / math.log(sizes[0]):.2f}" if len(sizes) > 1 else "-",
         " / ".join(f"{cost.whole_us:.0f}" for cost in costs),
     )
 

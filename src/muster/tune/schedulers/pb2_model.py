@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular  # type: ignore[import-untyped]
+from scipy.linalg.blas import dtrsv  # type: ignore[import-untyped]
 from scipy.linalg.lapack import dpotri  # type: ignore[import-untyped]
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 from scipy.spatial.distance import cdist  # type: ignore[import-untyped]
@@ -74,14 +75,22 @@ class Kernel(NamedTuple):
 class Posterior:
     """What the process says after some points. `pending` ones, whose targets nobody knows, make it surer."""
 
-    def __init__(self, kernel: Kernel, inputs: Array, targets: Array, pending: Array | None = None) -> None:
-        known = len(inputs)
-        self._kernel = kernel
-        self._inputs = inputs if pending is None else np.vstack([inputs, pending])
-        factor = cholesky(kernel.of(self._inputs), lower=True, check_finite=False)
-        self._weights = np.zeros(len(self._inputs))
-        self._weights[:known] = cho_solve((factor[:known, :known], True), targets, check_finite=False)
-        self._inverse = _inverse(factor)
+    def __init__(
+        self,
+        kernel: Kernel,
+        inputs: Array,
+        targets: Array,
+        pending: Array | None = None,
+        factor: Array | None = None,  # the Cholesky factor of the inputs' covariance, when it is known
+    ) -> None:
+        if factor is None:
+            factor = cholesky(kernel.of(inputs), lower=True, check_finite=False)
+        weights = cho_solve((factor, True), targets, check_finite=False)
+        if pending is not None:
+            factor = _extended(kernel, factor, inputs, pending)
+            inputs, weights = np.vstack([inputs, pending]), np.append(weights, np.zeros(len(pending)))
+        self._kernel, self._inputs, self._weights = kernel, inputs, weights
+        self._factor = np.asfortranarray(factor)  # or dtrsv would copy it each time
 
     def mean(self, at: Array) -> tuple[float, Array]:
         """And how it changes with each column but the time."""
@@ -95,11 +104,23 @@ class Posterior:
         away = self._inputs - at
         squares = np.einsum("ij,ij->i", away[:, 1:], away[:, 1:])
         near = self._kernel.at(Pairs(squares, np.abs(away[:, 0])))
-        explained = self._inverse @ near
+        whitened = dtrsv(self._factor, near, lower=1)
+        explained = dtrsv(self._factor, whitened, lower=1, trans=1)
         both = np.column_stack([self._weights, -2.0 * explained])
         rises = (2.0 / self._kernel.lengthscale) * (away[:, 1:].T @ (near[:, None] * both))
-        left = max(self._kernel.variance - float(near @ explained), 0.0)
+        left = max(self._kernel.variance - float(whitened @ whitened), 0.0)
         return (float(near @ self._weights), rises[:, 0]), (left, rises[:, 1])
+
+
+def _extended(kernel: Kernel, factor: Array, inputs: Array, more: Array) -> Array:
+    """The Cholesky factor with some points more, at the end."""
+    known, total = len(inputs), len(inputs) + len(more)
+    beside = solve_triangular(factor, kernel.between(inputs, more), lower=True, check_finite=False)
+    whole = np.zeros((total, total), order="F")
+    whole[:known, :known] = factor
+    whole[known:, :known] = beside.T
+    whole[known:, known:] = cholesky(kernel.of(more) - beside.T @ beside, lower=True, check_finite=False)
+    return whole
 
 
 class Scale(NamedTuple):
@@ -166,12 +187,12 @@ def _best_point(
     low, high = np.array(bounds, dtype=float).T
     seen = np.vstack([inputs[:, :2], [now]])
     scale = Scale.of(np.concatenate([seen.min(axis=0), low]), np.concatenate([seen.max(axis=0), high]))
-    inputs, targets = scale.forth(inputs), standardised(changes)
-    kernel = fitted(inputs[-_WINDOW_FROM:], targets[-_WINDOW_FROM:])
-    size = window(kernel, inputs, targets)
-    inputs, targets = inputs[-size:], targets[-size:]
+    inputs, targets = scale.forth(inputs)[::-1], standardised(changes)[::-1]  # newest first
+    kernel = fitted(inputs[:_WINDOW_FROM], targets[:_WINDOW_FROM])
+    factor = cholesky(kernel.of(inputs), lower=True, check_finite=False)
+    size = window(factor, targets)
     chosen = scale.forth(np.array(pending, dtype=float)) if len(pending) else None
-    process = Posterior(kernel, inputs, targets, chosen)
+    process = Posterior(kernel, inputs[:size], targets[:size], chosen, factor[:size, :size])
     fixed = scale.forth(np.concatenate([now, low]))[:2]
     found = _most_promising(process, fixed, len(low), (size, seed))
     return [float(value) for value in low + found * (high - low)]
@@ -216,20 +237,22 @@ def _inverse(factor: Array) -> Array:
     return whole
 
 
-def window(kernel: Kernel, inputs: Array, targets: Array) -> int:
-    """How many of the latest points belong together: the likelihood per point says. Few points all do."""
-    total = len(inputs)
+def window(factor: Array, targets: Array) -> int:
+    """How many of the latest points belong together: the likelihood per point says. Few points all do.
+
+    Newest first; one factorisation holds those of all windows.
+    """
+    total = len(targets)
     if total < _WINDOW_FROM:
         return total
-    likelihoods = _likelihoods(kernel, inputs[::-1], targets[::-1])
+    told = likelihoods(factor, targets)
     sizes = list(range(_WINDOW_FROM, total + 1, _WINDOW_STEP))
-    return max(sizes, key=lambda size: likelihoods[size - 1] / size)
+    return max(sizes, key=lambda size: told[size - 1] / size)
 
 
-def _likelihoods(kernel: Kernel, inputs: Array, targets: Array) -> Array:
-    """The log marginal likelihood of the first 1, 2, ... points: one factorisation holds all of theirs."""
-    factor = cholesky(kernel.of(inputs), lower=True)
-    whitened = solve_triangular(factor, targets, lower=True)
+def likelihoods(factor: Array, targets: Array) -> Array:
+    """The log marginal likelihood of the first 1, 2, ... points, by the Cholesky factor of all of them."""
+    whitened = solve_triangular(factor, targets, lower=True, check_finite=False)
     per_point = 0.5 * whitened**2 + np.log(np.diag(factor)) + 0.5 * _LOG_2_PI
     return -np.cumsum(per_point)
 
