@@ -192,7 +192,7 @@ def test_how_the_likelihood_changes_is_what_differences_say():
 def test_the_fit_is_as_good_as_one_by_differences(seed):
     rng = np.random.default_rng(seed)
     inputs = rng.uniform(size=(20 + 10 * seed, 4))
-    targets = model.standardised(np.sin(5 * inputs[:, 2]) + 0.3 * rng.normal(size=len(inputs)))
+    targets = model.standardised(np.sin(5 * inputs[:, 2]) + 0.1 * seed * rng.normal(size=len(inputs)))
     start = np.array([0.0, 0.0, np.log(0.05), 0.05])
     slow = minimize(
         lambda values: -likelihood(model._kernel_of(values), inputs, targets),

@@ -208,7 +208,7 @@ def fitted(inputs: Array, targets: Array) -> Kernel:
     pairs = Pairs.of(inputs, inputs)
     start = np.array([0.0, 0.0, math.log(0.05), 0.05])
     found = minimize(
-        unlikeliness, start, (pairs, targets), "L-BFGS-B", jac=True, bounds=_BOUNDS, options={"maxiter": 30}
+        unlikeliness, start, (pairs, targets), "L-BFGS-B", jac=True, bounds=_BOUNDS, options={"maxiter": 60}
     )
     return _kernel_of(found.x)
 

@@ -1,7 +1,7 @@
 """SortedBlocks: values in order that come and go one by one, and are found by place or by rank.
 
-Kept in short blocks, so that a change moves a few hundred values, however many there are: one list of 100,000
-would move 50,000 each time. Called by schedulers that compare all trials; pure.
+Kept in blocks, so that a change moves a few thousand values at most: one list of a million would move half of
+them each time. Called by schedulers that compare all trials; pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-_MOST = 2_000  # values in a block
+_MOST = 8_000  # values in a block
 
 Value = TypeVar("Value", bound=Any)  # anything with an order
 
