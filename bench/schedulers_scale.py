@@ -6,6 +6,7 @@ all are live at once; timed is every hook of the scheduler, and beside it the wh
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -101,6 +102,7 @@ def cost_of(name: str, trials: int) -> Cost:
         ahead=2 * trials + WORKERS,
     )
     life = asked.begin()
+    gc.collect()  # what an earlier experiment left would be cleared away in somebody's hook
     began = time.thread_time()
     while not life.state.is_exhausted:
         life.state._take_in(0.0)  # a step would begin with the first few
