@@ -26,7 +26,7 @@ from muster.testing.ray_cluster import AUTH
 
 pytestmark = pytest.mark.ray
 CLOCK = SystemClock()
-PATIENCE_S = 90.0
+PATIENCE_S = 200.0  # Ray may give up on a start, more than once, on a busy computer
 AWAY_S = 5.0  # longer than a node may idle
 CONFIG = """
 cluster_name: kept

@@ -16,7 +16,7 @@ from muster.engines.ray.gcs.nodes import GcsNodeSource
 from muster.testing.ray_cluster import AUTH, RayCluster
 
 T = TypeVar("T")
-PATIENCE_S = 90.0
+PATIENCE_S = 200.0  # Ray may give up on a start, more than once, on a busy computer
 
 
 def wait_for(look: Callable[[], T], happens: Callable[[T], object]) -> T:
