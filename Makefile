@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?=
 PYTEST_ARGS ?=
-TEST_JOBS ?= 2
+TEST_JOBS ?= 0
 SIM_SEEDS ?= 2000
 TUNE_SEEDS ?= 2000
 SOAK_MINUTES ?= 20
@@ -68,7 +68,7 @@ sizes: $(VENV)/.installed-dev ## Check that files and functions stay small
 duplicates: ## List repeated code, where the `duplicates` command exists
 	@if command -v duplicates >/dev/null 2>&1; then duplicates; else echo "duplicates: not installed, skipped"; fi
 
-test: $(VENV)/.installed-dev ## Run every test, 300 simulated seeds included (PYTEST_ARGS=..., TEST_JOBS=0: one process)
+test: $(VENV)/.installed-dev ## Run every test, 300 simulated seeds included (PYTEST_ARGS=..., TEST_JOBS=4: processes)
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 sim: $(VENV)/.installed-core ## Simulate 2,000 seeds with all faults (SIM_SEEDS=...)

@@ -3,8 +3,8 @@
 Whoever runs the tests in the background of a shell has Ctrl-C switched off, and children inherit that: it is
 switched on again, because some tests press it.
 
-`make test` runs two processes. Files that start a real Ray come first and stay in one of them, one after the
-other; every other file goes to whichever is free.
+`make test TEST_JOBS=4` runs so many processes. Files that start a real Ray then come first and stay in one of
+them, one after the other; every other file goes to whichever is free.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("ray") is not None and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(RAY_S))
-    items.sort(key=lambda item: not starts_ray(item.path))
+    if hasattr(config, "workerinput"):  # one of several processes
+        items.sort(key=lambda item: not starts_ray(item.path))
 
 
 @pytest.hookimpl(optionalhook=True)
