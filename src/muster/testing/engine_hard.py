@@ -29,7 +29,7 @@ def is_gone(pid: int) -> bool:
 
 
 def ends(pid: int, within_s: float = 10.0) -> bool:
-    """Whether it has ended, or is about to: the kernel closes a killed process's connections before it is gone."""
+    """Whether it has ended, or does in a moment: a killed process's connections close before it is gone."""
     clock = SystemClock()
     give_up = clock.monotonic() + within_s
     while not is_gone(pid) and clock.monotonic() < give_up:
