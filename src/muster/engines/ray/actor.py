@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import muster
 from muster.base.clock import SystemClock
@@ -27,11 +27,12 @@ from muster.engines.local.output import flush
 from muster.engines.local.pipe import FrameReader, Kind, frame, unpack
 from muster.engines.local.shelf import Shelf
 from muster.engines.local.worker import Worker, end_politely_on_sigterm
-from muster.engines.ray.carrier import StorageCarrier
 from muster.engines.ray.handshake import Address, call
 from muster.engines.ray.last_words import speak_through
-from muster.engines.ray.reach import Reach
 from muster.session.channel import TrialStopped
+
+if TYPE_CHECKING:
+    from muster.engines.ray.carrier import StorageCarrier
 
 _BEAT = frame(Kind.BEAT)
 _SEE_WITHIN_S = 5.0  # a new file on a network file system is not seen everywhere at once
@@ -113,6 +114,9 @@ def look_for_storage(witness: str, reach: bytes | None) -> Access:
     """On a node that does not see the driver's directory, a remote storage is tried at once."""
     if reach is None:
         return Access(_sees(witness, _SEE_WITHIN_S))
+    from muster.engines.ray.carrier import StorageCarrier
+    from muster.engines.ray.reach import Reach
+
     sees = _sees(witness, _SEE_WITHIN_S if os.path.isdir(os.path.dirname(witness)) else 0.0)
     try:
         opened = Reach.unpickled(reach)
