@@ -32,6 +32,14 @@ def test_no_random_sequence_of_events_gets_stuck(name):
     assert [told for seed in seeds if (told := outlive(name, seed))] == []
 
 
+def test_a_trial_that_is_copied_is_not_kept_from_its_worker_by_its_copy():
+    """One worker: the copy was run first, sent back and run first again, for minutes of thought."""
+    or_skip("pb2")
+    life = chaotic("pb2", 718).begin()
+    life.run(300)
+    assert life.state.is_finished
+
+
 def test_the_seeds_bring_everything_that_can_happen():
     lives = [chaotic("asha_promotion", seed).run() for seed in range(120)]
     trials = [trial for life in lives for trial in life.state.trials.values()]

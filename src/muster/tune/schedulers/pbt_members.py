@@ -11,7 +11,8 @@ from typing import Any
 from muster.tune.schedulers.sorted_blocks import SortedBlocks
 
 _MOST_OUTDATED = 64  # entries
-Entry = tuple[float, int, str]  # score or time, place in the order of joining, trial id
+Ranked = tuple[float, int, str]  # score, place in the order of joining, trial id
+Turn = tuple[float, bool, int, str]  # time, whether it stands where another does, place, trial id
 
 
 @dataclass(slots=True)
@@ -24,6 +25,7 @@ class Member:
     last_train_time: float = 0.0
     last_perturbation_time: float = 0.0
     is_top: bool = False  # at its last perturbation; so it was asked to save
+    is_copy: bool = False  # of another, and has not reported since
 
 
 class Population:
@@ -32,8 +34,8 @@ class Population:
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}
         self.joined = 0
-        self._ranked: SortedBlocks[Entry] = SortedBlocks()  # those with a score, worst first
-        self._by_time: list[Entry] = []  # a heap with one true entry per member; others are outdated
+        self._ranked: SortedBlocks[Ranked] = SortedBlocks()  # those with a score, worst first
+        self._by_time: list[Turn] = []  # a heap with one true entry per member; others are outdated
 
     def __len__(self) -> int:
         return len(self.members)
@@ -43,7 +45,7 @@ class Population:
         self.leave(trial_id)
         member = self.members[trial_id] = Member(self.joined, tag)
         self.joined += 1
-        heappush(self._by_time, (0.0, member.number, trial_id))
+        heappush(self._by_time, (0.0, False, member.number, trial_id))
         return member
 
     def leave(self, trial_id: str) -> None:
@@ -59,11 +61,11 @@ class Population:
             self._ranked.add((member.score, member.number, trial_id))
         self.set_time(trial_id, time)
 
-    def set_time(self, trial_id: str, time: float) -> None:
+    def set_time(self, trial_id: str, time: float, *, is_copy: bool = False) -> None:
         member = self.members[trial_id]
-        if time != member.last_train_time:
-            member.last_train_time = time
-            heappush(self._by_time, (time, member.number, trial_id))
+        if (time, is_copy) != (member.last_train_time, member.is_copy):
+            member.last_train_time, member.is_copy = time, is_copy
+            heappush(self._by_time, (time, is_copy, member.number, trial_id))
             if len(self._by_time) > _MOST_OUTDATED + 2 * len(self.members):
                 self._by_time = list({entry for entry in self._by_time if self._is_true(entry)})
                 heapify(self._by_time)
@@ -74,7 +76,7 @@ class Population:
         if donor is not None:
             perturbed_at, trained = donor.last_perturbation_time, donor.last_train_time
         self.members[to].last_perturbation_time = perturbed_at
-        self.set_time(to, trained)
+        self.set_time(to, trained, is_copy=True)
 
     def quantiles(self, fraction: float) -> tuple[list[str], list[str]]:
         """The worst and the best, worst first: equally many, nobody in both."""
@@ -110,22 +112,24 @@ class Population:
     def most_behind(self, may_run: Callable[[str], bool], below: float) -> str | None:
         """The trial that may run and has trained least, and less than `below`; of equals the first to join.
 
-        Looks past those who may not: they run already, so there are few of them.
+        Copies come after those they may be copies of: with one worker, a trial that is sent back to where
+        another stands, again and again, would else keep that one from ever going on. Looks past those who may
+        not: they run already, so there are few of them.
         """
         aside, found = [], None
         while self.least_time() < below:
             entry = self._by_time[0]
-            if may_run(entry[2]):
-                found = entry[2]
+            if may_run(entry[-1]):
+                found = entry[-1]
                 break
             aside.append(heappop(self._by_time))
         for entry in aside:
             heappush(self._by_time, entry)
         return found
 
-    def _is_true(self, entry: Entry) -> bool:
-        member = self.members.get(entry[2])
-        return member is not None and (member.last_train_time, member.number) == entry[:2]
+    def _is_true(self, entry: Turn) -> bool:
+        member = self.members.get(entry[-1])
+        return member is not None and entry[:-1] == (member.last_train_time, member.is_copy, member.number)
 
     def _unrank(self, trial_id: str, member: Member) -> None:
         if member.score is not None:
@@ -141,7 +145,8 @@ class Population:
         population.joined, ranked = saved["joined"], []
         for trial_id, content in saved["members"].items():
             member = population.members[trial_id] = Member(**content)
-            population._by_time.append((member.last_train_time, member.number, trial_id))
+            turn = (member.last_train_time, member.is_copy, member.number, trial_id)
+            population._by_time.append(turn)
             if member.score is not None:
                 ranked.append((member.score, member.number, trial_id))
         heapify(population._by_time)
