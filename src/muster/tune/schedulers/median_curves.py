@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
 from muster.tune.plugin_state import Plain
-from muster.tune.schedulers.sorted_blocks import SortedBlocks
 
 
 class Others(NamedTuple):
@@ -54,9 +55,7 @@ class Curves:
         self._grace_period = grace_period
         self._curves: dict[str, Curve] = {}
         # What follows is remembered to be fast, and found again when it is missing.
-        self._columns: dict[
-            float, SortedBlocks[float]
-        ] = {}  # at one time: the sorted means of who got that far
+        self._columns: dict[float, Any] = {}  # at one time: a SortedList of the means of who got that far
         self._column_times: list[float] = []
         self._known_times: set[float] = set()
 
@@ -86,18 +85,18 @@ class Curves:
         column = self._column(time)
         curve = self._curves[trial_id]
         own = curve.mean(time) if curve.last >= time else math.nan
-        place = column.place(own) if math.isfinite(own) else len(column)
+        place = column.bisect_left(own) if math.isfinite(own) else len(column)
         count = len(column) - (place < len(column))
         if not count:
             return Others(0, math.nan)
         low, high = ((count - 1) // 2, count // 2)
         return Others(count, (column[low + (low >= place)] + column[high + (high >= place)]) / 2)
 
-    def _column(self, time: float) -> SortedBlocks[float]:
+    def _column(self, time: float) -> Any:  # noqa: ANN401 - a SortedList has no type
         column = self._columns.get(time)
         if column is None:
             reached = (curve.mean(time) for curve in self._curves.values() if curve.last >= time)
-            column = SortedBlocks(mean for mean in reached if math.isfinite(mean))
+            column = SortedList(mean for mean in reached if math.isfinite(mean))
             if time in self._known_times:  # it comes again: trials report at the same times
                 self._columns[time] = column
                 insort(self._column_times, time)
@@ -115,6 +114,6 @@ class Curves:
         self._curves = {trial_id: Curve(*saved) for trial_id, saved in state.items()}
 
 
-def _insert(column: SortedBlocks[float], mean: float) -> None:
+def _insert(column: Any, mean: float) -> None:  # noqa: ANN401 - as above
     if math.isfinite(mean):
         column.add(mean)

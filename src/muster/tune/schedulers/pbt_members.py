@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from muster.tune.schedulers.sorted_blocks import SortedBlocks
+from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
 _MOST_OUTDATED = 64  # entries
 Ranked = tuple[float, int, str]  # score, place in the order of joining, trial id
@@ -34,7 +34,7 @@ class Population:
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}
         self.joined = 0
-        self._ranked: SortedBlocks[Ranked] = SortedBlocks()  # those with a score, worst first
+        self._ranked: Any = SortedList()  # of Ranked: those with a score, worst first
         self._by_time: list[Turn] = []  # a heap with one true entry per member; others are outdated
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ class Population:
         member, count = self.members[trial_id], self._quantile_size(fraction)
         if member.score is None:
             return 0
-        position = self._ranked.place((member.score, member.number, trial_id))
+        position = self._ranked.bisect_left((member.score, member.number, trial_id))
         if position < count:
             return -1
         return 1 if position >= len(self._ranked) - count else 0
@@ -97,7 +97,8 @@ class Population:
     def one_of_the_best(self, fraction: float, draw: Callable[[int], int]) -> str:
         """`draw(n)` is a number below n."""
         count = self._quantile_size(fraction)
-        return self._ranked[len(self._ranked) - count + draw(count)][2]
+        _, _, trial_id = self._ranked[len(self._ranked) - count + draw(count)]
+        return str(trial_id)
 
     def _quantile_size(self, fraction: float) -> int:
         total = len(self._ranked)
@@ -150,5 +151,5 @@ class Population:
             if member.score is not None:
                 ranked.append((member.score, member.number, trial_id))
         heapify(population._by_time)
-        population._ranked = SortedBlocks(ranked)
+        population._ranked = SortedList(ranked)
         return population
