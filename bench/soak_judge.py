@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from bench.live_cluster import LiveCluster
 from bench.live_watch import Look
 from muster.cluster.model import NodeStatus
-from muster.providers.process.processes import lives
+from muster.host.processes import lives
 
 MARGIN_S = 15.0  # beyond the idle timeout: two of the longest pauses between ticks, and the drain
 DEATH_S = 40.0  # how long the GCS may go on showing a node whose processes were killed

@@ -30,7 +30,7 @@ from muster.base.ids import RandomIds
 from muster.cli.cluster_rows import build_report
 from muster.cli.cluster_status_view import machines_line
 from muster.errors import MusterError
-from muster.providers.process.processes import environment_says, table
+from muster.host.processes import environment_says, table
 
 HERE = Path(__file__).resolve().parent
 OUT = Path(tempfile.gettempdir()) / "muster-demo"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.providers.process.processes import table
+from muster.host.processes import table
 from muster.providers.process.ray_command import NodeIdentity
 from muster.testing.ray_cluster import RayCluster, RayNode, free_ports
 

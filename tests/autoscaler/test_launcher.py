@@ -16,8 +16,8 @@ from muster.autoscaler.published_files import read_record, write_record
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
 from muster.errors import ClusterError, ConfigError, ProviderMisconfigured
+from muster.host.processes import lives, mark_of
 from muster.providers.process.head import running_head
-from muster.providers.process.processes import lives, mark_of
 from muster.providers.process.program import NodeProgram
 
 CLUSTER = """\

@@ -6,7 +6,7 @@ from enum import Enum
 
 import pytest
 
-from muster.base.machine import Machine
+from muster.base.state_machine import Machine
 from muster.errors import InvalidTransition
 
 

@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from muster.autoscaler import daemon
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.published import ClusterRecord
 from muster.autoscaler.published_files import write_record
@@ -19,7 +18,8 @@ from muster.cluster.model import StatusChange
 from muster.cluster.plan import Plan
 from muster.cluster.snapshot import Memory
 from muster.cluster.states import InstanceState
-from muster.providers.process.processes import lives, mark_of
+from muster.host import daemon
+from muster.host.processes import lives, mark_of
 from muster.stores.instances import SqliteInstanceStore
 from muster.testing.builders import instance
 

@@ -19,7 +19,7 @@ from muster.cli.main import cli
 from muster.cli.status_frame import Frame
 from muster.cluster.model import NodeReport, NodeStatus, RuntimeReport
 from muster.cluster.plan import Reason, Subject, Verdict
-from muster.providers.process.processes import mark_of
+from muster.host.processes import mark_of
 from muster.testing.builders import amounts, demand, selector
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.published_files import read_record
-from muster.providers.process.processes import environment_says, lives, table
+from muster.host.processes import environment_says, lives, table
 
 CLUSTER = """\
 cluster_name: life

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from muster import tune
-from muster.engines.local.surroundings import cpu_count
+from muster.host.machine import cpu_count
 from muster.tune import Callback, RunConfig, Trainable, TuneConfig, Tuner
 from muster.tune.search import Searcher
 

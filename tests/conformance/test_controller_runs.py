@@ -19,8 +19,8 @@ from tests.conformance.scenes import (
 )
 
 from muster import tune
-from muster.engines.local.surroundings import process_state
 from muster.errors import TuneError
+from muster.host.machine import process_state
 from muster.stores.trial_reading import STORE_NAME, open_trials
 from muster.tune import Callback, CheckpointConfig, SyncConfig
 

@@ -11,8 +11,8 @@ import pytest
 from tests.conformance.scenes import Counter, Wants, column, fit, nested_steps, report_steps
 
 from muster import tune
-from muster.engines.local.surroundings import cpu_count
 from muster.errors import TuneError
+from muster.host.machine import cpu_count
 from muster.tune import Callback, Stopper
 from muster.tune.schedulers import FIFOScheduler
 from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from muster import tune
-from muster.engines.local.surroundings import cpu_count
+from muster.host.machine import cpu_count
 from muster.tune import Callback, CheckpointConfig, RunConfig, TuneConfig, Tuner
 from muster.tune.schedulers import FIFOScheduler
 from muster.tune.search import Searcher

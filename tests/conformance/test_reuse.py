@@ -9,8 +9,8 @@ import pytest
 from tests.conformance.scenes import ALL_CPUS, Counter, checkpoints, column, fit
 
 from muster import tune
-from muster.engines.local.surroundings import cpu_count
 from muster.errors import TuneError
+from muster.host.machine import cpu_count
 from muster.tune import CheckpointConfig, PlacementGroupFactory, Trainable
 from muster.tune.schedulers import FIFOScheduler, TrialScheduler
 

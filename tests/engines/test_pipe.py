@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.engines.local.pipe import FrameReader, frame, is_plain, opened, pack, portable, unpack
+from muster.base.framing import FrameReader, frame, is_plain, opened, pack, portable, unpack
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 PLAIN = st.recursive(

@@ -11,7 +11,7 @@ from msgspec import json as msgspec_json
 
 from muster.autoscaler.timeline import TimelinePoint
 from muster.config.load import load_config
-from muster.providers.process.processes import environment_says, table
+from muster.host.processes import environment_says, table
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from muster.session.usage import UsageMonitor, wants_usage
-from muster.session.usage_readers import (
+from muster.host.usage import (
     CpuMeter,
     _psutil_reader,
     gpu_sample,
@@ -14,6 +13,7 @@ from muster.session.usage_readers import (
     memory_percent,
     smi_rows,
 )
+from muster.session.usage import UsageMonitor, wants_usage
 
 
 def test_only_a_config_that_says_so_wants_it():
@@ -84,7 +84,7 @@ def test_this_machine_answers_in_percent(reader):
 
 
 def test_without_any_source_a_warning_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("muster.session.usage_readers.machine_reader", lambda: None)
+    monkeypatch.setattr("muster.host.usage.machine_reader", lambda: None)
     with pytest.warns(UserWarning, match=r"pip install 'muster\[sysusage\]'"):
         monitor = UsageMonitor()
     assert monitor.take() == {}

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from muster.autoscaler import daemon
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.published import ClusterRecord, PublishedStatus
 from muster.autoscaler.published_files import read_record, read_status, write_record
@@ -29,6 +28,8 @@ from muster.config.node_launch import node_launches
 from muster.config.schema import ClusterConfig
 from muster.engines.ray.gcs.native import check_ray
 from muster.errors import ClusterError, ProviderError, ProviderMisconfigured
+from muster.host import daemon
+from muster.host.processes import ProcessMark, lives, mark_of
 from muster.providers.process.head import (
     Head,
     HeadRequest,
@@ -37,7 +38,6 @@ from muster.providers.process.head import (
     stop_everything,
     token_file,
 )
-from muster.providers.process.processes import ProcessMark, lives, mark_of
 from muster.providers.process.program import NodeProgram, ray_head
 from muster.providers.process.ray_command import NodeSize
 from muster.providers.tags import TAG_RAY_LAUNCH_CONFIG

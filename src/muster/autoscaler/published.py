@@ -10,7 +10,7 @@ from muster.autoscaler.events import Event
 from muster.cluster.model import Instance, RuntimeReport
 from muster.cluster.snapshot import FailedLaunch, Quarantined
 from muster.cluster.status import ClusterStatus
-from muster.providers.process.processes import ProcessMark
+from muster.host.processes import ProcessMark
 
 
 class ClusterRecord(Struct, frozen=True, kw_only=True):

@@ -12,8 +12,8 @@ from muster.autoscaler.published import ClusterRecord, PublishedStatus
 from muster.autoscaler.published_files import read_record, read_status
 from muster.config.load import load_config
 from muster.errors import ClusterError, ConfigError
+from muster.host.processes import lives
 from muster.providers.process.head import running_head
-from muster.providers.process.processes import lives
 
 QUIET_S = 10.0  # the monitor publishes at least every 5 s
 

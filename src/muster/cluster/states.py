@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from muster.base.machine import Machine
+from muster.base.state_machine import Machine
 
 
 class InstanceState(Enum):

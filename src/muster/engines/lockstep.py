@@ -15,10 +15,10 @@ from msgspec import Struct
 from typing_extensions import Self
 
 from muster.base.clock import Clock
+from muster.base.framing import Kind, frame, opened, pack, unpack
 from muster.engines.local import failures
 from muster.engines.local.desk import Desk, Run
 from muster.engines.local.orders import Order
-from muster.engines.local.pipe import Kind, frame, opened, pack, unpack
 from muster.engines.local.waiting import WaitingLine
 from muster.session.progress import fill_result
 from muster.session.publish import checkpoint_name

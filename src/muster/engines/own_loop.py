@@ -14,11 +14,11 @@ from typing import Any
 from typing_extensions import assert_never
 
 from muster.base.clock import Clock
+from muster.base.framing import is_plain, opened, portable
 from muster.engines.local.failures import of_verdict
-from muster.engines.local.pipe import is_plain, opened, portable
-from muster.engines.local.surroundings import hostname, node_ip
 from muster.engines.local.trial_session import refuse_tensors
 from muster.engines.local.verdict import failed
+from muster.host.machine import hostname, node_ip
 from muster.session.checkpoint import Checkpoint
 from muster.session.progress import Progress, Signature, fill_result
 from muster.session.publish import checkpoint_name, publish_copy, publish_staged, staging_path

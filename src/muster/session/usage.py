@@ -27,7 +27,7 @@ class UsageMonitor:
 
     def __init__(self, read: Callable[[], Sample] | None = None, period_s: float = PERIOD_S) -> None:
         if read is None:
-            from muster.session.usage_readers import machine_reader
+            from muster.host.usage import machine_reader
 
             read = machine_reader()
             if read is None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from muster.base.clock import Clock
 from muster.errors import LedgerCorrupt, LedgerLocked, StoreError, StoreFull
-from muster.stores.lock import FileLock
+from muster.host.file_lock import FileLock
 
 Row = tuple[Any, ...]
 LEDGER_REPAIR = (

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from muster.errors import LedgerCorrupt
+from muster.host.file_lock import holder_of
 from muster.stores import trial_values
-from muster.stores.lock import holder_of
 from muster.stores.sqlite import Database
 from muster.stores.squeeze import unsqueezed
 from muster.stores.trial_digest import TrialSummary

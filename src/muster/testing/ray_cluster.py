@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from muster.base.clock import SystemClock
-from muster.engines.local.surroundings import environment
+from muster.host.machine import environment
+from muster.host.ports import new_ray_node_id, session_name, tell_port
 from muster.providers.process.free_ports import free_ports
-from muster.providers.process.known_ports import new_ray_node_id, session_name, tell_port
 from muster.providers.process.ray_command import (
     NodeIdentity,
     NodePorts,

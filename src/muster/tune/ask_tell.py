@@ -254,7 +254,7 @@ def _wanted(
     resume: ResumeConfig | None,
 ) -> Wanted:
     from muster.base.clock import SystemClock
-    from muster.engines.local.surroundings import environment
+    from muster.host.machine import environment
     from muster.stores.trial_reading import STORE_NAME
     from muster.tune.hand_driven import Wanted
     from muster.tune.launch import place_of

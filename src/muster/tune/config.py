@@ -185,7 +185,7 @@ def _part(name: str, given: _Part | None, kind: type[_Part]) -> _Part:
 
 
 def _default_storage_path() -> str:
-    from muster.engines.local.surroundings import environment
+    from muster.host.machine import environment
 
     told = environment().get("RAY_STORAGE")
     if not told:
@@ -200,7 +200,7 @@ def _default_storage_path() -> str:
 
 def _default_verbosity() -> int:
     """1; 3 for the old console, whose levels mean something else."""
-    from muster.engines.local.surroundings import environment
+    from muster.host.machine import environment
 
     return 3 if environment().get("RAY_AIR_NEW_OUTPUT") == "0" else 1
 

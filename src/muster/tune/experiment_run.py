@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import SystemClock
-from muster.engines.local.surroundings import environment
+from muster.host.machine import environment
 from muster.stores.deletions import DeletionQueue
 from muster.stores.trials import SqliteTrialStore
 from muster.trials.experiment import ExperimentState

@@ -16,9 +16,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.base.clock import SystemClock
-from muster.engines.local.surroundings import environment
 from muster.engines.own_loop import OwnLoopEngine
 from muster.errors import TuneError
+from muster.host.machine import environment
 from muster.stores.deletions import DeletionQueue
 from muster.stores.trials import SqliteTrialStore
 from muster.trials.experiment import ExperimentState

@@ -92,7 +92,7 @@ def _start(asked: Launch, stack: ExitStack) -> tuple[Reporter, LocalEngine | Ray
     What trials print goes where the reporter wants it, so the reporter comes before the engine.
     """
     from muster.base.clock import SystemClock
-    from muster.engines.local.surroundings import environment
+    from muster.host.machine import environment
     from muster.tune.reporting.choose import reporter_for
     from muster.tune.trainable.resources import thread_limit, trial_resources
 
@@ -125,7 +125,7 @@ def _runs_on_ray(engine: str) -> bool:
     """`auto`: when this process is connected to Ray, or RAY_ADDRESS names a cluster."""
     if engine != "auto":
         return engine == "ray"
-    from muster.engines.local.surroundings import environment
+    from muster.host.machine import environment
 
     ray = sys.modules.get("ray")
     is_connected = getattr(ray, "is_initialized", None)  # None: somebody's file `ray.py`
@@ -134,7 +134,7 @@ def _runs_on_ray(engine: str) -> bool:
 
 def _refuse_gone_variables() -> None:
     """Who sets one expects the results there: better no run than one whose results are elsewhere."""
-    from muster.engines.local.surroundings import environment
+    from muster.host.machine import environment
 
     for name in _GONE_VARIABLES:
         if environment().get(name):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.errors import TuneError
-from muster.stores.lock import holder_of
+from muster.host.file_lock import holder_of
 from muster.stores.trial_reading import STORE_NAME
 from muster.stores.trials import SqliteTrialStore
 from muster.tune.saved_tuner import SavedTuner

@@ -259,7 +259,7 @@ def _tune_config(experiment: Experiment, told: Mapping[str, Any]) -> TuneConfig:
 
 def _run_config(experiment: Experiment, told: Mapping[str, Any]) -> RunConfig:
     from muster.base.clock import SystemClock
-    from muster.engines.local.surroundings import environment
+    from muster.host.machine import environment
     from muster.tune.naming import dated_name
 
     dated = dated_name(experiment.run_identifier, SystemClock().now(), environment())

@@ -56,7 +56,7 @@ class Tuner:
         run_config: RunConfig | None = None,
     ) -> None:
         from muster.base.clock import SystemClock
-        from muster.engines.local.surroundings import environment
+        from muster.host.machine import environment
         from muster.tune.naming import dated_name
         from muster.tune.trainable.packing import packed
         from muster.tune.trainable.registry import trainable_name

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from muster.engines.local.pipe import Kind, frame
+from muster.base.framing import Kind, frame
 from muster.engines.ray.handshake import MOST_HELLO, NONCE, DriverUnreachable, Guest, call
 
 KEY, OTHER = b"k" * 32, b"o" * 32

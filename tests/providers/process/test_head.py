@@ -12,6 +12,7 @@ from tests.providers.process.stand_in import CLOCK, create, make_provider, shell
 
 from muster.base.ids import RandomIds
 from muster.errors import ProviderError, ProviderMisconfigured
+from muster.host.processes import lives, mark_of
 from muster.providers.process.head import (
     Head,
     HeadRequest,
@@ -20,7 +21,6 @@ from muster.providers.process.head import (
     stop_everything,
     token_file,
 )
-from muster.providers.process.processes import lives, mark_of
 from muster.providers.process.program import NodeProgram
 from muster.providers.process.ray_command import NodeSize
 from muster.providers.process.records import NodeDirectory

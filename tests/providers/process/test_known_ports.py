@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.providers.process.known_ports import new_ray_node_id, session_name, tell_port
+from muster.host.ports import new_ray_node_id, session_name, tell_port
 
 
 def test_a_session_has_a_name_once_its_head_has_begun(tmp_path) -> None:

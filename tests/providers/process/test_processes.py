@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 from tests.providers.process.stand_in import until
 
-from muster.providers.process import processes
-from muster.providers.process.processes import Process, lives, mark_of, parse_ps, send
+from muster.host import processes
+from muster.host.processes import Process, lives, mark_of, parse_ps, send
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from tests.providers.process.stand_in import record
 
-from muster.providers.process.processes import ProcessMark
+from muster.host.processes import ProcessMark
 from muster.providers.process.ray_command import NodePorts
 from muster.providers.process.records import NodeDirectory
 

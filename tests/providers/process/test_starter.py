@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.providers.process.stand_in import until
 
-from muster.providers.process.processes import find, lives, mark_of
+from muster.host.processes import find, lives, mark_of
 from muster.providers.process.starter_link import Order, StarterLink
 
 WARM = """

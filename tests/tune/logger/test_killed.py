@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.tune.logger.logging_scene import Scene, checkpoint_at, make_trial
 
-from muster.engines.local.surroundings import process_state
+from muster.host.machine import process_state
 
 ROOT = Path(__file__).parents[3]
 

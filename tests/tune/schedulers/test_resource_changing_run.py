@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster import tune
-from muster.engines.local.surroundings import cpu_count
+from muster.host.machine import cpu_count
 from muster.trials.bundles import PlacementGroupFactory as Pgf
 from muster.tune import Checkpoint, RunConfig, Trainable, TuneConfig, Tuner
 from muster.tune.schedulers import ResourceChangingScheduler

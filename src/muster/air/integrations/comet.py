@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from muster.air.integrations.comet_tracker import CometSettings, CometTracker
-from muster.engines.local.surroundings import environment
+from muster.host.machine import environment
 from muster.tune.logger.installed import require
 from muster.tune.logger.tracker import Tracker, TrackerCallback
 

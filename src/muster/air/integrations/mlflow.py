@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.air.integrations.mlflow_tracker import MLflowSettings, MLflowTracker, param_texts
-from muster.engines.local.surroundings import environment
+from muster.host.machine import environment
 from muster.session.report import get_context
 from muster.tune.logger.installed import require
 from muster.tune.logger.tracker import Tracker, TrackerCallback

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from muster.air.integrations.wandb_tracker import WandbSettings, WandbTracker
-from muster.engines.local.surroundings import environment
+from muster.host.machine import environment
 from muster.session.report import get_context
 from muster.tune.logger.installed import require
 from muster.tune.logger.plain_values import plain

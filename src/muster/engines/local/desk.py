@@ -6,8 +6,8 @@ import os
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from muster.base.framing import Frame, FrameReader
 from muster.engines.local.budget import Grant
-from muster.engines.local.pipe import Frame, FrameReader
 from muster.session.progress import Signature
 from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import StartTrial

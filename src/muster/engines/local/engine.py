@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from muster.base.clock import Clock
-from muster.engines.local import failures, surroundings
+from muster.engines.local import failures
 from muster.engines.local.budget import Budget, Grant
 from muster.engines.local.desk import Desk, Run
 from muster.engines.local.orders import write_order
 from muster.engines.local.staff import Staff
 from muster.engines.lockstep import LockstepEngine, Patience, order_of
+from muster.host import machine as surroundings
 
 
 class LocalOptions(Patience, frozen=True, kw_only=True):

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NoReturn
 
+from muster.base.framing import Frame, FrameReader, Kind, frame
 from muster.engines.local.eagerness import Eagerness
-from muster.engines.local.pipe import Frame, FrameReader, Kind, frame
 
 _CHUNK = 1 << 16
 _BEAT = frame(Kind.BEAT)

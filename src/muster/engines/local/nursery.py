@@ -12,9 +12,9 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from muster.engines.local import surroundings
+from muster.base.framing import Frame, FrameReader, Kind, frame, pack
 from muster.engines.local.boot import boot_code
-from muster.engines.local.pipe import Frame, FrameReader, Kind, frame, pack
+from muster.host import machine as surroundings
 
 _CHUNK = 1 << 16
 

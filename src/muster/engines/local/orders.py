@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from muster.engines.local.pipe import Kind, frame, opened, pack, portable, unpack
+from muster.base.framing import Kind, frame, opened, pack, portable, unpack
 
 Bundles = tuple[list[dict[str, float]], str]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from muster.base.framing import Kind, frame
 from muster.engines.local.orders import Order, write_order
-from muster.engines.local.pipe import Kind, frame
-from muster.engines.local.surroundings import working_directory
+from muster.host.machine import working_directory
 from muster.session.report import report
 
 if TYPE_CHECKING:

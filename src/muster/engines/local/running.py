@@ -126,7 +126,7 @@ def require_checkpoint(path: str) -> None:
 
 def _write_answer(answer: object, folder: str) -> None:
     if isinstance(answer, dict):
-        from muster.engines.local.pipe import pickled
+        from muster.base.framing import pickled
 
         with open(os.path.join(folder, DICT_CHECKPOINT), "wb") as stream:
             stream.write(pickled(answer))

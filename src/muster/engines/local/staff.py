@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from muster.base.clock import Clock
+from muster.base.framing import Frame, Kind, frame, unpack
 from muster.engines.local.desk import Desk, Role, Run
 from muster.engines.local.eagerness import Eagerness
 from muster.engines.local.nursery import Nursery
-from muster.engines.local.pipe import Frame, Kind, frame, unpack
-from muster.engines.local.surroundings import process_state
 from muster.engines.local.watch import Watch
+from muster.host.machine import process_state
 
 if TYPE_CHECKING:
     from muster.engines.local.engine import LocalOptions

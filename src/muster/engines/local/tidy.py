@@ -14,7 +14,7 @@ from _signal import signal as set_handler
 from collections.abc import Mapping
 from typing import Any
 
-from muster.engines.local import surroundings
+from muster.host import machine as surroundings
 
 _WATCHED = tuple(
     int(number)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
+from muster.base.framing import Kind, frame, is_plain, pack, pickled, unpack
 from muster.engines.local.line import Line
 from muster.engines.local.orders import Order
-from muster.engines.local.pipe import Kind, frame, is_plain, pack, pickled, unpack
 from muster.engines.local.report_buffer import Buffering, ReportBuffer
 from muster.session.channel import TrialStopped
 from muster.session.checkpoint import Checkpoint

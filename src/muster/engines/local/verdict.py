@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from types import TracebackType
 
-from muster.engines.local.pipe import Kind, frame, pack, pickled
+from muster.base.framing import Kind, frame, pack, pickled
 from muster.engines.local.running import CheckpointMissing, ResetRefused
 from muster.engines.local.trial_session import UnsendableResult
 

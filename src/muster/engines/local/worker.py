@@ -13,18 +13,18 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from muster.base.clock import Clock, SystemClock
-from muster.engines.local import surroundings
+from muster.base.framing import FrameReader, Kind, frame, pack, unpack
 from muster.engines.local.forking import die_with_parent
 from muster.engines.local.interpreter_hooks import run_exit_functions
 from muster.engines.local.line import Line
 from muster.engines.local.orders import Order, open_config, read_order
 from muster.engines.local.output import Output, flush
-from muster.engines.local.pipe import FrameReader, Kind, frame, pack, unpack
 from muster.engines.local.running import ClassRun, require_checkpoint, run_function
 from muster.engines.local.shelf import Shelf
 from muster.engines.local.tidy import Tidy, go_home
 from muster.engines.local.trial_session import TrialSession
 from muster.engines.local.verdict import CodeUnreadable, Verdict, ended, failed, told
+from muster.host import machine as surroundings
 from muster.session.channel import TrialStopped, install, uninstall
 from muster.session.progress import Signature
 from muster.session.usage import wants_usage

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, NoReturn
 
 from muster.base.clock import SystemClock
+from muster.base.framing import FrameReader, Kind, frame, pack, unpack
 from muster.engines.local.boot import boot_code
 from muster.engines.local.forking import (
     be_killed_first,
@@ -32,11 +33,10 @@ from muster.engines.local.forking import (
 from muster.engines.local.interpreter_hooks import fork_of_ours, shorten_hooks
 from muster.engines.local.line import Line
 from muster.engines.local.output import flush
-from muster.engines.local.pipe import FrameReader, Kind, frame, pack, unpack
 from muster.engines.local.rehearsal import ROUNDS, rehearse
 from muster.engines.local.shelf import Shelf
-from muster.engines.local.surroundings import note_working_directory
 from muster.engines.local.worker import Worker, become, end_politely_on_sigterm
+from muster.host.machine import note_working_directory
 
 if TYPE_CHECKING:
     import subprocess

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import muster
 from muster.base.clock import SystemClock
-from muster.engines.local import surroundings
+from muster.base.framing import FrameReader, Kind, frame, unpack
 from muster.engines.local.line import Line, end_group
 from muster.engines.local.output import flush
-from muster.engines.local.pipe import FrameReader, Kind, frame, unpack
 from muster.engines.local.shelf import Shelf
 from muster.engines.local.worker import Worker, end_politely_on_sigterm
 from muster.engines.ray.handshake import Address, call
 from muster.engines.ray.last_words import speak_through
+from muster.host import machine as surroundings
 from muster.session.channel import TrialStopped
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+from muster.base.framing import HEADER, Frame, Kind, unpack
 from muster.engines.local.desk import Desk, Run
-from muster.engines.local.pipe import HEADER, Frame, Kind, unpack
 from muster.engines.ray.last_words import of_crash, of_exit_code
 from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.events import TrialFailure

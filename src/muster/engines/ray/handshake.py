@@ -11,7 +11,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from muster.engines.local.pipe import FrameReader, Kind, frame, pack, unpack
+from muster.base.framing import FrameReader, Kind, frame, pack, unpack
 
 NONCE = 16
 PROOF = 32

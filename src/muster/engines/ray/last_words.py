@@ -13,7 +13,7 @@ import signal
 import socket
 from typing import NoReturn
 
-from muster.engines.local.pipe import Kind, frame, pack
+from muster.base.framing import Kind, frame, pack
 from muster.trials.events import FailureKind, TrialFailure
 
 _OPENING = "Fatal Python error: "

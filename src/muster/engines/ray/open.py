@@ -81,7 +81,7 @@ def import_ray() -> Any:  # noqa: ANN401 - a module
 
 def connect(ray: Any, address: str | None = None) -> None:  # noqa: ANN401 - a module
     """Join the cluster as a driver."""
-    from muster.engines.local.surroundings import environment
+    from muster.host.machine import environment
 
     check_auth(environment())
     _read_environment_anew()

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from muster.base.clock import Clock
-from muster.engines.local import surroundings
+from muster.base.framing import Kind, frame, pack
 from muster.engines.local.desk import Desk, Role, Run
 from muster.engines.local.eagerness import Eagerness
-from muster.engines.local.pipe import Kind, frame, pack
 from muster.engines.local.watch import Watch
 from muster.engines.lockstep import Patience
 from muster.engines.ray import blame
@@ -21,6 +20,7 @@ from muster.engines.ray.bell import Bell
 from muster.engines.ray.desk import Place, RayDesk
 from muster.engines.ray.places import Places
 from muster.engines.ray.reception import Hello, Reception
+from muster.host import machine as surroundings
 from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure
 

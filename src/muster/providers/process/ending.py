@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from muster.base.clock import Clock
-from muster.providers.process.processes import Process, environment_says, find, send, table
+from muster.host.processes import Process, environment_says, find, send, table
 from muster.providers.process.records import NodeDirectory, NodeRecord
 
 logger = logging.getLogger(__name__)

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from muster.base.clock import Clock
 from muster.base.ids import IdSource
 from muster.errors import ProviderError, ProviderMisconfigured
+from muster.host.ports import new_ray_node_id, session_name, tell_port
+from muster.host.processes import lives, mark_of
 from muster.providers.process.ending import Undertaker
 from muster.providers.process.free_ports import answers, free_ports
-from muster.providers.process.known_ports import new_ray_node_id, session_name, tell_port
-from muster.providers.process.processes import lives, mark_of
 from muster.providers.process.program import NodeProgram, ray_head
 from muster.providers.process.provider import fits_this_computer
 from muster.providers.process.ray_command import NodePorts, NodeSize

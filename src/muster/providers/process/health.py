@@ -10,7 +10,7 @@ from functools import cached_property
 import msgspec
 
 from muster.base.clock import Clock
-from muster.providers.process.processes import Process, ProcessMark, boot_id, lives, table
+from muster.host.processes import Process, ProcessMark, boot_id, lives, table
 from muster.providers.process.records import NodeDirectory, NodeRecord
 
 HEARTLESS_S = 120.0  # a node that has no heart after this will not get one

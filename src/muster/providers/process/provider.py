@@ -15,12 +15,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.errors import ProviderMisconfigured
+from muster.host.ports import new_ray_node_id
+from muster.host.processes import lives, mark_of, memory_bytes
 from muster.providers.node_provider import NodeProvider
 from muster.providers.process.ending import GRACE_S, Undertaker
 from muster.providers.process.health import Look
-from muster.providers.process.known_ports import new_ray_node_id
 from muster.providers.process.launching import Launching, LaunchQueue
-from muster.providers.process.processes import lives, mark_of, memory_bytes
 from muster.providers.process.program import NodeProgram, ray_worker
 from muster.providers.process.ray_command import NodeIdentity, NodeSize, node_environment
 from muster.providers.process.records import NodeDirectory, NodeRecord

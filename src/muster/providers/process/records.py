@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from muster.base.codec import decode, encode
-from muster.providers.process.processes import ProcessMark
+from muster.host.processes import ProcessMark
 from muster.providers.process.ray_command import NodePorts, NodeSize
 from muster.providers.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND
 

@@ -268,6 +268,6 @@ def _last_results(trials: Sequence[TrialRecord], what: str) -> pd.DataFrame:
 
 
 def _delimiter() -> str:
-    from muster.engines.local.surroundings import environment
+    from muster.host.machine import environment
 
     return environment().get("TUNE_RESULT_DELIM", "/")

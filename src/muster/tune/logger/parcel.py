@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from muster.engines.local.pipe import is_plain, pack, unpack
+from muster.base.framing import is_plain, pack, unpack
 from muster.tune.logger.encode import Shown, encode
 from muster.tune.logger.event_hparams import hparams_of
 from muster.tune.logger.events import as_float

@@ -13,8 +13,8 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 
-from muster.engines.local import surroundings
-from muster.engines.local.pipe import FrameReader, frame, unpack
+from muster.base.framing import FrameReader, frame, unpack
+from muster.host import machine as surroundings
 from muster.tune.logger.parcel import Packer
 from muster.tune.logger.scribe import Problems
 from muster.tune.logger.scribe_process import Kind

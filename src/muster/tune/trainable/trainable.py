@@ -169,7 +169,7 @@ class Trainable:
 
     @staticmethod
     def get_current_ip_pid() -> tuple[str, int]:
-        from muster.engines.local.surroundings import node_ip
+        from muster.host.machine import node_ip
 
         return node_ip(), os.getpid()
 
@@ -276,7 +276,7 @@ class Trainable:
         return self._own
 
     def _signature(self) -> Signature:
-        from muster.engines.local.surroundings import hostname
+        from muster.host.machine import hostname
 
         who = Signature(trial_id=self.trial_id, config=self.config, from_function=False)
         who.node_ip, who.pid = self.get_current_ip_pid()

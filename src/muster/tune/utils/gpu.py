@@ -6,7 +6,7 @@ import logging
 import subprocess
 
 from muster.base.clock import Clock, SystemClock
-from muster.engines.local.surroundings import environment
+from muster.host.machine import environment
 
 logger = logging.getLogger(__name__)
 

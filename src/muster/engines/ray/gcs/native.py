@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from muster.engines.local.surroundings import environment
 from muster.errors import EngineDenied, EngineMissing
+from muster.host.machine import environment
 
 RAY_LINE = "2.60."  # the wire format and the native client are not promised beyond a minor version
 INSTALL = "install it with: pip install 'muster[ray]'"

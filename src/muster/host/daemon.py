@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from muster.base.clock import Clock
-from muster.providers.process import processes
-from muster.providers.process.processes import ProcessMark
+from muster.host import processes
+from muster.host.processes import ProcessMark
 
 POLL_S = 0.05
 KILLED_S = 5.0

@@ -1,0 +1,1 @@
+"""Adapters to this operating system: CPUs and memory, processes, files, locks, ports."""
