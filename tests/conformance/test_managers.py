@@ -6,8 +6,8 @@ import cloudpickle
 import pytest
 
 from muster.base.clock import SystemClock
-from muster.engines.local.budget import Budget
 from muster.engines.local.engine import LocalEngine, LocalOptions
+from muster.engines.local.resources import Budget
 from muster.testing.engine_fixture import Driver
 from muster.testing.trainables import counts
 from muster.trials.commands import StopTrial

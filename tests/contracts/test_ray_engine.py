@@ -5,8 +5,8 @@ import os
 import cloudpickle
 import pytest
 
+from muster.engines.ray.connect import connect, import_ray, open_ray_engine
 from muster.engines.ray.engine import RayOptions
-from muster.engines.ray.open import connect, import_ray, open_ray_engine
 from muster.testing.engine_contract import EngineContract
 from muster.testing.ray_cluster import AUTH, RayCluster
 

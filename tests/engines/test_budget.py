@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.engines.local.budget import Budget
+from muster.engines.local.resources import Budget
 from muster.trials.bundles import PlacementGroupFactory as Pgf
 
 

@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from muster.engines.local.failures import ExitReader, of_verdict
-from muster.engines.local.verdict import ended, failed, shortened
+from muster.engines.worker.exit_report import ended, failed, shortened
+from muster.engines.worker.failures import ExitReader, of_verdict
 from muster.trials.events import FailureKind, TrialFailure
 
 KILLED_BY_9 = int(signal.SIGKILL)

@@ -350,5 +350,5 @@ def test_the_driver_does_not_load_what_only_trials_need():
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(ran.stdout.split())
     assert loaded.isdisjoint(
-        {"muster.engines.local.zygote", "muster.engines.local.worker", "cloudpickle", "numpy"}
+        {"muster.engines.local.fork_server_main", "muster.engines.worker.main", "cloudpickle", "numpy"}
     )

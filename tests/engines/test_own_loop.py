@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.base.clock import ManualClock
-from muster.engines.own_loop import OwnLoopEngine
+from muster.engines.ask_tell_engine import OwnLoopEngine
 from muster.session.checkpoint import Checkpoint
 from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import ContinueTrial, SaveTrial, StartTrial, StopTrial

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.base.clock import SystemClock
-from muster.engines.own_loop import OwnLoopEngine
+from muster.engines.ask_tell_engine import OwnLoopEngine
 from muster.errors import TuneError
 from muster.host.machine import environment
 from muster.stores.deletions import DeletionQueue

@@ -109,8 +109,8 @@ def _open_engine(asked: Launch, env: Mapping[str, str]) -> LocalEngine | RayEngi
     """Where trials run; Ray is imported only when it is asked for, or in use already."""
     trainables = {asked.trainable_name: asked.code}
     if _runs_on_ray(asked.run.engine):
+        from muster.engines.ray.connect import open_ray_engine
         from muster.engines.ray.engine import RayOptions
-        from muster.engines.ray.open import open_ray_engine
         from muster.tune.uploading import reach_of
 
         reach = reach_of(asked.place, asked.run)

@@ -16,8 +16,8 @@ import pytest
 
 from muster import tune
 from muster.base.clock import SystemClock
+from muster.engines.ray.connect import connect, import_ray, open_ray_engine
 from muster.engines.ray.engine import RayOptions
-from muster.engines.ray.open import connect, import_ray, open_ray_engine
 from muster.engines.ray.reach import Reach
 from muster.stores.mirror import Mirror
 from muster.stores.storage import Storage

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.engines.ray.blame import is_unsure, of_outcome
+from muster.engines.ray.failures import is_unsure, of_outcome
 from muster.trials.events import FailureKind
 
 HEAD = "The actor died unexpectedly before finishing this task.\n\tclass_name: A\n\tpid: 1\n"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.engines.ray.demand import (
+from muster.engines.ray.capacity import (
     Growth,
     Memory,
     Room,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from muster.engines.ray.desk import Place
+from muster.engines.ray.actor_handle import Place
 from muster.trials.bundles import PlacementGroupFactory
 
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from muster.engines.ray.places import selecting
-from muster.engines.ray.shipping import is_foreign, missing_module
+from muster.engines.ray.package_upload import is_foreign, missing_module
+from muster.engines.ray.placement import selecting
 from muster.engines.ray.versions import mismatch
 from muster.trials.bundles import PlacementGroupFactory
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from muster.engines.local.orders import Order
+from muster.engines.worker.protocol import Order
 
 
 class Carrier(Protocol):

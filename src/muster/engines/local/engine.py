@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from muster.base.clock import Clock
-from muster.engines.local import failures
-from muster.engines.local.budget import Budget, Grant
-from muster.engines.local.desk import Desk, Run
-from muster.engines.local.orders import write_order
-from muster.engines.local.staff import Staff
-from muster.engines.lockstep import LockstepEngine, Patience, order_of
+from muster.engines.local.resources import Budget, Grant
+from muster.engines.local.worker_pool import Staff
+from muster.engines.process_engine import LockstepEngine, Patience, order_of
+from muster.engines.worker import failures
+from muster.engines.worker.handle import Desk, Run
+from muster.engines.worker.protocol import write_order
 from muster.host import machine as surroundings
 
 

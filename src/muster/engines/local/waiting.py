@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muster.engines.local.desk import Run
+from muster.engines.worker.handle import Run
 
 
 class WaitingLine:

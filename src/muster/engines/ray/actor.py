@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import muster
 from muster.base.clock import SystemClock
 from muster.base.framing import FrameReader, Kind, frame, unpack
-from muster.engines.local.line import Line, end_group
-from muster.engines.local.output import flush
-from muster.engines.local.shelf import Shelf
-from muster.engines.local.worker import Worker, end_politely_on_sigterm
 from muster.engines.ray.handshake import Address, call
 from muster.engines.ray.last_words import speak_through
+from muster.engines.worker.channel import Line, end_group
+from muster.engines.worker.main import Worker, end_politely_on_sigterm
+from muster.engines.worker.output import flush
+from muster.engines.worker.trainable_cache import Shelf
 from muster.host import machine as surroundings
 from muster.session.channel import TrialStopped
 
 if TYPE_CHECKING:
-    from muster.engines.ray.carrier import StorageCarrier
+    from muster.engines.ray.remote_storage import StorageCarrier
 
 _BEAT = frame(Kind.BEAT)
 _SEE_WITHIN_S = 5.0  # a new file on a network file system is not seen everywhere at once
@@ -114,8 +114,8 @@ def look_for_storage(witness: str, reach: bytes | None) -> Access:
     """On a node that does not see the driver's directory, a remote storage is tried at once."""
     if reach is None:
         return Access(_sees(witness, _SEE_WITHIN_S))
-    from muster.engines.ray.carrier import StorageCarrier
     from muster.engines.ray.reach import Reach
+    from muster.engines.ray.remote_storage import StorageCarrier
 
     sees = _sees(witness, _SEE_WITHIN_S if os.path.isdir(os.path.dirname(witness)) else 0.0)
     try:

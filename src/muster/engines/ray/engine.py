@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from muster.base.clock import Clock
-from muster.engines.local import failures
-from muster.engines.local.desk import Run
-from muster.engines.local.orders import write_order
-from muster.engines.lockstep import LockstepEngine, Patience, order_of
-from muster.engines.ray import blame
-from muster.engines.ray.demand import Growth, Memory, Room, why_unplaceable
-from muster.engines.ray.desk import Place, RayDesk
-from muster.engines.ray.hiring import Hiring
-from muster.engines.ray.lookout import Lookout, Sight
+from muster.engines.process_engine import LockstepEngine, Patience, order_of
+from muster.engines.ray import failures as blame
+from muster.engines.ray.actor_handle import Place, RayDesk
+from muster.engines.ray.actor_pool import RayStaff
+from muster.engines.ray.actor_setup import Hiring
+from muster.engines.ray.capacity import Growth, Memory, Room, why_unplaceable
+from muster.engines.ray.cluster_watcher import Lookout, Sight
 from muster.engines.ray.reach import Reach
-from muster.engines.ray.staff import RayStaff
 from muster.engines.ray.versions import mismatch
+from muster.engines.worker import failures
+from muster.engines.worker.handle import Run
+from muster.engines.worker.protocol import write_order
 from muster.stores.checkpoints import CheckpointStore, delete_directory
 from muster.stores.storage import Storage
 from muster.trials.bundles import PlacementGroupFactory

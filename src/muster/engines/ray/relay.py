@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from muster.engines.ray.cluster_watcher import ON_THE_HEAD
 from muster.engines.ray.handshake import Address
-from muster.engines.ray.lookout import ON_THE_HEAD
 
 _log = logging.getLogger(__name__)
 _WAIT_S = 1.0

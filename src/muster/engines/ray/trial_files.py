@@ -9,8 +9,8 @@ import logging
 import os
 import re
 
-from muster.engines.local.orders import Order
 from muster.engines.ray.reach import Reach
+from muster.engines.worker.protocol import Order
 from muster.errors import MusterError
 from muster.stores.storage import local_sizes
 

@@ -125,7 +125,7 @@ def failure_of(error: Exception) -> TrialFailure:
     """An exception of a curve, told as an engine with processes would."""
     if isinstance(error, CheckpointUnknown):
         return TrialFailure(kind=FailureKind.START, message=str(error))
-    from muster.engines.local.verdict import failed
+    from muster.engines.worker.exit_report import failed
 
     _, _, kind, message, traceback, exception = failed(error)
     return TrialFailure(kind=FailureKind(kind), message=message, traceback=traceback, exception=exception)

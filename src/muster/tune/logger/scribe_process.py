@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from muster.base.clock import SystemClock
 from muster.base.framing import FrameReader, frame, pack
-from muster.engines.local.forking import die_with_parent
+from muster.engines.local.fork_safety import die_with_parent
 from muster.tune.logger.parcel import Unpacker
 from muster.tune.logger.scribe import Problems, Scribe
 from muster.tune.logger.trial_log import Entry

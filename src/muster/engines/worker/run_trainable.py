@@ -14,7 +14,7 @@ from numbers import Number
 from types import GeneratorType
 from typing import Any
 
-from muster.engines.local.trial_session import Saved, TrialSession, refuse_tensors
+from muster.engines.worker.session import Saved, TrialSession, refuse_tensors
 from muster.session.progress import Signature, fill_result
 from muster.session.publish import publish_staged, staging_path
 

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from muster.base.clock import Clock, SystemClock
 from muster.base.framing import FrameReader, Kind, frame, pack, unpack
-from muster.engines.local.forking import die_with_parent
+from muster.engines.local.fork_safety import die_with_parent
 from muster.engines.local.interpreter_hooks import run_exit_functions
-from muster.engines.local.line import Line
-from muster.engines.local.orders import Order, open_config, read_order
-from muster.engines.local.output import Output, flush
-from muster.engines.local.running import ClassRun, require_checkpoint, run_function
-from muster.engines.local.shelf import Shelf
-from muster.engines.local.tidy import Tidy, go_home
-from muster.engines.local.trial_session import TrialSession
-from muster.engines.local.verdict import CodeUnreadable, Verdict, ended, failed, told
+from muster.engines.worker.channel import Line
+from muster.engines.worker.exit_report import CodeUnreadable, Verdict, ended, failed, told
+from muster.engines.worker.output import Output, flush
+from muster.engines.worker.process_reset import Tidy, go_home
+from muster.engines.worker.protocol import Order, open_config, read_order
+from muster.engines.worker.run_trainable import ClassRun, require_checkpoint, run_function
+from muster.engines.worker.session import TrialSession
+from muster.engines.worker.trainable_cache import Shelf
 from muster.host import machine as surroundings
 from muster.session.channel import TrialStopped, install, uninstall
 from muster.session.progress import Signature

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from muster.engines.local.desk import Run
-from muster.engines.ray.desk import Place
+from muster.engines.ray.actor_handle import Place
+from muster.engines.worker.handle import Run
 from muster.trials.bundles import PlacementGroupFactory
 
 Told = Callable[[Place, int, "BaseException | None"], None]

@@ -15,9 +15,9 @@ from typing_extensions import assert_never
 
 from muster.base.clock import Clock
 from muster.base.framing import is_plain, opened, portable
-from muster.engines.local.failures import of_verdict
-from muster.engines.local.trial_session import refuse_tensors
-from muster.engines.local.verdict import failed
+from muster.engines.worker.exit_report import failed
+from muster.engines.worker.failures import of_verdict
+from muster.engines.worker.session import refuse_tensors
 from muster.host.machine import hostname, node_ip
 from muster.session.checkpoint import Checkpoint
 from muster.session.progress import Progress, Signature, fill_result

@@ -10,12 +10,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from muster.base.framing import Kind, frame
-from muster.engines.local.orders import Order, write_order
+from muster.engines.worker.protocol import Order, write_order
 from muster.host.machine import working_directory
 from muster.session.report import report
 
 if TYPE_CHECKING:
-    from muster.engines.local.worker import Worker
+    from muster.engines.worker.main import Worker
 
 ROUNDS = 12  # the interpreter specialises a function after eight calls
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from muster.base.framing import Frame, FrameReader, Kind, frame
-from muster.engines.local.eagerness import Eagerness
+from muster.engines.worker.poller import Eagerness
 
 _CHUNK = 1 << 16
 _BEAT = frame(Kind.BEAT)

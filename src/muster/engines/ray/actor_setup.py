@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import muster
-from muster.engines.local.desk import Run
 from muster.engines.ray.actor import Terms
-from muster.engines.ray.desk import Place, RayDesk
+from muster.engines.ray.actor_handle import Place, RayDesk
+from muster.engines.ray.actor_pool import RayStaff
 from muster.engines.ray.handshake import Address, DriverUnreachable
+from muster.engines.ray.package_upload import NEEDED, carried_class, is_foreign, missing_module
 from muster.engines.ray.reach import Reach
 from muster.engines.ray.relay import Relay
-from muster.engines.ray.shipping import NEEDED, carried_class, is_foreign, missing_module
-from muster.engines.ray.staff import RayStaff
+from muster.engines.worker.handle import Run
 
 _log = logging.getLogger(__name__)
 

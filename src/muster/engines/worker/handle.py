@@ -7,14 +7,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from muster.base.framing import Frame, FrameReader
-from muster.engines.local.budget import Grant
+from muster.engines.local.resources import Grant
 from muster.session.progress import Signature
 from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure
 
 if TYPE_CHECKING:
-    from muster.engines.local.verdict import Verdict
+    from muster.engines.worker.exit_report import Verdict
 
 _CHUNK = 1 << 16  # what a pipe holds; more would be mapped and unmapped for every read
 ProcessKey = tuple[str, PlacementGroupFactory, tuple[str, ...]]

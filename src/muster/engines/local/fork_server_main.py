@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, NoReturn
 from muster.base.clock import SystemClock
 from muster.base.framing import FrameReader, Kind, frame, pack, unpack
 from muster.engines.local.boot import boot_code
-from muster.engines.local.forking import (
+from muster.engines.local.fork_safety import (
     be_killed_first,
     die_with_parent,
     fork_is_safe,
@@ -31,11 +31,11 @@ from muster.engines.local.forking import (
     prepare_death_signal,
 )
 from muster.engines.local.interpreter_hooks import fork_of_ours, shorten_hooks
-from muster.engines.local.line import Line
-from muster.engines.local.output import flush
-from muster.engines.local.rehearsal import ROUNDS, rehearse
-from muster.engines.local.shelf import Shelf
-from muster.engines.local.worker import Worker, become, end_politely_on_sigterm
+from muster.engines.local.warm_up import ROUNDS, rehearse
+from muster.engines.worker.channel import Line
+from muster.engines.worker.main import Worker, become, end_politely_on_sigterm
+from muster.engines.worker.output import flush
+from muster.engines.worker.trainable_cache import Shelf
 from muster.host.machine import note_working_directory
 
 if TYPE_CHECKING:

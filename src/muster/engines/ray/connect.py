@@ -15,8 +15,8 @@ from muster.engines.ray.gcs.native import check_auth, check_ray, raylet_module
 from muster.errors import EngineMissing, EngineUnreachable
 
 if TYPE_CHECKING:
+    from muster.engines.ray.cluster_watcher import Sight
     from muster.engines.ray.engine import RayEngine, RayOptions
-    from muster.engines.ray.lookout import Sight
 
 _REACH_S = 5.0
 
@@ -62,7 +62,7 @@ def open_ray_engine(
 
 def _eyes(ray: Any, clock: Clock, is_client: bool) -> Callable[[], Sight]:  # noqa: ANN401 - a module
     """How the cluster is looked at from here."""
-    from muster.engines.ray.lookout import Scout, look
+    from muster.engines.ray.cluster_watcher import Scout, look
 
     if is_client:
         scout = Scout(ray)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
 from muster.base.framing import Kind, frame, is_plain, pack, pickled, unpack
-from muster.engines.local.line import Line
-from muster.engines.local.orders import Order
 from muster.engines.local.report_buffer import Buffering, ReportBuffer
+from muster.engines.worker.channel import Line
+from muster.engines.worker.protocol import Order
 from muster.session.channel import TrialStopped
 from muster.session.checkpoint import Checkpoint
 from muster.session.context import TuneContext

@@ -6,8 +6,8 @@ import socket
 from typing import Any
 
 from muster.base.framing import HEADER, Frame, Kind, unpack
-from muster.engines.local.desk import Desk, Run
 from muster.engines.ray.last_words import of_crash, of_exit_code
+from muster.engines.worker.handle import Desk, Run
 from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.events import TrialFailure
 

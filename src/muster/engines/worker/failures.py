@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from muster.trials.events import FailureKind, TrialFailure
 
 if TYPE_CHECKING:
-    from muster.engines.local.verdict import Verdict  # its module is the worker's: not loaded in the driver
+    from muster.engines.worker.exit_report import (
+        Verdict,  # its module is the worker's: not loaded in the driver
+    )
 
 _HELPER_DIED = "the helper process that watches over trials has died, and this trial with it"
 

@@ -16,10 +16,10 @@ from typing_extensions import Self
 
 from muster.base.clock import Clock
 from muster.base.framing import Kind, frame, opened, pack, unpack
-from muster.engines.local import failures
-from muster.engines.local.desk import Desk, Run
-from muster.engines.local.orders import Order
 from muster.engines.local.waiting import WaitingLine
+from muster.engines.worker import failures
+from muster.engines.worker.handle import Desk, Run
+from muster.engines.worker.protocol import Order
 from muster.session.progress import fill_result
 from muster.session.publish import checkpoint_name
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial

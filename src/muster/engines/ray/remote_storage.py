@@ -17,10 +17,10 @@ from typing import NamedTuple
 import msgspec
 
 from muster.base.clock import Clock
-from muster.engines.local.orders import Order
+from muster.engines.ray.node_files import Scratch
 from muster.engines.ray.reach import Reach
-from muster.engines.ray.scratch import Scratch
 from muster.engines.ray.trial_files import CHECKPOINT, TrialFiles
+from muster.engines.worker.protocol import Order
 from muster.errors import MusterError, StoreError
 from muster.host import machine as surroundings
 from muster.session.publish import MANIFEST

@@ -6,8 +6,8 @@ import traceback
 from types import TracebackType
 
 from muster.base.framing import Kind, frame, pack, pickled
-from muster.engines.local.running import CheckpointMissing, ResetRefused
-from muster.engines.local.trial_session import UnsendableResult
+from muster.engines.worker.run_trainable import CheckpointMissing, ResetRefused
+from muster.engines.worker.session import UnsendableResult
 
 MESSAGE_LINES = 20
 # is_done, stays, kind, message, traceback, exception
