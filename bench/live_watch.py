@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from bench.live_cluster import Family
 from muster.cluster.model import NodeReport, NodeStatus, RuntimeReport
-from muster.engines.ray.gcs.link import GcsLink
-from muster.engines.ray.gcs.nodes import GcsNodeSource
 from muster.errors import EngineError
+from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.node_source import GcsNodeSource
 
 FAMILY_EVERY = 4  # looks at the GCS per look at the process table
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from muster.engines.ray.gcs.link import GcsLink
-from muster.engines.ray.gcs.nodes import GcsNodeSource
 from muster.errors import EngineError
+from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.testing.ray_cluster import AUTH, RayCluster
 
 NODE_ENVIRONMENT = {"RAY_worker_niceness": "0"}  # workers would otherwise run with low priority

@@ -13,9 +13,9 @@ from muster.autoscaler.published import ClusterRecord
 from muster.autoscaler.published_files import write_record
 from muster.autoscaler.reaching import Reach, find_reach
 from muster.base.clock import SystemClock
-from muster.engines.ray.gcs.link import GcsLink
-from muster.engines.ray.gcs.nodes import GcsNodeSource
 from muster.errors import ClusterError, ConfigError, EngineUnreachable, LedgerLocked
+from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.stores.instances import SqliteInstanceStore
 
 CONFIG = """

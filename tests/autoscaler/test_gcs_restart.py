@@ -16,11 +16,11 @@ from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.reaching import Reach
 from muster.base.clock import SystemClock
 from muster.cluster.model import NodeStatus
-from muster.engines.ray.gcs.announce import max_resources
-from muster.engines.ray.gcs.link import GcsLink
-from muster.engines.ray.gcs.nodes import GcsNodeSource
 from muster.errors import EngineUnreachable
 from muster.providers.process.head import stop_everything
+from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.node_source import GcsNodeSource
+from muster.runtimes.ray.publish import max_resources
 from muster.stores.history import open_history
 from muster.testing.ray_cluster import AUTH
 

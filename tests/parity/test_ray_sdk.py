@@ -9,9 +9,9 @@ from tests.engines.ray_gcs.driver import RayDriver
 
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec, Demand
-from muster.engines.ray.gcs.announce import Announcer
-from muster.engines.ray.gcs.link import GcsLink
-from muster.engines.ray.gcs.nodes import GcsNodeSource
+from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.node_source import GcsNodeSource
+from muster.runtimes.ray.publish import Announcer
 from muster.testing.builders import node_type
 from muster.testing.ray_cluster import AUTH, RayCluster
 

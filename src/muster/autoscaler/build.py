@@ -34,14 +34,14 @@ from muster.cluster.ports import Ports
 from muster.config.node_launch import node_launches
 from muster.config.retention import retention_of
 from muster.config.source import FileSpecSource
-from muster.engines.ray.gcs.announce import Announcer
-from muster.engines.ray.gcs.board import BoardWriter
-from muster.engines.ray.gcs.drainer import GcsDrainer
-from muster.engines.ray.gcs.link import GcsLink, host_and_port
-from muster.engines.ray.gcs.nodes import GcsNodeSource
 from muster.errors import EngineUnreachable
 from muster.providers.registry import build_provider
 from muster.providers.surroundings import ProviderSurroundings
+from muster.runtimes.ray.client import GcsLink, host_and_port
+from muster.runtimes.ray.drainer import GcsDrainer
+from muster.runtimes.ray.node_source import GcsNodeSource
+from muster.runtimes.ray.publish import Announcer
+from muster.runtimes.ray.verdict_board import BoardWriter
 from muster.stores.instances import SqliteInstanceStore
 from muster.stores.state import Retention
 

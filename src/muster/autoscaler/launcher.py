@@ -26,7 +26,6 @@ from muster.cluster.states import InstanceState
 from muster.config.load import load_config
 from muster.config.node_launch import node_launches
 from muster.config.schema import ClusterConfig
-from muster.engines.ray.gcs.native import check_ray
 from muster.errors import ClusterError, ProviderError, ProviderMisconfigured
 from muster.host import daemon
 from muster.host.processes import ProcessMark, lives, mark_of
@@ -41,6 +40,7 @@ from muster.providers.process.head import (
 from muster.providers.process.program import NodeProgram, ray_head
 from muster.providers.process.ray_command import NodeSize
 from muster.providers.tags import TAG_RAY_LAUNCH_CONFIG
+from muster.runtimes.ray.native import check_ray
 from muster.stores.history import Spend
 
 READY_S = 120.0  # the monitor imports Ray and connects, the head's own node starts: slow on a busy computer

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from muster.autoscaler.lease import Lease
 from muster.autoscaler.tick import Tick
-from muster.engines.ray.gcs.announce import Announcer
-from muster.engines.ray.gcs.board import BoardWriter
-from muster.engines.ray.gcs.link import GcsLink
+from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.publish import Announcer
+from muster.runtimes.ray.verdict_board import BoardWriter
 
 LEASE_SPACE, LEASE_KEY = "__muster", "monitor"
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from muster.engines.ray.gcs.link import GcsLink
-    from muster.engines.ray.gcs.status import ClusterStatus
+    from muster.runtimes.ray.client import GcsLink
+    from muster.runtimes.ray.status import ClusterStatus
 
 __all__ = ["get_cluster_status", "request_resources"]
 
@@ -32,7 +32,7 @@ def request_resources(
         request_resources(num_cpus=16)
         request_resources(bundles=[{"GPU": 1}] * 2, bundle_label_selectors=[{"tier": "fast"}, {}])
     """
-    from muster.engines.ray.gcs.constraint import request, wishes
+    from muster.runtimes.ray.resource_request import request, wishes
 
     if num_cpus is not None and (isinstance(num_cpus, bool) or not isinstance(num_cpus, int) or num_cpus < 0):
         raise ValueError(f"num_cpus: {num_cpus!r} is not a whole number of CPUs")
@@ -52,13 +52,13 @@ def get_cluster_status(gcs_address: str | None = None, timeout: float = TIMEOUT_
     for people.
     """
     reply = _link(gcs_address, timeout).cluster_status()
-    from muster.engines.ray.gcs.parse_status import status_from_bytes
+    from muster.runtimes.ray.parse_status import status_from_bytes
 
     return status_from_bytes(reply)
 
 
 def _link(gcs_address: str | None, timeout_s: float) -> GcsLink:
     from muster.engines.ray.gcs.address import find_address
-    from muster.engines.ray.gcs.link import GcsLink
+    from muster.runtimes.ray.client import GcsLink
 
     return GcsLink(find_address(gcs_address), call_timeout_s=timeout_s)

@@ -17,8 +17,8 @@ import pytest
 import muster
 from muster.engines.ray.connect import connect, import_ray, open_ray_engine
 from muster.engines.ray.engine import RayOptions
-from muster.engines.ray.gcs.board import KEY, SPACE, Board, GangVerdict
-from muster.engines.ray.gcs.link import GcsLink
+from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.verdict_board import KEY, SPACE, Board, GangVerdict
 from muster.session import report
 from muster.testing.engine_fixture import Driver
 from muster.testing.ray_cluster import AUTH, RayCluster

@@ -11,8 +11,8 @@ import pytest
 from tests.engines.ray_gcs.driver import RayDriver
 
 from muster.cluster.model import NodeReport, NodeStatus
-from muster.engines.ray.gcs.link import GcsLink
-from muster.engines.ray.gcs.nodes import GcsNodeSource
+from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.testing.ray_cluster import AUTH, RayCluster
 
 T = TypeVar("T")

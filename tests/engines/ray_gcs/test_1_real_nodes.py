@@ -22,8 +22,8 @@ from muster.cluster.model import (
 )
 from muster.cluster.plan import PendingInstance, PendingRequest, ScalingReport
 from muster.cluster.snapshot import FailedLaunch
-from muster.engines.ray.gcs.link import GcsLink
-from muster.engines.ray.gcs.nodes import GcsNodeSource
+from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.node_source import GcsNodeSource
 
 pytestmark = pytest.mark.ray
 

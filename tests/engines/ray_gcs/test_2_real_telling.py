@@ -12,10 +12,10 @@ from muster.autoscaler import sdk
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec, Constraint, Demand, LabelMatch, LabelOperator, NodeType
 from muster.cluster.plan import Reason, ScalingReport, Subject, Verdict
-from muster.engines.ray.gcs.announce import Announcer, max_resources
-from muster.engines.ray.gcs.board import Board, BoardWriter, GangVerdict, read_board
-from muster.engines.ray.gcs.link import GcsLink
-from muster.engines.ray.gcs.nodes import GcsNodeSource
+from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.node_source import GcsNodeSource
+from muster.runtimes.ray.publish import Announcer, max_resources
+from muster.runtimes.ray.verdict_board import Board, BoardWriter, GangVerdict, read_board
 from muster.testing.ray_cluster import AUTH
 
 pytestmark = pytest.mark.ray

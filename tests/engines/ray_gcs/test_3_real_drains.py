@@ -11,9 +11,9 @@ from tests.engines.ray_gcs.driver import RayDriver
 from muster.base.ids import InstanceId, NodeId, RequestId
 from muster.cluster.model import DrainFailure, NodeStatus, StopCause
 from muster.cluster.plan import Drain
-from muster.engines.ray.gcs.drainer import GcsDrainer
-from muster.engines.ray.gcs.link import GcsLink
-from muster.engines.ray.gcs.nodes import GcsNodeSource
+from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.drainer import GcsDrainer
+from muster.runtimes.ray.node_source import GcsNodeSource
 
 pytestmark = pytest.mark.ray
 

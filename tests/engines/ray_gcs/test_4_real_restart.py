@@ -14,17 +14,17 @@ from tests.engines.ray_gcs.conftest import wait_for
 
 from muster.cluster.model import ClusterSpec
 from muster.cluster.plan import ScalingReport
-from muster.engines.ray.gcs.announce import Announcer
-from muster.engines.ray.gcs.link import GcsLink
-from muster.engines.ray.gcs.nodes import GcsNodeSource
 from muster.errors import EngineMissing, EngineUnreachable
 from muster.providers.process.ray_command import NodeIdentity
+from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.node_source import GcsNodeSource
+from muster.runtimes.ray.publish import Announcer
 from muster.testing.ray_cluster import AUTH, RayCluster, RayNode, free_ports
 
 pytestmark = pytest.mark.ray
 CONNECT = """
 import sys, json
-from muster.engines.ray.gcs.link import GcsLink
+from muster.runtimes.ray.client import GcsLink
 from muster.errors import MusterError
 try:
     link = GcsLink(sys.argv[1], json.loads(sys.argv[2]))
@@ -36,7 +36,7 @@ except MusterError as error:
 # Ray's client would end this process two seconds after the GCS is gone, were it left at its settings.
 STAY = """
 import sys, json
-from muster.engines.ray.gcs.link import GcsLink
+from muster.runtimes.ray.client import GcsLink
 from muster.errors import EngineUnreachable
 link = GcsLink(sys.argv[1], json.loads(sys.argv[2]), call_timeout_s=8.0)
 link.connect()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.cluster.plan import Reason, Subject, Verdict
-from muster.engines.ray.gcs.board import Board, DemandVerdict, GangVerdict, board_of
+from muster.runtimes.ray.verdict_board import Board, DemandVerdict, GangVerdict, board_of
 
 
 def test_gangs_and_demands_are_shown_and_nothing_else() -> None:

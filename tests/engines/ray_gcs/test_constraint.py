@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.engines.ray.gcs.constraint import wishes
+from muster.runtimes.ray.resource_request import wishes
 
 
 def test_equal_bundles_are_counted_together() -> None:

@@ -11,9 +11,9 @@ from muster.base.clock import ManualClock
 from muster.base.ids import InstanceId, NodeId, RequestId
 from muster.cluster.model import DrainFailure, StopCause
 from muster.cluster.plan import Drain
-from muster.engines.ray.gcs.drainer import GcsDrainer
-from muster.engines.ray.gcs.link import GcsLink
 from muster.errors import EngineUnreachable
+from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.drainer import GcsDrainer
 
 Call = tuple[str, int, str, int]
 

@@ -13,9 +13,9 @@ import pytest
 import ray
 
 from muster.engines.ray.gcs.address import find_address
-from muster.engines.ray.gcs.link import GcsLink
-from muster.engines.ray.gcs.native import check_auth, check_ray
 from muster.errors import EngineDenied, EngineMissing, EngineUnreachable
+from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.native import check_auth, check_ray
 from muster.testing.ray_cluster import AUTH
 
 

@@ -21,7 +21,7 @@ from muster.cluster.model import (
     RuntimeReport,
     Strategy,
 )
-from muster.engines.ray.gcs.parse import Unreadable, parse_gang, parse_node, parse_state
+from muster.runtimes.ray.parse import Unreadable, parse_gang, parse_node, parse_state
 
 GROUP = "ab" * 18
 

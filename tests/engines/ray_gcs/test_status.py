@@ -6,8 +6,8 @@ from ray.core.generated import autoscaler_pb2 as wire
 
 from muster.base.resources import Resources
 from muster.cluster.model import Constraint, Demand, Gang, Strategy
-from muster.engines.ray.gcs.parse_status import parse_status
-from muster.engines.ray.gcs.status import (
+from muster.runtimes.ray.parse_status import parse_status
+from muster.runtimes.ray.status import (
     ClusterStatus,
     LaunchInfo,
     NodeInfo,

@@ -17,8 +17,8 @@ from muster.cluster.model import (
 )
 from muster.cluster.plan import PendingInstance, PendingRequest, ScalingReport
 from muster.cluster.snapshot import FailedLaunch
-from muster.engines.ray.gcs.parse import parse_gang, parse_infeasible
-from muster.engines.ray.gcs.tell import cluster_config, gang_request, scaling_state
+from muster.runtimes.ray.messages import cluster_config, gang_request, scaling_state
+from muster.runtimes.ray.parse import parse_gang, parse_infeasible
 
 TIER = ((LabelMatch("tier", LabelOperator.IN, ("a", "b")), LabelMatch("zone", LabelOperator.NOT_IN, ("x",))),)
 

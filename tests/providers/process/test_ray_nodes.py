@@ -15,13 +15,13 @@ import pytest
 from tests.providers.process.stand_in import CLOCK, until
 
 from muster.base.ids import RandomIds
-from muster.engines.ray.gcs.native import set_up
 from muster.host.processes import ProcessMark, environment_says, find, lives, mark_of, table
 from muster.providers.process.head import Head, HeadRequest, start_head, stop_everything, token_file
 from muster.providers.process.provider import ProcessNodeProvider
 from muster.providers.process.ray_command import NodeSize
 from muster.providers.process.records import NodeDirectory
 from muster.providers.surroundings import ProviderSurroundings
+from muster.runtimes.ray.native import set_up
 from muster.testing.ray_cluster import AUTH
 
 pytestmark = pytest.mark.ray

@@ -55,8 +55,8 @@ def nodes_of(ray: Any) -> list[dict[str, float]]:  # noqa: ANN401 - a module
 def look(ray: Any, link: Any, now: float) -> Sight:  # noqa: ANN401 - a module, a GcsLink
     """Ask everything once."""
     nodes = nodes_of(ray)
-    from muster.engines.ray.gcs.announce import max_resources
-    from muster.engines.ray.gcs.board import read_board
+    from muster.runtimes.ray.publish import max_resources
+    from muster.runtimes.ray.verdict_board import read_board
 
     limit, board = max_resources(link), read_board(link)
     is_ours = now - board.at < _FRESH_S
@@ -92,7 +92,7 @@ def _look_there(now: float) -> tuple[Any, ...]:
     """A task on the head."""
     import ray
 
-    from muster.engines.ray.gcs.link import GcsLink
+    from muster.runtimes.ray.client import GcsLink
 
     return tuple(look(ray, GcsLink(ray.get_runtime_context().gcs_address), now))
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock, SystemClock
-from muster.engines.ray.gcs.link import GcsLink
-from muster.engines.ray.gcs.native import check_auth, check_ray, raylet_module
 from muster.errors import EngineMissing, EngineUnreachable
+from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.native import check_auth, check_ray, raylet_module
 
 if TYPE_CHECKING:
     from muster.engines.ray.cluster_watcher import Sight

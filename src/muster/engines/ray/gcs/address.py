@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from muster.engines.ray.gcs.native import is_driver
 from muster.errors import EngineUnreachable
 from muster.host.machine import environment
+from muster.runtimes.ray.native import is_driver
 
 _FIX = "call ray.init(), or set RAY_ADDRESS to host:port of the Ray head"
 

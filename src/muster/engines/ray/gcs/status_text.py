@@ -10,7 +10,13 @@ from muster.base.resources import shown
 from muster.cluster.model import Constraint, Demand, Gang
 
 if TYPE_CHECKING:
-    from muster.engines.ray.gcs.status import ClusterStatus, LaunchInfo, NodeInfo, PendingNode, ResourceUsage
+    from muster.runtimes.ray.status import (
+        ClusterStatus,
+        LaunchInfo,
+        NodeInfo,
+        PendingNode,
+        ResourceUsage,
+    )
 
 
 def status_text(status: ClusterStatus) -> str:

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from muster.engines.ray.gcs.native import INSTALL, RAY_LINE, set_up
 from muster.errors import EngineDenied, EngineMissing, EngineUnreachable
+from muster.runtimes.ray.native import INSTALL, RAY_LINE, set_up
 
 T = TypeVar("T")
 

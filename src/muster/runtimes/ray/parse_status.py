@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from muster.base.resources import SCALE, Resources
 from muster.cluster.model import NodeStatus
-from muster.engines.ray.gcs.parse import Unreadable, parse_infeasible, parse_node, parse_state
-from muster.engines.ray.gcs.status import (
+from muster.runtimes.ray.parse import Unreadable, parse_infeasible, parse_node, parse_state
+from muster.runtimes.ray.status import (
     ClusterStatus,
     LaunchInfo,
     NodeInfo,

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from muster.cluster.model import RuntimeReport
 from muster.cluster.plan import ScalingReport
-from muster.engines.ray.gcs.link import GcsLink
-from muster.engines.ray.gcs.parse import parse_state
+from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.parse import parse_state
 
 
 class GcsNodeSource:
@@ -39,7 +39,7 @@ class GcsNodeSource:
     def publish(self, version: int, report: ScalingReport) -> None:
         """The GCS drops a report with a version lower than the last without a word, takes an equal one."""
         floor = self._known_floor()
-        from muster.engines.ray.gcs.tell import scaling_state
+        from muster.runtimes.ray.messages import scaling_state
 
         self._link.report_state(scaling_state(max(version, floor), report).SerializeToString())
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct, field
 
 from muster.cluster.plan import Subject, Verdict
-from muster.engines.ray.gcs.link import GcsLink
+from muster.runtimes.ray.client import GcsLink
 
 SPACE = "__muster"
 KEY = "verdicts"

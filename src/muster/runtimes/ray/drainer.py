@@ -12,7 +12,7 @@ from muster.base.clock import Clock, SystemClock
 from muster.base.ids import NodeId, RequestId
 from muster.cluster.model import DrainFailure
 from muster.cluster.plan import Drain
-from muster.engines.ray.gcs.link import GcsLink
+from muster.runtimes.ray.client import GcsLink
 
 THREADS = 8  # one slow node does not keep the others waiting
 SHORTEST_S = 1.0  # a deadline that has passed when it arrives is refused

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from muster.base.resources import Resources
-from muster.engines.ray.gcs.link import CALL_S, GcsLink
+from muster.runtimes.ray.client import CALL_S, GcsLink
 
 Wish = tuple[tuple[tuple[str, float], ...], tuple[tuple[str, str], ...]]  # resources, labels; both sorted
 

@@ -6,7 +6,7 @@ Without the flag `ray status` shows nothing of ours, and `request_resources` of 
 from __future__ import annotations
 
 from muster.cluster.model import ClusterSpec
-from muster.engines.ray.gcs.link import GcsLink
+from muster.runtimes.ray.client import GcsLink
 
 AUTOSCALER_SPACE = "__autoscaler"
 V2_FLAG = "__autoscaler_v2_enabled"
@@ -28,7 +28,7 @@ class Announcer:
     def tell(self, spec: ClusterSpec, metrics_address: str = "") -> None:
         """Raises an EngineError when the GCS is away. `metrics_address` is ip:port of our Prometheus page."""
         self._tell_flag()
-        from muster.engines.ray.gcs.tell import cluster_config
+        from muster.runtimes.ray.messages import cluster_config
 
         if self._told_generation != self._link.generation:
             self._told_config, self._told_metrics = b"", ""
