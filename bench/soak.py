@@ -22,7 +22,7 @@ from bench.live_cluster import LiveCluster, wait_for
 from bench.live_driver import Driver
 from bench.live_watch import Watch
 from bench.soak_judge import MARGIN_S, Judge, Limits
-from muster.stores.history import open_history
+from muster.stores.ledger.history import open_history
 
 NODE_EVERY_S, MONITOR_EVERY_S = 60.0, 120.0
 SUPERVISOR_S = 1.0  # what a supervisor waits before it starts a monitor again

@@ -27,8 +27,8 @@ from muster.cluster.plan import Plan
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Snapshot
 from muster.cluster.states import InstanceState
-from muster.stores.instances import SqliteInstanceStore
-from muster.stores.state import Retention
+from muster.stores.ledger.state import Retention
+from muster.stores.ledger.store import SqliteInstanceStore
 
 STARTED_AT = 1_000_000.0
 TICK_S = 5.0

@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 from muster.cluster.states import InstanceState
-from muster.stores.history import open_history
+from muster.stores.ledger.history import open_history
 
 UP_S = 180.0
 

@@ -14,7 +14,7 @@ from muster.autoscaler.metrics_server import DEFAULT_PORT, MetricsServer
 from muster.autoscaler.pace import Pace
 from muster.base.clock import ManualClock
 from muster.config.source import FileSpecSource
-from muster.stores.instances import SqliteInstanceStore
+from muster.stores.ledger.store import SqliteInstanceStore
 from muster.testing.ray_cluster import free_ports
 
 CONFIG = """

@@ -16,7 +16,7 @@ from muster.base.clock import SystemClock
 from muster.errors import ClusterError, ConfigError, EngineUnreachable, LedgerLocked
 from muster.runtimes.ray.client import GcsLink
 from muster.runtimes.ray.node_source import GcsNodeSource
-from muster.stores.instances import SqliteInstanceStore
+from muster.stores.ledger.store import SqliteInstanceStore
 
 CONFIG = """
 cluster_name: c1

@@ -21,7 +21,7 @@ from muster.providers.process.head import stop_everything
 from muster.runtimes.ray.client import GcsLink
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import max_resources
-from muster.stores.history import open_history
+from muster.stores.ledger.history import open_history
 from muster.testing.ray_cluster import AUTH
 
 pytestmark = pytest.mark.ray

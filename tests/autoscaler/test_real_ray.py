@@ -25,7 +25,7 @@ from muster.base.ids import RandomIds
 from muster.cluster.states import InstanceState
 from muster.providers.process.head import HeadRequest, start_head, stop_everything
 from muster.providers.process.ray_command import NodeSize
-from muster.stores.history import open_history
+from muster.stores.ledger.history import open_history
 from muster.testing.ray_cluster import AUTH
 
 pytestmark = pytest.mark.ray

@@ -11,8 +11,8 @@ from muster.cluster.model import StatusChange
 from muster.cluster.plan import Launch, Plan
 from muster.cluster.snapshot import Memory
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, TERMINAL, InstanceState
-from muster.stores.history import Spend, open_history
-from muster.stores.instances import SqliteInstanceStore
+from muster.stores.ledger.history import Spend, open_history
+from muster.stores.ledger.store import SqliteInstanceStore
 from muster.testing.builders import instance
 
 _S = InstanceState

@@ -20,7 +20,7 @@ from muster.cluster.snapshot import Memory
 from muster.cluster.states import InstanceState
 from muster.host import daemon
 from muster.host.processes import lives, mark_of
-from muster.stores.instances import SqliteInstanceStore
+from muster.stores.ledger.store import SqliteInstanceStore
 from muster.testing.builders import instance
 
 STUBBORN = """

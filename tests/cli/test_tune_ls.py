@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from tests.cli.tune_experiments import four_trials, write
 
-from muster.stores.trials import SqliteTrialStore
+from muster.stores.experiment.store import SqliteTrialStore
 from muster.testing.trial_builders import created, exited, reported, started
 
 TABLE = """\

@@ -12,7 +12,7 @@ import yaml
 from tests.cli.tune_experiments import FAILURE, four_trials, write
 from tests.tune.experiments import add_checkpoint, logged_row, write_json
 
-from muster.stores.trial_values import Pickled
+from muster.stores.experiment.values import Pickled
 from muster.testing.trial_builders import created, exited, reported, started
 from muster.tune.config import RunConfig, TuneConfig
 from muster.tune.search.space import grid_search

@@ -19,7 +19,7 @@ from muster.cluster.model import StatusChange
 from muster.cluster.plan import Plan, Reason, Subject, Verdict
 from muster.cluster.states import InstanceState
 from muster.errors import ClusterError
-from muster.stores.instances import SqliteInstanceStore
+from muster.stores.ledger.store import SqliteInstanceStore
 from muster.testing.builders import instance
 
 _S = InstanceState

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from muster.stores.trial_reading import open_trials
-from muster.stores.trials import SqliteTrialStore
+from muster.stores.experiment.reader import open_trials
+from muster.stores.experiment.store import SqliteTrialStore
 from muster.testing.trial_builders import START, created, exited, reported, started
 from muster.trials.events import FailureKind, TrialFailure
 from muster.trials.facts import Fact, SearchExhausted

@@ -11,7 +11,7 @@ from muster.base.rng import Seed
 from muster.cluster.model import RuntimeReport
 from muster.cluster.ports import Ports
 from muster.cluster.snapshot import ProviderTraits
-from muster.stores.memory import MemoryInstanceStore
+from muster.stores.ledger.memory import MemoryInstanceStore
 
 START = 10_000.0
 

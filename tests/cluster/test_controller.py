@@ -13,7 +13,7 @@ from muster.cluster.controller import ClusterController
 from muster.cluster.model import FailureKind, LaunchFailure, LaunchLimits, NodeStatus, TerminateFailure
 from muster.cluster.plan import Launch
 from muster.errors import CapacityExhausted, StoreError, Throttled
-from muster.stores.memory import MemoryInstanceStore
+from muster.stores.ledger.memory import MemoryInstanceStore
 from muster.testing.builders import amounts, demand
 
 

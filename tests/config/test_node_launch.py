@@ -8,7 +8,7 @@ from muster.config.load import parse_config
 from muster.config.node_launch import NodeLaunch, node_launches
 from muster.config.retention import retention_of
 from muster.config.to_spec import to_spec
-from muster.stores.state import DEFAULT_RETENTION, Retention
+from muster.stores.ledger.state import DEFAULT_RETENTION, Retention
 
 CONFIG = parse_config(Document(GOOD, "c.yaml"))
 

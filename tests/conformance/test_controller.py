@@ -7,7 +7,7 @@ from tests.trials.puppets import First, ListSearch, Noted, Stage, steps, trials
 
 from muster.base.clock import ManualClock
 from muster.errors import TuneError
-from muster.stores.trial_memory import MemoryTrialStore
+from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import TrialController
 from muster.trials.plugins import CONTINUE
 from muster.tune.callback import CallbackList

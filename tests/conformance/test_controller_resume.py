@@ -8,7 +8,7 @@ import signal
 from tests.conformance.scenes import ALL_CPUS, Counter, Interrupts, checkpoints, column, fit, resumed
 
 from muster import tune
-from muster.stores.trial_reading import open_trials
+from muster.stores.experiment.reader import open_trials
 from muster.tune import Callback, CheckpointConfig
 
 

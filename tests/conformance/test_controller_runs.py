@@ -21,7 +21,7 @@ from tests.conformance.scenes import (
 from muster import tune
 from muster.errors import TuneError
 from muster.host.machine import process_state
-from muster.stores.trial_reading import STORE_NAME, open_trials
+from muster.stores.experiment.reader import STORE_NAME, open_trials
 from muster.tune import Callback, CheckpointConfig, SyncConfig
 
 

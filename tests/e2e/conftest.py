@@ -17,7 +17,7 @@ from bench.live_driver import Driver
 from bench.live_watch import Look, Watch
 
 from muster.cluster.states import InstanceState
-from muster.stores.history import open_history
+from muster.stores.ledger.history import open_history
 from muster.testing.ray_cluster import AUTH
 
 CONFIG = """

@@ -11,7 +11,7 @@ from tests.e2e.conftest import CONFIG, DEMANDS, IDLE_S
 
 from muster.cluster.model import NodeStatus
 from muster.cluster.states import InstanceState
-from muster.stores.history import open_history
+from muster.stores.ledger.history import open_history
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 SEAT = {"CPU": 1, "seat": 1}

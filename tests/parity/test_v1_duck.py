@@ -13,7 +13,7 @@ import pytest
 from tests.v1.scripted import LAUNCHES
 
 from muster.cluster.model import FailureKind
-from muster.providers.v1_adapter import V1Adapter, inline_pools
+from muster.providers.v1.adapter import V1Adapter, inline_pools
 from muster.testing import CloudProviderContract, ProviderContract
 
 with warnings.catch_warnings():

@@ -9,7 +9,7 @@ from muster.autoscaler.node_provider import NodeData, ScaleRequest
 from muster.config.node_launch import NodeLaunch
 from muster.errors import ConfigError
 from muster.providers.batching import REQUIRED_FLAGS
-from muster.providers.v1_adapter import V1Adapter, inline_pools
+from muster.providers.v1.adapter import V1Adapter, inline_pools
 
 FLAGS = dict.fromkeys(REQUIRED_FLAGS, True)
 HEAD = NodeData(kind="head", type="headgroup", ip="10.0.0.1", status="up-to-date")

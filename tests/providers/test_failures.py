@@ -9,7 +9,7 @@ import pytest
 from muster.autoscaler import NodeLaunchException
 from muster.cluster.model import FailureKind
 from muster.errors import CapacityExhausted, ProviderError
-from muster.providers.failures import MAX_MESSAGE, kind_of, message_of
+from muster.providers.v1.failures import MAX_MESSAGE, kind_of, message_of
 
 K = FailureKind
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.providers.tags import request_of, request_tag
+from muster.providers.v1.tags import request_of, request_tag
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from muster.sim.crash import live_through
 from muster.sim.setting import Setting
 from muster.sim.sweep import quiet
 from muster.sim.world import START_OF_DAY
-from muster.stores.instances import SqliteInstanceStore
+from muster.stores.ledger.store import SqliteInstanceStore
 
 UNDISTURBED = live_through()
 

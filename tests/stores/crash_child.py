@@ -13,7 +13,7 @@ import sys
 from muster.base.clock import ManualClock
 from muster.cluster.snapshot import Memory
 from muster.cluster.states import InstanceState as S
-from muster.stores.instances import SqliteInstanceStore
+from muster.stores.ledger.store import SqliteInstanceStore
 from muster.testing.ledger_builders import NOW, launch, plan, record
 
 

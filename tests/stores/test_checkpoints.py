@@ -24,8 +24,8 @@ from muster.stores.checkpoints import (
     sweep,
 )
 from muster.stores.deletions import DeletionQueue
+from muster.stores.experiment.store import SqliteTrialStore
 from muster.stores.storage import Storage
-from muster.stores.trials import SqliteTrialStore
 from muster.testing.trial_builders import reported
 from muster.trials.checkpoints import register
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from muster.base.clock import Clock
-from muster.stores.instances import SqliteInstanceStore
-from muster.stores.memory import MemoryInstanceStore
-from muster.stores.state import Retention
+from muster.stores.ledger.memory import MemoryInstanceStore
+from muster.stores.ledger.state import Retention
+from muster.stores.ledger.store import SqliteInstanceStore
 from muster.testing.store_contract import FullStore, InstanceStoreContract
 
 

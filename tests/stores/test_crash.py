@@ -11,7 +11,7 @@ import pytest
 
 from muster.base.clock import ManualClock
 from muster.cluster.states import InstanceState as S
-from muster.stores.instances import SqliteInstanceStore
+from muster.stores.ledger.store import SqliteInstanceStore
 from muster.testing.ledger_builders import NOW
 
 CHILD = str(Path(__file__).with_name("crash_child.py"))

@@ -11,8 +11,8 @@ from muster.base.clock import ManualClock
 from muster.cluster.snapshot import Memory
 from muster.cluster.states import InstanceState as S
 from muster.errors import LedgerCorrupt
-from muster.stores.history import Spend, open_history
-from muster.stores.instances import SqliteInstanceStore
+from muster.stores.ledger.history import Spend, open_history
+from muster.stores.ledger.store import SqliteInstanceStore
 from muster.testing.ledger_builders import NOW, launch, plan, record
 
 

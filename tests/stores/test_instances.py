@@ -15,8 +15,8 @@ from muster.base.ids import InstanceId
 from muster.cluster.snapshot import Memory, Quarantined, TypeHealth
 from muster.cluster.states import InstanceState as S
 from muster.errors import StoreError, VersionConflict
-from muster.stores.instances import SqliteInstanceStore
-from muster.stores.state import Retention
+from muster.stores.ledger.state import Retention
+from muster.stores.ledger.store import SqliteInstanceStore
 from muster.testing.ledger_builders import NOW, launch, moved, plan, record
 
 

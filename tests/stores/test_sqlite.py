@@ -10,8 +10,8 @@ import pytest
 
 from muster.base.clock import ManualClock
 from muster.errors import LedgerCorrupt, LedgerLocked, StoreError
-from muster.stores.history import open_history
-from muster.stores.instances import SqliteInstanceStore
+from muster.stores.ledger.history import open_history
+from muster.stores.ledger.store import SqliteInstanceStore
 from muster.stores.sqlite import Database, Schema
 from muster.testing.ledger_builders import NOW, launch, plan, record
 

@@ -12,9 +12,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from muster.base.clock import ManualClock, SystemClock
 from muster.errors import ConfigError, StoreError
 from muster.session.publish import MANIFEST
+from muster.stores.experiment.store import STORE_NAME, SqliteTrialStore
 from muster.stores.mirror import Mirror, Pace
 from muster.stores.storage import MARKER, Storage
-from muster.stores.trials import STORE_NAME, SqliteTrialStore
 from muster.stores.uploads import Uploader
 from muster.testing.trial_builders import created, reported, started
 

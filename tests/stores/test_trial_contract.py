@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.stores.trial_memory import MemoryTrialStore
-from muster.stores.trials import SqliteTrialStore
+from muster.stores.experiment.memory import MemoryTrialStore
+from muster.stores.experiment.store import SqliteTrialStore
 from muster.testing.trial_builders import created, started
 from muster.testing.trial_store_contract import TrialStoreContract
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from muster.stores.trials import SqliteTrialStore
+from muster.stores.experiment.store import SqliteTrialStore
 
 CHILD = str(Path(__file__).with_name("trial_child.py"))
 

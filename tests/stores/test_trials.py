@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from muster.errors import LedgerCorrupt, LedgerLocked, StoreError
-from muster.stores import trial_values
-from muster.stores.trial_digest import TrialSummary
-from muster.stores.trial_reading import open_trials
-from muster.stores.trial_values import Pickled
-from muster.stores.trials import STORE_NAME, SqliteTrialStore
+from muster.stores.experiment import values as trial_values
+from muster.stores.experiment.reader import open_trials
+from muster.stores.experiment.store import STORE_NAME, SqliteTrialStore
+from muster.stores.experiment.summary import TrialSummary
+from muster.stores.experiment.values import Pickled
 from muster.testing.trial_builders import START, created, exited, failed, reported, saved, started
 from muster.trials.facts import SearchExhausted, TrialAdmitted
 from muster.trials.model import CheckpointRef

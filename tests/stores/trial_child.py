@@ -11,7 +11,7 @@ import resource
 import sys
 
 from muster.errors import StoreError
-from muster.stores.trials import SqliteTrialStore
+from muster.stores.experiment.store import SqliteTrialStore
 from muster.testing.trial_builders import reported
 
 

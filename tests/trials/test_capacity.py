@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.trials.puppets import Stage, steps, trials
 
 from muster.base.clock import ManualClock
-from muster.stores.trial_memory import MemoryTrialStore
+from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import StartTrial
 from muster.trials.controller import TrialController

@@ -6,7 +6,7 @@ import pytest
 from tests.trials.puppets import Noted, Stage, steps, trials
 
 from muster.base.clock import ManualClock
-from muster.stores.trial_memory import MemoryTrialStore
+from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import TrialController
 from muster.trials.events import TrialReported
 from muster.trials.model import CheckpointRef

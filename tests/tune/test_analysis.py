@@ -6,7 +6,7 @@ import shutil
 import pytest
 from tests.tune.experiments import add_checkpoint, logged_row, trial, write_json
 
-from muster.stores.trials import SqliteTrialStore
+from muster.stores.experiment.store import SqliteTrialStore
 from muster.testing.trial_builders import created, exited, reported, saved, started
 from muster.trials.events import FailureKind, TrialFailure
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial

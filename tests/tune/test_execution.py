@@ -10,7 +10,7 @@ from tests.trials.puppets import Noted
 
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
-from muster.stores.trials import SqliteTrialStore
+from muster.stores.experiment.store import SqliteTrialStore
 from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
 from muster.trials.settings import Settings

@@ -15,7 +15,7 @@ import pytest
 from muster import tune
 from muster.base.clock import ManualClock
 from muster.errors import StoreFull
-from muster.stores.trial_reading import open_trials
+from muster.stores.experiment.reader import open_trials
 from muster.tune import RunConfig, TuneConfig, Tuner
 from muster.tune.patient_store import PatientStore
 

@@ -8,7 +8,7 @@ import threading
 from tests.v1.dict_provider import DictNodeProvider
 
 from muster.config.node_launch import NodeLaunch
-from muster.providers.v1_adapter import AdapterLimits, V1Adapter, inline_pools
+from muster.providers.v1.adapter import AdapterLimits, V1Adapter, inline_pools
 
 LAUNCHES = {
     "cpu": NodeLaunch(

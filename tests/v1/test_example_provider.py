@@ -13,7 +13,7 @@ from muster.cluster.model import FailureKind
 from muster.config.load import load_config
 from muster.config.node_launch import NodeLaunch, node_launches
 from muster.providers.registry import ProviderSurroundings, build_provider
-from muster.providers.v1_adapter import V1Adapter, inline_pools
+from muster.providers.v1.adapter import V1Adapter, inline_pools
 from muster.testing import ProviderContract
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "providers"

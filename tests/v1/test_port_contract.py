@@ -11,7 +11,7 @@ from tests.v1.scripted import LAUNCHES
 
 from muster.base.clock import ManualClock
 from muster.base.rng import Seed
-from muster.providers.v1_adapter import V1Adapter, inline_pools
+from muster.providers.v1.adapter import V1Adapter, inline_pools
 from muster.sim.cloud import SimCloud
 from muster.sim.faults import Faults
 from muster.sim.setting import catalogue_for

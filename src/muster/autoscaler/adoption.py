@@ -15,8 +15,8 @@ from muster.base.clock import Clock
 from muster.config.retention import retention_of
 from muster.config.schema import ClusterConfig
 from muster.config.schema_muster import MonitorConfig
-from muster.stores.instances import SqliteInstanceStore
-from muster.stores.state import Retention
+from muster.stores.ledger.state import Retention
+from muster.stores.ledger.store import SqliteInstanceStore
 
 _AT_START = "counts when the monitor is started again"
 

@@ -42,8 +42,8 @@ from muster.runtimes.ray.drainer import GcsDrainer
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import Announcer
 from muster.runtimes.ray.verdict_board import BoardWriter
-from muster.stores.instances import SqliteInstanceStore
-from muster.stores.state import Retention
+from muster.stores.ledger.state import Retention
+from muster.stores.ledger.store import SqliteInstanceStore
 
 logger = logging.getLogger(__name__)
 

@@ -39,9 +39,9 @@ from muster.providers.process.head import (
 )
 from muster.providers.process.program import NodeProgram, ray_head
 from muster.providers.process.ray_command import NodeSize
-from muster.providers.tags import TAG_RAY_LAUNCH_CONFIG
+from muster.providers.v1.tags import TAG_RAY_LAUNCH_CONFIG
 from muster.runtimes.ray.native import check_ray
-from muster.stores.history import Spend
+from muster.stores.ledger.history import Spend
 
 READY_S = 120.0  # the monitor imports Ray and connects, the head's own node starts: slow on a busy computer
 MONITOR_PATIENCE_S = 20.0  # a tick under way is finished

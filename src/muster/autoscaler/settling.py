@@ -16,8 +16,8 @@ from muster.cluster.plan import Plan
 from muster.cluster.ports import Ledger
 from muster.cluster.spend import cost_of
 from muster.cluster.states import ON_CLOUD, InstanceState
-from muster.stores.history import Spend
-from muster.stores.instances import SqliteInstanceStore
+from muster.stores.ledger.history import Spend
+from muster.stores.ledger.store import SqliteInstanceStore
 
 DETAILS = "ended by muster down"
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from muster.cli.tune_data import not_data, plain, strict_json
 from muster.cli.tune_experiment import Experiment
 from muster.errors import ConfigError
-from muster.stores.trial_digest import TrialSummary
+from muster.stores.experiment.summary import TrialSummary
 from muster.trials.results import flatten
 from muster.tune.result_keys import AUTO_RESULT_KEYS
 from muster.tune.scores import number

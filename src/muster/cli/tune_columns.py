@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from muster.errors import ConfigError
-from muster.stores.trial_digest import TrialSummary
+from muster.stores.experiment.summary import TrialSummary
 from muster.tune.frames import flat_row
 from muster.tune.result_keys import AUTO_RESULT_KEYS
 from muster.tune.scores import number

@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from muster.errors import MusterError, StoreError
-from muster.stores.trial_digest import TrialSummary
-from muster.stores.trial_facts import ENDED, EXHAUSTED
-from muster.stores.trial_reading import STORE_NAME, TrialReader, open_trials
+from muster.stores.experiment.codec import ENDED, EXHAUSTED
+from muster.stores.experiment.reader import STORE_NAME, TrialReader, open_trials
+from muster.stores.experiment.summary import TrialSummary
 
 FINISHED = ("TERMINATED", "ERROR")
 INTERRUPTED = "INTERRUPTED"  # was running when the process that ran the experiment went away

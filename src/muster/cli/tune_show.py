@@ -11,7 +11,7 @@ from muster.cli.tune_columns import last_line
 from muster.cli.tune_experiment import Experiment
 from muster.cli.tune_ls import experiment_row, heading
 from muster.cli.tune_table import cell, duration, moment, painted
-from muster.stores.trial_digest import TrialSummary
+from muster.stores.experiment.summary import TrialSummary
 
 MAX_FAILURES = 5  # told one by one; the rest is counted
 ERROR_LINES = 3

@@ -12,7 +12,7 @@ from muster.cli.tune_experiment import FINISHED, Experiment
 from muster.cli.tune_show import error_file, failure_record, pairs, section
 from muster.cli.tune_table import lay_out, moment, page_size, painted
 from muster.errors import ConfigError
-from muster.stores.trial_digest import TrialSummary
+from muster.stores.experiment.summary import TrialSummary
 from muster.tune.frames import flat_row
 from muster.tune.result_keys import AUTO_RESULT_KEYS
 

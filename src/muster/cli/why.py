@@ -61,7 +61,7 @@ def known_of(cluster: KnownCluster) -> Known:
     """The published status and the ledger of a cluster, whichever of them there is."""
     from muster.base.clock import SystemClock
     from muster.cli.why_subject import Known
-    from muster.stores.history import open_history
+    from muster.stores.ledger.history import open_history
 
     now, published = SystemClock().now(), cluster.status()
     known = Known(

@@ -13,7 +13,7 @@ from muster.cluster.model import Instance
 from muster.cluster.plan import Reason, Subject
 from muster.cluster.spend import cost_of
 from muster.cluster.states import TERMINAL
-from muster.stores.history import Decision
+from muster.stores.ledger.history import Decision
 
 MAX_MACHINES = 10  # of a type: the newest
 _VERDICTS = {GANG: Subject.GANG.value, NODE_TYPE: Subject.NODE_TYPE.value}

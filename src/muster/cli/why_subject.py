@@ -11,7 +11,7 @@ from muster.autoscaler.published import PublishedStatus
 from muster.cluster.model import Instance
 from muster.cluster.plan import Subject
 from muster.errors import ClusterError
-from muster.stores.history import Decision
+from muster.stores.ledger.history import Decision
 
 MACHINE, NODE_TYPE, GANG, DEMAND = "machine", "node type", "gang", "demand"
 ALL_DEMAND = frozenset({"demand", "demands", "pending", "waiting"})

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from muster.errors import ConfigError
-from muster.providers import tags as t
 from muster.providers.node_provider import NodeProvider
+from muster.providers.v1 import tags as t
 
 REQUIRED_FLAGS = ("disable_node_updaters", "disable_launch_config_check", "foreground_node_launch")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from muster.errors import ConfigError
-from muster.providers.failures import BROKEN
+from muster.providers.v1.failures import BROKEN
 
 NEEDED = (
     "create_node",

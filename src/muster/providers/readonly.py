@@ -15,7 +15,7 @@ from muster.cluster.model import (
     TerminateFailure,
 )
 from muster.cluster.snapshot import ProviderTraits
-from muster.providers.v1_adapter import ReadOnlyRefusal
+from muster.providers.v1.adapter import ReadOnlyRefusal
 
 
 class ReadOnlyProvider:

@@ -106,7 +106,7 @@ def _adapted(
     launches: Launches,
     surroundings: ProviderSurroundings,
 ) -> ManagedProvider:
-    from muster.providers.v1_adapter import AdapterLimits, V1Adapter
+    from muster.providers.v1.adapter import AdapterLimits, V1Adapter
 
     return V1Adapter(
         node_provider,

@@ -27,7 +27,7 @@ from muster.sim.setting import HEAD_TYPE, Setting
 from muster.sim.store import SimStore
 from muster.sim.wire import Killed, Wire
 from muster.sim.world import World
-from muster.stores.memory import MemoryInstanceStore
+from muster.stores.ledger.memory import MemoryInstanceStore
 
 LONGEST_TIMEOUT_S = 200.0
 OpenStore = Callable[[], InstanceStore]  # called by every new life: a file is opened again, memory is kept

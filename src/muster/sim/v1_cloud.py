@@ -15,9 +15,9 @@ from muster.base.rng import Stream
 from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure, NodeKind, TerminateFailure
 from muster.cluster.snapshot import ProviderTraits
 from muster.config.node_launch import NodeLaunch
-from muster.providers import tags as t
 from muster.providers.node_provider import NodeLaunchException, NodeProvider
-from muster.providers.v1_adapter import V1Adapter, inline_pools
+from muster.providers.v1 import tags as t
+from muster.providers.v1.adapter import V1Adapter, inline_pools
 from muster.sim.cloud import KINDS, SimCloud
 from muster.sim.faults import Faults
 from muster.sim.machines import REFUSALS, Catalogue, LaunchCall, Machine

@@ -14,8 +14,8 @@ from muster.cluster.model import Instance
 from muster.cluster.plan import Action, Plan
 from muster.cluster.snapshot import Memory
 from muster.cluster.states import TERMINAL
+from muster.stores.ledger.state import LedgerState, ended_at
 from muster.stores.sqlite import Database, Row
-from muster.stores.state import LedgerState, ended_at
 from muster.stores.text import plain, stored
 
 

@@ -22,8 +22,8 @@ from msgspec import Struct
 from muster.base.clock import Clock
 from muster.errors import StoreError
 from muster.session.publish import MANIFEST
+from muster.stores.experiment.reader import STORE_NAME, open_trials
 from muster.stores.storage import Storage, local_sizes
-from muster.stores.trial_reading import STORE_NAME, open_trials
 
 SKIPPED = (f"{STORE_NAME}*", "*.partial", "*.deleted")  # the store goes as a copy; the others are half done
 NEEDED = ("checkpoint_", "result.json")  # the store is of little use without them

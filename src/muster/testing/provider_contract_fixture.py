@@ -10,8 +10,8 @@ import pytest
 
 from muster.base.clock import Clock, SystemClock
 from muster.config.node_launch import NodeLaunch
-from muster.providers.tags import worker_tags
-from muster.providers.v1_adapter import V1Adapter, inline_pools
+from muster.providers.v1.adapter import V1Adapter, inline_pools
+from muster.providers.v1.tags import worker_tags
 
 _numbers = itertools.count(1)
 

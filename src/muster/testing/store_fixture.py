@@ -11,8 +11,8 @@ import pytest
 from muster.base.clock import Clock, ManualClock
 from muster.cluster.ports import InstanceStore
 from muster.cluster.snapshot import Quarantined
-from muster.stores.history import History
-from muster.stores.state import DEFAULT_RETENTION, Retention
+from muster.stores.ledger.history import History
+from muster.stores.ledger.state import DEFAULT_RETENTION, Retention
 from muster.testing.ledger_builders import NOW
 
 

@@ -12,8 +12,8 @@ from muster.cluster.model import NodeKind, StatusChange
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.snapshot import FailedLaunch, Memory, Quarantined, TypeHealth
 from muster.cluster.states import InstanceState
-from muster.stores.history import Spend
-from muster.stores.state import DEFAULT_RETENTION, Retention
+from muster.stores.ledger.history import Spend
+from muster.stores.ledger.state import DEFAULT_RETENTION, Retention
 from muster.testing.ledger_builders import NOW, launch, moved, one_of_each, plan, record
 from muster.testing.store_fixture import FullStore, StoreFixture
 

@@ -255,7 +255,7 @@ def _wanted(
 ) -> Wanted:
     from muster.base.clock import SystemClock
     from muster.host.machine import environment
-    from muster.stores.trial_reading import STORE_NAME
+    from muster.stores.experiment.reader import STORE_NAME
     from muster.tune.hand_driven import Wanted
     from muster.tune.launch import place_of
     from muster.tune.naming import dated_name

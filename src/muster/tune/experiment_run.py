@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from muster.base.clock import SystemClock
 from muster.host.machine import environment
 from muster.stores.deletions import DeletionQueue
-from muster.stores.trials import SqliteTrialStore
+from muster.stores.experiment.store import SqliteTrialStore
 from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
 from muster.trials.restore import MakeTrial

@@ -14,8 +14,8 @@ from typing import Any
 from muster.errors import StoreError, TuneError
 from muster.session.checkpoint import Checkpoint
 from muster.stores.checkpoints import CheckpointStore
+from muster.stores.experiment.reader import STORE_NAME, open_trials
 from muster.stores.storage import Storage
-from muster.stores.trial_reading import STORE_NAME, open_trials
 
 STAGING = "~/.cache/muster/experiments"  # XDG's place for what can be fetched again
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from muster.errors import TuneError
 from muster.host.file_lock import holder_of
-from muster.stores.trial_reading import STORE_NAME
-from muster.stores.trials import SqliteTrialStore
+from muster.stores.experiment.reader import STORE_NAME
+from muster.stores.experiment.store import SqliteTrialStore
 from muster.tune.saved_tuner import SavedTuner
 
 if TYPE_CHECKING:

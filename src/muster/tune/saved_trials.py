@@ -7,9 +7,9 @@ import tempfile
 from typing import Any
 
 from muster.errors import StoreError
+from muster.stores.experiment.reader import STORE_NAME, open_trials
+from muster.stores.experiment.summary import TrialSummary
 from muster.stores.storage import Storage
-from muster.stores.trial_digest import TrialSummary
-from muster.stores.trial_reading import STORE_NAME, open_trials
 
 
 def experiment_directory(path: str) -> str:

@@ -18,7 +18,7 @@ from muster.tune.frames import Row
 from muster.tune.result_files import Scored, TrialFolder
 
 if TYPE_CHECKING:
-    from muster.stores.trial_digest import TrialSummary
+    from muster.stores.experiment.summary import TrialSummary
 
 MetricAnalysis = Mapping[str, Mapping[str, float]]
 

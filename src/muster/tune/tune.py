@@ -225,7 +225,7 @@ def _exporting(experiment: Experiment, reuses: bool) -> Any:  # noqa: ANN401 - f
 
 
 def _has_earlier_run(directory: os.PathLike[str]) -> bool:
-    from muster.stores.trial_reading import STORE_NAME
+    from muster.stores.experiment.reader import STORE_NAME
 
     return os.path.isfile(os.path.join(directory, STORE_NAME))
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from muster.base.clock import Clock
 from muster.session.publish import MANIFEST
 from muster.stores.checkpoints import delete_directory
+from muster.stores.experiment.reader import STORE_NAME
 from muster.stores.mirror import Mirror
-from muster.stores.trial_reading import STORE_NAME
 from muster.stores.uploads import Uploader
 from muster.trials.model import CheckpointRef, Trial
 from muster.tune.callback import Callback

@@ -13,7 +13,7 @@ import pytest
 from tests.providers.process.stand_in import until
 
 from muster.host.processes import find, lives, mark_of
-from muster.providers.process.starter_link import Order, StarterLink
+from muster.providers.process.node_fork_server import Order, StarterLink
 
 WARM = """
 import os, sys
@@ -25,7 +25,7 @@ def main():
 OWNER = """
 import sys
 from pathlib import Path
-from muster.providers.process.starter_link import Order, StarterLink
+from muster.providers.process.node_fork_server import Order, StarterLink
 home, begin = Path(sys.argv[1]), sys.argv[2]
 link = StarterLink("", {}, home / "starter.log")
 order = Order(argv=["sleep", "600"], env={"PATH": "/usr/bin:/bin"}, log=str(home / "log"), cwd=str(home))

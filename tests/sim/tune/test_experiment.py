@@ -11,7 +11,7 @@ from muster.errors import StoreError
 from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.experiment import ForgetfulStore, SimulatedExperiment
 from muster.sim.tune.history import best_at
-from muster.stores.trial_memory import MemoryTrialStore
+from muster.stores.experiment.memory import MemoryTrialStore
 from muster.tune.execution import Execution
 from muster.tune.schedulers import ASHAScheduler
 from muster.tune.search.space import grid_search, uniform

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.stores.trial_reading import open_trials
+from muster.stores.experiment.reader import open_trials
 
 VICTIM = Path(__file__).with_name("victim.py")
 TRIALS = 16

@@ -14,8 +14,8 @@ from pathlib import Path
 from fsspec.implementations.local import LocalFileSystem
 
 from muster import tune
+from muster.stores.experiment.reader import STORE_NAME
 from muster.stores.mirror import Pace
-from muster.stores.trial_reading import STORE_NAME
 
 STEPS = 12
 

@@ -18,15 +18,15 @@ from muster.base.ids import IdSource
 from muster.errors import ProviderError, ProviderMisconfigured
 from muster.host.ports import new_ray_node_id, session_name, tell_port
 from muster.host.processes import lives, mark_of
-from muster.providers.process.ending import Undertaker
 from muster.providers.process.free_ports import answers, free_ports
+from muster.providers.process.node_fork_server import Order, StarterLink
 from muster.providers.process.program import NodeProgram, ray_head
 from muster.providers.process.provider import fits_this_computer
 from muster.providers.process.ray_command import NodePorts, NodeSize
 from muster.providers.process.records import NodeDirectory, NodeRecord
-from muster.providers.process.starter_link import Order, StarterLink
+from muster.providers.process.stop import Undertaker
 from muster.providers.process.teardown import Stopped, stop_everything
-from muster.providers.tags import (
+from muster.providers.v1.tags import (
     NODE_KIND_HEAD,
     STATUS_UP_TO_DATE,
     TAG_RAY_NODE_KIND,

@@ -18,15 +18,15 @@ from muster.errors import ProviderMisconfigured
 from muster.host.ports import new_ray_node_id
 from muster.host.processes import lives, mark_of, memory_bytes
 from muster.providers.node_provider import NodeProvider
-from muster.providers.process.ending import GRACE_S, Undertaker
 from muster.providers.process.health import Look
-from muster.providers.process.launching import Launching, LaunchQueue
+from muster.providers.process.launch_queue import Launching, LaunchQueue
+from muster.providers.process.node_fork_server import StarterLink
 from muster.providers.process.program import NodeProgram, ray_worker
 from muster.providers.process.ray_command import NodeIdentity, NodeSize, node_environment
 from muster.providers.process.records import NodeDirectory, NodeRecord
-from muster.providers.process.starter_link import StarterLink
+from muster.providers.process.stop import GRACE_S, Undertaker
 from muster.providers.surroundings import ProviderSurroundings
-from muster.providers.tags import TAG_RAY_USER_NODE_TYPE
+from muster.providers.v1.tags import TAG_RAY_USER_NODE_TYPE
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 from muster.base.codec import decode, encode
 from muster.host.processes import ProcessMark
 from muster.providers.process.ray_command import NodePorts, NodeSize
-from muster.providers.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND
+from muster.providers.v1.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND
 
 logger = logging.getLogger(__name__)
 

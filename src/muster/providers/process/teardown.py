@@ -9,8 +9,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from muster.base.clock import Clock
-from muster.providers.process.ending import GRACE_S, Undertaker
 from muster.providers.process.records import NodeDirectory
+from muster.providers.process.stop import GRACE_S, Undertaker
 
 
 @dataclass(frozen=True)

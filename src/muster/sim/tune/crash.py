@@ -14,7 +14,7 @@ from typing import Any
 from muster.base.clock import Clock
 from muster.sim.tune.experiment import Life, SimulatedExperiment
 from muster.sim.tune.sameness import same_state
-from muster.stores.trial_memory import MemoryTrialStore
+from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.commands import ContinueTrial, EngineCommand
 from muster.trials.events import EngineEvent
 from muster.trials.experiment import ExperimentState

@@ -19,7 +19,7 @@ from muster.tune.trial_record import TrialRecord, as_record
 if TYPE_CHECKING:
     import pandas as pd
 
-    from muster.stores.trial_digest import TrialSummary
+    from muster.stores.experiment.summary import TrialSummary
 
 logger = logging.getLogger(__name__)
 

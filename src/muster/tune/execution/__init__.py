@@ -15,7 +15,7 @@ import msgspec
 
 from muster.base.clock import Clock
 from muster.errors import RestoreError, StoreFull
-from muster.stores import trial_values
+from muster.stores.experiment import values as trial_values
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointRef

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from muster.stores.ledger.state import Retention
 from muster.stores.sqlite import Database, Row
-from muster.stores.state import Retention
 
 _ENDED = (
     "SELECT ended_at, instance_id FROM instances WHERE terminal = 1 ORDER BY ended_at, instance_id LIMIT ?"

@@ -11,9 +11,9 @@ from muster.base.ids import CloudId
 from muster.base.log import OnChange
 from muster.cluster.model import CloudInstance
 from muster.errors import MusterError
-from muster.providers.failures import BROKEN
-from muster.providers.pools import Pool
-from muster.providers.v1_calls import V1Calls
+from muster.providers.v1.calls import V1Calls
+from muster.providers.v1.failures import BROKEN
+from muster.providers.v1.thread_pools import Pool
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from typing import Any
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.model import CloudInstance, NodeKind
 from muster.config.node_launch import NodeLaunch
-from muster.providers import tags as t
-from muster.providers.failures import BROKEN
+from muster.providers.v1 import tags as t
+from muster.providers.v1.failures import BROKEN
 
 _KINDS = {t.NODE_KIND_HEAD: NodeKind.HEAD, t.NODE_KIND_WORKER: NodeKind.WORKER}
 _NOT_OURS = frozenset({None, "", t.NODE_KIND_UNMANAGED})

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from muster.stores import trial_values
+from muster.stores.experiment import values as trial_values
 from muster.trials.events import (
     CheckpointSaved,
     FailureKind,

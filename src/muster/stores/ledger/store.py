@@ -21,12 +21,12 @@ from muster.cluster.snapshot import Quarantined
 from muster.errors import VersionConflict
 from muster.stores.batch import encoded_batch
 from muster.stores.checks import checked_writes, raised_version
-from muster.stores.history import SqliteHistory
-from muster.stores.loading import Loader, set_aside
-from muster.stores.pruning import Pruner
-from muster.stores.schema import LEDGER_SCHEMA
+from muster.stores.ledger.history import SqliteHistory
+from muster.stores.ledger.load import Loader, set_aside
+from muster.stores.ledger.prune import Pruner
+from muster.stores.ledger.schema import LEDGER_SCHEMA
+from muster.stores.ledger.state import DEFAULT_RETENTION, LedgerState, Retention
 from muster.stores.sqlite import Database
-from muster.stores.state import DEFAULT_RETENTION, LedgerState, Retention
 
 
 class SqliteInstanceStore:

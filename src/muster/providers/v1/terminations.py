@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from muster.base.clock import Clock
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.model import FailureKind, TerminateFailure
-from muster.providers.failures import BROKEN, kind_of, message_of
-from muster.providers.pools import Pool
-from muster.providers.v1_calls import V1Calls
-from muster.providers.v1_requests import Requests
+from muster.providers.v1.calls import V1Calls
+from muster.providers.v1.failures import BROKEN, kind_of, message_of
+from muster.providers.v1.thread_pools import Pool
+from muster.providers.v1.v1_requests import Requests
 
 
 class TerminationDesk:

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from muster.errors import ProviderError
-from muster.providers.process.starter import GO
+from muster.providers.process.node_fork_server_main import GO
 
 logger = logging.getLogger(__name__)
 

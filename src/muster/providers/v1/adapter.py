@@ -17,11 +17,11 @@ from muster.cluster.model import CloudInstance, LaunchFailure, TerminateFailure
 from muster.cluster.snapshot import ProviderTraits
 from muster.config.node_launch import NodeLaunch
 from muster.errors import ProviderMisconfigured
-from muster.providers.pools import InlinePool, Pool, ThreadPool
-from muster.providers.v1_calls import V1Calls
-from muster.providers.v1_launches import LaunchDesk
-from muster.providers.v1_listing import Listing
-from muster.providers.v1_terminations import TerminationDesk
+from muster.providers.v1.calls import V1Calls
+from muster.providers.v1.launches import LaunchDesk
+from muster.providers.v1.listing import Listing
+from muster.providers.v1.terminations import TerminationDesk
+from muster.providers.v1.thread_pools import InlinePool, Pool, ThreadPool
 
 TERMINATE_THREADS = 4
 CLOSE_S = 5.0

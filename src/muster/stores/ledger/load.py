@@ -16,14 +16,14 @@ from muster.cluster.plan import Action
 from muster.cluster.snapshot import Memory
 from muster.cluster.states import TERMINAL, InstanceState
 from muster.errors import LedgerCorrupt
-from muster.stores.sqlite import Database
-from muster.stores.state import (
+from muster.stores.ledger.state import (
     FAILURES_SHOWN,
     FAILURES_SHOWN_FOR_S,
     LedgerState,
     failures_among,
     newest_failures,
 )
+from muster.stores.sqlite import Database
 
 P = ParamSpec("P")
 T = TypeVar("T")

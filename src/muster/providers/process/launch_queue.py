@@ -18,10 +18,10 @@ from muster.base.clock import Clock
 from muster.host.ports import session_name, tell_port
 from muster.host.processes import cpu_count, is_busy, lives, mark_of
 from muster.providers.process.free_ports import free_ports
+from muster.providers.process.node_fork_server import Order, StarterLink
 from muster.providers.process.program import NodeProgram
 from muster.providers.process.ray_command import NodePorts
 from muster.providers.process.records import NodeDirectory, NodeRecord
-from muster.providers.process.starter_link import Order, StarterLink
 
 logger = logging.getLogger(__name__)
 

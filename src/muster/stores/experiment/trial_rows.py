@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from muster.stores.experiment.codec import CREATED, REPORTED, StoredFact
+from muster.stores.experiment.summary import Digest
 from muster.stores.sqlite import Database, Row
 from muster.stores.squeeze import DICTIONARY_BYTES, squeezed, unsqueezed
-from muster.stores.trial_digest import Digest
-from muster.stores.trial_facts import CREATED, REPORTED, StoredFact
 
 _MOST_WAITING = 2048  # facts
 _ROW = "SELECT number, status, starts, reports, failures, record FROM trials WHERE trial_id = ?"

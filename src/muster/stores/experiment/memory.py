@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster.stores import trial_values
-from muster.stores.trial_facts import Place, StoredFact, pack, unpack
+from muster.stores.experiment import values as trial_values
+from muster.stores.experiment.codec import Place, StoredFact, pack, unpack
 from muster.trials.facts import Fact
 from muster.trials.ports import SavedExperiment
 

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from muster.stores import trial_values
-from muster.stores.trial_facts import (
+from muster.stores.experiment import values as trial_values
+from muster.stores.experiment.codec import (
     ADMITTED,
     CREATED,
     EXITED,

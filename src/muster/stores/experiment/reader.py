@@ -10,13 +10,13 @@ from typing import Any
 
 from muster.errors import LedgerCorrupt
 from muster.host.file_lock import holder_of
-from muster.stores import trial_values
+from muster.stores.experiment import values as trial_values
+from muster.stores.experiment.codec import Place, StoredFact, unpack, unpack_batch
+from muster.stores.experiment.schema import TRIALS_SCHEMA
+from muster.stores.experiment.summary import TrialSummary
+from muster.stores.experiment.trial_rows import Fold, read_digests
 from muster.stores.sqlite import Database
 from muster.stores.squeeze import unsqueezed
-from muster.stores.trial_digest import TrialSummary
-from muster.stores.trial_facts import Place, StoredFact, unpack, unpack_batch
-from muster.stores.trial_rows import Fold, read_digests
-from muster.stores.trial_schema import TRIALS_SCHEMA
 from muster.trials.facts import Fact
 from muster.trials.ports import SavedExperiment
 

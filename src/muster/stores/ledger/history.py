@@ -18,7 +18,7 @@ from muster.cluster.model import Instance
 from muster.cluster.snapshot import Memory
 from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.errors import LedgerCorrupt
-from muster.stores.schema import LEDGER_SCHEMA
+from muster.stores.ledger.schema import LEDGER_SCHEMA
 from muster.stores.sqlite import Database
 
 _DECISION = "SELECT version, tick_id, at, moved, actions, quarantined, verdicts FROM decisions"

@@ -1,0 +1,1 @@
+"""The facts of one experiment, in SQLite and in memory."""
