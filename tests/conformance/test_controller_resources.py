@@ -11,8 +11,8 @@ from muster.trials.plugins import CONTINUE, PAUSE
 from muster.trials.restore import picture, revive
 from muster.trials.template import TrialTemplate
 from muster.tune import PlacementGroupFactory as Pgf
-from muster.tune.assembly import search_of, settings_of
 from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.execution.assemble import search_of, settings_of
 from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater, Searcher
 
 

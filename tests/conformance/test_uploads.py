@@ -72,7 +72,7 @@ def errors(caplog):
 def test_c247_a_storage_that_hangs_costs_no_more_than_the_timeout(
     tmp_path, moody, caplog, capsys, monkeypatch
 ):
-    monkeypatch.setattr("muster.tune.uploading.SOON_S", 0.1)
+    monkeypatch.setattr("muster.tune.execution.upload.SOON_S", 0.1)
     Moody.gate.clear()
     asked = tuner(tmp_path, moody, sync_timeout=0.5)
     asked._run.verbose = 1

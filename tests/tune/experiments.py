@@ -9,7 +9,7 @@ from pathlib import Path
 
 from muster.trials.model import CheckpointRef
 from muster.trials.results import flatten
-from muster.tune.trial_record import TrialRecord
+from muster.tune.analysis.trial_record import TrialRecord
 
 
 def logged_row(trial_id: str, iteration: int, config: dict, **metrics) -> dict:

@@ -11,7 +11,7 @@ COUNTED = {
     "muster.tune.config": 1,
     "muster.tune.config_parts": 2,
     "muster.tune.experiment.experiment": 1,
-    "muster.tune.frames": 1,
+    "muster.tune.analysis.tables": 1,
     "muster.tune.logger.pretty": 1,
     "muster.tune.resume_option": 1,
     "muster.tune.trainable.checkpointing": 1,
@@ -21,7 +21,7 @@ COUNTED = {
     "muster.tune.trainable.trainable": 2,
     "muster.tune.utils.dicts": 2,
     "muster.tune.utils.slowness": 1,
-    "muster.tune.utils.soundness": 1,
+    "muster.tune.utils.diagnose_serialization": 1,
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from muster import tune
 from muster.engines.local.engine import LocalEngine
-from muster.tune.launch import _runs_on_ray
+from muster.tune.execution.launch import _runs_on_ray
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
 from muster.trials.settings import Settings
 from muster.trials.template import TrialTemplate
-from muster.tune.execution import Execution
+from muster.tune.execution.loop import Execution
 from muster.tune.schedulers import ASHAScheduler
 from muster.tune.search.basic_variant import BasicVariantGenerator
 from muster.tune.search.space import uniform

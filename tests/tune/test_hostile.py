@@ -17,7 +17,7 @@ from muster.base.clock import ManualClock
 from muster.errors import StoreFull
 from muster.stores.experiment.reader import open_trials
 from muster.tune import RunConfig, TuneConfig, Tuner
-from muster.tune.patient_store import PatientStore
+from muster.tune.execution.full_disk import PatientStore
 
 
 def never_end():

@@ -17,8 +17,8 @@ from muster.session.publish import publish_copy
 from muster.stores.storage import Storage
 from muster.trials.model import CheckpointRef, Trial
 from muster.tune import Callback, CheckpointConfig, ResumeConfig, RunConfig, TuneConfig, Tuner
-from muster.tune.launch import Launched
-from muster.tune.place import Place
+from muster.tune.execution.launch import Launched
+from muster.tune.execution.paths import Place
 
 
 def make_train():

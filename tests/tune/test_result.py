@@ -9,8 +9,8 @@ from tests.tune.experiments import add_checkpoint, logged_row, write_csv, write_
 from muster.errors import ConfigError
 from muster.session import Checkpoint
 from muster.tune import result as keys
+from muster.tune.analysis.result_files import TrialFolder, parse_csv, parse_json_lines
 from muster.tune.result import Result
-from muster.tune.result_files import TrialFolder, parse_csv, parse_json_lines
 
 CONFIG = {"lr": 0.1, "net": {"width": 4}}
 

@@ -24,7 +24,7 @@ from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.template import TrialTemplate
 
 if TYPE_CHECKING:
-    from muster.tune.launch import Launch
+    from muster.tune.execution.launch import Launch
 
 DEFAULT_SAMPLES = 64
 DEFAULT_SCHEDULERS = ("fifo", "asha")
@@ -206,7 +206,7 @@ def _named(name: str, seed: int) -> Callable[[], Any] | None:
 
 
 def _template(ground: _Ground, count: int) -> TrialTemplate:
-    from muster.tune.assembly import template_of
+    from muster.tune.execution.assemble import template_of
 
     launch, limit = ground.launch, {"training_iteration": ground.max_t}
     if launch is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from muster.errors import ConfigError
 
 if TYPE_CHECKING:
-    from muster.tune.launch import Launch
+    from muster.tune.execution.launch import Launch
 
 
 class _Reached(BaseException):
@@ -52,7 +52,7 @@ def _tuners(left: dict[str, Any]) -> list[Any]:
 
 @contextmanager
 def _no_launch() -> Iterator[None]:
-    from muster.tune import launch as module
+    from muster.tune.execution import launch as module
 
     def reached(asked: Launch) -> None:
         raise _Reached(asked)

@@ -13,7 +13,7 @@ from muster.cli.tune_experiment import Experiment
 from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
 from muster.trials.results import flatten
-from muster.tune.result_keys import AUTO_RESULT_KEYS
+from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.scores import number
 
 
@@ -83,8 +83,8 @@ def _analysed(
     experiment: Experiment, trial: TrialSummary, metric: str, mode: str, scope: str
 ) -> float | None:
     """Over all results in the trial's log; a trial that reported and has none is an error, not a guess."""
-    from muster.tune.result_files import TrialFolder
-    from muster.tune.trial_record import analysis_of
+    from muster.tune.analysis.result_files import TrialFolder
+    from muster.tune.analysis.trial_record import analysis_of
 
     if not trial.reports:
         return None

@@ -15,8 +15,8 @@ from typing import Any
 
 from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
-from muster.tune.frames import flat_row
-from muster.tune.result_keys import AUTO_RESULT_KEYS
+from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
+from muster.tune.analysis.tables import flat_row
 from muster.tune.scores import number
 
 Row = Mapping[str, Any]

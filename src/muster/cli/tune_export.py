@@ -16,7 +16,7 @@ from muster.cli.tune_columns import trial_row
 from muster.cli.tune_data import plain, strict_json
 from muster.cli.tune_experiment import Experiment
 from muster.errors import ConfigError, MusterError
-from muster.tune.frames import Row, flat_row, need_pandas
+from muster.tune.analysis.tables import Row, flat_row, need_pandas
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -52,7 +52,7 @@ def trial_rows(experiment: Experiment) -> list[Row]:
 
 def result_rows(experiment: Experiment, unread: list[str]) -> Iterator[Row]:
     """One per result that was logged; trials whose log cannot be read are named in `unread`."""
-    from muster.tune.result_files import TrialFolder
+    from muster.tune.analysis.result_files import TrialFolder
 
     for trial in experiment.trials:
         try:

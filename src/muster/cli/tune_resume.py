@@ -83,7 +83,7 @@ def _trainable(experiment: Experiment, wish: Wish) -> Any:  # noqa: ANN401
         return _named(wish.trainable)
     if wish.script is not None:
         return _from_script(wish.script, _trainable_name(experiment))
-    from muster.tune.saved_tuner import saved_trainable
+    from muster.tune.execution.restore import saved_trainable
 
     try:
         return saved_trainable(_local_directory(experiment))
@@ -98,7 +98,7 @@ def _local_directory(experiment: Experiment) -> Path:
     """Its files on this machine; those of a remote one are brought here, as `Tuner.restore` does."""
     if experiment.filesystem is None:
         return Path(experiment.path)
-    from muster.tune.place import Place
+    from muster.tune.execution.paths import Place
 
     parent, _, name = experiment.address.rpartition("/")
     place = Place(parent, name, None)

@@ -13,8 +13,8 @@ from muster.cli.tune_show import error_file, failure_record, pairs, section
 from muster.cli.tune_table import lay_out, moment, page_size, painted
 from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
-from muster.tune.frames import flat_row
-from muster.tune.result_keys import AUTO_RESULT_KEYS
+from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
+from muster.tune.analysis.tables import flat_row
 
 TOLD = ("training_iteration", "time_total_s", "time_this_iter_s", "date", "hostname", "pid")
 
@@ -95,7 +95,7 @@ def _result_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 def _checkpoints(experiment: Experiment, trial: TrialSummary) -> list[dict[str, Any]]:
     """Those on disk, oldest first, with the numbers they were reported with."""
-    from muster.tune.result_files import TrialFolder
+    from muster.tune.analysis.result_files import TrialFolder
 
     folder = TrialFolder(experiment.trial_path(trial), experiment.filesystem)
     if not folder.exists():

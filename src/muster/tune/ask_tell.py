@@ -24,7 +24,7 @@ from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
     from muster.trials.model import Trial
-    from muster.tune.hand_driven import Wanted
+    from muster.tune.execution.ask_tell_run import Wanted
     from muster.tune.result_grid import ResultGrid
 
 
@@ -83,7 +83,7 @@ class AskTell:
         trainable: Any = None,  # noqa: ANN401 - function, class or name
         resume: ResumeConfig | None = None,
     ) -> None:
-        from muster.tune.hand_driven import HandDriven
+        from muster.tune.execution.ask_tell_run import HandDriven
 
         self._wanted = _wanted(dict(param_space or {}), tune_config, run_config, trainable, resume)
         self._thread = threading.get_ident()
@@ -99,7 +99,7 @@ class AskTell:
         They go on from their last checkpoint; without one they begin again. Runs code that was pickled in the
         directory: restore only what is yours.
         """
-        from muster.tune.saved_tuner import opened
+        from muster.tune.execution.restore import opened
 
         _, saved = opened(os.fspath(path), storage_filesystem)
         return cls(
@@ -256,10 +256,10 @@ def _wanted(
     from muster.base.clock import SystemClock
     from muster.host.machine import environment
     from muster.stores.experiment.reader import STORE_NAME
-    from muster.tune.hand_driven import Wanted
-    from muster.tune.launch import place_of
+    from muster.tune.execution.ask_tell_run import Wanted
+    from muster.tune.execution.launch import place_of
+    from muster.tune.execution.restore import DEFAULT_NAME
     from muster.tune.naming import dated_name
-    from muster.tune.saved_tuner import DEFAULT_NAME
     from muster.tune.trainable.packing import packed
     from muster.tune.trainable.registry import trainable_name
 

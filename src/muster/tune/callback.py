@@ -16,7 +16,7 @@ from muster.errors import TuneError
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
     from muster.trials.model import Trial
-    from muster.tune.logger.writer import LogWriter
+    from muster.tune.logger.files.writer import LogWriter
 
 RAY_HOOKS = (
     "setup",

@@ -11,7 +11,7 @@ from pathlib import Path
 from muster.base.clock import Clock
 from muster.base.ids import RandomIds
 from muster.trials.model import Trial
-from muster.tune.search.names import trial_dirname, unique_dirname
+from muster.tune.execution.names import trial_dirname, unique_dirname
 
 DATE = "%Y-%m-%d_%H-%M-%S"
 

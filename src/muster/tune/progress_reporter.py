@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import SystemClock
-from muster.tune.reporting import legacy_text as text
+from muster.tune.reporting import legacy as text
 from muster.tune.reporting.choose import in_notebook
-from muster.tune.reporting.ending import error_file
 from muster.tune.reporting.formats import shortened
 from muster.tune.reporting.outlet import Outlet
-from muster.tune.reporting.trial_table import KNOWN_METRICS, best_first, fair_choice
+from muster.tune.reporting.summary import error_file
+from muster.tune.reporting.tables import KNOWN_METRICS, best_first, fair_choice
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial

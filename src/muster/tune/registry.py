@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.tune.trainable.function import is_function_trainable as _is_function
+from muster.tune.trainable.function_trainable import is_function_trainable as _is_function
 from muster.tune.trainable.registry import (
     get_trainable,
     is_registered,

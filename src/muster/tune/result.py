@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from muster.session.checkpoint import Checkpoint
-from muster.tune.frames import Row, frame
-from muster.tune.result_files import Scored, TrialFolder, opened_place
-from muster.tune.result_keys import *  # noqa: F403 - Ray's place for them
-from muster.tune.result_keys import AUTO_RESULT_KEYS
+from muster.tune.analysis.result_files import Scored, TrialFolder, opened_place
+from muster.tune.analysis.result_keys import *  # noqa: F403 - Ray's place for them
+from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
+from muster.tune.analysis.tables import Row, frame
 from muster.tune.scores import best_scored, check_mode
 
 if TYPE_CHECKING:

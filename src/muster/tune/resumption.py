@@ -16,18 +16,18 @@ from muster.stores.checkpoints import CheckpointStore, delete_directory, sweep
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.resuming import ResumeRules, apply_rules
 from muster.tune.config import ResumeConfig
-from muster.tune.logger.catching_up import Witness
-from muster.tune.logger.trial_log import ERRORS, PICKLED_ERROR
-from muster.tune.place import Place
-from muster.tune.sound_start import drop_unusable
+from muster.tune.execution.checkpoint_check import drop_unusable
+from muster.tune.execution.paths import Place
+from muster.tune.logger.files.catching_up import Witness
+from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 
 if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState
     from muster.trials.ports import SavedExperiment
     from muster.trials.restore import MakeTrial
     from muster.tune.callback import CallbackList
-    from muster.tune.execution import Execution
-    from muster.tune.logger.writer import LogWriter
+    from muster.tune.execution.loop import Execution
+    from muster.tune.logger.files.writer import LogWriter
 
 logger = logging.getLogger(__name__)
 _CHECKPOINT = re.compile(r"([^/]+)/(checkpoint_\d{6,})/")

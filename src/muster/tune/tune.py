@@ -31,7 +31,7 @@ from muster.tune.resume_option import resume_rules
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
-    from muster.tune.launch import Launched
+    from muster.tune.execution.launch import Launched
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ def _checkpoint_config(told: Mapping[str, Any]) -> CheckpointConfig:
 
 def _launched(experiment: Experiment, told: Mapping[str, Any]) -> Launched:
     """Run one experiment; `told` are the arguments of run() or run_experiments()."""
-    from muster.tune.launch import Launch, launch
+    from muster.tune.execution.launch import Launch, launch
     from muster.tune.trainable.packing import packed
 
     trainable = _exporting(experiment, told["reuse_actors"])

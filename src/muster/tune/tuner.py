@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from muster.errors import TuneError
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
+from muster.tune.execution.restore import DEFAULT_NAME, can_restore, checked_space, opened
 from muster.tune.result_grid import ResultGrid
-from muster.tune.saved_tuner import DEFAULT_NAME, can_restore, checked_space, opened
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
     from muster.tune.ask_tell import AskedTrial, AskTell
-    from muster.tune.launch import Launched
-    from muster.tune.place import Place
+    from muster.tune.execution.launch import Launched
+    from muster.tune.execution.paths import Place
 
 
 class _OnClassOnly:
@@ -76,7 +76,7 @@ class Tuner:
 
     def fit(self) -> ResultGrid:
         """Run the experiment to its end; failed trials are results too. Ctrl-C stops gently."""
-        from muster.tune.launch import Launch, launch
+        from muster.tune.execution.launch import Launch, launch
 
         if self._trainable is None:
             raise TuneError(
@@ -188,7 +188,7 @@ class Tuner:
         return can_restore(path, storage_filesystem)
 
     def _place(self) -> Place:
-        from muster.tune.launch import place_of
+        from muster.tune.execution.launch import place_of
 
         return place_of(self._run)
 
@@ -235,7 +235,7 @@ def _restored(
 
 def _resolved(trainable: Any) -> Any:  # noqa: ANN401 - function, class or name
     """A function or class that can be run; refused here rather than in each of its trials."""
-    from muster.tune.trainable.function import checked_trainable
+    from muster.tune.trainable.function_trainable import checked_trainable
     from muster.tune.trainable.registry import get_trainable
 
     return get_trainable(trainable) if isinstance(trainable, str) else checked_trainable(trainable)

@@ -12,7 +12,7 @@ from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.experiment import ForgetfulStore, SimulatedExperiment
 from muster.sim.tune.history import best_at
 from muster.stores.experiment.memory import MemoryTrialStore
-from muster.tune.execution import Execution
+from muster.tune.execution.loop import Execution
 from muster.tune.schedulers import ASHAScheduler
 from muster.tune.search.space import grid_search, uniform
 from muster.tune.stopper import MaximumIterationStopper

@@ -60,7 +60,7 @@ def test_a_lost_machine_costs_no_result_that_its_storage_knows(tmp_path, monkeyp
     monkeypatch.setattr(
         "muster.stores.mirror.Pace", functools.partial(Pace, again_s=30.0, store_s=0.2), raising=True
     )
-    monkeypatch.setattr("muster.tune.uploading.LOGS_EVERY_S", 0.1)
+    monkeypatch.setattr("muster.tune.execution.upload.LOGS_EVERY_S", 0.1)
     tuner = tune.Tuner(
         train,
         param_space={"trial": tune.grid_search(list(range(6))), "pause_s": 0.06},

@@ -9,7 +9,7 @@ from pathlib import Path
 from muster.trials.model import CheckpointRef, Trial
 from muster.tune.callback import CallbackList
 from muster.tune.logger.defaults import default_callbacks
-from muster.tune.logger.writer import LogWriter
+from muster.tune.logger.files.writer import LogWriter
 
 
 def make_trial(name="t1", config=None, **more):

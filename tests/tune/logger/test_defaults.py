@@ -7,7 +7,7 @@ import pytest
 from muster.tune.callback import Callback
 from muster.tune.logger.csv import CSVLoggerCallback
 from muster.tune.logger.defaults import default_callbacks
-from muster.tune.logger.failure_files import FailureFiles
+from muster.tune.logger.files.failure_files import FailureFiles
 from muster.tune.logger.json import JsonLoggerCallback
 from muster.tune.logger.tensorboard import TBXLoggerCallback
 

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.tune.logger.encode import RowEncoder, encode, jsonable, pretty
+from muster.tune.logger.files.json_rows import RowEncoder, encode, jsonable, pretty
 
 
 def reference(value):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tests.tune.logger.tensorboard_reading import hparams_tab
 
-from muster.tune.logger import event_hparams
-from muster.tune.logger.event_hparams import HparamsEncoder, hparams_of
-from muster.tune.logger.events import EventEncoder, opening
+from muster.tune.logger.tensorboard import hparams as event_hparams
+from muster.tune.logger.tensorboard.events import EventEncoder, opening
+from muster.tune.logger.tensorboard.hparams import HparamsEncoder, hparams_of
 
 tensorboard = pytest.importorskip("tensorboard")
 

@@ -12,8 +12,8 @@ from tests.tune.logger.tensorboard_reading import accumulated, hparams_tab
 from tests.tune.logger.test_forwarding import process_of, with_process
 
 from muster import tune
-from muster.tune.logger.trial_log import CSV, JSON, TBX
-from muster.tune.logger.writer import LogWriter
+from muster.tune.logger.files.trial_log import CSV, JSON, TBX
+from muster.tune.logger.files.writer import LogWriter
 
 tensorboard = pytest.importorskip("tensorboard")
 ALL = JSON | CSV | TBX

@@ -9,8 +9,8 @@ import warnings
 import numpy as np
 import pytest
 
-from muster.tune.logger.crc32c import KnownRecord, crc32c, crc32c_long, masked
-from muster.tune.logger.events import EventEncoder, opening, varint
+from muster.tune.logger.tensorboard.crc32c import KnownRecord, crc32c, crc32c_long, masked
+from muster.tune.logger.tensorboard.events import EventEncoder, opening, varint
 
 tensorboard = pytest.importorskip("tensorboard")
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from muster.base.clock import ManualClock
-from muster.tune.logger.trial_log import CSV, JSON, TBX
-from muster.tune.logger.writer import LogWriter
+from muster.tune.logger.files.trial_log import CSV, JSON, TBX
+from muster.tune.logger.files.writer import LogWriter
 
 ALL = JSON | CSV | TBX
 

@@ -6,7 +6,12 @@ import json
 
 import pytest
 
-from muster.tune.logger.repair import csv_columns, last_iteration, rows_beyond, truncate_after
+from muster.tune.logger.files.repair import (
+    csv_columns,
+    last_iteration,
+    rows_beyond,
+    truncate_after,
+)
 
 ROWS = [{"s": 'a,"b"\n', "training_iteration": n} for n in range(1, 5)]
 LINES = [json.dumps(row).encode() + b"\n" for row in ROWS]

@@ -7,7 +7,7 @@ import io
 
 import numpy as np
 
-from muster.tune.logger.table import Table, fields_of, flat_row, records_of, widened
+from muster.tune.logger.files.csv_rows import Table, fields_of, flat_row, records_of, widened
 
 
 def test_a_row_looks_as_ray_writes_it():

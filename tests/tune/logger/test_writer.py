@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from muster.tune.logger import files, trial_log
-from muster.tune.logger.files import OpenFiles
-from muster.tune.logger.trial_log import CSV, JSON, TBX
-from muster.tune.logger.writer import LogWriter
+from muster.tune.logger.files import files, trial_log
+from muster.tune.logger.files.files import OpenFiles
+from muster.tune.logger.files.trial_log import CSV, JSON, TBX
+from muster.tune.logger.files.writer import LogWriter
 
 
 def numbers(path):

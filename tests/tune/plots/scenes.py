@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.tune.experiments import logged_row, write_json
 
-from muster.tune.trial_record import TrialRecord
+from muster.tune.analysis.trial_record import TrialRecord
 
 
 def experiment(root: Path, count: int, steps: int, *, names: int = 0) -> list[TrialRecord]:

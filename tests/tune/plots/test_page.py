@@ -11,8 +11,8 @@ import pytest
 from tests.tune.plots.scenes import experiment, silent
 
 from muster.tune.plots import KINDS
+from muster.tune.plots.data import collect
 from muster.tune.plots.page import html_page
-from muster.tune.plots.source import collect
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
 

@@ -6,8 +6,8 @@ import pytest
 from tests.tune.plots.scenes import experiment, silent
 
 from muster.tune.plots import KINDS
+from muster.tune.plots.data import collect
 from muster.tune.plots.png import draw, save_png
-from muster.tune.plots.source import collect
 
 matplotlib = pytest.importorskip("matplotlib")
 

@@ -9,7 +9,7 @@ import pytest
 from tests.tune.experiments import logged_row, trial, write_json
 from tests.tune.plots.scenes import experiment, silent
 
-from muster.tune.plots.source import MOST_CURVES, MOST_LINES, MOST_POINTS, collect
+from muster.tune.plots.data import MOST_CURVES, MOST_LINES, MOST_POINTS, collect
 
 
 def scene_of(trials, metric="loss", mode="min"):

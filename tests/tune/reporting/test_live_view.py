@@ -8,7 +8,7 @@ from tests.tune.reporting.scene import NOW, finish, move, run_info, start, step,
 from muster.base.clock import ManualClock
 from muster.trials.events import FailureKind, TrialFailure
 from muster.tune.reporting.live_view import ASCII, LiveView, glyphs_for
-from muster.tune.reporting.watching import WatchingReporter
+from muster.tune.reporting.periodic import WatchingReporter
 
 
 class Watching(WatchingReporter):

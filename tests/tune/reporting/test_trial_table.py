@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from tests.tune.reporting.scene import trial
 
-from muster.tune.reporting.trial_table import (
+from muster.tune.reporting.tables import (
     TrialTable,
     best_first,
     chosen,

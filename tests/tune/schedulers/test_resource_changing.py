@@ -16,7 +16,7 @@ from muster.trials.roster import Roster
 from muster.trials.states import TrialState as S
 from muster.trials.view import ControllerView, Wish
 from muster.tune import schedulers
-from muster.tune.assembly import scheduler_of
+from muster.tune.execution.assemble import scheduler_of
 from muster.tune.schedulers import ASHAScheduler, FIFOScheduler, ResourceChangingScheduler
 from muster.tune.schedulers.resource_changing_scheduler import (
     DistributeResources,

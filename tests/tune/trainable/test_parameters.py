@@ -14,7 +14,8 @@ from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine, LocalOptions
 from muster.errors import TuneError
 from muster.testing.engine_fixture import Driver
-from muster.tune.trainable import Trainable, spool, with_parameters
+from muster.tune.trainable import Trainable, with_parameters
+from muster.tune.trainable import large_objects as spool
 
 BIG = 1_000_000
 

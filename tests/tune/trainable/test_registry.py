@@ -7,7 +7,11 @@ import pytest
 from muster.errors import TuneError
 from muster.tune.trainable import Trainable
 from muster.tune.trainable import registry as names
-from muster.tune.trainable.function import checked_function, checked_trainable, is_function_trainable
+from muster.tune.trainable.function_trainable import (
+    checked_function,
+    checked_trainable,
+    is_function_trainable,
+)
 from muster.tune.trainable.registry import (
     get_env,
     get_trainable,

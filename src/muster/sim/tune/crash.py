@@ -20,8 +20,8 @@ from muster.trials.events import EngineEvent
 from muster.trials.experiment import ExperimentState
 from muster.trials.ports import SavedExperiment
 from muster.trials.restore import picture, replay
-from muster.tune.execution import Execution, decode_picture
-from muster.tune.plugin_state import PluginState
+from muster.tune.execution.loop import Execution, decode_picture
+from muster.tune.execution.plugin_state import PluginState
 
 _PLUGINS = ("search", "scheduler", "stopper")
 

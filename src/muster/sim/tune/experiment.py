@@ -26,8 +26,8 @@ from muster.trials.plugins import Plugins, SearchAlgorithm
 from muster.trials.ports import TrialStore
 from muster.trials.settings import Settings
 from muster.trials.template import TrialTemplate
-from muster.tune.assembly import scheduler_of, search_of, stopper_of
 from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.execution.assemble import scheduler_of, search_of, stopper_of
 from muster.tune.stopper.resolve import resolve_stop
 
 NAME = "simulated"

@@ -19,7 +19,7 @@ from muster.errors import ConfigError
 from muster.sim.tune.curve import Config, Curve, Metrics
 from muster.trials.model import DEBUG_METRICS
 from muster.trials.results import flatten
-from muster.tune.result_files import parse_json_lines
+from muster.tune.analysis.result_files import parse_json_lines
 
 RESULTS = "result.json"
 _AUTOMATIC = frozenset(

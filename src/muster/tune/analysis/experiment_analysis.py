@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from muster.session.checkpoint import Checkpoint
 from muster.trials.model import DEFAULT_METRIC, Trial
-from muster.tune.frames import Row, flat_row, frame, need_pandas
-from muster.tune.result_files import opened_place
+from muster.tune.analysis.result_files import opened_place
+from muster.tune.analysis.tables import Row, flat_row, frame, need_pandas
+from muster.tune.analysis.trial_record import TrialRecord, as_record
 from muster.tune.scores import SCOPES, best_scored, check_mode, is_better
-from muster.tune.trial_record import TrialRecord, as_record
 
 if TYPE_CHECKING:
     import pandas as pd

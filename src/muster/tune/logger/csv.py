@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from muster.tune.logger.files.trial_log import CSV
 from muster.tune.logger.logger import FileLogger
-from muster.tune.logger.trial_log import CSV
 
 
 class CSVLoggerCallback(FileLogger):

@@ -20,7 +20,7 @@ def default_callbacks(
     `environment` is only read. ValueError when a name in it cannot be imported or called.
     """
     from muster.tune.logger.csv import CSVLoggerCallback
-    from muster.tune.logger.failure_files import FailureFiles
+    from muster.tune.logger.files.failure_files import FailureFiles
     from muster.tune.logger.json import JsonLoggerCallback
     from muster.tune.logger.tensorboard import TBXLoggerCallback
 

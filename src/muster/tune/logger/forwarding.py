@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from muster.base.clock import Clock
-from muster.tune.logger.remote_scribe import RemoteScribe, ScribeGoneError, is_possible
-from muster.tune.logger.scribe import Problems, Scribe
-from muster.tune.logger.trial_log import Entry
+from muster.tune.logger.files.trial_log import Entry
+from muster.tune.logger.files.write import Problems, Scribe
+from muster.tune.logger.files.writer_process import RemoteScribe, ScribeGoneError, is_possible
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from muster.tune.logger.placement import restored_iteration, trial_directory
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
-    from muster.tune.logger.trial_log import TrialLog
-    from muster.tune.logger.writer import LogWriter
+    from muster.tune.logger.files.trial_log import TrialLog
+    from muster.tune.logger.files.writer import LogWriter
 
 
 class LoggerCallback(Callback):

@@ -20,7 +20,7 @@ def pretty_print(result: Mapping[str, Any], exclude: set[str] | None = None) -> 
 
     import yaml
 
-    from muster.tune.logger.encode import encode
+    from muster.tune.logger.files.json_rows import encode
 
     left_out = {*_LEFT_OUT, *(exclude or ())}
     shown = {key: value for key, value in result.items() if key not in left_out and value is not None}

@@ -10,9 +10,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from muster.tune.logger.encode import encode
-from muster.tune.logger.files import content
-from muster.tune.logger.table import Flat, Table, records_of
+from muster.tune.logger.files.csv_rows import Flat, Table, records_of
+from muster.tune.logger.files.files import content
+from muster.tune.logger.files.json_rows import encode
 
 
 def cut_repeated_rows(path: str, rows: Sequence[dict[str, Any]]) -> None:

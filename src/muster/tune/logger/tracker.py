@@ -17,7 +17,7 @@ from muster.tune.logger.logger import LoggerCallback
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
     from muster.trials.model import Trial
-    from muster.tune.logger.writer import LogWriter
+    from muster.tune.logger.files.writer import LogWriter
 
 
 class TrialFacts(Struct, frozen=True, kw_only=True):

@@ -33,7 +33,7 @@ def save_plot(
         from muster.tune.plots.png import need_matplotlib
 
         need_matplotlib()  # before reading results, which may take a while
-    from muster.tune.plots.source import collect
+    from muster.tune.plots.data import collect
 
     name = analysis.experiment_path.rstrip("/").rpartition("/")[2] or "experiment"
     scene = collect(analysis.trials, name=name, metric=metric, mode=mode)
@@ -65,7 +65,7 @@ def _target(analysis: ExperimentAnalysis, path: str | os.PathLike[str] | None) -
 
 
 def _goal(analysis: ExperimentAnalysis, metric: str | None, mode: str | None) -> tuple[str, str]:
-    from muster.tune.plots.source import known_metrics
+    from muster.tune.plots.data import known_metrics
     from muster.tune.scores import check_mode
 
     metric, mode = metric or analysis.default_metric, mode or analysis.default_mode

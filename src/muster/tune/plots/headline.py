@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from muster.tune.plots.data import Scene
 from muster.tune.plots.labels import short_number, shortened
-from muster.tune.plots.source import Scene
 
 
 def headline(scene: Scene) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from muster.tune.plots.data import Curve, Dot, Scene
 from muster.tune.plots.headline import explanation, headline, subtitle
 from muster.tune.plots.parallel import shown_axes, table
-from muster.tune.plots.source import Curve, Dot, Scene
 
 SCRIPTS = ("tools.js", "curves.js", "parallel.js", "importance.js", "main.js")
 

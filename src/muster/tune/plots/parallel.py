@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from muster.tune.plots.axes import Axis
-from muster.tune.plots.source import Scene
+from muster.tune.plots.data import Scene
 
 MOST_AXES = 9
 _SPREAD = 0.045  # lines through the same category lie side by side

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from muster.tune.plots import style
+from muster.tune.plots.data import Scene
 from muster.tune.plots.headline import headline, subtitle
 from muster.tune.plots.labels import shortened
 from muster.tune.plots.png_curves import draw_curves
 from muster.tune.plots.png_importance import draw_importance
-from muster.tune.plots.png_parallel import draw_parallel
-from muster.tune.plots.source import Scene
+from muster.tune.plots.png_panels import draw_parallel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,9 +9,9 @@ import numpy as np
 
 from muster.tune.plots import style
 from muster.tune.plots.axes import metric_range
+from muster.tune.plots.data import Dot, Scene
 from muster.tune.plots.labels import short_number, shortened
 from muster.tune.plots.png_panel import say_nothing_to_show, tidy, title
-from muster.tune.plots.source import Dot, Scene
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from muster.tune.plots import style
+from muster.tune.plots.data import Scene
 from muster.tune.plots.labels import shortened
 from muster.tune.plots.png_panel import say_nothing_to_show, tidy, title
-from muster.tune.plots.source import Scene
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
-from muster.tune.reporting import ending
+from muster.tune.reporting import summary as ending
 from muster.tune.reporting.info import RunInfo
-from muster.tune.reporting.legacy_text import resource_text, trial_details, trial_sentence
+from muster.tune.reporting.legacy import resource_text, trial_details, trial_sentence
 from muster.tune.reporting.outlet import Outlet
 from muster.tune.reporting.pace import Pace
 from muster.tune.reporting.reporter import Reporter

@@ -10,13 +10,13 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from muster.base.clock import Clock
+from muster.tune.reporting.event_lines import Narrator
 from muster.tune.reporting.info import RunInfo
-from muster.tune.reporting.narration import Narrator
-from muster.tune.reporting.picture import Picture
+from muster.tune.reporting.periodic import WatchingReporter
 from muster.tune.reporting.plain import HEARTBEAT_S
 from muster.tune.reporting.screen import Screen
+from muster.tune.reporting.snapshot import Picture
 from muster.tune.reporting.text_table import frame_for
-from muster.tune.reporting.watching import WatchingReporter
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial

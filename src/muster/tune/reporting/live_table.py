@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.text import Text
 
 from muster.tune.reporting.formats import cell, shortened
+from muster.tune.reporting.tables import columns_for, parameter
 from muster.tune.reporting.tally import lookup
-from muster.tune.reporting.trial_table import columns_for, parameter
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from muster.tune.reporting import ending
+from muster.tune.reporting import summary as ending
 from muster.tune.reporting.formats import amount, brief, cell, duration, home_relative, rate
 from muster.tune.reporting.live_table import LiveTable, columns_of
-from muster.tune.reporting.trial_table import parameters_of
+from muster.tune.reporting.tables import parameters_of
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
-    from muster.tune.reporting.picture import Picture
+    from muster.tune.reporting.snapshot import Picture
 
 MAX_WIDTH = 120  # longer lines do not read better
 BAR_MAX = 48

@@ -7,12 +7,13 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
-from muster.tune.reporting import ending, plain_text
+from muster.tune.reporting import plain_text
+from muster.tune.reporting import summary as ending
 from muster.tune.reporting.formats import cell, duration
 from muster.tune.reporting.info import RunInfo
-from muster.tune.reporting.picture import Picture, rows_of
-from muster.tune.reporting.trial_table import TrialTable, columns_for, parameters_of, table_of
-from muster.tune.reporting.watching import WatchingReporter
+from muster.tune.reporting.periodic import WatchingReporter
+from muster.tune.reporting.snapshot import Picture, rows_of
+from muster.tune.reporting.tables import TrialTable, columns_for, parameters_of, table_of
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial

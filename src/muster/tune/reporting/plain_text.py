@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster.trials.results import flatten
-from muster.tune.reporting import ending
+from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
+from muster.tune.reporting import summary as ending
 from muster.tune.reporting.formats import (
     amount,
     assignments,
@@ -16,10 +17,9 @@ from muster.tune.reporting.formats import (
     moment,
     rate,
 )
-from muster.tune.reporting.picture import Picture, rows_of
+from muster.tune.reporting.snapshot import Picture, rows_of
+from muster.tune.reporting.tables import columns_for, parameters_of, table_of
 from muster.tune.reporting.text_table import Frame, framed, listed
-from muster.tune.reporting.trial_table import columns_for, parameters_of, table_of
-from muster.tune.result_keys import AUTO_RESULT_KEYS
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from muster.tune.callback import Callback
-from muster.tune.reporting.ending import resume_lines
 from muster.tune.reporting.outlet import Outlet
+from muster.tune.reporting.summary import resume_lines
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial

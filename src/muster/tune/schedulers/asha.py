@@ -12,7 +12,7 @@ from typing import Any
 from muster.base.rng import Seed
 from muster.trials.model import Trial
 from muster.trials.view import ControllerView
-from muster.tune.plugin_state import Plain
+from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.asha_parameters import AshaParameters
 from muster.tune.schedulers.asha_promotion import PromotionRule
 from muster.tune.schedulers.asha_stopping import StoppingRule

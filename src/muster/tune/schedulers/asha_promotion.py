@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from muster.trials.model import Trial
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.view import ControllerView
-from muster.tune.plugin_state import Plain
+from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.asha_parameters import AshaParameters
 from muster.tune.schedulers.fifo import first_waiting
 from muster.tune.schedulers.promotion_rung import PromotionRung, Rank, is_resting

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from muster.trials.plugins import CONTINUE, STOP
-from muster.tune.plugin_state import Plain
+from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.asha_parameters import AshaParameters
 from muster.tune.schedulers.percentile import RunningPercentile
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from muster.trials.model import Trial
 from muster.trials.view import ControllerView
-from muster.tune.plugin_state import Plain
+from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.trial_scheduler import TrialScheduler
 
 

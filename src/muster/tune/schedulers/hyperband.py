@@ -15,7 +15,7 @@ from typing import Any
 from muster.errors import TuneError
 from muster.trials.model import Trial
 from muster.trials.view import ControllerView
-from muster.tune.plugin_state import Plain
+from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.fifo import first_waiting
 from muster.tune.schedulers.hyperband_bands import Bands
 from muster.tune.schedulers.hyperband_bracket import Bracket

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from muster.tune.plugin_state import Plain
+from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.hyperband_bracket import Bracket
 from muster.tune.schedulers.hyperband_parameters import HyperBandParameters
 from muster.tune.schedulers.hyperband_turns import Key, Turns

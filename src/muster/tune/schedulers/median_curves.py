@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
-from muster.tune.plugin_state import Plain
+from muster.tune.execution.plugin_state import Plain
 
 
 class Others(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 
 from muster.trials.model import Trial
 from muster.trials.view import ControllerView
-from muster.tune.plugin_state import Plain
+from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.median_curves import Curves
 from muster.tune.schedulers.metric_scheduler import MetricScheduler
 

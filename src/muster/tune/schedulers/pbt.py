@@ -15,7 +15,7 @@ from muster.base.rng import Seed, Stream, global_generators_at
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.states import TrialState
 from muster.trials.view import ControllerView
-from muster.tune.plugin_state import Plain
+from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers import pbt_explore
 from muster.tune.schedulers.fifo import first_waiting
 from muster.tune.schedulers.metric_scheduler import MetricScheduler

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from muster.base.rng import Stream, global_generators_at
 from muster.errors import TuneError
+from muster.tune.execution.names import format_vars
 from muster.tune.search.domains import Categorical, Domain
-from muster.tune.search.names import format_vars
 
 Config = dict[str, Any]
 Mutations = Mapping[str, Any]

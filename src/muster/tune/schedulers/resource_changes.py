@@ -12,7 +12,7 @@ from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.model import Trial
 from muster.trials.states import TrialState
 from muster.trials.view import ControllerView
-from muster.tune.plugin_state import Plain
+from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.resource_shares import size_of
 
 AT_REST = (TrialState.PENDING, TrialState.PAUSED)

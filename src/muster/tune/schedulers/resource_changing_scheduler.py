@@ -17,7 +17,7 @@ from muster.trials.bundles import PlacementGroupFactory, resource_dict_to_bundle
 from muster.trials.model import Trial
 from muster.trials.states import TrialState
 from muster.trials.view import ControllerView
-from muster.tune.plugin_state import Plain
+from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.fifo import FIFOScheduler
 from muster.tune.schedulers.resource_allocation import DistributeResources, DistributeResourcesToTopJob
 from muster.tune.schedulers.resource_changes import AT_REST, Changes

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from muster.trials import plugins
 from muster.trials.model import DEFAULT_METRIC, Trial
 from muster.trials.view import ControllerView
-from muster.tune.plugin_state import PluginState
+from muster.tune.execution.plugin_state import PluginState
 
 if TYPE_CHECKING:
     from muster.tune.schedulers.fifo import FIFOScheduler

@@ -5,7 +5,7 @@ Used by ResourceChangingScheduler.
 
 from __future__ import annotations
 
-from muster.tune.plugin_state import Plain
+from muster.tune.execution.plugin_state import Plain
 
 _LONGEST = 64  # reports
 

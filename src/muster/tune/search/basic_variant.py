@@ -11,7 +11,7 @@ from muster.base.ids import IdSource, RandomIds
 from muster.errors import RestoreError
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
-from muster.tune.search.names import format_vars
+from muster.tune.execution.names import format_vars
 from muster.tune.search.paths import flat_name
 from muster.tune.search.placeholders import SetAside, inject_placeholders
 from muster.tune.search.points import preset

@@ -11,7 +11,7 @@ from muster.base.ids import IdSource, RandomIds
 from muster.errors import MusterError, RestoreError, TuneError
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
-from muster.tune.search.names import format_vars
+from muster.tune.execution.names import format_vars
 from muster.tune.search.paths import copied, flat_name, flattened
 from muster.tune.search.placeholders import SetAside, inject_placeholders, is_sole_key
 from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.tune.search.names import format_vars
+from muster.tune.execution.names import format_vars
 from muster.tune.search.paths import Path, flat_name
 from muster.tune.search.random_stream import RandomStream
 from muster.tune.search.sample_functions import RecursiveDependencyError

@@ -6,7 +6,7 @@ import math
 from bisect import insort
 from typing import Any
 
-from muster.tune.plugin_state import Plain
+from muster.tune.execution.plugin_state import Plain
 from muster.tune.stopper.spread import spread
 from muster.tune.stopper.stopper import Stopper, metric_of
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from muster.errors import TuneError
-from muster.tune.plugin_state import Plain
+from muster.tune.execution.plugin_state import Plain
 from muster.tune.stopper.stopper import Stopper
 
 

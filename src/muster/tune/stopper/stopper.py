@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.tune.plugin_state import PluginState
+from muster.tune.execution.plugin_state import PluginState
 
 if TYPE_CHECKING:
     from muster.tune.stopper.combined import CombinedStopper

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from muster.tune.plugin_state import Plain
+from muster.tune.execution.plugin_state import Plain
 from muster.tune.stopper.spread import spread
 from muster.tune.stopper.stopper import Stopper, metric_of
 

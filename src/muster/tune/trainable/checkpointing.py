@@ -6,7 +6,7 @@ from typing import Any
 
 from muster.trials.model import CheckpointPolicy
 from muster.tune.config_parts import CheckpointConfig
-from muster.tune.trainable.function import is_function_trainable
+from muster.tune.trainable.function_trainable import is_function_trainable
 from muster.tune.trainable.registry import trainable_name
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from muster.tune.trainable.function import is_trainable_class
+from muster.tune.trainable.function_trainable import is_trainable_class
 from muster.tune.trainable.registry import trainable_name
 
 

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from muster.tune.trainable.function import is_trainable_class
+from muster.tune.trainable.function_trainable import is_trainable_class
+from muster.tune.trainable.large_objects import Spooled
 from muster.tune.trainable.registry import trainable_name
-from muster.tune.trainable.spool import Spooled
 from muster.tune.trainable.wrapping import innermost, wrapped_function
 
 

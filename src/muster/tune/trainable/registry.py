@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from muster.errors import TuneError
-from muster.tune.trainable.function import checked_trainable
+from muster.tune.trainable.function_trainable import checked_trainable
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from muster.session.context import TuneContext
 from muster.session.progress import Progress, Signature, fill_result
 from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.model import DEBUG_METRICS
-from muster.tune.trainable.saving import (
+from muster.tune.trainable.checkpoints import (
     COUNTERS,
     TrainingResult,
     as_training_result,

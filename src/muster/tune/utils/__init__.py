@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from muster.tune.utils.diagnose_serialization import (
+        diagnose_serialization,
+        validate_save_restore,
+    )
     from muster.tune.utils.dicts import deep_update, flatten_dict, merge_dicts, unflattened_lookup
     from muster.tune.utils.gpu import wait_for_gpu
     from muster.tune.utils.slowness import date_str, warn_if_slow
-    from muster.tune.utils.soundness import diagnose_serialization, validate_save_restore
 
 __all__ = [
     "date_str",
@@ -29,11 +32,11 @@ __getattr__, __dir__ = lazy_names(
     {
         "date_str": ".slowness",
         "deep_update": ".dicts",
-        "diagnose_serialization": ".soundness",
+        "diagnose_serialization": ".diagnose_serialization",
         "flatten_dict": ".dicts",
         "merge_dicts": ".dicts",
         "unflattened_lookup": ".dicts",
-        "validate_save_restore": ".soundness",
+        "validate_save_restore": ".diagnose_serialization",
         "wait_for_gpu": ".gpu",
         "warn_if_slow": ".slowness",
     },

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from muster.tune.utils.diagnose_serialization import (
+    diagnose_serialization,
+    validate_save_restore,
+)
 from muster.tune.utils.gpu import wait_for_gpu
 from muster.tune.utils.slowness import date_str, warn_if_slow
-from muster.tune.utils.soundness import diagnose_serialization, validate_save_restore
 
 __all__ = ["date_str", "diagnose_serialization", "validate_save_restore", "wait_for_gpu", "warn_if_slow"]

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from muster.tune.logger.table import fields_of, is_whole, records_of
+from muster.tune.logger.files.csv_rows import fields_of, is_whole, records_of
 
 ITERATION = "training_iteration"
 _TAIL = 1 << 16

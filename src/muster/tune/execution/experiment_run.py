@@ -18,23 +18,29 @@ from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
 from muster.trials.restore import MakeTrial
 from muster.trials.template import TrialTemplate
-from muster.tune.assembly import scheduler_of, search_of, settings_of, stopper_of, template_of
 from muster.tune.callback import CallbackList
 from muster.tune.config import seconds
-from muster.tune.execution import Execution
+from muster.tune.execution.assemble import (
+    scheduler_of,
+    search_of,
+    settings_of,
+    stopper_of,
+    template_of,
+)
+from muster.tune.execution.checkpoint_check import SoundStart
+from muster.tune.execution.full_disk import PatientStore
+from muster.tune.execution.launch import Launch, Launched
+from muster.tune.execution.loop import Execution
+from muster.tune.execution.upload import delete_checkpoint, uploads_for
 from muster.tune.interrupts import gentle_stop
-from muster.tune.launch import Launch, Launched
 from muster.tune.logger.defaults import default_callbacks
-from muster.tune.logger.writer import LogWriter
+from muster.tune.logger.files.writer import LogWriter
 from muster.tune.naming import directory_namer
-from muster.tune.patient_store import PatientStore
 from muster.tune.reporting import RunInfo
 from muster.tune.reporting.info import LiveAmounts
 from muster.tune.resumption import Resumption
 from muster.tune.settings_record import settings_record
-from muster.tune.sound_start import SoundStart
 from muster.tune.upkeep import Upkeep
-from muster.tune.uploading import delete_checkpoint, uploads_for
 
 if TYPE_CHECKING:
     from muster.engines.local.engine import LocalEngine

@@ -17,7 +17,7 @@ from typing import Any
 from muster.errors import RestoreError, TuneError
 from muster.stores.storage import Storage
 from muster.tune.config import RunConfig, TuneConfig
-from muster.tune.place import Place
+from muster.tune.execution.paths import Place
 from muster.tune.search.paths import flat_name, flattened
 
 TUNER_FILE = "tuner.pkl"

@@ -14,8 +14,8 @@ from muster.trials.checkpoints import best_checkpoints
 from muster.trials.model import TRAINING_ITERATION, CheckpointRef, Trial
 from muster.trials.results import flatten, note_result
 from muster.trials.statistics import Statistics
-from muster.tune.frames import Row
-from muster.tune.result_files import Scored, TrialFolder
+from muster.tune.analysis.result_files import Scored, TrialFolder
+from muster.tune.analysis.tables import Row
 
 if TYPE_CHECKING:
     from muster.stores.experiment.summary import TrialSummary

@@ -7,9 +7,9 @@ from math import inf, isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from muster.trials.results import flatten
+from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS, SHOULD_CHECKPOINT
 from muster.tune.reporting.formats import cell, shortened, wrapped
 from muster.tune.reporting.tally import STATUSES, lookup
-from muster.tune.result_keys import AUTO_RESULT_KEYS, SHOULD_CHECKPOINT
 from muster.tune.scores import number
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from muster.tune.reporting.tables import ALL_UP_TO, PER_STATUS, chosen
 from muster.tune.reporting.tally import Failed, Scored, Tally
-from muster.tune.reporting.trial_table import ALL_UP_TO, PER_STATUS, chosen
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial

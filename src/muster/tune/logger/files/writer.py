@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock, SystemClock
-from muster.tune.logger.scribe import Problems, Scribe
-from muster.tune.logger.trial_log import Entry, Order, TrialLog
+from muster.tune.logger.files.trial_log import Entry, Order, TrialLog
+from muster.tune.logger.files.write import Problems, Scribe
 
 if TYPE_CHECKING:
     from muster.tune.logger.forwarding import Forwarder

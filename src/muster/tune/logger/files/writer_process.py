@@ -15,14 +15,14 @@ from collections.abc import Sequence
 
 from muster.base.framing import FrameReader, frame, unpack
 from muster.host import machine as surroundings
-from muster.tune.logger.parcel import Packer
-from muster.tune.logger.scribe import Problems
-from muster.tune.logger.scribe_process import Kind
-from muster.tune.logger.trial_log import Entry
+from muster.tune.logger.files.batch import Packer
+from muster.tune.logger.files.trial_log import Entry
+from muster.tune.logger.files.write import Problems
+from muster.tune.logger.files.writer_process_main import Kind
 
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[1].split(chr(10)); "
-    "from muster.tune.logger.scribe_process import main; main()"
+    "from muster.tune.logger.files.writer_process_main import main; main()"
 )
 _CHUNK = 1 << 16
 _LEAVE_S = 5.0

@@ -20,7 +20,7 @@ from muster.tune.plots.labels import value_text
 from muster.tune.scores import number
 
 if TYPE_CHECKING:
-    from muster.tune.trial_record import TrialRecord
+    from muster.tune.analysis.trial_record import TrialRecord
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def collect(trials: Sequence[TrialRecord], *, name: str, metric: str, mode: str)
 
 def known_metrics(trials: Sequence[TrialRecord]) -> list[str]:
     """Numbers that trials reported, without what is filled in for everybody."""
-    from muster.tune.result_keys import AUTO_RESULT_KEYS
+    from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 
     found: dict[str, None] = {}
     for trial in trials:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock, SystemClock
 from muster.tune.callback import Callback
+from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 from muster.tune.logger.placement import trial_directory
-from muster.tune.logger.trial_log import ERRORS, PICKLED_ERROR
 
 if TYPE_CHECKING:
     from muster.trials.events import TrialFailure
     from muster.trials.model import Trial
-    from muster.tune.logger.writer import LogWriter
+    from muster.tune.logger.files.writer import LogWriter
 
 
 class FailureFiles(Callback):

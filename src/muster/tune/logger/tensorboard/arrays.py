@@ -11,7 +11,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from muster.tune.logger.png import png
-from muster.tune.logger.wire import delimited, varint
+from muster.tune.logger.tensorboard.wire import delimited, varint
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from muster.engines.ray.engine import RayEngine
     from muster.trials.experiment import ExperimentState
     from muster.trials.model import Trial
+    from muster.tune.analysis.trial_record import TrialRecord
     from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
-    from muster.tune.place import Place
+    from muster.tune.execution.paths import Place
     from muster.tune.reporting.reporter import Reporter
-    from muster.tune.trial_record import TrialRecord
 
 _GONE_VARIABLES = ("TUNE_RESULT_DIR", "RAY_AIR_LOCAL_CACHE_DIR")
 
@@ -62,14 +62,14 @@ class Launched:
             return trials
         from dataclasses import replace
 
-        from muster.tune.trial_record import as_record
+        from muster.tune.analysis.trial_record import as_record
 
         place = self.place
         return [replace(as_record(each, str(place.directory)), find=place.checkpoint) for each in trials]
 
 
 def place_of(run: RunConfig) -> Place:
-    from muster.tune.place import Place
+    from muster.tune.execution.paths import Place
 
     return Place(str(run.storage_path), str(run.name), run.storage_filesystem)
 
@@ -79,8 +79,8 @@ def launch(asked: Launch) -> Launched:
     _refuse_gone_variables()
     with ExitStack() as stack:
         reporter, engine = _start(asked, stack)
-        from muster.tune.experiment_run import ExperimentRun
-        from muster.tune.preparing import prepare
+        from muster.tune.execution.experiment_run import ExperimentRun
+        from muster.tune.execution.prepare import prepare
 
         prepare(asked)
         return ExperimentRun(asked, stack, reporter, engine).run()
@@ -111,7 +111,7 @@ def _open_engine(asked: Launch, env: Mapping[str, str]) -> LocalEngine | RayEngi
     if _runs_on_ray(asked.run.engine):
         from muster.engines.ray.connect import open_ray_engine
         from muster.engines.ray.engine import RayOptions
-        from muster.tune.uploading import reach_of
+        from muster.tune.execution.upload import reach_of
 
         reach = reach_of(asked.place, asked.run)
         return open_ray_engine(trainables=trainables, options=RayOptions(env=env, reach=reach))

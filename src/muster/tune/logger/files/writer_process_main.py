@@ -15,9 +15,9 @@ from typing import NoReturn
 from muster.base.clock import SystemClock
 from muster.base.framing import FrameReader, frame, pack
 from muster.engines.local.fork_safety import die_with_parent
-from muster.tune.logger.parcel import Unpacker
-from muster.tune.logger.scribe import Problems, Scribe
-from muster.tune.logger.trial_log import Entry
+from muster.tune.logger.files.batch import Unpacker
+from muster.tune.logger.files.trial_log import Entry
+from muster.tune.logger.files.write import Problems, Scribe
 
 _CHUNK = 1 << 18
 _ENOUGH = 4096  # entries taken together

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from muster.tune.logger.failure_files import failure_text
+from muster.tune.logger.files.failure_files import failure_text
+from muster.tune.logger.files.repair import iteration_of
 from muster.tune.logger.placement import restored_iteration, trial_directory
-from muster.tune.logger.repair import iteration_of
 
 if TYPE_CHECKING:
     from muster.trials.events import TrialFailure
     from muster.trials.model import Trial
-    from muster.tune.logger.writer import LogWriter
+    from muster.tune.logger.files.writer import LogWriter
 
 
 class _Heard:

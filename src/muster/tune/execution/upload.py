@@ -23,8 +23,15 @@ from muster.trials.model import CheckpointRef, Trial
 from muster.tune.callback import Callback
 from muster.tune.config import RunConfig
 from muster.tune.config_parts import LogFiles, SyncConfig, log_files
-from muster.tune.logger.trial_log import ERRORS, PARAMS, PICKLED_ERROR, PICKLED_PARAMS, PROGRESS, RESULTS
-from muster.tune.place import Place
+from muster.tune.execution.paths import Place
+from muster.tune.logger.files.trial_log import (
+    ERRORS,
+    PARAMS,
+    PICKLED_ERROR,
+    PICKLED_PARAMS,
+    PROGRESS,
+    RESULTS,
+)
 
 if TYPE_CHECKING:
     from muster.engines.ray.reach import Reach

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from muster.base.framing import is_plain, pack, unpack
-from muster.tune.logger.encode import Shown, encode
-from muster.tune.logger.event_hparams import hparams_of
-from muster.tune.logger.events import as_float
-from muster.tune.logger.trial_log import TBX, Entry, TrialLog
+from muster.tune.logger.files.json_rows import Shown, encode
+from muster.tune.logger.files.trial_log import TBX, Entry, TrialLog
+from muster.tune.logger.tensorboard.events import as_float
+from muster.tune.logger.tensorboard.hparams import hparams_of
 
 _SCALARS = frozenset({int, float, str, bool, type(None), bytes})
 _KEYS = frozenset({str, int, float, bool, type(None)})

@@ -8,10 +8,10 @@ import numpy as np
 
 from muster.tune.plots import style
 from muster.tune.plots.axes import Axis
+from muster.tune.plots.data import Scene
 from muster.tune.plots.labels import shortened
 from muster.tune.plots.parallel import shown_axes, table
 from muster.tune.plots.png_panel import say_nothing_to_show, title
-from muster.tune.plots.source import Scene
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -24,19 +24,25 @@ from muster.stores.experiment.store import SqliteTrialStore
 from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
 from muster.trials.template import TrialTemplate
-from muster.tune.assembly import scheduler_of, search_of, settings_of, stopper_of, template_of
 from muster.tune.callback import CallbackList
 from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
-from muster.tune.execution import Execution
+from muster.tune.execution.assemble import (
+    scheduler_of,
+    search_of,
+    settings_of,
+    stopper_of,
+    template_of,
+)
+from muster.tune.execution.checkpoint_check import SoundStart
+from muster.tune.execution.loop import Execution
+from muster.tune.execution.paths import Place
+from muster.tune.execution.restore import SavedTuner
+from muster.tune.execution.upload import delete_checkpoint, uploads_for
 from muster.tune.logger.defaults import default_callbacks
-from muster.tune.logger.writer import LogWriter
+from muster.tune.logger.files.writer import LogWriter
 from muster.tune.naming import directory_namer
-from muster.tune.place import Place
 from muster.tune.resumption import Resumption
-from muster.tune.saved_tuner import SavedTuner
 from muster.tune.settings_record import settings_record
-from muster.tune.sound_start import SoundStart
-from muster.tune.uploading import delete_checkpoint, uploads_for
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from muster.base.clock import Clock
 from muster.tune.reporting.info import RunInfo
 from muster.tune.reporting.pace import Pace, Speed
-from muster.tune.reporting.picture import Picture, best_of, waiting
 from muster.tune.reporting.reporter import Reporter
+from muster.tune.reporting.snapshot import Picture, best_of, waiting
 from muster.tune.reporting.tally import Tally
 
 if TYPE_CHECKING:

@@ -7,12 +7,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from muster.tune.reporting.formats import cell, home_relative
-from muster.tune.reporting.trial_table import TrialTable, best_first, fair_choice, more_text, parameters_of
+from muster.tune.reporting.tables import (
+    TrialTable,
+    best_first,
+    fair_choice,
+    more_text,
+    parameters_of,
+)
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
     from muster.tune.reporting.info import RunInfo
-    from muster.tune.reporting.picture import Picture
+    from muster.tune.reporting.snapshot import Picture
 
 FINAL_ROWS = 100  # the files have all of them; a screen of 20,000 rows helps nobody
 ERROR_ROWS = 20

@@ -9,7 +9,7 @@ import platform
 from collections.abc import Iterable, Sequence
 
 from muster.base.clock import Clock
-from muster.tune.logger.trial_log import Bench, Entry, TrialLog
+from muster.tune.logger.files.trial_log import Bench, Entry, TrialLog
 
 _SLICE = 512  # rows encoded without letting another thread in
 _STUCK_LIMIT_BYTES = 64 << 20  # kept for files that cannot be written

@@ -17,8 +17,7 @@ from typing import Any
 from muster.errors import StoreError
 from muster.session.checkpoint import Checkpoint
 from muster.stores.storage import Storage
-from muster.tune.frames import Row
-from muster.tune.result_keys import (
+from muster.tune.analysis.result_keys import (
     CHECKPOINT_DIR_NAME,
     EXPR_ERROR_FILE,
     EXPR_ERROR_PICKLE_FILE,
@@ -26,6 +25,7 @@ from muster.tune.result_keys import (
     EXPR_PROGRESS_FILE,
     EXPR_RESULT_FILE,
 )
+from muster.tune.analysis.tables import Row
 
 logger = logging.getLogger(__name__)
 

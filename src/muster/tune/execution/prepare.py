@@ -11,10 +11,10 @@ from muster.errors import TuneError
 from muster.host.file_lock import holder_of
 from muster.stores.experiment.reader import STORE_NAME
 from muster.stores.experiment.store import SqliteTrialStore
-from muster.tune.saved_tuner import SavedTuner
+from muster.tune.execution.restore import SavedTuner
 
 if TYPE_CHECKING:
-    from muster.tune.launch import Launch
+    from muster.tune.execution.launch import Launch
 
 logger = logging.getLogger(__name__)
 

@@ -11,13 +11,19 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from muster.tune.logger import files
-from muster.tune.logger.encode import RowEncoder, is_plain, pretty
-from muster.tune.logger.event_hparams import HparamsEncoder, hparams_of
-from muster.tune.logger.events import EventEncoder, opening
-from muster.tune.logger.repair import csv_columns, iteration_of, last_iteration, rows_beyond, truncate_after
+from muster.tune.logger.files import files
+from muster.tune.logger.files.csv_rows import Flat, Table, flat_row, widened
+from muster.tune.logger.files.json_rows import RowEncoder, is_plain, pretty
+from muster.tune.logger.files.repair import (
+    csv_columns,
+    iteration_of,
+    last_iteration,
+    rows_beyond,
+    truncate_after,
+)
 from muster.tune.logger.repeating import cut_repeated_records, cut_repeated_rows
-from muster.tune.logger.table import Flat, Table, flat_row, widened
+from muster.tune.logger.tensorboard.events import EventEncoder, opening
+from muster.tune.logger.tensorboard.hparams import HparamsEncoder, hparams_of
 
 JSON, CSV, TBX = 1, 2, 4
 RESULTS, PROGRESS, PARAMS, PICKLED_PARAMS = "result.json", "progress.csv", "params.json", "params.pkl"

@@ -8,10 +8,10 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from muster.trials.results import flatten
+from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.reporting.formats import amount, cell, shortened
+from muster.tune.reporting.tables import best_first, parameter, parameters_of
 from muster.tune.reporting.tally import STATUSES, lookup
-from muster.tune.reporting.trial_table import best_first, parameter, parameters_of
-from muster.tune.result_keys import AUTO_RESULT_KEYS
 from muster.tune.scores import number
 
 if TYPE_CHECKING:

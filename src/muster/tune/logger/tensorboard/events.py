@@ -12,9 +12,15 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
-from muster.tune.logger.crc32c import MOST_KNOWN, KnownRecord, crc32c, crc32c_long, masked
-from muster.tune.logger.event_arrays import array_value
-from muster.tune.logger.wire import varint
+from muster.tune.logger.tensorboard.arrays import array_value
+from muster.tune.logger.tensorboard.crc32c import (
+    MOST_KNOWN,
+    KnownRecord,
+    crc32c,
+    crc32c_long,
+    masked,
+)
+from muster.tune.logger.tensorboard.wire import varint
 
 PREFIX = "ray/tune/"
 SKIPPED = frozenset({"config", "pid", "timestamp", "time_total_s", "training_iteration"})
