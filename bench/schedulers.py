@@ -19,7 +19,7 @@ from pathlib import Path
 from bench import schedulers_large, schedulers_plot, schedulers_scale, schedulers_summary, table
 from bench.options import Options
 from bench.schedulers_race import SAMPLES, WORKERS, Entry, Race, race
-from muster.sim.tune.contestants import SCHEDULERS, NotThere, Terms, make_searcher
+from muster.sim.tune.candidates import SCHEDULERS, NotThere, Terms, make_searcher
 from muster.sim.tune.problems import PROBLEMS
 from muster.tune.search.space import uniform
 

@@ -9,7 +9,7 @@ import time
 
 from bench import table
 from bench.schedulers_race import COSTS
-from muster.sim.tune.contestants import SCHEDULERS, Terms
+from muster.sim.tune.candidates import SCHEDULERS, Terms
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.problems import PROBLEMS
 

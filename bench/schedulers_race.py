@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from muster.sim.tune.contestants import SCHEDULERS, Terms, make_searcher
+from muster.sim.tune.candidates import SCHEDULERS, Terms, make_searcher
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.problems import PROBLEMS

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from bench import table
-from muster.sim.tune.contestants import SCHEDULERS, Terms
+from muster.sim.tune.candidates import SCHEDULERS, Terms
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.problems import PROBLEMS
 

@@ -11,7 +11,7 @@ import random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from muster.sim.tune.contestants import Terms
+from muster.sim.tune.candidates import Terms
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.states import TrialState
 from muster.tune.schedulers import TrialScheduler

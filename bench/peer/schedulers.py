@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from muster.sim.tune.contestants import Terms
+from muster.sim.tune.candidates import Terms
 
 NAMES = ("asha", "hyperband", "median", "pbt")
 

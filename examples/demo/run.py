@@ -24,11 +24,11 @@ from picture import draw, trial_spans
 
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.launcher import Brought, Launcher
-from muster.autoscaler.published_files import read_status
+from muster.autoscaler.status_files import read_status
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
-from muster.cli.cluster_rows import build_report
-from muster.cli.cluster_status_view import machines_line
+from muster.cli.status.report import build_report
+from muster.cli.status.view import machines_line
 from muster.errors import MusterError
 from muster.host.processes import environment_says, table
 

@@ -6,9 +6,9 @@ from tests.cluster.fakes import Stage
 from tests.cluster.worlds import HEAD_NODE, machine
 
 from muster.autoscaler.monitor import Loop, Monitor
-from muster.autoscaler.pace import Pace
+from muster.autoscaler.recording_ports import Sightings, watched
 from muster.autoscaler.tick import Tick
-from muster.autoscaler.watched import Sightings, watched
+from muster.autoscaler.tick_interval import Pace
 from muster.cluster.controller import ClusterController
 from muster.testing.builders import node_report
 

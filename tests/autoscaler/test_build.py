@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from muster.autoscaler.build import MonitorOptions, Stopped, build_monitor, reach_head
+from muster.autoscaler.connect import Reach, find_reach
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.published import ClusterRecord
-from muster.autoscaler.published_files import write_record
-from muster.autoscaler.reaching import Reach, find_reach
+from muster.autoscaler.status_files import write_record
 from muster.base.clock import SystemClock
 from muster.errors import ClusterError, ConfigError, EngineUnreachable, LedgerLocked
 from muster.runtimes.ray.client import GcsLink

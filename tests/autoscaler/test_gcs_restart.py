@@ -12,8 +12,8 @@ import pytest
 from tests.autoscaler.kept_cluster import KeptCluster, Redis
 
 from muster.autoscaler.build import MonitorOptions, build_monitor
+from muster.autoscaler.connect import Reach
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.reaching import Reach
 from muster.base.clock import SystemClock
 from muster.cluster.model import NodeStatus
 from muster.errors import EngineUnreachable

@@ -12,7 +12,7 @@ import pytest
 
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.launcher import Launcher, Programs
-from muster.autoscaler.published_files import read_record, write_record
+from muster.autoscaler.status_files import read_record, write_record
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
 from muster.errors import ClusterError, ConfigError, ProviderMisconfigured
@@ -41,7 +41,7 @@ import os, signal, sys, time
 from pathlib import Path
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.published import PublishedStatus
-from muster.autoscaler.published_files import write_status
+from muster.autoscaler.status_files import write_status
 from muster.cluster.model import Instance, NodeKind
 from muster.cluster.states import InstanceState
 from muster.cluster.status import ClusterStatus

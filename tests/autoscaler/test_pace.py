@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.autoscaler.scenes import Scene
 from tests.cluster.worlds import HEAD_NODE
 
-from muster.autoscaler.pace import picture_of, wishes
+from muster.autoscaler.tick_interval import picture_of, wishes
 from muster.cluster.model import NodeStatus, RuntimeReport
 from muster.testing.builders import amounts, demand, node_report
 

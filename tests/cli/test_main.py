@@ -17,7 +17,7 @@ def test_help_names_every_command_and_imports_none_of_them():
         "import sys\n"
         "from muster.cli.main import cli\n"
         "cli(['--help'], standalone_mode=False)\n"
-        "heavy = {'muster.cli.cluster', 'muster.cli.sim', 'numpy', 'rich', 'yaml'}\n"
+        "heavy = {'muster.cli.plan.command', 'muster.cli.sim.command', 'numpy', 'rich', 'yaml'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,12 +11,12 @@ from tests.cli.cluster_samples import AT, IDLE, published
 
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.published import ClusterRecord
-from muster.autoscaler.published_files import write_record, write_status
+from muster.autoscaler.status_files import write_record, write_status
 from muster.base.clock import SystemClock
-from muster.cli.cluster_rows import build_report
-from muster.cli.cluster_status_view import status_page
 from muster.cli.main import cli
-from muster.cli.status_frame import Frame
+from muster.cli.status.report import build_report
+from muster.cli.status.status_frame import Frame
+from muster.cli.status.view import status_page
 from muster.cluster.model import NodeReport, NodeStatus, RuntimeReport
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.host.processes import mark_of

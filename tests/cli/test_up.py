@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.published_files import read_record
+from muster.autoscaler.status_files import read_record
 from muster.host.processes import environment_says, lives, table
 
 CLUSTER = """\

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from tests.cli.cluster_samples import AT, published
 
-from muster.cli.cluster_rows import build_report
+from muster.cli.status.report import build_report
 from muster.cli.watch import FOOTER, fitted
 
 
@@ -42,7 +42,7 @@ def test_a_large_screen_shows_everything():
 def test_q_ends_the_watch_and_the_terminal_is_as_before(tmp_path: Path):
     """The real command on a real terminal."""
     from muster.autoscaler.home import ClusterHome
-    from muster.autoscaler.published_files import write_status
+    from muster.autoscaler.status_files import write_status
     from muster.base.clock import SystemClock
 
     home = ClusterHome.of("laptop", tmp_path / "clusters")

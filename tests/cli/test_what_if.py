@@ -10,7 +10,7 @@ from muster.cluster.binpack.request import PackNode
 from muster.cluster.model import ClusterSpec, NodeKind, NodeStatus, RuntimeReport
 from muster.cluster.plan import Drain, Plan, Subject
 from muster.cluster.reconcile import reconcile
-from muster.config.demand import Wanted
+from muster.config.demand_file import Wanted
 from muster.testing.builders import (
     cloud_instance,
     cluster_spec,

@@ -8,13 +8,13 @@ from click.testing import CliRunner
 from tests.cli.cluster_samples import AT, BUSY, COMING, IDLE, published
 
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.published_files import write_status
+from muster.autoscaler.status_files import write_status
 from muster.base.clock import ManualClock
 from muster.cli.main import cli
-from muster.cli.status_frame import Frame
-from muster.cli.why_answer import answer
-from muster.cli.why_subject import DEMAND, GANG, MACHINE, NODE_TYPE, Known, Meant, meant_by
-from muster.cli.why_view import why_page
+from muster.cli.status.status_frame import Frame
+from muster.cli.why.command import DEMAND, GANG, MACHINE, NODE_TYPE, Known, Meant, meant_by
+from muster.cli.why.report import answer
+from muster.cli.why.view import why_page
 from muster.cluster.model import StatusChange
 from muster.cluster.plan import Plan, Reason, Subject, Verdict
 from muster.cluster.states import InstanceState

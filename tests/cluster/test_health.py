@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from muster.cluster.health import after_failure, availabilities, decayed_failures, is_blocked, recoverable
+from muster.cluster.backoff import (
+    after_failure,
+    availabilities,
+    decayed_failures,
+    is_blocked,
+    recoverable,
+)
 from muster.cluster.model import Backoff, FailureKind
 from muster.cluster.snapshot import TypeHealth
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.cluster.inbox import Inbox
+from muster.cluster.failure_inbox import Inbox
 from muster.cluster.model import DrainFailure, InstallFailure, LaunchFailure, TerminateFailure
 
 

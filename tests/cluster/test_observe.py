@@ -7,7 +7,7 @@ from tests.cluster.fakes import START, Stage
 from tests.cluster.worlds import CPU, HEAD_MACHINE, HEAD_NODE, machine, node, spec
 
 from muster.base.resources import Resources
-from muster.cluster.inbox import Inbox
+from muster.cluster.failure_inbox import Inbox
 from muster.cluster.model import (
     Constraint,
     DrainFailure,

@@ -7,7 +7,7 @@ from tests.cluster.worlds import machine, node
 
 from muster.base.resources import Resources
 from muster.cluster.model import Constraint, NodeReport, NodeStatus
-from muster.cluster.soundness import (
+from muster.cluster.validate import (
     bare_node,
     is_sound_constraint,
     is_sound_demand,

@@ -8,7 +8,7 @@ from muster.config.defaults import DEFAULTS
 from muster.config.document import Document
 from muster.config.load import parse_config
 from muster.config.local import LOCAL_TYPE
-from muster.config.prepare import LEGACY_HEAD, LEGACY_WORKER
+from muster.config.normalize import LEGACY_HEAD, LEGACY_WORKER
 from muster.config.schema import ClusterConfig, NodeTypeConfig
 from muster.config.schema_machines import PROVIDERS, AuthConfig
 from muster.config.to_spec import to_spec

@@ -8,7 +8,7 @@ import pytest
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine, LocalOptions
 from muster.engines.local.resources import Budget
-from muster.testing.engine_fixture import Driver
+from muster.testing.engine_contract.fixture import Driver
 from muster.testing.trainables import counts
 from muster.trials.commands import StopTrial
 from muster.trials.events import TrialExited, TrialReported, TrialStarted

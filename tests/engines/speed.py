@@ -14,9 +14,9 @@ import cloudpickle
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from muster.session import report
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import ContinueTrial, StartTrial
 from muster.trials.events import TrialExited, TrialReported
+from muster.trials.placement_group import PlacementGroupFactory
 
 ONE_CPU = PlacementGroupFactory([{"CPU": 1}])
 
@@ -136,7 +136,7 @@ import sys, tempfile
 import cloudpickle
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
-from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.commands import StartTrial
 from muster.trials.events import TrialReported
 def train(config):

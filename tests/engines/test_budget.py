@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from muster.engines.local.resources import Budget
-from muster.trials.bundles import PlacementGroupFactory as Pgf
+from muster.trials.placement_group import PlacementGroupFactory as Pgf
 
 
 def budget(gpu_ids=("4", "7"), **capacity):

@@ -15,8 +15,8 @@ import pytest
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine, LocalOptions
 from muster.session import Checkpoint, get_checkpoint, report
-from muster.testing.engine_fixture import Driver
-from muster.testing.engine_hard import is_gone
+from muster.testing.engine_contract.fixture import Driver
+from muster.testing.engine_contract.misbehaving import is_gone
 from muster.testing.trainables import Steps, counts, prints_much, waits
 from muster.trials.events import FailureKind, TrialStarted
 
@@ -231,7 +231,7 @@ from pathlib import Path
 import cloudpickle
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
-from muster.testing.engine_fixture import Driver
+from muster.testing.engine_contract.fixture import Driver
 from muster.testing.trainables import counts, prints_much
 blobs = {t.__name__: cloudpickle.dumps(t) for t in (counts, prints_much)}
 with LocalEngine(clock=SystemClock(), trainables=blobs, capacity={"CPU": 2}) as engine:
@@ -291,7 +291,7 @@ def test_a_rehearsal_leaves_nothing_behind(opened):
     """What the helper plays through before it forks must not be seen by trials."""
 
     def looks(config):
-        from muster.session.channel import current
+        from muster.session.session import current
 
         session = current()
         report(

@@ -13,9 +13,9 @@ import cloudpickle
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from muster.session import report
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import ContinueTrial, StartTrial
 from muster.trials.events import TrialExited, TrialReported
+from muster.trials.placement_group import PlacementGroupFactory
 
 
 def result_of(function, folder) -> dict:

@@ -12,12 +12,12 @@ import pytest
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine, LocalOptions
 from muster.session import get_context, report
-from muster.testing.engine_fixture import Driver
-from muster.testing.engine_hard import is_gone
+from muster.testing.engine_contract.fixture import Driver
+from muster.testing.engine_contract.misbehaving import is_gone
 from muster.testing.trainables import TRAINABLES, Steps, counts, forks, waits
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import StopTrial
 from muster.trials.events import FailureKind, TrialExited, TrialReported, TrialStarted
+from muster.trials.placement_group import PlacementGroupFactory
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ DRIVER = """
 import sys, cloudpickle
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
-from muster.testing.engine_fixture import Driver
+from muster.testing.engine_contract.fixture import Driver
 from muster.testing.trainables import forks, ignores_sigterm, waits
 from pathlib import Path
 blobs = {t.__name__: cloudpickle.dumps(t) for t in (forks, ignores_sigterm, waits)}

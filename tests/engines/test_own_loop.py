@@ -7,9 +7,9 @@ import pytest
 from muster.base.clock import ManualClock
 from muster.engines.ask_tell_engine import OwnLoopEngine
 from muster.session.checkpoint import Checkpoint
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import ContinueTrial, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import CheckpointSaved, FailureKind, TrialExited, TrialReported, TrialStarted
+from muster.trials.placement_group import PlacementGroupFactory
 
 
 @pytest.fixture

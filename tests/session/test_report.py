@@ -9,8 +9,8 @@ import pytest
 
 from muster.session import get_checkpoint, get_context, report
 from muster.session import report as report_module_name
-from muster.session.channel import TrialStopped, current, install, uninstall
 from muster.session.context import TuneContext
+from muster.session.session import TrialStopped, current, install, uninstall
 
 assert callable(report_module_name)
 

@@ -7,11 +7,11 @@ import pytest
 from muster.base.rng import Seed
 from muster.cluster.model import FailureKind
 from muster.errors import ProviderError
-from muster.sim.cloud import SimCloud
-from muster.sim.faults import Faults
-from muster.sim.setting import catalogue_for
-from muster.sim.wire import Wire
-from muster.sim.world import World
+from muster.sim.cluster.cloud import SimCloud
+from muster.sim.cluster.crash_points import Wire
+from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.options import catalogue_for
+from muster.sim.cluster.world import World
 from muster.testing.builders import cluster_spec
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from muster.base.clock import ManualClock
-from muster.sim import crash
-from muster.sim.cloud import SimCloud
-from muster.sim.crash import live_through
-from muster.sim.setting import Setting
+from muster.sim.cluster import crash_matrix as crash
+from muster.sim.cluster.cloud import SimCloud
+from muster.sim.cluster.crash_matrix import live_through
+from muster.sim.cluster.options import Setting
+from muster.sim.cluster.world import START_OF_DAY
 from muster.sim.sweep import quiet
-from muster.sim.world import START_OF_DAY
 from muster.stores.ledger.store import SqliteInstanceStore
 
 UNDISTURBED = live_through()

@@ -6,14 +6,14 @@ from muster.base.resources import Resources
 from muster.base.rng import Seed
 from muster.cluster.model import NodeKind, NodeStatus, StopCause, Strategy
 from muster.cluster.plan import Drain
-from muster.sim.cloud import SimCloud
+from muster.sim.cluster.cloud import SimCloud
+from muster.sim.cluster.crash_points import Wire
+from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.options import WORKER_TYPES, catalogue_for
+from muster.sim.cluster.runtime import SimRuntime
+from muster.sim.cluster.tasks import GangWork, TaskClass
+from muster.sim.cluster.world import World
 from muster.sim.drains import SimDrains
-from muster.sim.faults import Faults
-from muster.sim.runtime import SimRuntime
-from muster.sim.setting import WORKER_TYPES, catalogue_for
-from muster.sim.tasks import GangWork, TaskClass
-from muster.sim.wire import Wire
-from muster.sim.world import World
 from muster.testing.builders import cluster_spec
 
 ONE = TaskClass(Resources.of(CPU=1), name="one")

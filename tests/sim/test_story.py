@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from muster.cli.main import cli
-from muster.sim.story import tell_day
+from muster.sim.cluster.story import tell_day
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from muster.cli.main import cli
-from muster.sim.faults import KINDS, Faults
-from muster.sim.run import Run, simulate
+from muster.sim.cluster.faults import KINDS, Faults
+from muster.sim.cluster.run import Run, simulate
 from muster.sim.sweep import sweep
 
 HERE = Path(__file__).parent
@@ -44,7 +44,9 @@ def test_different_seeds_are_different_runs():
 
 @pytest.mark.parametrize("hash_seed", ["1", "4242"])
 def test_the_trace_does_not_depend_on_the_hash_seed(hash_seed):
-    code = "from muster.sim.run import simulate; print(*(simulate(s).trace_hash for s in (4, 17, 23)))"
+    code = (
+        "from muster.sim.cluster.run import simulate; print(*(simulate(s).trace_hash for s in (4, 17, 23)))"
+    )
     env = {**os.environ, "PYTHONHASHSEED": hash_seed}
     out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert out.stdout.split() == [simulate(seed).trace_hash for seed in (4, 17, 23)]
@@ -80,7 +82,7 @@ def test_sweep_says_how_many_runs_and_exits_with_zero_when_all_is_well():
 
 
 def test_a_failing_seed_exits_with_one_and_prints_its_replay_command(monkeypatch):
-    monkeypatch.setattr("muster.sim.checkers.the_loop_lives", lambda scene: iter(["it broke"]))
+    monkeypatch.setattr("muster.sim.cluster.checkers.the_loop_lives", lambda scene: iter(["it broke"]))
     result = CliRunner().invoke(cli, ["sim", "sweep", "--seeds", "1", "--start", "5", "--jobs", "1"])
     assert result.exit_code == 1
     assert "it broke" in result.output

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.sim.wire import Killed, Wire, step
-from muster.sim.world import World
+from muster.sim.cluster.crash_points import Killed, Wire, step
+from muster.sim.cluster.world import World
 
 
 def test_events_happen_at_their_own_moment_and_ties_in_the_order_they_were_made():

@@ -5,5 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.register_assert_rewrite(
-    "muster.testing.store_writes", "muster.testing.store_past", "muster.testing.trial_store_contract"
+    "muster.testing.ledger_contract.writes",
+    "muster.testing.ledger_contract.history",
+    "muster.testing.trial_store_contract",
 )

@@ -10,7 +10,7 @@ from muster.base.clock import Clock
 from muster.stores.ledger.memory import MemoryInstanceStore
 from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore
-from muster.testing.store_contract import FullStore, InstanceStoreContract
+from muster.testing.ledger_contract import FullStore, InstanceStoreContract
 
 
 class TestSqliteInstanceStore(InstanceStoreContract):

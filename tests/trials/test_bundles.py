@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from muster.base.resources import Resources
-from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.schedulers.resource_shares import enlarged
 
 GOLD, SILVER = {"tier": "gold"}, {"tier": "silver"}

@@ -6,10 +6,10 @@ from tests.trials.puppets import Stage, steps, trials
 
 from muster.base.clock import ManualClock
 from muster.stores.experiment.memory import MemoryTrialStore
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import StartTrial
 from muster.trials.controller import TrialController
 from muster.trials.events import CapacityChanged
+from muster.trials.placement_group import PlacementGroupFactory
 
 
 def started(commands) -> list[str]:

@@ -107,7 +107,7 @@ def test_a_paused_trial_saves_and_goes_on_later_from_there():
 
 
 def test_what_can_never_fit_fails_with_both_numbers():
-    from muster.trials.bundles import PlacementGroupFactory
+    from muster.trials.placement_group import PlacementGroupFactory
 
     big = trials(1, placement_group_factory=PlacementGroupFactory([{"CPU": 8, "GPU": 1}]))
     stage = Stage(steps(1), [*big], capacity={"CPU": 2}).run()

@@ -9,7 +9,7 @@ from random import Random
 import msgspec
 import pytest
 
-from muster.trials.statistics import Statistics
+from muster.trials.metrics import Statistics
 
 
 def one_by_one(rows):

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.model import CheckpointPolicy
+from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.template import TrialTemplate
 
 

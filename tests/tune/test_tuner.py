@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from muster.errors import EngineUnreachable, TuneError
-from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.callback import Callback
 from muster.tune.config import FailureConfig, RunConfig, TuneConfig
 from muster.tune.schedulers import ASHAScheduler

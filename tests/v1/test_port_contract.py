@@ -12,12 +12,12 @@ from tests.v1.scripted import LAUNCHES
 from muster.base.clock import ManualClock
 from muster.base.rng import Seed
 from muster.providers.v1.adapter import V1Adapter, inline_pools
-from muster.sim.cloud import SimCloud
-from muster.sim.faults import Faults
-from muster.sim.setting import catalogue_for
-from muster.sim.v1_cloud import SimNodeProvider, V1SimCloud
-from muster.sim.wire import Wire
-from muster.sim.world import World
+from muster.sim.cluster.cloud import SimCloud
+from muster.sim.cluster.crash_points import Wire
+from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.options import catalogue_for
+from muster.sim.cluster.v1_cloud import SimNodeProvider, V1SimCloud
+from muster.sim.cluster.world import World
 from muster.testing import CloudProviderContract, ProviderContract
 from muster.testing.builders import cluster_spec
 

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from muster.sim.faults import KINDS
-from muster.sim.v1_cloud import V1Run
+from muster.sim.cluster.faults import KINDS
+from muster.sim.cluster.v1_cloud import V1Run
 
 SEEDS = range(30)
 # One create call is one moment here: nothing in it can be slow.

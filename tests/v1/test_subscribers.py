@@ -11,7 +11,7 @@ from tests.v1.scripted import Scripted, adapted, counted
 
 from muster.autoscaler.metrics import Metrics
 from muster.cluster.execute import Executor
-from muster.cluster.inbox import Inbox
+from muster.cluster.failure_inbox import Inbox
 from muster.cluster.plan import Launch, Terminate
 from muster.testing.builders import node_type
 

@@ -12,19 +12,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.autoscaler.adoption import Adoption, Given
+from muster.autoscaler.config_reload import Adoption, Given
+from muster.autoscaler.connect import Reach
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.lease import Lease
 from muster.autoscaler.metrics import Metrics
 from muster.autoscaler.metrics_server import MetricsServer, host_for
 from muster.autoscaler.monitor import Loop, Monitor, Outlet, Stop
-from muster.autoscaler.outlets import Announcement, LeaseKey, LeaseRenewal, VerdictBoard
-from muster.autoscaler.pace import Pace
+from muster.autoscaler.publish import Announcement, LeaseKey, LeaseRenewal, VerdictBoard
 from muster.autoscaler.publishing import StatusFile
-from muster.autoscaler.reaching import Reach
+from muster.autoscaler.recording_ports import Sightings, watched
+from muster.autoscaler.tick_interval import Pace
 from muster.autoscaler.timeline import Timeline
-from muster.autoscaler.watched import Sightings, watched
 from muster.base.ambient import Ambient
 from muster.base.clock import Clock, SystemClock
 from muster.base.ids import IdSource, RandomIds

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.published import ClusterRecord, PublishedStatus
-from muster.autoscaler.published_files import read_record, read_status, write_record
 from muster.autoscaler.settling import settle
+from muster.autoscaler.status_files import read_record, read_status, write_record
 from muster.base.clock import Clock
 from muster.base.ids import IdSource
 from muster.cluster.model import NodeKind

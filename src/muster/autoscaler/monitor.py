@@ -12,9 +12,9 @@ from typing import Protocol
 
 from muster.autoscaler.lease import AlreadyMonitored
 from muster.autoscaler.metrics import Metrics
-from muster.autoscaler.pace import Pace, wishes
+from muster.autoscaler.recording_ports import Sightings, sound
 from muster.autoscaler.tick import Tick
-from muster.autoscaler.watched import Sightings, sound
+from muster.autoscaler.tick_interval import Pace, wishes
 from muster.base.clock import Clock
 from muster.base.log import OnChange
 from muster.cluster.controller import ClusterController

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from muster.autoscaler.events import Event
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.pace import picture_of
 from muster.autoscaler.published import PublishedStatus
-from muster.autoscaler.published_files import write_status
+from muster.autoscaler.status_files import write_status
 from muster.autoscaler.tick import Tick
+from muster.autoscaler.tick_interval import picture_of
 
 REFRESH_S = 5.0  # spend and idle times move although nothing changes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from muster.autoscaler.watched import Sightings
+from muster.autoscaler.recording_ports import Sightings
 from muster.cluster.model import ClusterSpec, RuntimeReport
 from muster.cluster.plan import Plan
 from muster.cluster.ports import Ledger

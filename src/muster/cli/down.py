@@ -31,9 +31,9 @@ def down(ctx: click.Context, cluster: str, yes: bool, purge: bool) -> None:
 
     Saying it again does nothing more.
     """
-    from muster.autoscaler.reading import clusters_root, find_cluster
+    from muster.autoscaler.known_clusters import clusters_root, find_cluster
     from muster.cli.console import complain
-    from muster.cli.up import launching
+    from muster.cli.up_down import launching
 
     known = find_cluster(cluster, clusters_root(os.environ))
     if not yes:
@@ -50,9 +50,9 @@ def down(ctx: click.Context, cluster: str, yes: bool, purge: bool) -> None:
 def _show(name: str, ended: Ended, *, purge: bool) -> None:
     from rich.text import Text
 
-    from muster.cli.amounts import money
     from muster.cli.console import show
-    from muster.cli.render import GOOD
+    from muster.cli.format import money
+    from muster.cli.plan.view import GOOD
 
     if ended.nothing:
         show(Text(f"{name} was down already"))

@@ -20,14 +20,18 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "plan": Entry("muster.cli.cluster", "plan", "Show what a cluster would launch and stop, and why."),
-    "sim": Entry("muster.cli.sim", "sim", "Run the autoscaler against a simulated cloud that misbehaves."),
-    "up": Entry("muster.cli.up", "up", "Start the cluster of a file, or a new monitor for it."),
-    "status": Entry("muster.cli.status", "status", "Show machines, waiting requests and spend of a cluster."),
+    "plan": Entry("muster.cli.plan.command", "plan", "Show what a cluster would launch and stop, and why."),
+    "sim": Entry(
+        "muster.cli.sim.command", "sim", "Run the autoscaler against a simulated cloud that misbehaves."
+    ),
+    "up": Entry("muster.cli.up_down", "up", "Start the cluster of a file, or a new monitor for it."),
+    "status": Entry(
+        "muster.cli.status.command", "status", "Show machines, waiting requests and spend of a cluster."
+    ),
     "why": Entry("muster.cli.why", "why", "Tell why a machine, a request or a node type is as it is."),
     "monitor": Entry("muster.cli.monitor", "monitor", "Run the autoscaler of a cluster, on its head."),
     "down": Entry("muster.cli.down", "down", "End a cluster and everything that belongs to it."),
-    "tune": Entry("muster.cli.tune", "tune", "Look at experiments, and go on with interrupted ones."),
+    "tune": Entry("muster.cli.tune.command", "tune", "Look at experiments, and go on with interrupted ones."),
 }
 
 BAD_INPUT = 2

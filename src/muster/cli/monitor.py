@@ -56,9 +56,9 @@ def monitor(
     `--no-monitor`, else Ray's own autoscaler runs beside this one.
     """
     from muster.autoscaler.build import MonitorOptions, Stopped, build_monitor
+    from muster.autoscaler.connect import find_reach
     from muster.autoscaler.home import ClusterHome
-    from muster.autoscaler.reaching import find_reach
-    from muster.autoscaler.reading import clusters_root
+    from muster.autoscaler.known_clusters import clusters_root
     from muster.config.load import load_config
 
     _log_to_stderr()

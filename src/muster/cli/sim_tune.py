@@ -44,8 +44,8 @@ def tune_command(**told: Any) -> None:  # noqa: ANN401 - the options above
     Exit codes: 0 answered; 2 bad input.
     """
     from muster.cli.console import emit, remark, show
-    from muster.cli.sim_tune_ask import Wish, ask
-    from muster.cli.sim_tune_view import as_document, draw, pages
+    from muster.cli.sim.tune_command import Wish, ask
+    from muster.cli.sim.tune_view import as_document, draw, pages
 
     as_json, plot = told.pop("as_json"), told.pop("plot")
     reply = ask(Wish(**told))

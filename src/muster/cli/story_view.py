@@ -9,9 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from muster.sim.cluster.options import GIB
+from muster.sim.cluster.story import SAMPLE_S, DayStory, Moment
 from muster.sim.script import CLOSES, OPENS
-from muster.sim.setting import GIB
-from muster.sim.story import SAMPLE_S, DayStory, Moment
 
 _LOOKS = (("c", "blue"), ("s", "green"), ("g", "yellow"), ("G", "magenta"), ("x", "cyan"))
 _WHO = {"people": ("▸", "bold"), "cloud": ("☁", "red"), "muster": (" ", "")}

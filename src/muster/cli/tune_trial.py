@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from muster.cli.tune_best import config_lines
-from muster.cli.tune_experiment import FINISHED, Experiment
-from muster.cli.tune_show import error_file, failure_record, pairs, section
-from muster.cli.tune_table import lay_out, moment, page_size, painted
+from muster.cli.tune.best import config_lines
+from muster.cli.tune.experiment import FINISHED, Experiment
+from muster.cli.tune.show import error_file, failure_record, pairs, section
+from muster.cli.tune.table import lay_out, moment, page_size, painted
 from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS

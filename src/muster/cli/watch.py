@@ -13,12 +13,12 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from muster.autoscaler.reading import KnownCluster, open_cluster
+from muster.autoscaler.known_clusters import KnownCluster, open_cluster
 from muster.cli.cluster_report import StatusReport
-from muster.cli.cluster_status_view import status_page
-from muster.cli.render import QUIET
-from muster.cli.status import report_of
-from muster.cli.status_frame import Frame
+from muster.cli.plan.view import QUIET
+from muster.cli.status.command import report_of
+from muster.cli.status.status_frame import Frame
+from muster.cli.status.view import status_page
 from muster.errors import MusterError
 
 MAX_WIDTH = 120

@@ -9,7 +9,7 @@ from muster.cluster.binpack.pack import pack
 from muster.cluster.binpack.request import Offer, Packing, PackNode, PackRequest
 from muster.cluster.model import ClusterSpec, NodeKind
 from muster.cluster.plan import Verdict
-from muster.config.demand import Wanted
+from muster.config.demand_file import Wanted
 
 ASSUMED_HEAD = "head"
 

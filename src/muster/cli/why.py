@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from muster.autoscaler.reading import KnownCluster
-    from muster.cli.why_subject import Known
+    from muster.autoscaler.known_clusters import KnownCluster
+    from muster.cli.why.command import Known
 
 DECISIONS = 2000  # looked back at
 
@@ -38,13 +38,13 @@ def why(subject: str, cluster: str | None, as_json: bool) -> None:
 
     Without a name of a cluster: the one that is up, when there is only one.
     """
-    from muster.autoscaler.reading import clusters_root, find_cluster
+    from muster.autoscaler.known_clusters import clusters_root, find_cluster
     from muster.base.codec import encode_plain
     from muster.cli.console import console, emit
-    from muster.cli.status_frame import Frame
-    from muster.cli.why_answer import answer
-    from muster.cli.why_subject import meant_by
-    from muster.cli.why_view import why_page
+    from muster.cli.status.status_frame import Frame
+    from muster.cli.why.command import meant_by
+    from muster.cli.why.report import answer
+    from muster.cli.why.view import why_page
 
     known = known_of(find_cluster(cluster, clusters_root(os.environ)))
     meant = meant_by(subject, known)
@@ -60,7 +60,7 @@ def why(subject: str, cluster: str | None, as_json: bool) -> None:
 def known_of(cluster: KnownCluster) -> Known:
     """The published status and the ledger of a cluster, whichever of them there is."""
     from muster.base.clock import SystemClock
-    from muster.cli.why_subject import Known
+    from muster.cli.why.command import Known
     from muster.stores.ledger.history import open_history
 
     now, published = SystemClock().now(), cluster.status()

@@ -7,7 +7,7 @@ import logging
 from muster.base.ambient import Ambient
 from muster.base.log import OnChange, fields
 from muster.cluster.execute import Executor
-from muster.cluster.inbox import Inbox
+from muster.cluster.failure_inbox import Inbox
 from muster.cluster.observe import Observer
 from muster.cluster.plan import Plan
 from muster.cluster.ports import Ledger, Ports

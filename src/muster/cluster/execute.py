@@ -10,7 +10,7 @@ from typing_extensions import assert_never
 
 from muster.base.ids import InstanceId, RequestId
 from muster.base.log import OnChange
-from muster.cluster.inbox import Inbox
+from muster.cluster.failure_inbox import Inbox
 from muster.cluster.model import (
     DrainFailure,
     FailureKind,

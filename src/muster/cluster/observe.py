@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from muster.base.ambient import Ambient
 from muster.base.clock import SteadyClock
 from muster.base.ids import CloudId
-from muster.cluster.inbox import Failure, Inbox
+from muster.cluster.failure_inbox import Failure, Inbox
 from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
@@ -22,7 +22,7 @@ from muster.cluster.model import (
 )
 from muster.cluster.ports import Ledger, Ports
 from muster.cluster.snapshot import ProviderTraits, Quarantined, Snapshot
-from muster.cluster.soundness import (
+from muster.cluster.validate import (
     bare_node,
     is_sound_constraint,
     is_sound_demand,

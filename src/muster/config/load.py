@@ -9,7 +9,7 @@ from pathlib import Path
 from muster.config.check import checked
 from muster.config.document import Document
 from muster.config.environment import with_environment
-from muster.config.prepare import prepare
+from muster.config.normalize import prepare
 from muster.config.schema import ClusterConfig
 from muster.config.validate import check_prepared, check_written
 

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.session.channel import current
 from muster.session.context import TuneContext
+from muster.session.session import current
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from muster.cluster.model import DrainFailure, NodeStatus
 from muster.cluster.plan import Drain
-from muster.sim.faults import Faults
-from muster.sim.runtime import SimRuntime
-from muster.sim.tasks import SimNode
-from muster.sim.wire import Wire, step
-from muster.sim.world import World
+from muster.sim.cluster.crash_points import Wire, step
+from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.runtime import SimRuntime
+from muster.sim.cluster.tasks import SimNode
+from muster.sim.cluster.world import World
 
 
 class SimDrains:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from muster.cluster.plan import Launch
 from muster.cluster.requests import base_id
 from muster.cluster.states import InstanceState
-from muster.sim.scene import Scene
+from muster.sim.cluster.build import Scene
 
 WINDOW_S = 300.0
 MOST_REFUSALS = 12  # with a pause of 5 s that doubles up to 60 s, nine fit into the window

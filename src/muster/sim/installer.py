@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.model import InstallFailure
 from muster.cluster.plan import Install
-from muster.sim.faults import Faults
+from muster.sim.cluster.crash_points import Wire, step
+from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.world import World
 from muster.sim.machines import Machine
-from muster.sim.wire import Wire, step
-from muster.sim.world import World
 
 
 class SimInstaller:

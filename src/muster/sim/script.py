@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from muster.base.resources import Resources
 from muster.cluster.model import Strategy
+from muster.sim.cluster.build import Scene
+from muster.sim.cluster.story_text import Sentence
+from muster.sim.cluster.tasks import GangWork, TaskClass
 from muster.sim.machines import Machine
-from muster.sim.narrator import Sentence
-from muster.sim.scene import Scene
-from muster.sim.tasks import GangWork, TaskClass
 
 MINUTE, HOUR = 60.0, 3600.0
 OPENS, CLOSES = 7 * HOUR, 20 * HOUR

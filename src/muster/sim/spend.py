@@ -20,8 +20,8 @@ from muster.base.ids import CloudId
 from muster.cluster.model import Instance
 from muster.cluster.spend import spend_so_far
 from muster.cluster.states import ON_CLOUD, InstanceState
+from muster.sim.cluster.build import Scene
 from muster.sim.machines import Machine
-from muster.sim.scene import Scene
 
 CENT_FRACTION = 1e-5
 

@@ -7,7 +7,7 @@ import multiprocessing
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from muster.sim.run import Report, simulate
+from muster.sim.cluster.run import Report, simulate
 
 CHUNK = 5
 

@@ -8,14 +8,14 @@ from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from muster.testing.provider_contract import ProviderContract
-    from muster.testing.provider_contract_port import CloudProviderContract
+    from muster.testing.provider_contract.port import CloudProviderContract
 
 __all__ = ["CloudProviderContract", "ProviderContract"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "CloudProviderContract": "muster.testing.provider_contract_port",
+        "CloudProviderContract": "muster.testing.provider_contract.port",
         "ProviderContract": "muster.testing.provider_contract",
     },
 )

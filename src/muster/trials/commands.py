@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.model import CheckpointRef
+from muster.trials.placement_group import PlacementGroupFactory
 
 
 class StartTrial(Struct, frozen=True, kw_only=True):

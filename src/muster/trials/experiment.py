@@ -13,6 +13,8 @@ from typing_extensions import assert_never
 from muster.errors import MusterError, TuneError
 from muster.trials.checkpoints import Doomed
 from muster.trials.commands import EngineCommand
+from muster.trials.controller_view import ControllerView
+from muster.trials.decide import judge
 from muster.trials.events import (
     CapacityChanged,
     CheckpointSaved,
@@ -23,14 +25,12 @@ from muster.trials.events import (
     Woke,
 )
 from muster.trials.facts import ExperimentEnded, Fact, SearchExhausted, TrialAdmitted
-from muster.trials.judge import judge
 from muster.trials.lifecycle import Lifecycle
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.plugins import Plugins
-from muster.trials.roster import Roster
 from muster.trials.settings import Settings
 from muster.trials.states import FINISHED, TrialState
-from muster.trials.view import ControllerView
+from muster.trials.trial_index import Roster
 
 _BUNCH = 16  # trials
 

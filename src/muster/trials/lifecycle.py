@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.checkpoints import register
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
+from muster.trials.controller_view import Wish
+from muster.trials.decide import Judgement
 from muster.trials.events import CheckpointSaved, FailureKind, TrialExited, TrialFailure, TrialStarted
 from muster.trials.facts import TrialAdmitted, TrialCreated
-from muster.trials.judge import Judgement
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
+from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP
 from muster.trials.results import flatten
 from muster.trials.retries import counts, may_retry
 from muster.trials.settings import Settings
 from muster.trials.states import TrialState
-from muster.trials.view import Wish
 
 if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState

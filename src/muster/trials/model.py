@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from muster.trials.bundles import PlacementGroupFactory, resource_dict_to_bundles
+from muster.trials.metrics import DEBUG_METRICS, TRAINING_ITERATION, Statistics
+from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
 from muster.trials.states import FINISHED, PUBLIC, TRIAL_MACHINE, TrialState
-from muster.trials.statistics import DEBUG_METRICS, TRAINING_ITERATION, Statistics
 from muster.trials.trial_reading import TrialReading
 
 __all__ = [

@@ -14,14 +14,14 @@ from typing import Any
 from typing_extensions import assert_never
 
 from muster.base.resources import Resources
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.events import CheckpointSaved, TrialExited, TrialReported, TrialStarted
 from muster.trials.experiment import ExperimentState
 from muster.trials.facts import ExperimentEnded, Fact, SearchExhausted, TrialAdmitted, TrialCreated
+from muster.trials.metrics import Statistics
 from muster.trials.model import CheckpointRef, Trial
+from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import Hooks
 from muster.trials.states import HAS_PROCESS, TrialState
-from muster.trials.statistics import Statistics
 
 PICTURE_VERSION = 3
 MakeTrial = Callable[[str, dict[str, Any], Mapping[str, Any], str], Trial]  # id, config, params, tag

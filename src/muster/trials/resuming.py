@@ -10,9 +10,9 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from muster.trials.experiment import ExperimentState
+from muster.trials.metrics import Statistics
 from muster.trials.model import Trial
 from muster.trials.states import TrialState
-from muster.trials.statistics import Statistics
 
 RESUME, RESTART, SKIP = "resume", "restart", "skip"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.model import CheckpointPolicy, Trial
+from muster.trials.placement_group import PlacementGroupFactory
 
 TrialNamer = Callable[[Trial], str]
 ResourceChooser = Callable[[Mapping[str, Any]], PlacementGroupFactory]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
     from muster.session.context import TuneContext
     from muster.session.report import get_checkpoint, get_context, report
-    from muster.trials.bundles import PlacementGroupFactory
+    from muster.trials.placement_group import PlacementGroupFactory
     from muster.tune.analysis import ExperimentAnalysis
     from muster.tune.callback import Callback
     from muster.tune.config import (
@@ -113,7 +113,7 @@ __getattr__, __dir__ = lazy_names(
         "ExperimentAnalysis": ".analysis",
         "FailureConfig": ".config",
         "JupyterNotebookReporter": ".progress_reporter",
-        "PlacementGroupFactory": "muster.trials.bundles",
+        "PlacementGroupFactory": "muster.trials.placement_group",
         "ProgressReporter": ".progress_reporter",
         "Result": ".result",
         "ResultGrid": ".result_grid",

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
+from muster.cluster.binpack.demand_classes import gang_size
 from muster.cluster.binpack.explain import explain
 from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.wanted import gang_size
 from muster.cluster.model import Constraint, FailureKind, NodeKind, Objective, StopCause, Strategy
 from muster.cluster.plan import Subject
 from muster.cluster.states import InstanceState

@@ -22,7 +22,7 @@ from muster.engines.ray.reach import Reach
 from muster.stores.mirror import Mirror
 from muster.stores.storage import Storage
 from muster.stores.uploads import Uploader
-from muster.testing.engine_fixture import Driver
+from muster.testing.engine_contract.fixture import Driver
 from muster.testing.ray_cluster import AUTH, RayCluster, can_hide, free_ports
 from muster.trials.events import TrialReported
 from muster.trials.model import CheckpointRef

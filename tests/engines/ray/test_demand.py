@@ -11,7 +11,7 @@ from muster.engines.ray.capacity import (
     typical,
     why_unplaceable,
 )
-from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.placement_group import PlacementGroupFactory
 
 ONE = PlacementGroupFactory([{"CPU": 1}])
 NODES = [{"CPU": 2.0, "GPU": 1.0}, {"CPU": 4.0}]

@@ -20,11 +20,11 @@ from muster.engines.ray.engine import RayOptions
 from muster.runtimes.ray.client import GcsLink
 from muster.runtimes.ray.verdict_board import KEY, SPACE, Board, GangVerdict
 from muster.session import report
-from muster.testing.engine_fixture import Driver
+from muster.testing.engine_contract.fixture import Driver
 from muster.testing.ray_cluster import AUTH, RayCluster
 from muster.testing.trainables import TRAINABLES
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.events import FailureKind, TrialReported, TrialStarted
+from muster.trials.placement_group import PlacementGroupFactory
 
 pytestmark = pytest.mark.ray
 PREEMPTION = 2  # of Ray's DrainNodeReason

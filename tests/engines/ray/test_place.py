@@ -3,7 +3,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from muster.engines.ray.actor_handle import Place
-from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.placement_group import PlacementGroupFactory
 
 
 def place(**facts) -> Place:

@@ -7,7 +7,7 @@ import pytest
 from muster.engines.ray.package_upload import is_foreign, missing_module
 from muster.engines.ray.placement import selecting
 from muster.engines.ray.versions import mismatch
-from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.placement_group import PlacementGroupFactory
 
 HELLO = {"hostname": "n1", "python": "3.11.7", "ray": "2.60.0", "muster": "0.0.1"}
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from muster.sim.tune.candidates import SCHEDULERS, NotThere, Terms
 from muster.sim.tune.chaos import chaotic, longest_s, outlive
-from muster.sim.tune.contestants import SCHEDULERS, NotThere, Terms
 from muster.sim.tune.experiment import SimulatedExperiment, StuckExperiment
 from muster.tune.schedulers import FIFOScheduler
 

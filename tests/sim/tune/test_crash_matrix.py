@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.sim.tune import crash
-from muster.sim.tune.contestants import SCHEDULERS, NotThere, Terms, make_searcher
+from muster.sim.tune import crash_matrix as crash
+from muster.sim.tune.candidates import SCHEDULERS, NotThere, Terms, make_searcher
 from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment

@@ -7,11 +7,10 @@ import math
 import pytest
 
 from muster.base.clock import ManualClock
+from muster.sim.cluster.world import World
 from muster.sim.tune.curve import Curve, FunctionCurve
 from muster.sim.tune.engine import Costs, SimulatedEngine
 from muster.sim.tune.faults import Fate, FaultPlan, FaultRates
-from muster.sim.world import World
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import ContinueTrial, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
     CheckpointSaved,
@@ -20,6 +19,7 @@ from muster.trials.events import (
     TrialReported,
     TrialStarted,
 )
+from muster.trials.placement_group import PlacementGroupFactory
 
 
 def start(trial_id="a", cpus=1, **more):

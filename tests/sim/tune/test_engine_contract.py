@@ -10,10 +10,10 @@ from muster.base.clock import ManualClock
 from muster.sim.tune.curve import Curve, FunctionCurve
 from muster.sim.tune.engine import Costs, SimulatedEngine
 from muster.testing.engine_contract import EngineContract, EngineFixture
-from muster.testing.engine_fixture import Driver
-from muster.testing.engine_hard import HardPromises
-from muster.testing.engine_lockstep import LockstepPromises
-from muster.testing.engine_resume import ResumePromises
+from muster.testing.engine_contract.fixture import Driver
+from muster.testing.engine_contract.lockstep import LockstepPromises
+from muster.testing.engine_contract.misbehaving import HardPromises
+from muster.testing.engine_contract.resume import ResumePromises
 from muster.testing.trainables import Point
 from muster.trials.events import TrialStarted
 

@@ -6,9 +6,9 @@ import os
 import shutil
 from contextlib import contextmanager
 
-from muster.session.channel import install, uninstall
 from muster.session.checkpoint import Checkpoint
 from muster.session.context import TuneContext
+from muster.session.session import install, uninstall
 
 
 class Recorded:

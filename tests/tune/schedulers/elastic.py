@@ -10,7 +10,7 @@ from muster.base.resources import Resources
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import Life, SimulatedExperiment
 from muster.sim.tune.faults import FaultPlan, FaultRates
-from muster.trials.bundles import PlacementGroupFactory as Pgf
+from muster.trials.placement_group import PlacementGroupFactory as Pgf
 from muster.tune.schedulers import (
     ASHAScheduler,
     FIFOScheduler,

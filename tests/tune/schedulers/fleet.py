@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from muster.trials.controller_view import ControllerView, Wish
 from muster.trials.model import Trial
-from muster.trials.roster import Roster
 from muster.trials.states import TrialState
-from muster.trials.view import ControllerView, Wish
+from muster.trials.trial_index import Roster
 
 _S = TrialState
 

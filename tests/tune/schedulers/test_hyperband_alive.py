@@ -3,7 +3,7 @@
 import pytest
 from tests.tune.schedulers.storms import storm
 
-from muster.sim.tune.crash import lives, matrix, recorded
+from muster.sim.tune.crash_matrix import lives, matrix, recorded
 from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.tune.schedulers import HyperBandForBOHB, HyperBandScheduler

@@ -11,7 +11,7 @@ from tests.tune.schedulers.by_hand import ByHand
 from tests.tune.schedulers.storms import storm
 
 from muster.errors import TuneError
-from muster.sim.tune.crash import lives, matrix, recorded
+from muster.sim.tune.crash_matrix import lives, matrix, recorded
 from muster.tune.schedulers import MedianStoppingRule
 from muster.tune.schedulers.median_curves import Curves
 

@@ -12,10 +12,10 @@ from scipy.optimize import minimize
 from tests.tune.schedulers.pbt_world import Chaos, World
 
 from muster.errors import TuneError
+from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
 from muster.trials.restore import picture, replay
-from muster.trials.roster import Roster
-from muster.trials.view import ControllerView
+from muster.trials.trial_index import Roster
 from muster.tune.schedulers import PB2
 from muster.tune.schedulers import pb2_model as model
 

@@ -10,10 +10,10 @@ import pytest
 from tests.tune.schedulers.pbt_world import Chaos, World
 
 from muster.errors import TuneError
+from muster.trials.controller_view import ControllerView
 from muster.trials.model import CheckpointPolicy, Trial
 from muster.trials.restore import picture, replay, revive
-from muster.trials.roster import Roster
-from muster.trials.view import ControllerView
+from muster.trials.trial_index import Roster
 from muster.tune.schedulers import PopulationBasedTraining
 from muster.tune.schedulers.pbt_members import Population
 from muster.tune.search.space import choice, sample_from, uniform

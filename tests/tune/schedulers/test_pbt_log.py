@@ -8,9 +8,9 @@ import pytest
 from tests.tune.schedulers.pbt_world import World
 from tests.tune.schedulers.test_pbt import LRS, pbt
 
+from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
-from muster.trials.roster import Roster
-from muster.trials.view import ControllerView
+from muster.trials.trial_index import Roster
 from muster.tune.schedulers import PopulationBasedTrainingReplay
 from muster.tune.schedulers.pbt_log import LogRow, PolicyLog
 

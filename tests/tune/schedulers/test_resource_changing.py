@@ -10,11 +10,11 @@ import pytest
 from muster import tune
 from muster.base.resources import Resources
 from muster.errors import TuneError
-from muster.trials.bundles import PlacementGroupFactory as Pgf
+from muster.trials.controller_view import ControllerView, Wish
 from muster.trials.model import Trial
-from muster.trials.roster import Roster
+from muster.trials.placement_group import PlacementGroupFactory as Pgf
 from muster.trials.states import TrialState as S
-from muster.trials.view import ControllerView, Wish
+from muster.trials.trial_index import Roster
 from muster.tune import schedulers
 from muster.tune.execution.assemble import scheduler_of
 from muster.tune.schedulers import ASHAScheduler, FIFOScheduler, ResourceChangingScheduler

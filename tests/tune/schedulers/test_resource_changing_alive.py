@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.tune.schedulers.elastic import BASES, JUMPS, Watched, elastic
 
-from muster.sim.tune.crash import lives, matrix, recorded
+from muster.sim.tune.crash_matrix import lives, matrix, recorded
 from muster.sim.tune.faults import FaultRates
 
 

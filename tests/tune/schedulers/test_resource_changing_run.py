@@ -8,7 +8,7 @@ import pytest
 
 from muster import tune
 from muster.host.machine import cpu_count
-from muster.trials.bundles import PlacementGroupFactory as Pgf
+from muster.trials.placement_group import PlacementGroupFactory as Pgf
 from muster.tune import Checkpoint, RunConfig, Trainable, TuneConfig, Tuner
 from muster.tune.schedulers import ResourceChangingScheduler
 from muster.tune.schedulers.resource_changing_scheduler import DistributeResources

@@ -14,7 +14,7 @@ pytest.importorskip(
 )
 
 from muster import tune
-from muster.sim.tune import crash
+from muster.sim.tune import crash_matrix as crash
 from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment

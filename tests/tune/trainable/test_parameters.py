@@ -13,7 +13,7 @@ import pytest
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine, LocalOptions
 from muster.errors import TuneError
-from muster.testing.engine_fixture import Driver
+from muster.testing.engine_contract.fixture import Driver
 from muster.tune.trainable import Trainable, with_parameters
 from muster.tune.trainable import large_objects as spool
 

@@ -4,7 +4,7 @@ import cloudpickle
 import pytest
 
 from muster.errors import TuneError
-from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.trainable import Trainable, with_parameters, with_resources
 from muster.tune.trainable.resources import resource_dict_to_bundles, trial_resources
 

@@ -9,7 +9,7 @@ from muster.base.clock import ManualClock, SystemClock
 from muster.engines.local.engine import LocalEngine, LocalOptions
 from muster.errors import TuneError
 from muster.session import Checkpoint
-from muster.testing.engine_fixture import Driver
+from muster.testing.engine_contract.fixture import Driver
 from muster.tune.trainable import Trainable
 from muster.tune.trainable.checkpoints import TrainingResult
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from muster.cluster.binpack.blocked import Obstacle, Obstacles, blocked_text
+from muster.cluster.binpack.demand_classes import demand_key
+from muster.cluster.binpack.explain_blocked import Obstacle, Obstacles, blocked_text
 from muster.cluster.binpack.feasible import why_not
 from muster.cluster.binpack.idle import idle_limit_s
 from muster.cluster.binpack.request import ItemOutcome, Offer, Packing, PackNode, PackRequest
-from muster.cluster.binpack.wanted import demand_key
 from muster.cluster.model import NEEDS_A_PERSON, Demand, NodeKind, StopCause
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.states import InstanceState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.cluster.health import is_blocked
+from muster.cluster.backoff import is_blocked
 from muster.cluster.rules.draft import Draft
 from muster.cluster.states import InstanceState
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from muster.base.resources import EMPTY
+from muster.cluster.backoff import availabilities, is_blocked, recoverable
 from muster.cluster.binpack.pack import pack
 from muster.cluster.binpack.request import Offer, PackNode, PackRequest
-from muster.cluster.health import availabilities, is_blocked, recoverable
 from muster.cluster.model import (
     Constraint,
     Demand,

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from muster.base.ids import CloudId, RequestId
-from muster.cluster.health import after_failure
+from muster.cluster.backoff import after_failure
 from muster.cluster.model import CloudInstance, Instance, LaunchFailure, NodeKind, NodeStatus
 from muster.cluster.plan import Reason
 from muster.cluster.requests import attempt_of, base_id

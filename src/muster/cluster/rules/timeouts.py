@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from muster.cluster.health import after_failure
+from muster.cluster.backoff import after_failure
 from muster.cluster.model import FailureKind, Instance, NodeStatus
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.rules.draft import Draft, is_head

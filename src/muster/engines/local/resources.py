@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from muster.base.resources import SCALE, Resources, to_units
-from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.placement_group import PlacementGroupFactory
 
 GPU = "GPU"
 

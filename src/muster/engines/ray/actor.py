@@ -29,7 +29,7 @@ from muster.engines.worker.main import Worker, end_politely_on_sigterm
 from muster.engines.worker.output import flush
 from muster.engines.worker.trainable_cache import Shelf
 from muster.host import machine as surroundings
-from muster.session.channel import TrialStopped
+from muster.session.session import TrialStopped
 
 if TYPE_CHECKING:
     from muster.engines.ray.remote_storage import StorageCarrier

@@ -8,8 +8,8 @@ from typing import Any
 from muster.base.framing import HEADER, Frame, Kind, unpack
 from muster.engines.ray.last_words import of_crash, of_exit_code
 from muster.engines.worker.handle import Desk, Run
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.events import TrialFailure
+from muster.trials.placement_group import PlacementGroupFactory
 
 
 class Place:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from muster.base.resources import SCALE, Resources, to_units
-from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.placement_group import PlacementGroupFactory
 
 _FAR_AHEAD = 1000  # more waiting trials than these do not change the answer
 RETURN_S = 300.0  # so long a node that went away is thought to come back

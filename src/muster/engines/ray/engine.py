@@ -29,9 +29,9 @@ from muster.engines.worker.handle import Run
 from muster.engines.worker.protocol import write_order
 from muster.stores.checkpoints import CheckpointStore, delete_directory
 from muster.stores.storage import Storage
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import StartTrial
 from muster.trials.events import CapacityChanged, TrialFailure
+from muster.trials.placement_group import PlacementGroupFactory
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from muster.engines.ray.actor_handle import Place
 from muster.engines.worker.handle import Run
-from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.placement_group import PlacementGroupFactory
 
 Told = Callable[[Place, int, "BaseException | None"], None]
 

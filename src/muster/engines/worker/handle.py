@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from muster.base.framing import Frame, FrameReader
 from muster.engines.local.resources import Grant
 from muster.session.progress import Signature
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure
+from muster.trials.placement_group import PlacementGroupFactory
 
 if TYPE_CHECKING:
     from muster.engines.worker.exit_report import Verdict

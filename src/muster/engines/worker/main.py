@@ -25,8 +25,8 @@ from muster.engines.worker.run_trainable import ClassRun, require_checkpoint, ru
 from muster.engines.worker.session import TrialSession
 from muster.engines.worker.trainable_cache import Shelf
 from muster.host import machine as surroundings
-from muster.session.channel import TrialStopped, install, uninstall
 from muster.session.progress import Signature
+from muster.session.session import TrialStopped, install, uninstall
 from muster.session.usage import wants_usage
 
 if TYPE_CHECKING:

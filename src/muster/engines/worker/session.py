@@ -13,13 +13,13 @@ from muster.base.framing import Kind, frame, is_plain, pack, pickled, unpack
 from muster.engines.local.report_buffer import Buffering, ReportBuffer
 from muster.engines.worker.channel import Line
 from muster.engines.worker.protocol import Order
-from muster.session.channel import TrialStopped
 from muster.session.checkpoint import Checkpoint
 from muster.session.context import TuneContext
 from muster.session.progress import Progress, Stamp
 from muster.session.publish import checkpoint_name, publish_copy, publish_staged, staging_path
+from muster.session.session import TrialStopped
 from muster.session.usage import RESULT_KEY, UsageMonitor
-from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.placement_group import PlacementGroupFactory
 
 if TYPE_CHECKING:
     from muster.engines.local.carrying import Carrier

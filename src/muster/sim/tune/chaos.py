@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.base.rng import Seed, Stream
-from muster.sim.tune.contestants import SCHEDULERS, Terms
+from muster.sim.tune.candidates import SCHEDULERS, Terms
 from muster.sim.tune.curve import Config, Curve, Metrics
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import Life, SimulatedExperiment

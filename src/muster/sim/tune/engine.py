@@ -12,11 +12,10 @@ from msgspec import Struct
 from typing_extensions import assert_never
 
 from muster.sim.tune.curve import Curve, Report, as_curve
+from muster.sim.tune.event_queue import GONE, MovableClock, Timeline
 from muster.sim.tune.faults import FaultPlan, FaultRates
 from muster.sim.tune.process import Process, failure_of
 from muster.sim.tune.room import Room
-from muster.sim.tune.timeline import GONE, MovableClock, Timeline
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
     CheckpointSaved,
@@ -28,6 +27,7 @@ from muster.trials.events import (
     TrialStarted,
 )
 from muster.trials.model import CheckpointRef
+from muster.trials.placement_group import PlacementGroupFactory
 
 
 class Costs(Struct, frozen=True, kw_only=True):

@@ -18,10 +18,10 @@ from muster.sim.tune.curve import Curve, Report
 from muster.sim.tune.engine import Costs, SimulatedEngine
 from muster.sim.tune.faults import FaultPlan
 from muster.sim.tune.history import History
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointPolicy, FailurePolicy
+from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import Plugins, SearchAlgorithm
 from muster.trials.ports import TrialStore
 from muster.trials.settings import Settings

@@ -7,8 +7,8 @@ from typing import Any
 
 from muster.session.progress import Progress, Signature, fill_result
 from muster.sim.tune.curve import Curve
+from muster.sim.tune.event_queue import HasTurns
 from muster.sim.tune.faults import Fate, happens
-from muster.sim.tune.timeline import HasTurns
 from muster.trials.commands import StartTrial
 from muster.trials.events import FailureKind, TrialFailure
 from muster.trials.model import CheckpointRef

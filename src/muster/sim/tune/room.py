@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from muster.base.resources import Resources
-from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.placement_group import PlacementGroupFactory
 
 
 class Room:

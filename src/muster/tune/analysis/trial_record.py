@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from muster.session.checkpoint import Checkpoint
 from muster.trials.checkpoints import best_checkpoints
+from muster.trials.metrics import Statistics
 from muster.trials.model import TRAINING_ITERATION, CheckpointRef, Trial
 from muster.trials.results import flatten, note_result
-from muster.trials.statistics import Statistics
 from muster.tune.analysis.result_files import Scored, TrialFolder
 from muster.tune.analysis.tables import Row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from muster.trials.bundles import PlacementGroupFactory, resource_dict_to_bundles
+from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
 
 __all__ = ["PlacementGroupFactory", "resource_dict_to_pg_factory"]
 

@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 from muster.base.rng import Seed
+from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
-from muster.trials.view import ControllerView
 from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.asha_parameters import AshaParameters
 from muster.tune.schedulers.asha_promotion import PromotionRule

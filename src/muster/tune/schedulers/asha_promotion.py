@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
-from muster.trials.view import ControllerView
 from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.asha_parameters import AshaParameters
 from muster.tune.schedulers.fifo import first_waiting

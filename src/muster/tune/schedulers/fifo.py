@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
-from muster.trials.view import ControllerView
 from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.trial_scheduler import TrialScheduler
 

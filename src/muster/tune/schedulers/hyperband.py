@@ -13,8 +13,8 @@ from contextlib import closing
 from typing import Any
 
 from muster.errors import TuneError
+from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
-from muster.trials.view import ControllerView
 from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.fifo import first_waiting
 from muster.tune.schedulers.hyperband_bands import Bands

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
-from muster.trials.view import ControllerView
 from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.median_curves import Curves
 from muster.tune.schedulers.metric_scheduler import MetricScheduler

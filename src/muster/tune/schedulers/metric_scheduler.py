@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from muster.errors import TuneError
+from muster.trials.controller_view import ControllerView
 from muster.trials.model import DEFAULT_METRIC, Trial
-from muster.trials.view import ControllerView
 from muster.tune.schedulers.fifo import FIFOScheduler
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from muster.base.rng import Seed, Stream, global_generators_at
+from muster.trials.controller_view import ControllerView
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.states import TrialState
-from muster.trials.view import ControllerView
 from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers import pbt_explore
 from muster.tune.schedulers.fifo import first_waiting

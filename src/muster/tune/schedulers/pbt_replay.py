@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from muster.trials.controller_view import ControllerView
 from muster.trials.model import TRAINING_ITERATION, Trial
 from muster.trials.states import TrialState
-from muster.trials.view import ControllerView
 from muster.tune.execution.names import format_vars
 from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.fifo import FIFOScheduler

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from muster.base.resources import Resources
-from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.checkpoints import metric as named
+from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
-from muster.trials.view import ControllerView
+from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.schedulers import resource_shares as shares
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from muster.base.resources import Resources
-from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
+from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.states import TrialState
-from muster.trials.view import ControllerView
 from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.resource_shares import size_of
 

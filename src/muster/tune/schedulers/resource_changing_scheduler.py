@@ -13,10 +13,10 @@ from typing import Any
 
 from muster.base.resources import Resources
 from muster.errors import TuneError
-from muster.trials.bundles import PlacementGroupFactory, resource_dict_to_bundles
+from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
+from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
 from muster.trials.states import TrialState
-from muster.trials.view import ControllerView
 from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.fifo import FIFOScheduler
 from muster.tune.schedulers.resource_allocation import DistributeResources, DistributeResourcesToTopJob

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from muster.base.resources import SCALE, Resources, to_units
-from muster.trials.bundles import PlacementGroupFactory
+from muster.trials.placement_group import PlacementGroupFactory
 
 
 def fitting(free: Resources, unit: Resources) -> int:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.trials import plugins
+from muster.trials.controller_view import ControllerView
 from muster.trials.model import DEFAULT_METRIC, Trial
-from muster.trials.view import ControllerView
 from muster.tune.execution.plugin_state import PluginState
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from muster.errors import TuneError
-from muster.trials.bundles import PlacementGroupFactory, resource_dict_to_bundles
+from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
 from muster.tune.trainable.function_trainable import is_trainable_class
 from muster.tune.trainable.registry import trainable_name
 from muster.tune.trainable.wrapping import wrapped_function

@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 
 from muster.base.clock import Clock, SystemClock
 from muster.errors import TuneError
-from muster.session.channel import current
 from muster.session.checkpoint import Checkpoint
 from muster.session.context import TuneContext
 from muster.session.progress import Progress, Signature, fill_result
-from muster.trials.bundles import PlacementGroupFactory
+from muster.session.session import current
 from muster.trials.model import DEBUG_METRICS
+from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.trainable.checkpoints import (
     COUNTERS,
     TrainingResult,

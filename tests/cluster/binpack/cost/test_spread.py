@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from muster.cluster.binpack.cost.spread import split_gangs
+from muster.cluster.binpack.cost.gangs import split_gangs
 
 
 def is_proper(seats: list[list[tuple[int, int]]], per_gang: list[int]) -> bool:

@@ -6,11 +6,11 @@ import pytest
 from tests.cluster.binpack.utilization.asking import ask, bought, on_nodes
 
 from muster.cluster.binpack.request import Book, PackProblem, Placement, Unplaced
-from muster.cluster.binpack.utilization.contest import Contest, Question
 from muster.cluster.binpack.utilization.fill import Filler
-from muster.cluster.binpack.utilization.fleet import Fleet
 from muster.cluster.binpack.utilization.ledger import Ledger
+from muster.cluster.binpack.utilization.nodes import Fleet
 from muster.cluster.binpack.utilization.runs import demand_requests, runs_of
+from muster.cluster.binpack.utilization.select import Contest, Question
 from muster.cluster.binpack.utilization.survey import Survey
 from muster.cluster.model import Strategy
 from muster.cluster.states import InstanceState

@@ -12,7 +12,7 @@ import numpy as np
 
 from muster.cluster.binpack.cost.asks import Avoidance
 from muster.cluster.binpack.cost.forms import Form
-from muster.cluster.binpack.cost.stock import Stock
+from muster.cluster.binpack.cost.inventory import Stock
 from muster.cluster.model import Gang
 
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from muster.cluster.binpack.cost.allocate import Entry, Settled, Squad, settle
 from muster.cluster.binpack.cost.asks import Ask, ask_of
 from muster.cluster.binpack.cost.choose import Choice, choose, squads_of, ways_of
 from muster.cluster.binpack.cost.forms import Form, bundle_count
-from muster.cluster.binpack.cost.settle import Entry, Settled, Squad, settle
-from muster.cluster.binpack.cost.stock import Stock
+from muster.cluster.binpack.cost.inventory import Stock
 from muster.cluster.model import Demand, Gang
 
 MOST_RETRIES = 64  # proposals for gangs that failed; each is a small problem of its own

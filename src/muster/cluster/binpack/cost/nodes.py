@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from muster.cluster.binpack.cost.arrays import Bins, Bools, Floats, Ints, Items, load_size
-from muster.cluster.binpack.cost.columns import weightings_for
-from muster.cluster.binpack.cost.fill import Wish, best_fill
+from muster.cluster.binpack.cost.column_generation import weightings_for
+from muster.cluster.binpack.cost.knapsack import Wish, best_fill
+from muster.cluster.binpack.cost.problem import Bins, Bools, Floats, Ints, Items, load_size
 
 BLOCKS = 4
 REFILLS = 12

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from muster.cluster.binpack.cost.arrays import Floats
+from muster.cluster.binpack.cost.problem import Floats
 from muster.cluster.binpack.request import Offer
 from muster.cluster.model import NodeType
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.binpack.cost.arrays import Floats
 from muster.cluster.binpack.cost.asks import Ask
+from muster.cluster.binpack.cost.inventory import Scale, Stock
 from muster.cluster.binpack.cost.prices import machine_costs
-from muster.cluster.binpack.cost.stock import Scale, Stock
+from muster.cluster.binpack.cost.problem import Floats
 from muster.cluster.binpack.request import Book, PackNode, PackProblem
 from muster.cluster.model import NodeType
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from muster.cluster.binpack.cost.arrays import Floats, Ints
+from muster.cluster.binpack.cost.problem import Floats, Ints
 
 EPSILON = 1e-9
 REFACTOR_EVERY = 250

@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from muster.cluster.binpack.cost.asks import ask_of
-from muster.cluster.binpack.cost.stock import Stock
+from muster.cluster.binpack.cost.inventory import Stock
 from muster.cluster.model import Demand, Gang, Strategy
 
 

@@ -9,10 +9,10 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from muster.cluster.binpack.utilization.contest import FAR, Contest, Entry, Question
 from muster.cluster.binpack.utilization.fill import Fill
+from muster.cluster.binpack.utilization.grouping import State
 from muster.cluster.binpack.utilization.score import Key
-from muster.cluster.binpack.utilization.states import State
+from muster.cluster.binpack.utilization.select import FAR, Contest, Entry, Question
 
 
 class Pick(NamedTuple):

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from muster.cluster.binpack.labels import first_match
+from muster.cluster.binpack.utilization.grouping import Columns, Labels, Lead, State
 from muster.cluster.binpack.utilization.runs import Run
-from muster.cluster.binpack.utilization.states import Columns, Labels, Lead, State
 
 
 class Fill(NamedTuple):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from muster.base.resources import SCALE
 from muster.cluster.binpack.utilization.fill import Fill, Filler
-from muster.cluster.binpack.utilization.states import Frame, State, worth
+from muster.cluster.binpack.utilization.grouping import Frame, State, worth
 
 Key = tuple[int, float, float, int]
 _TYPES = 20  # bits for the number of resource types

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from muster.base.resources import Resources
 from muster.cluster.binpack.request import Book, PackProblem, PackSolution, Unplaced
-from muster.cluster.binpack.utilization.fleet import Fleet
 from muster.cluster.binpack.utilization.ledger import Ledger
+from muster.cluster.binpack.utilization.nodes import Fleet
 from muster.cluster.binpack.utilization.runs import (
     Request,
     bundle_count,

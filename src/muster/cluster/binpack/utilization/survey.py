@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from muster.cluster.binpack.request import Book, PackNode, PackProblem
+from muster.cluster.binpack.utilization.grouping import Columns, Labels, State, States
 from muster.cluster.binpack.utilization.growth import (
     Sizes,
     Units,
@@ -11,7 +12,6 @@ from muster.cluster.binpack.utilization.growth import (
     largest_size,
     new_size,
 )
-from muster.cluster.binpack.utilization.states import Columns, Labels, State, States
 
 Tail = tuple[float, int, float]
 _USUAL: Tail = (1.0, 0, 1.0)  # of a node type that is not offered

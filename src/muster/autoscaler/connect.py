@@ -1,0 +1,42 @@
+"""Where a cluster's GCS is and how to authenticate: from what was said, the environment, or `muster up`.
+
+Called by `muster monitor`. The token is not copied, only where it lies, unless it was given by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from muster.autoscaler.home import ClusterHome
+from muster.autoscaler.status_files import read_record
+from muster.errors import ClusterError
+
+_NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How to talk to the head; never shown with the token in it."""
+
+    address: str
+    auth: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def find_reach(home: ClusterHome, address: str | None, environment: Mapping[str, str]) -> Reach:
+    """ClusterError when nobody says where the head is."""
+    record = read_record(home)
+    known = address or environment.get("RAY_ADDRESS") or (record.address if record is not None else "")
+    if not known:
+        raise ClusterError(
+            "where is the head? Give --address HOST:PORT of its GCS, or set RAY_ADDRESS; a cluster that "
+            "`muster up` started is known by its home"
+        )
+    given = {name: environment[name] for name in _NAMES if environment.get(name)}
+    if given:
+        return Reach(known, given)
+    if record is not None and record.auth:
+        return Reach(known, dict(record.auth))
+    if home.token.is_file():
+        return Reach(known, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(home.token)})
+    return Reach(known)

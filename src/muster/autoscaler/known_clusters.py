@@ -1,0 +1,121 @@
+"""Which clusters this computer knows, and what is known of each; the people's commands read through it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.autoscaler.home import DEFAULT_ROOT, ClusterHome
+from muster.autoscaler.published import ClusterRecord, PublishedStatus
+from muster.autoscaler.status_files import read_record, read_status
+from muster.config.load import load_config
+from muster.errors import ClusterError, ConfigError
+from muster.host.processes import lives
+from muster.providers.process.head import running_head
+
+QUIET_S = 10.0  # the monitor publishes at least every 5 s
+
+
+@dataclass(frozen=True)
+class KnownCluster:
+    """A directory with a cluster's files; `record` is there while the cluster is up."""
+
+    home: ClusterHome
+    record: ClusterRecord | None
+
+    @property
+    def name(self) -> str:
+        return self.home.path.name
+
+    def node_types(self) -> tuple[str, ...]:
+        """The names in its file; () when it is down or the file cannot be used."""
+        try:
+            return tuple(load_config(Path(self.record.config)).available_node_types) if self.record else ()
+        except ConfigError:
+            return ()
+
+    def status(self) -> PublishedStatus | None:
+        return read_status(self.home)
+
+    def problem(self, status: PublishedStatus, now: float) -> str:
+        """Why the status may be out of date; "" when it is not."""
+        log = f"see {self.home.monitor_log}"
+        gone = "" if self.record is None else self._gone(self.record, log)
+        silent_s = now - status.at
+        if gone or silent_s <= max(QUIET_S, 3 * status.interval_s + 5.0):
+            return gone
+        who = f"the monitor (pid {status.monitor_pid})"
+        return f"{who} has not looked for {silent_s:.0f} s: does it still run? {log}"
+
+    def _gone(self, record: ClusterRecord, log: str) -> str:
+        """Of what `muster up` started."""
+        again = f"`muster up {record.config}` starts"
+        if not lives(record.monitor):
+            who = "the monitor" if record.monitor is None else f"the monitor (pid {record.monitor.pid})"
+            return f"{who} is gone, so nothing scales: {again} a new one; {log}"
+        if self.home.nodes.is_dir() and running_head(self.home.nodes) is None:
+            return f"the head is gone, and with it all that ran: {again} it anew; {log}"
+        return ""
+
+
+def clusters_root(environment: Mapping[str, str]) -> Path:
+    """`$MUSTER_HOME/clusters`, or the default."""
+    given = environment.get("MUSTER_HOME")
+    return (Path(given) / "clusters" if given else DEFAULT_ROOT).expanduser()
+
+
+def known_clusters(root: Path) -> list[KnownCluster]:
+    """Every cluster that has files here, up or not, by name."""
+    try:
+        entries = sorted(path for path in root.iterdir() if path.is_dir())
+    except FileNotFoundError:
+        return []
+    homes = [ClusterHome(path) for path in entries]
+    return [
+        open_cluster(home)
+        for home in homes
+        if any(p.exists() for p in (home.cluster, home.ledger, home.nodes))
+    ]
+
+
+def open_cluster(home: ClusterHome) -> KnownCluster:
+    return KnownCluster(home, read_record(home))
+
+
+def find_cluster(word: str | None, root: Path) -> KnownCluster:
+    """By name, by cluster file, or the only one there is; ClusterError lists the choices."""
+    known = known_clusters(root)
+    if word is None:
+        return _the_only_one(known, root)
+    name = cluster_name(word)
+    for cluster in known:
+        if cluster.name == name:
+            return cluster
+    close = difflib.get_close_matches(name, [cluster.name for cluster in known], n=1)
+    hint = f"did you mean {close[0]!r}?" if close else _choices(known)
+    raise ClusterError(f"no cluster {name!r} in {root}; {hint}")
+
+
+def cluster_name(word: str) -> str:
+    """A word that names a file is the cluster of that file."""
+    path = Path(word).expanduser()
+    is_file = path.suffix in (".yaml", ".yml", ".json") or path.is_file() or len(path.parts) > 1
+    return load_config(path).cluster_name if is_file else word
+
+
+def _the_only_one(known: list[KnownCluster], root: Path) -> KnownCluster:
+    candidates = [cluster for cluster in known if cluster.record is not None] or known
+    if len(candidates) == 1:
+        return candidates[0]
+    if not candidates:
+        raise ClusterError(
+            f"no cluster in {root}; `muster up examples/laptop.yaml` starts one on this computer"
+        )
+    raise ClusterError(f"several clusters in {root}: which one? {_choices(candidates)}")
+
+
+def _choices(known: list[KnownCluster]) -> str:
+    names = [f"{cluster.name} ({'up' if cluster.record else 'down'})" for cluster in known]
+    return f"there are {', '.join(names)}" if names else "none was started yet: `muster up FILE`"

@@ -1,0 +1,1 @@
+"""`muster plan`: what the autoscaler would do with a file of demands."""

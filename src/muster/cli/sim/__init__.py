@@ -1,0 +1,1 @@
+"""`muster sim`: run the simulator."""

@@ -1,0 +1,1 @@
+"""`muster status`: the nodes, the demand and the reasons of a cluster."""

@@ -1,0 +1,1 @@
+"""`muster tune`: look at experiments, resume them, export them."""

@@ -1,0 +1,163 @@
+"""`muster tune best`: the trials with the best value of a metric, and their configs in a form to paste."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from muster.cli.tune.experiment import Experiment
+from muster.cli.tune_data import not_data, plain, strict_json
+from muster.errors import ConfigError
+from muster.stores.experiment.summary import TrialSummary
+from muster.trials.results import flatten
+from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
+from muster.tune.scores import number
+
+
+class Scored(Struct, frozen=True):
+    """A trial and the value that counts."""
+
+    trial: TrialSummary
+    value: float
+
+
+def best_of(
+    experiment: Experiment, metric: str | None = None, mode: str | None = None, scope: str = "last"
+) -> list[Scored]:
+    """Trials with a finite value, the best first; equal ones in the order of their creation."""
+    metric, mode = wanted_metric(experiment, metric, mode)
+    found = []
+    for trial in experiment.trials:
+        value = _last(trial, metric) if scope == "last" else _analysed(experiment, trial, metric, mode, scope)
+        if value is not None and math.isfinite(value):
+            found.append(Scored(trial, value))
+    found.sort(key=lambda each: -each.value if mode == "max" else each.value)
+    return found
+
+
+def wanted_metric(experiment: Experiment, metric: str | None, mode: str | None) -> tuple[str, str]:
+    """As asked, else as the experiment was told; ConfigError when neither says."""
+    chosen = metric or experiment.metric
+    if not chosen:
+        known = reported_metrics(experiment)
+        hint = f"it reported {', '.join(known)}" if known else "and no trial reported anything yet"
+        raise ConfigError(f"{experiment.path}: does not say what it optimises; give --metric ({hint})")
+    mode = mode or (experiment.mode if metric in (None, experiment.metric) else None)
+    if not mode:
+        raise ConfigError(f"--metric {chosen}: give --mode min or --mode max with it")
+    return chosen, mode
+
+
+def need_best(found: Sequence[Scored], experiment: Experiment, metric: str) -> None:
+    """ConfigError that says what was reported instead."""
+    if found:
+        return
+    known = reported_metrics(experiment)
+    if metric in known:
+        told = "all its values are NaN or infinite"
+    else:
+        told = f"reported are {', '.join(known)}" if known else "no trial reported a number"
+    raise ConfigError(f"{experiment.path}: no trial has a finite {metric!r}; {told}")
+
+
+def reported_metrics(experiment: Experiment) -> list[str]:
+    """Names of numbers in last results that we did not fill in ourselves."""
+    names: dict[str, None] = {}
+    for trial in experiment.trials:
+        own = {key: value for key, value in trial.result.items() if key not in AUTO_RESULT_KEYS}
+        names.update(dict.fromkeys(key for key, value in flatten(own).items() if number(value) is not None))
+    return list(names)
+
+
+def _last(trial: TrialSummary, metric: str) -> float | None:
+    value = trial.result.get(metric)
+    if value is None and "/" in metric:
+        value = flatten(trial.result).get(metric)
+    return number(value) if value is not None else None
+
+
+def _analysed(
+    experiment: Experiment, trial: TrialSummary, metric: str, mode: str, scope: str
+) -> float | None:
+    """Over all results in the trial's log; a trial that reported and has none is an error, not a guess."""
+    from muster.tune.analysis.result_files import TrialFolder
+    from muster.tune.analysis.trial_record import analysis_of
+
+    if not trial.reports:
+        return None
+    try:
+        rows = TrialFolder(experiment.trial_path(trial), experiment.filesystem).rows()
+    except (FileNotFoundError, ValueError) as error:
+        raise ConfigError(
+            f"--scope {scope} needs the results that trial {trial.trial_id} logged: {error}. "
+            "--scope last does without"
+        ) from error
+    return analysis_of(rows).get(metric, {}).get(mode if scope == "all" else scope)
+
+
+def best_page(
+    experiment: Experiment, count: int, form: str, asked: Mapping[str, str | None]
+) -> tuple[list[str], list[str]]:
+    """The page, and remarks about what cannot be pasted; `asked` holds metric, mode and scope."""
+    metric, mode = wanted_metric(experiment, asked.get("metric"), asked.get("mode"))
+    found = best_of(experiment, metric, mode, asked.get("scope") or "last")
+    need_best(found, experiment, metric)
+    chosen = found[:count]
+    records = [_record(each, experiment, metric) for each in chosen]
+    odd = {key: None for each in chosen for key in not_data(each.trial.config, for_json=form == "json")}
+    remarks = [f"note: no plain data, shown as text or null: {', '.join(odd)}"] if odd else []
+    if form == "json":
+        return [strict_json(records, indent=2)], remarks
+    if form == "yaml":
+        return [_yaml(records)], remarks
+    return [*_table(chosen, experiment, (metric, mode), len(found))], remarks
+
+
+def _yaml(records: Sequence[Mapping[str, Any]]) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(plain(records), sort_keys=False, allow_unicode=True)).rstrip()
+
+
+def _table(
+    chosen: Sequence[Scored], experiment: Experiment, goal: tuple[str, str], total: int
+) -> Iterator[str]:
+    metric, mode = goal
+    yield f"{experiment.name}: best {len(chosen)} of {total:,} by {metric} ({mode})"
+    for rank, each in enumerate(chosen, start=1):
+        trial = each.trial
+        steps = trial.result.get("training_iteration")
+        after = "" if steps is None else f" after {steps} iteration{'' if steps == 1 else 's'}"
+        yield ""
+        yield f"{rank}. {metric} = {each.value:.6g}, trial {trial.trial_id}, {trial.status}{after}"
+        yield from config_lines(trial.config)
+        if trial.checkpoint is not None:
+            yield f"checkpoint: {trial.checkpoint.path}"
+
+
+def _record(each: Scored, experiment: Experiment, metric: str) -> dict[str, Any]:
+    trial = each.trial
+    return {
+        "trial_id": trial.trial_id,
+        "status": trial.status,
+        "metric": metric,
+        "value": each.value,
+        "config": dict(trial.config),
+        "training_iteration": trial.result.get("training_iteration"),
+        "checkpoint": None if trial.checkpoint is None else trial.checkpoint.path,
+        "path": experiment.trial_path(trial),
+    }
+
+
+def config_lines(config: Mapping[str, Any]) -> Iterator[str]:
+    """A config as Python text, one key per line when it is long."""
+    text = repr(dict(config))
+    if len(text) <= 76:
+        yield text
+        return
+    yield "{"
+    yield from (f"    {key!r}: {value!r}," for key, value in config.items())
+    yield "}"

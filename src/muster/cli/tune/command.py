@@ -1,0 +1,278 @@
+"""`muster tune`: look at experiments, running or not, and go on with interrupted ones. Options only; the work
+is in the tune_* files, imported when it is wanted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from muster.cli.console import emit, has_colours, remark
+
+SCOPES = ("last", "all", "avg", "last-5-avg", "last-10-avg")
+WATCH_S = 2.0
+
+_json = click.option("--json", "as_json", is_flag=True, help="For programs: JSON (docs/tune-cli.md).")
+_watch = click.option("--watch", is_flag=True, help="Look again every 2 s while it runs; Ctrl-C ends.")
+_metric = click.option("--metric", help="What to compare by; by default what the experiment optimises.")
+_mode = click.option("--mode", type=click.Choice(["min", "max"]), help="Whether less or more is better.")
+
+RAY_NAMES = {"list-trials": "ls", "lsx": "ls", "list-experiments": "ls"}
+
+
+class _Tune(click.Group):
+    """Knows Ray's names of our commands, and lists ours in the order of a day's work."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, RAY_NAMES.get(cmd_name, cmd_name))
+
+
+class _RayWords(click.Command):
+    """Takes Ray's `--desc True` for our `--desc`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        for value, stays in (("true", True), ("false", False)):
+            for position in range(len(words) - 1, 0, -1):
+                if words[position - 1] == "--desc" and words[position].lower() == value:
+                    words[position - 1 : position + 1] = ["--desc"] if stays else []
+        return super().parse_args(ctx, words)
+
+
+@click.group(
+    cls=_Tune,
+    context_settings={"max_content_width": 88},
+    epilog="Exit codes: 0 done; 1 `resume` ended with failed trials; 2 bad input; 130 interrupted.",
+)
+def tune() -> None:
+    """Look at experiments of muster.tune, and go on with interrupted ones.
+
+    PATH is the directory of an experiment: what `fit()` wrote, <storage_path>/<name>. It may be running now.
+    Only `resume` changes anything, and only `resume` loads pickled objects; the others are safe with
+    directories from people you do not trust.
+    """
+
+
+@tune.command(cls=_RayWords, short_help="List trials, or experiments.")
+@click.argument("path")
+@click.option("--sort", multiple=True, metavar="A,B", help="Order by these columns.")
+@click.option("--desc", is_flag=True, help="The largest first.")
+@click.option("--filter", "filters", multiple=True, metavar="'COL OP VALUE'", help="OP: < <= == != >= >")
+@click.option("--columns", multiple=True, metavar="A,B", help="Show these; 'config/*' is a pattern.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many rows.")
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), help="Write a .csv, .json, .jsonl, ... file."
+)
+@_json
+@_watch
+def ls(path: str, as_json: bool, watch: bool, output: Path | None, desc: bool, **asked: Any) -> None:  # noqa: ANN401
+    """List the trials of an experiment, or the experiments in a directory.
+
+    \b
+    muster tune ls results/mine --sort loss --limit 10
+    muster tune ls results/mine --filter 'status == ERROR' --columns trial_id,error
+    muster tune ls results/mine --columns 'trial,status,config/*' -o trials.csv
+    muster tune ls results
+    """
+    from muster.cli.tune.export import write_rows
+    from muster.cli.tune.ls import Choice, as_record, as_text, listing
+    from muster.cli.tune.table import page_size
+
+    if watch and (as_json or output is not None):
+        raise click.UsageError("--watch shows a table: leave out --json and --output")
+    limit = asked["limit"] or (max(page_size()[1] - 8, 5) if watch else None)
+    words = {"filters": asked["filters"], "sort": asked["sort"], "columns": asked["columns"]}
+    choice = Choice(**words, descending=desc, limit=limit, active_first=watch)
+
+    def look() -> tuple[Iterable[str], bool]:
+        found = listing(path, choice)
+        return as_text(found, colour=has_colours()), found.is_running
+
+    if watch:
+        _watched(look)
+    elif output is not None:
+        found = listing(path, choice)
+        columns = found.columns if choice.columns else found.all_columns
+        write_rows(found.rows, columns, output)
+        remark(f"{output}: {len(found.rows):,} rows, {len(columns)} columns")
+    elif as_json:
+        _emit_json(as_record(listing(path, choice), chosen=bool(choice.columns)))
+    else:
+        _print(look()[0])
+
+
+@tune.command(name="show", short_help="Tell about an experiment, or one of its trials.")
+@click.argument("path")
+@click.argument("trial", required=False)
+@_json
+@_watch
+def show_command(path: str, trial: str | None, as_json: bool, watch: bool) -> None:
+    """Show an experiment, or one TRIAL of it: its id, the end of its id, or its directory's name."""
+    from muster.cli.tune.experiment import read_experiment
+    from muster.cli.tune.show import experiment_lines, experiment_record
+    from muster.cli.tune_trial import find_trial, trial_lines, trial_record
+
+    def look() -> tuple[Iterable[str], bool]:
+        experiment = read_experiment(path)
+        colour = has_colours()
+        if trial is None:
+            lines = experiment_lines(experiment, colour=colour)
+        else:
+            lines = trial_lines(experiment, find_trial(experiment, trial), colour=colour)
+        return lines, experiment.writer is not None
+
+    if watch:
+        _watched(look)
+    elif as_json:
+        experiment = read_experiment(path)
+        one = None if trial is None else find_trial(experiment, trial)
+        _emit_json(experiment_record(experiment) if one is None else trial_record(experiment, one))
+    else:
+        _print(look()[0])
+
+
+@tune.command()
+@click.argument("path")
+@_metric
+@_mode
+@click.option(
+    "--scope", type=click.Choice(SCOPES), default="last", show_default=True, help="Which values count."
+)
+@click.option(
+    "-n", "count", type=click.IntRange(min=1), default=1, show_default=True, help="How many trials."
+)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+def best(path: str, count: int, form: str, as_json: bool, **asked: str | None) -> None:
+    """Print the best trials and their configs, ready to paste.
+
+    Of each trial the last value counts; --scope all: its best one, avg: the mean of all, last-5-avg and
+    last-10-avg: of the last ones.
+
+    \b
+    muster tune best results/mine
+    muster tune best results/mine --metric accuracy --mode max -n 5
+    muster tune best results/mine --format yaml > best.yaml
+    """
+    from muster.cli.tune.best import best_page
+    from muster.cli.tune.experiment import read_experiment
+
+    page, remarks = best_page(read_experiment(path), count, "json" if as_json else form, asked)
+    _print(page)
+    for each in remarks:
+        remark(each)
+
+
+@tune.command()
+@click.argument("path")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="What to write: .csv, .json, .jsonl, .parquet or .pkl.",
+)
+@click.option("--results", is_flag=True, help="One row per result instead of one per trial.")
+def export(path: str, output: Path, results: bool) -> None:
+    """Write all trials, or all their results, to a file.
+
+    \b
+    muster tune export results/mine -o trials.csv
+    muster tune export results/mine --results -o curves.parquet
+    """
+    from muster.cli.tune.experiment import read_experiment
+    from muster.cli.tune.export import all_columns, check_name, result_rows, trial_rows, write_rows
+
+    check_name(output)
+    experiment = read_experiment(path)
+    unread: list[str] = []
+    rows = list(result_rows(experiment, unread)) if results else trial_rows(experiment)
+    columns = all_columns(rows, ("trial_id", "status", "training_iteration"))
+    write_rows(rows, columns, output)
+    remark(f"{output}: {len(rows):,} rows, {len(columns)} columns")
+    if unread:
+        remark(f"left out, because their results cannot be read ({len(unread)}): {'; '.join(unread[:3])}")
+
+
+@tune.command()
+@click.argument("path")
+@click.option("--trainable", metavar="MODULE:NAME", help="The trainable, instead of the saved one.")
+@click.option("--script", type=click.Path(path_type=Path), help="The file that defines the trainable.")
+@click.option(
+    "--errored",
+    type=click.Choice(["resume", "restart"]),
+    help="Run failed trials again: from their checkpoint, or from the start.",
+)
+@click.option("--skip-unfinished", is_flag=True, help="Leave trials that were cut off as they are.")
+@click.pass_context
+def resume(ctx: click.Context, /, path: str, **asked: Any) -> None:  # noqa: ANN401
+    """Go on with an interrupted experiment.
+
+    Finished trials are kept, unfinished ones go on from their last checkpoint, and the search continues where
+    it stood.
+
+    This runs the experiment's code: tuner.pkl and trainable.pkl in PATH are unpickled, so only do it with a
+    directory you trust. The current directory is on sys.path, as for `python`.
+
+    \b
+    muster tune resume results/mine
+    muster tune resume results/mine --errored restart
+    muster tune resume results/mine --trainable my_project.train:train
+    muster tune resume results/mine --script train.py
+    """
+    from muster.cli.tune.resume import Wish, resumed
+
+    lines, code = resumed(path, Wish(**asked), tell=remark)
+    _print(lines)
+    ctx.exit(code)
+
+
+@tune.command(name="add-note", short_help="Write a note about an experiment.")
+@click.argument("path")
+@click.option("--filename", default="note.txt", show_default=True, help="In the experiment's directory.")
+def add_note(path: str, filename: str) -> None:
+    """Write a note about an experiment with $EDITOR; `show` shows note.txt."""
+    from muster.cli.tune.experiment import note_file
+
+    file = note_file(path, filename)
+    click.edit(filename=str(file))
+    remark(f"note: {file}")
+
+
+_CONTROLS = re.compile(r"(\x1b\[\d{0,2}m)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _print(lines: Iterable[str], before: str = "") -> None:
+    """What trials reported cannot move the cursor or rename the window: only our colours pass."""
+    text = _CONTROLS.sub(lambda found: found[1] or "\N{REPLACEMENT CHARACTER}", "\n".join(lines))
+    emit((before + text).encode("utf-8", "replace"))
+
+
+def _emit_json(value: object) -> None:
+    from muster.cli.tune_data import strict_json
+
+    emit(strict_json(value).encode("utf-8", "replace"))
+
+
+def _watched(look: Callable[[], tuple[Iterable[str], bool]]) -> None:
+    """Show, wait, show again, until nothing runs any more or somebody presses Ctrl-C."""
+    from muster.base.clock import SystemClock
+
+    clock, clear = SystemClock(), "\x1b[H\x1b[2J" if has_colours() else ""
+    try:
+        while True:
+            lines, is_running = look()
+            _print(lines, clear)
+            if not is_running:
+                return
+            clock.sleep(WATCH_S)
+    except KeyboardInterrupt:
+        return

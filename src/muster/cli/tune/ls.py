@@ -1,0 +1,204 @@
+"""`muster tune ls`: the trials of an experiment, or the experiments of a directory, chosen and ordered."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from muster.cli.tune.best import best_of
+from muster.cli.tune.columns import (
+    CONFIG,
+    FIXED,
+    Columns,
+    filtered,
+    ordered,
+    own_metrics,
+    trial_row,
+)
+from muster.cli.tune.experiment import (
+    FINISHED,
+    Experiment,
+    Writer,
+    experiments_below,
+    is_experiment,
+    read_experiment,
+)
+from muster.cli.tune.table import cell, lay_out, moment, notes, page_size, painted
+from muster.errors import StoreError
+from muster.trials.results import flatten
+
+EXPERIMENT_COLUMNS = ("name", "state", "trials", "best", "last_updated")
+EXPERIMENT_FIXED = (*EXPERIMENT_COLUMNS, "total_trials", "metric", "mode", "path", "pid", "since", "error")
+WORDS = {"TERMINATED": "done", "ERROR": "failed"}
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """What a person wants to see."""
+
+    filters: tuple[str, ...] = ()
+    sort: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    descending: bool = False
+    limit: int | None = None
+    active_first: bool = False  # unless an order is asked for
+
+
+class Listing(Struct, frozen=True, kw_only=True):
+    """Rows in the order wanted, and the columns to show."""
+
+    rows: list[Mapping[str, Any]]
+    columns: tuple[str, ...]
+    passing: int  # rows before the limit
+    total: int
+    experiment: Experiment | None = None  # None: the rows are experiments
+
+    @property
+    def all_columns(self) -> tuple[str, ...]:
+        """Those shown, then all others that a row has."""
+        names = dict.fromkeys(self.columns)
+        for row in self.rows:
+            names.update(dict.fromkeys(row))
+        return tuple(names)
+
+    @property
+    def is_running(self) -> bool:
+        if self.experiment is None:
+            return any(row.get("state") == "running" for row in self.rows)
+        return self.experiment.writer is not None
+
+
+def listing(path: str, choice: Choice) -> Listing:
+    """Look once."""
+    place = os.path.expanduser(path)
+    if "://" not in place and os.path.isdir(place) and not is_experiment(place):
+        below = experiments_below(place)
+        if below:
+            rows = [_experiment_row(each) for each in below]
+            return _chosen(rows, choice, EXPERIMENT_FIXED, EXPERIMENT_COLUMNS, None)
+    experiment = read_experiment(path)
+    rows = [trial_row(trial, experiment.trial_path(trial)) for trial in experiment.trials]
+    return _chosen(rows, choice, FIXED, default_columns(experiment, rows), experiment)
+
+
+def default_columns(experiment: Experiment, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Who, how far, how good, and with which of the searched values."""
+    searched = dict.fromkeys(
+        key for trial in experiment.trials for key in flatten(dict(trial.evaluated_params))
+    )
+    metrics = [experiment.metric] if experiment.metric else own_metrics(rows)
+    parameters = (f"{CONFIG}{key}" for key in searched)
+    return ("trial_id", "status", "training_iteration", "time_total_s", *metrics, *parameters)
+
+
+def _chosen(
+    rows: Sequence[Mapping[str, Any]],
+    choice: Choice,
+    fixed: Sequence[str],
+    default: Sequence[str],
+    experiment: Experiment | None,
+) -> Listing:
+    columns = Columns(rows, fixed)
+    shown = columns.asked(choice.columns, "--columns") or tuple(default)
+    passing = filtered(rows, choice.filters, columns)
+    order = columns.asked(choice.sort, "--sort")
+    if choice.active_first and not order:
+        passing.sort(key=lambda row: row.get("status") in FINISHED)
+    passing = ordered(passing, order, descending=choice.descending)
+    kept = passing[: choice.limit] if choice.limit is not None else passing
+    return Listing(rows=kept, columns=shown, passing=len(passing), total=len(rows), experiment=experiment)
+
+
+def _experiment_row(path: str) -> dict[str, Any]:
+    """One line about an experiment; one that cannot be read says so and does not hide the others."""
+    try:
+        experiment = read_experiment(path)
+    except StoreError as error:
+        return {"name": os.path.basename(path), "path": path, "state": "unreadable", "error": str(error)}
+    return experiment_row(experiment)
+
+
+def experiment_row(experiment: Experiment) -> dict[str, Any]:
+    """The columns of an experiment."""
+    best = best_of(experiment) if experiment.metric and experiment.mode else []
+    writer = experiment.writer
+    return {
+        "name": experiment.name,
+        "path": experiment.address,
+        "state": experiment.state,
+        "pid": None if writer is None else writer.pid,
+        "since": None if writer is None else writer.since,
+        "total_trials": len(experiment.trials),
+        "trials": dict(experiment.counts),
+        "metric": experiment.metric,
+        "mode": experiment.mode,
+        "best": best[0].value if best else None,
+        "last_updated": experiment.updated_at,
+    }
+
+
+def as_record(found: Listing, *, chosen: bool) -> dict[str, Any]:
+    """For --json; with --columns only these, else every one that a row has."""
+    rows = [{name: row.get(name) for name in found.columns} if chosen else dict(row) for row in found.rows]
+    if found.experiment is None:
+        return {"experiments": rows}
+    return {"experiment": experiment_row(found.experiment), "trials": rows}
+
+
+def as_text(found: Listing, *, colour: bool) -> Iterator[str]:
+    """The page, line by line."""
+    if found.experiment is not None:
+        yield from heading(found.experiment, colour=colour)
+        yield ""
+    rows = found.rows if found.experiment is not None else [_for_people(row) for row in found.rows]
+    width = page_size()[0]
+    told: list[str] = []
+    if rows:
+        layout = lay_out(rows, found.columns, width, colour=colour)
+        yield from layout.lines
+        told += notes(layout)
+    if found.passing < found.total:
+        told.append(f"{found.passing:,} of {found.total:,} pass the filter.")
+    if len(found.rows) < found.passing:
+        told.append(f"{len(found.rows):,} of {found.passing:,} are shown (--limit).")
+    for note in told:
+        yield from textwrap.wrap(f"note: {note}", width, break_long_words=False, break_on_hyphens=False)
+    if found.experiment is None:
+        yield from (f"{row['name']}: {row['error']}" for row in found.rows if row.get("error"))
+
+
+def heading(experiment: Experiment, *, colour: bool) -> Iterator[str]:
+    """What the experiment is, how it stands, and the best so far."""
+    state = painted(experiment.state, experiment.state, colour=colour)
+    yield f"{experiment.name}: {state}{_who(experiment.writer)}"
+    yield told_counts(experiment.counts)
+    if experiment.metric and experiment.mode:
+        best = best_of(experiment)
+        told = f"{cell('', best[0].value)} by {best[0].trial.trial_id}" if best else "not reported yet"
+        yield f"best {experiment.metric} ({experiment.mode}): {told}"
+
+
+def told_counts(counts: Mapping[str, int]) -> str:
+    """`12 trials: 10 TERMINATED, 2 ERROR`."""
+    total = sum(counts.values())
+    parts = ", ".join(f"{count:,} {status}" for status, count in counts.items())
+    return f"{total:,} trial{'' if total == 1 else 's'}{': ' if parts else ''}{parts}"
+
+
+def _who(writer: Writer | None) -> str:
+    return "" if writer is None else f" ({writer} since {moment(writer.since)})"
+
+
+def _for_people(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts as a text of one cell: `10 done, 2 failed`."""
+    counts = row.get("trials")
+    return {
+        **row,
+        "trials": ", ".join(
+            f"{n} {WORDS.get(status, status.lower())}" for status, n in (counts or {}).items()
+        )
+        or None,
+    }

@@ -1,0 +1,194 @@
+"""`muster tune resume`: go on with an interrupted experiment. The one command that unpickles and runs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from muster.cli.tune.best import best_of, config_lines
+from muster.cli.tune.experiment import Experiment, read_experiment
+from muster.cli.tune.ls import heading
+from muster.cli.tune.table import moment
+from muster.errors import ConfigError, LedgerLocked, RestoreError
+
+DONE, TRIALS_FAILED, STOPPED = 0, 1, 130
+SCRIPT_MODULE = "muster_resumed_script"
+
+
+class Wish(Struct, frozen=True, kw_only=True):
+    """What the person asked for."""
+
+    trainable: str | None = None  # module:name
+    script: Path | None = None
+    errored: str | None = None  # resume or restart
+    skip_unfinished: bool = False
+
+
+def resumed(path: str, wish: Wish, tell: Callable[[str], None]) -> tuple[list[str], int]:
+    """Run to the end; what to print then, and the exit code."""
+    before = read_experiment(path)
+    _refuse_running(before)
+    if before.state == "finished" and not (wish.errored and before.counts.get("ERROR")):
+        return [*_summary(before), "", _nothing_left(before)], _code(before)
+    sys.path.insert(0, os.getcwd())
+    try:
+        trainable = _trainable(before, wish)
+        tell(f"going on with {before.address} ({_left(before)})")
+        _run(before, trainable, wish)
+    except KeyboardInterrupt:
+        return [f"Stopped. To go on: muster tune resume {before.address}"], STOPPED
+    after = read_experiment(path)
+    lines = ["", *_summary(after)]
+    if after.state != "finished" and not wish.skip_unfinished:
+        return [*lines, "", f"Stopped before its end. To go on: muster tune resume {before.address}"], STOPPED
+    return lines, _code(after)
+
+
+def _refuse_running(experiment: Experiment) -> None:
+    writer = experiment.writer
+    if writer is not None:
+        raise LedgerLocked(
+            f"{experiment.address}: runs now ({writer} since {moment(writer.since)}). Wait for it, or stop "
+            "it with Ctrl-C there; `muster tune show --watch` looks on"
+        )
+
+
+def _run(experiment: Experiment, trainable: Any, wish: Wish) -> None:  # noqa: ANN401 - function or class
+    from muster.tune.tuner import Tuner
+
+    try:
+        tuner = Tuner.restore(
+            experiment.address,
+            trainable,
+            resume_unfinished=not wish.skip_unfinished,
+            resume_errored=wish.errored == "resume",
+            restart_errored=wish.errored == "restart",
+        )
+    except (FileNotFoundError, ValueError) as error:
+        raise RestoreError(str(error)) from error
+    tuner.fit()
+
+
+def _trainable(experiment: Experiment, wish: Wish) -> Any:  # noqa: ANN401
+    if wish.trainable is not None and wish.script is not None:
+        raise ConfigError("--trainable and --script: give one of them")
+    if wish.trainable is not None:
+        return _named(wish.trainable)
+    if wish.script is not None:
+        return _from_script(wish.script, _trainable_name(experiment))
+    from muster.tune.execution.restore import saved_trainable
+
+    try:
+        return saved_trainable(_local_directory(experiment))
+    except FileNotFoundError:
+        raise RestoreError(
+            f"{experiment.address}: has no trainable.pkl. Say where the trainable is: --trainable "
+            "module:name, or --script FILE"
+        ) from None
+
+
+def _local_directory(experiment: Experiment) -> Path:
+    """Its files on this machine; those of a remote one are brought here, as `Tuner.restore` does."""
+    if experiment.filesystem is None:
+        return Path(experiment.path)
+    from muster.tune.execution.paths import Place
+
+    parent, _, name = experiment.address.rpartition("/")
+    place = Place(parent, name, None)
+    place.fetch()
+    return Path(place.directory)
+
+
+def _named(text: str) -> Any:  # noqa: ANN401
+    module_name, _, name = text.partition(":")
+    if not module_name or not name:
+        raise ConfigError(f"--trainable {text}: must be module:name, for example my_project.train:train")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(
+            f"--trainable {text}: {error}. Start muster in the directory that holds the module, or install it"
+        ) from error
+    except Exception as error:  # a user's module may raise anything
+        raise _broken(f"--trainable {text}", error) from error
+    return _attribute(module, name, f"--trainable {text}")
+
+
+def _from_script(script: Path, name: str) -> Any:  # noqa: ANN401
+    """A name from a file that is loaded as a module: what stands under `if __name__ == ...` does not run."""
+    import cloudpickle  # type: ignore[import-untyped]
+
+    if not script.is_file():
+        raise ConfigError(f"--script {script}: there is no such file")
+    sys.path.insert(0, str(script.resolve().parent))
+    spec = importlib.util.spec_from_file_location(SCRIPT_MODULE, script)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"--script {script}: must be a Python file, its name ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[SCRIPT_MODULE] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _broken(f"--script {script}", error) from error
+    cloudpickle.register_pickle_by_value(module)  # trials' processes cannot import it under this name
+    return _attribute(module, name, f"--script {script}")
+
+
+def _broken(option: str, error: Exception) -> ConfigError:
+    return ConfigError(f"{option}: cannot be loaded: {type(error).__name__}: {error}")
+
+
+def _attribute(module: object, path: str, option: str) -> Any:  # noqa: ANN401
+    found = module
+    for name in path.split("."):
+        if not hasattr(found, name):
+            names = sorted(key for key, value in vars(module).items() if callable(value) and key[0] != "_")
+            hint = f"it has {', '.join(names)}" if names else "it defines no function or class"
+            raise ConfigError(f"{option}: no {path!r} there; {hint}. --trainable module:name names another")
+        found = getattr(found, name)
+    return found
+
+
+def _trainable_name(experiment: Experiment) -> str:
+    """From the settings, else from the names of trials (`train_1a2b3_00000`)."""
+    told = experiment.settings.get("trainable_name")
+    if isinstance(told, str):
+        return told
+    for trial in experiment.trials:
+        name = trial.trial_name.removesuffix(f"_{trial.trial_id}")
+        if name and name != trial.trial_name:
+            return name
+    raise ConfigError(
+        f"--script: {experiment.path} does not say what its trainable is called: use --trainable"
+    )
+
+
+def _nothing_left(experiment: Experiment) -> str:
+    failed = experiment.counts.get("ERROR", 0)
+    hint = f" --errored resume, or restart, runs the {failed:,} failed again." if failed else ""
+    return f"It is finished: there is nothing to go on with.{hint}"
+
+
+def _left(experiment: Experiment) -> str:
+    counts = experiment.counts
+    unfinished = sum(count for status, count in counts.items() if status not in ("TERMINATED", "ERROR"))
+    done = counts.get("TERMINATED", 0)
+    return f"{done:,} trials done, {unfinished:,} unfinished, {counts.get('ERROR', 0):,} failed"
+
+
+def _summary(experiment: Experiment) -> Iterator[str]:
+    yield from heading(experiment, colour=False)
+    best = best_of(experiment) if experiment.metric and experiment.mode else []
+    if best:
+        yield "with " + "\n".join(config_lines(best[0].trial.config))
+
+
+def _code(experiment: Experiment) -> int:
+    return TRIALS_FAILED if experiment.counts.get("ERROR") else DONE

@@ -1,0 +1,156 @@
+"""Rows as text that fits the terminal: columns are left out and long cells shortened, and both are said.
+
+Plain strings and no rich tables: twenty thousand trials must not take longer to show than to read.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time  # only for formatting: times are given
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from muster.cli.tune.columns import CONFIG, DURATIONS, HEADINGS, TIMES, TIMES_SHORT
+from muster.tune.scores import number
+
+GAP = 2
+WIDEST = 28  # of a cell, while there are other columns
+STYLES = {
+    "RUNNING": "36",
+    "PENDING": "2",
+    "PAUSED": "33",
+    "INTERRUPTED": "33",
+    "TERMINATED": "32",
+    "ERROR": "31",
+    "running": "36",
+    "interrupted": "33",
+    "unfinished": "33",
+    "finished": "32",
+    "unreadable": "31",
+}
+
+
+class Layout(NamedTuple):
+    """A table, and what a reader must be told about it."""
+
+    lines: tuple[str, ...]
+    left_out: tuple[str, ...]  # columns
+    shortened: bool
+
+
+def page_size() -> tuple[int, int]:
+    """Columns and lines of the terminal; 80 x 24 when nobody says."""
+    size = shutil.get_terminal_size((80, 24))
+    return size.columns, size.lines
+
+
+def lay_out(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], width: int, *, colour: bool) -> Layout:
+    """As many of the columns as fit, from the left."""
+    headings = headings_of(columns)
+    widest = width if len(columns) == 1 else WIDEST
+    table = [[cell(name, row.get(name)) for row in rows] for name in columns]
+    sizes = [
+        min(max(len(heading), *map(len, cells), 1), max(widest, len(heading)))
+        for heading, cells in zip(headings, table, strict=True)
+    ]
+    fitting = _fitting(sizes, width)
+    is_number = [
+        any(number(row.get(name)) is not None for row in rows) and name not in TIMES | TIMES_SHORT
+        for name in columns
+    ]
+    coloured = next((at for at, name in enumerate(columns) if colour and name in ("status", "state")), -1)
+    lines = [_line(headings[:fitting], sizes, is_number)]
+    lines += [_line(cells, sizes, is_number, coloured) for cells in zip(*table[:fitting], strict=True)]
+    shortened = any(
+        len(each) > size for size, cells in zip(sizes[:fitting], table, strict=False) for each in cells
+    )
+    return Layout(tuple(lines), tuple(columns[fitting:]), shortened)
+
+
+def notes(layout: Layout) -> Iterator[str]:
+    """What the table does not show, one sentence each."""
+    if layout.left_out:
+        shown = ", ".join(layout.left_out[:4]) + (", ..." if len(layout.left_out) > 4 else "")
+        count = len(layout.left_out)
+        yield (
+            f"{count} column{'s do' if count > 1 else ' does'} not fit: {shown}. "
+            "--columns chooses, --json has all."
+        )
+    if layout.shortened:
+        yield "Long values are shortened (…); --json has them whole."
+
+
+def headings_of(columns: Sequence[str]) -> list[str]:
+    """Short where that is clear: `config/lr` is `lr`, unless another column is called so."""
+    taken = {HEADINGS.get(name, name) for name in columns if not name.startswith(CONFIG)}
+    return [_heading(name, taken) for name in columns]
+
+
+def _heading(name: str, taken: set[str]) -> str:
+    short = name[len(CONFIG) :]
+    if name.startswith(CONFIG) and short not in taken:
+        return short
+    return HEADINGS.get(name, name)
+
+
+def cell(name: str, value: Any) -> str:  # noqa: ANN401 - a user's value
+    """A value as people read it in a column."""
+    if value is None:
+        return "-"
+    if name in TIMES and (at := number(value)) is not None:
+        return moment(at)
+    if name in TIMES_SHORT and (at := number(value)) is not None:
+        return moment(at)[:-3]
+    if name in DURATIONS and (seconds := number(value)) is not None:
+        return duration(seconds)
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return " ".join(str(value).split()) if isinstance(value, str) else str(value)
+
+
+def moment(at: float) -> str:
+    """Local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def duration(seconds: float) -> str:
+    """`4.2 ms`, `0.25 s`, `42 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`."""
+    if abs(seconds) < 0.1:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    whole = round(seconds)
+    for size, unit, smaller, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // smaller} {name}"
+    return f"{whole} s"
+
+
+def painted(text: str, key: str, *, colour: bool) -> str:
+    """The text in the colour of a status."""
+    return f"\x1b[{STYLES[key]}m{text}\x1b[0m" if colour and key in STYLES else text
+
+
+def _fitting(sizes: Sequence[int], width: int) -> int:
+    """How many columns fit; the first always does."""
+    used = 0
+    for position, size in enumerate(sizes):
+        used += size + (GAP if position else 0)
+        if used > width and position:
+            return position
+    return len(sizes)
+
+
+def _line(cells: Sequence[str], sizes: Sequence[int], right: Sequence[bool], coloured: int = -1) -> str:
+    parts = []
+    for position, (text, size) in enumerate(zip(cells, sizes, strict=False)):
+        short = text if len(text) <= size else _shortened(text, size)
+        full = short.rjust(size) if right[position] else short.ljust(size)
+        parts.append(painted(full, text, colour=True) if position == coloured else full)
+    return (" " * GAP).join(parts).rstrip()
+
+
+def _shortened(text: str, size: int) -> str:
+    """Its beginning and its end."""
+    head = size // 2
+    return f"{text[:head]}…{text[len(text) - (size - head - 1) :]}"

@@ -1,0 +1,97 @@
+"""`muster up`: starts the cluster of a file on this computer: a head, and the monitor that scales it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from muster.autoscaler.launcher import Brought, Launcher, Tell
+
+_EPILOG = """\b
+Examples:
+  muster up examples/laptop.yaml
+  muster up examples/laptop.yaml -y          no question asked
+
+A cluster that is up already stays as it is: edits of FILE are taken up by its monitor. One whose monitor
+has died gets a new one. Exit codes: 0 it is up; 2 it could not be started, and nothing of it is left.
+"""
+
+
+@click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
+@click.argument("config", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--port", type=click.IntRange(1, 65535), metavar="P", help="Of the head. Default: a free one.")
+def up(config: Path, yes: bool, port: int | None) -> None:
+    """Start the cluster of FILE: a head on this computer, and the monitor that adds and removes nodes.
+
+    FILE is a cluster's YAML file, as for `ray up`, with `provider: {type: process}`.
+    """
+    from muster.config.load import load_config
+
+    name = load_config(config, os.environ).cluster_name
+    if not yes:
+        click.confirm(f"Start cluster {name!r} on this computer?", default=True, abort=True)
+    with launching() as launcher:
+        brought = launcher.up(config, port=port)
+    _show(brought)
+
+
+@contextmanager
+def launching() -> Iterator[Launcher]:
+    """A launcher whose steps are seen: one line that changes on a terminal, one line each elsewhere."""
+    from muster.autoscaler.known_clusters import clusters_root
+    from muster.autoscaler.launcher import Launcher
+    from muster.base.clock import SystemClock
+    from muster.base.ids import RandomIds
+
+    with _progress() as tell:
+        yield Launcher(
+            clusters_root(os.environ), dict(os.environ), clock=SystemClock(), ids=RandomIds(), tell=tell
+        )
+
+
+@contextmanager
+def _progress() -> Iterator[Tell]:
+    from rich.console import Console
+
+    page = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    if not page.is_terminal:
+        yield lambda text: None
+        return
+    with page.status("reading the file") as line:
+        yield line.update
+
+
+def _show(brought: Brought) -> None:
+    from rich.text import Text
+
+    from muster.cli.console import emit, show
+    from muster.cli.plan.view import GOOD, HEADING
+
+    record = brought.record
+    if brought.already:
+        done = f"{record.cluster_name} is up already; edits of {record.config} are taken up by its monitor"
+    elif not brought.head_started:
+        done = f"{record.cluster_name} runs on, with a new monitor (process {record.monitor_pid})"
+    else:
+        done = (
+            f"{record.cluster_name} is up: head at {record.address}, monitor is process {record.monitor_pid}"
+        )
+    show(Text(done, style=GOOD), Text("\nConnect", style=HEADING))
+    for key, value in {"RAY_ADDRESS": record.address, **record.auth}.items():
+        emit(f"  export {key}={value}".encode())  # to be copied: never wrapped
+    show(Text("\nLook", style=HEADING))
+    commands = {
+        f"muster status {record.cluster_name} --watch": "machines, what waits and why, spend",
+        f"muster why demand {record.cluster_name}": "why something waits",
+        f"muster down {record.cluster_name}": "end all of it",
+    }
+    width = max(map(len, commands))
+    show(*(Text(f"  {command:<{width}}   {does}") for command, does in commands.items()))
+    emit(f"\nThe monitor's log: {brought.home.monitor_log}".encode())

@@ -1,0 +1,1 @@
+"""`muster why`: why a node, a type or a demand is in its present state."""

@@ -1,0 +1,168 @@
+"""Column generation: how often to buy each way of filling a machine, as fractions, and what items are worth.
+
+Called by `book`. The master problem picks among known patterns; its duals price the items; a fill at those
+prices gives new patterns, until none is worth more than its machine. Leaving an item unserved costs more
+than any machine, so the most is served first. Budgets are counts, never seconds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from muster.cluster.binpack.cost.knapsack import Wish, best_fill, fill, weightings
+from muster.cluster.binpack.cost.problem import (
+    Bools,
+    Floats,
+    Ints,
+    Items,
+    Market,
+    counts_that_fit,
+)
+from muster.cluster.binpack.cost.simplex import Master
+
+MOST_WEIGHTINGS = 13
+CELLS_PER_FILL = 60_000  # rows x classes x weightings of one pricing step
+CELLS_IN_ALL = 1_200_000
+ROUNDS_ONCE_KNOWN = 6
+LARGEST_MASTER = 400  # classes; beyond it the greedy prices have to do
+UNSERVED = 100.0  # in machines of the dearest type
+GOOD_ENOUGH = 1.003  # a pattern this close to its machine's cost is not worth another round
+
+
+class Fractional(NamedTuple):
+    """The relaxed purchase."""
+
+    value: Floats  # per class: what one more item would cost
+    rent: Floats  # per type: what one more place under a binding limit would save
+    types: Ints  # per pattern
+    loads: Floats  # patterns x classes
+    amounts: Floats  # how often each pattern is bought
+
+
+def start_values(items: Items, market: Market, wanted: Floats) -> Floats:
+    """Per class the cheapest machine divided by how many fit on it alone; infinite when none holds it."""
+    fits = np.minimum(counts_that_fit(market.size, items.size), np.maximum(wanted, 1.0))
+    fits[~market.allowed | (market.room <= 0)[:, None]] = 0
+    with np.errstate(divide="ignore"):
+        each: Floats = np.where(fits > 0, market.cost[:, None] / fits, np.inf)
+    cheapest: Floats = each.min(axis=0, initial=np.inf)
+    return cheapest
+
+
+def weightings_for(items: Items, rows: int, most: int = MOST_WEIGHTINGS) -> Floats:
+    """As many directions as the size of the problem allows."""
+    cells = max(1, rows * len(items.size))
+    groups = items.size.shape[1] - items.real
+    return weightings(items.real, groups, int(np.clip(CELLS_PER_FILL // cells, 1, most)))
+
+
+def generate(
+    items: Items, market: Market, wanted: Floats, value: Floats, known: Fractional | None = None
+) -> Fractional:
+    """Relaxed purchase for `wanted`; `value` are the prices to start from (finite where wanted > 0).
+
+    `known` is an earlier answer for other amounts: its patterns are a better start than none.
+    """
+    classes = np.flatnonzero(wanted > 0)
+    if not len(classes) or not len(market.cost) or len(classes) > LARGEST_MASTER:
+        return _nothing(items, market, value)
+    generator = _Generator(
+        Items(items.size[classes], items.real),
+        market._replace(allowed=market.allowed[:, classes]),
+        wanted[classes],
+    )
+    if known is not None and len(known.types):
+        generator.add(known.types, np.minimum(known.loads[:, classes], wanted[classes]))
+        generator.rounds = min(generator.rounds, ROUNDS_ONCE_KNOWN)
+    generator.start(value[classes])
+    generator.improve()
+    return generator.result(classes, value)
+
+
+def _nothing(items: Items, market: Market, value: Floats) -> Fractional:
+    types = np.zeros(0, dtype=np.int64)
+    return Fractional(value, np.zeros(len(market.cost)), types, np.zeros((0, len(items.size))), np.zeros(0))
+
+
+class _Generator:
+    def __init__(self, items: Items, market: Market, wanted: Floats) -> None:
+        self.items, self.market, self.wanted = items, market, wanted
+        self.weights = weightings_for(items, len(market.cost))
+        cells = len(self.weights) * len(market.cost) * len(wanted)
+        self.rounds = int(np.clip(CELLS_IN_ALL // max(cells, 1), 4, 30))
+        self.alone = np.minimum(counts_that_fit(market.size, items.size), wanted)
+        self.alone[~market.allowed] = 0
+        self.capped, total_binds = _binding_limits(market, wanted, self.alone)
+        limits = market.room[self.capped]
+        if total_binds:
+            limits = np.append(limits, market.total_room)
+        self.total_binds = total_binds
+        self.unserved = UNSERVED * float(market.cost.max())
+        self.master = Master(np.concatenate([wanted, limits]), len(wanted), self.unserved)
+        self.types: list[Ints] = []
+        self.loads: list[Floats] = []
+
+    def start(self, value: Floats) -> None:
+        """Each class alone on its best type, and each type filled along every direction."""
+        per_item = np.where(self.alone > 0, self.market.cost[:, None] / np.maximum(self.alone, 1), np.inf)
+        best = per_item.argmin(axis=0)
+        classes = np.arange(len(self.wanted))
+        self.add(best, np.diag(self.alone[best, classes]))
+        tries = len(self.weights)
+        types = np.repeat(np.arange(len(self.market.cost)), tries)
+        weights = np.tile(self.weights, (len(self.market.cost), 1))
+        wish = Wish(self.wanted, value)
+        self.add(types, fill(self.market.size[types], self.items, self.market.allowed[types], wish, weights))
+
+    def improve(self) -> None:
+        for _ in range(self.rounds):
+            self.master.run(20 + 4 * self.master.rows)
+            value, rent = self.prices()
+            wish = Wish(self.wanted, value)
+            loads = best_fill(self.market.size, self.items, self.market.allowed, wish, self.weights)
+            worth = np.einsum("ij,j->i", loads, value)
+            better = np.flatnonzero(worth > GOOD_ENOUGH * (self.market.cost + rent))
+            if not len(better):
+                return
+            self.add(better, loads[better])
+        self.master.run(20 + 4 * self.master.rows)
+
+    def add(self, types: Ints, loads: Floats) -> None:
+        """New patterns; those that hold nothing or are repeated are left out."""
+        rows = np.unique(np.hstack([types[:, None], loads]), axis=0)
+        rows = rows[rows[:, 1:].any(axis=1)]
+        types, loads = rows[:, 0].astype(np.int64), rows[:, 1:].astype(np.float64)
+        limits = (types[:, None] == self.capped).astype(float)
+        if self.total_binds:
+            limits = np.hstack([limits, np.ones((len(types), 1))])
+        self.master.add(np.hstack([loads, limits]), self.market.cost[types])
+        self.types.append(types)
+        self.loads.append(loads)
+
+    def prices(self) -> tuple[Floats, Floats]:
+        """Value per class, rent per type."""
+        duals = self.master.duals
+        value = np.clip(duals[: len(self.wanted)], 0.0, self.unserved)
+        rent = np.zeros(len(self.market.cost))
+        rest = np.maximum(-duals[len(self.wanted) :], 0.0)
+        rent[self.capped] = rest[: len(self.capped)]
+        return value, rent + (rest[-1] if self.total_binds else 0.0)
+
+    def result(self, classes: Ints, old: Floats) -> Fractional:
+        value, rent = self.prices()
+        whole = old.copy()
+        whole[classes] = value
+        index, amounts = self.master.amounts()
+        loads = np.zeros((len(index), len(old)))
+        loads[:, classes] = np.concatenate(self.loads)[index]
+        return Fractional(whole, rent, np.concatenate(self.types)[index], loads, amounts)
+
+
+def _binding_limits(market: Market, wanted: Floats, alone: Floats) -> tuple[Ints, bool]:
+    """Types whose room could matter, and whether the room for all could: the others need no row."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        machines = np.where(alone > 0, np.ceil(wanted / alone), 0.0)
+    capped: Bools = market.room < machines.sum(axis=1)
+    return np.flatnonzero(capped), bool(market.total_room < machines.max(axis=0, initial=0.0).sum())

@@ -1,0 +1,229 @@
+"""What one book has to work with: bins with their free capacity, and types that can still be bought.
+
+Called by `engine`; changed only by `take`. `propose` answers where asks would go, without changing anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import NamedTuple
+
+import numpy as np
+
+from muster.base.resources import Resources, implicit_units
+from muster.cluster.binpack.cost.asks import Ask, Avoidance, admits, carries
+from muster.cluster.binpack.cost.layout import lay_out
+from muster.cluster.binpack.cost.problem import Bins, Bools, Floats, Ints, Items, Layout, Market
+
+LARGEST = 2.0**52  # float64 holds every whole number up to here
+COARSE = 2**40  # a shape of more grains than this is rounded up to a coarser grain
+
+
+class Scale(NamedTuple):
+    """Columns and the grain of each: quantities become small whole numbers, shapes exactly so."""
+
+    names: tuple[str, ...]
+    grain: tuple[int, ...]
+
+    @classmethod
+    def of(cls, asks: Sequence[Ask]) -> Scale:
+        amounts: dict[str, list[int]] = {}
+        for ask in asks:
+            for name, units in ask.shape:
+                amounts.setdefault(name, []).append(units)
+        names = tuple(sorted(amounts)) or ("CPU",)
+        return cls(names, tuple(_grain(amounts.get(name, [1])) for name in names))
+
+    def need(self, ask: Ask) -> list[float]:
+        shape = dict(ask.shape)
+        return [float(-(-shape.get(name, 0) // g)) for name, g in zip(self.names, self.grain, strict=True)]
+
+    def rooms(self, have: Sequence[Resources]) -> Floats:
+        """What nodes have, one row each; an implicit resource that a node does not list counts 1.0."""
+        columns = np.zeros((len(have), len(self.names)))
+        for column, (name, grain) in enumerate(zip(self.names, self.grain, strict=True)):
+            default = implicit_units(name)
+            if default:
+                units = [bag.get(name, default) for bag in have]
+            else:
+                units = [bag.units(name) for bag in have]
+            columns[:, column] = np.array(units, dtype=np.int64) // grain
+        return np.minimum(columns, LARGEST)
+
+
+def _grain(amounts: list[int]) -> int:
+    grain = math.gcd(*amounts)
+    while max(amounts) // grain > COARSE:
+        grain *= 2
+    return grain
+
+
+class Proposal(NamedTuple):
+    """Where asks would go: `amounts[k]` of ask `asks[k]` into bin `rows[k]`, in order of ask, then bin.
+
+    Bins from `old` on are machines to buy, of `types`.
+    """
+
+    rows: Ints
+    asks: Ints
+    amounts: Ints
+    old: int
+    types: Ints
+    cost: float
+
+
+class Stock:
+    """Bins 0..n-1 are the nodes of the problem; later ones are machines that were bought."""
+
+    def __init__(self, scale: Scale, types: Sequence[Resources], labels: Sequence[Mapping[str, str]]) -> None:
+        self.scale = scale
+        self.type_size = scale.rooms(types)
+        self.type_labels = labels
+        self.cost: Floats = np.zeros(len(types))
+        self.room: Floats = np.zeros(len(types))
+        self.total_room = np.inf
+        self.free = scale.rooms([])
+        self.growth = scale.rooms([])  # by how much a bin could grow in place
+        self.grown: list[int] = []
+        self.machines: list[int] = []  # types of the bins after the nodes
+        self.tier: Ints = np.zeros(0, dtype=np.int64)
+        self.bin_labels: list[Mapping[str, str]] = []
+        self.carried: dict[tuple[str, str | None], set[int]] = {}
+
+    def copy(self) -> Stock:
+        """One that can be changed apart."""
+        twin = copy(self)
+        twin.free, twin.growth = self.free.copy(), self.growth.copy()
+        twin.grown, twin.bin_labels = list(self.grown), list(self.bin_labels)
+        twin.carried = {key: set(rows) for key, rows in self.carried.items()}
+        return twin
+
+    def add_bins(self, free: Floats, growth: Floats, tier: Ints, labels: Sequence[Mapping[str, str]]) -> None:
+        self.free = np.vstack([self.free, free])
+        self.growth = np.vstack([self.growth, growth])
+        self.tier = np.concatenate([self.tier, tier])
+        self.bin_labels.extend(labels)
+
+    def add_machines(self, types: Ints) -> None:
+        """Bins for machines that were bought (or will be, by the other book)."""
+        self.machines = [*self.machines, *types.tolist()]
+        self.room = self.room - np.bincount(types, minlength=len(self.room))
+        self.total_room -= len(types)
+        labels = [self.type_labels[t] for t in types.tolist()]
+        size = self.type_size[types]
+        self.add_bins(size, np.zeros_like(size), np.zeros(len(types), dtype=np.int64), labels)
+
+    def has_label(self, label: str) -> bool:
+        return any(label in labels for labels in self.bin_labels)
+
+    def holds(self, ask: Ask) -> bool:
+        """Whether some bin or type on sale could hold one, if it had nothing else to do."""
+        need = np.array(self.scale.need(ask))
+        can_buy = self.total_room >= 1
+        types = np.flatnonzero((self.type_size >= need).all(axis=1) & (self.room >= 1) & can_buy)
+        if any(admits(ask, self.type_labels[t]) for t in types.tolist()):
+            return True
+        bins = np.flatnonzero((self.free + self.growth >= need).all(axis=1))
+        return any(admits(ask, self.bin_labels[row]) for row in bins.tolist())
+
+    def propose(self, asks: Sequence[Ask], wanted: Floats) -> Proposal:
+        """The cheapest way to serve the most of `wanted`."""
+        items, apart = self._items(asks)
+        rows = self._rows_of_use(items)
+        bins = self._bins(asks, apart, rows)
+        layout = lay_out(items, bins, self._market(asks, apart), wanted)
+        return self._proposal(layout, rows)
+
+    def take(self, proposal: Proposal, asks: Sequence[Ask]) -> None:
+        """Make it so."""
+        self.add_machines(proposal.types)
+        rows, which = proposal.rows, proposal.asks
+        need = np.array([self.scale.need(ask) for ask in asks]).reshape(len(asks), len(self.scale.names))
+        for column in range(need.shape[1]):
+            used = np.bincount(rows, proposal.amounts * need[which, column], minlength=len(self.free))
+            self.free[:, column] -= used
+        short = np.flatnonzero((self.free < 0).any(axis=1))
+        self.free[short] += self.growth[short]
+        self.growth[short] = 0.0
+        self.grown.extend(short.tolist())
+        for index, ask in enumerate(asks):
+            if ask.apart is not None and ask.apart.number < 0:
+                key = (ask.apart.label, ask.apart.value)
+                self.carried.setdefault(key, set()).update(rows[which == index].tolist())
+
+    def _items(self, asks: Sequence[Ask]) -> tuple[Items, list[Avoidance]]:
+        apart = list(dict.fromkeys(ask.apart for ask in asks if ask.apart is not None))
+        size = np.zeros((len(asks), len(self.scale.names) + len(apart)))
+        for index, ask in enumerate(asks):
+            size[index, : len(self.scale.names)] = self.scale.need(ask)
+            if ask.apart is not None:
+                size[index, len(self.scale.names) + apart.index(ask.apart)] = 1.0
+        return Items(size, len(self.scale.names)), apart
+
+    def _rows_of_use(self, items: Items) -> Ints:
+        """Bins that could hold the smallest part of each resource: the others take nothing."""
+        least = items.size[:, : items.real].min(axis=0, initial=np.inf)
+        return np.flatnonzero((self.free + self.growth >= least).all(axis=1))
+
+    def _bins(self, asks: Sequence[Ask], apart: list[Avoidance], rows: Ints) -> Bins:
+        marks = np.array([self._places_left(group)[rows] for group in apart]).reshape(len(apart), len(rows)).T
+        growth = np.hstack([self.growth[rows], np.zeros_like(marks)])
+        allowed = _allowed(asks, [self.bin_labels[row] for row in rows])
+        free = np.hstack([self.free[rows], marks])
+        return Bins(free, allowed, self.tier[rows], growth if growth.any() else None)
+
+    def _places_left(self, group: Avoidance) -> Floats:
+        closed = self.carried.get((group.label, group.value), ())
+        places = [0.0 if carries(labels, group) else float(group.most) for labels in self.bin_labels]
+        for row in closed:
+            places[row] = 0.0
+        return np.array(places)
+
+    def _market(self, asks: Sequence[Ask], apart: list[Avoidance]) -> Market:
+        marks = np.array(
+            [[0.0 if carries(labels, a) else float(a.most) for a in apart] for labels in self.type_labels]
+        ).reshape(len(self.type_labels), len(apart))
+        allowed = _allowed(asks, self.type_labels)
+        if allowed is None:
+            allowed = np.ones((len(self.type_labels), len(asks)), dtype=bool)
+        size = np.hstack([self.type_size, marks])
+        return Market(size, self.cost, allowed, np.maximum(self.room, 0.0), max(self.total_room, 0.0))
+
+    def _proposal(self, layout: Layout, rows: Ints) -> Proposal:
+        where, which = np.nonzero(layout.loads)
+        parts = [(rows[where], which, layout.loads[where, which])]
+        types: list[int] = []
+        for bought in layout.bought:
+            first = len(self.free) + len(types)
+            held = np.flatnonzero(bought.load)
+            machines = np.arange(first, first + bought.copies)
+            loads = np.tile(bought.load[held], bought.copies)
+            parts.append((np.repeat(machines, len(held)), np.tile(held, bought.copies), loads))
+            types += [bought.type] * bought.copies
+        all_rows, all_asks, amounts = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.lexsort((all_rows, all_asks))
+        return Proposal(
+            all_rows[order],
+            all_asks[order],
+            amounts[order].astype(np.int64),
+            len(self.free),
+            np.array(types, dtype=np.int64),
+            layout.cost,
+        )
+
+
+def _allowed(asks: Sequence[Ask], labels: Sequence[Mapping[str, str]]) -> Bools | None:
+    """Rows x asks; None when no ask has a selector. Each distinct set of labels is looked at once."""
+    picky = [index for index, ask in enumerate(asks) if ask.selectors]
+    if not picky:
+        return None
+    allowed = np.ones((len(labels), len(asks)), dtype=bool)
+    known: dict[tuple[tuple[str, str], ...], list[bool]] = {}
+    for row, have in enumerate(labels):
+        key = tuple(sorted(have.items()))
+        if key not in known:
+            known[key] = [admits(asks[index], have) for index in picky]
+        allowed[row, picky] = known[key]
+    return allowed

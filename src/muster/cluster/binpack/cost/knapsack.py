@@ -1,0 +1,144 @@
+"""Fill machines with items so that the value of what they hold is high; vectorised over machines.
+
+Called for existing nodes and for types on sale. One step takes, per machine, the item with the best value
+per weighted share of the capacity that is left, and places half of what fits: halving and trying several
+weightings brings the result close to the best knapsack.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from muster.cluster.binpack.cost.problem import Bools, Floats, Ints, Items, group_columns
+
+TINY = 1e-12
+MOST_WEIGHED_GROUPS = 16
+
+
+class Wish(NamedTuple):
+    """What to fill with: how many of each class at most, and what one of it is worth."""
+
+    limit: Floats
+    value: Floats
+
+
+@lru_cache(maxsize=64)
+def weightings(real: int, groups: int, most: int) -> Floats:
+    """Directions over the columns: equal, then each resource stressed or slighted; at most `most`.
+
+    Places of groups weigh nothing, except in two directions for when they are what runs out.
+    """
+    rows = [np.ones(real)]
+    for others in (0.3, 0.05):
+        for column in range(real if real > 1 else 0):
+            stressed = np.full(real, others)
+            stressed[column] = 1.0
+            slighted = np.ones(real)
+            slighted[column] = others
+            rows += [stressed, slighted] if real > 2 else [stressed]
+    plain = np.hstack([np.array(rows), np.zeros((len(rows), groups))])
+    if not 0 < groups <= MOST_WEIGHED_GROUPS:
+        return plain[: max(1, most)]
+    crowded = np.ones((2, real + groups))
+    crowded[1, :real] = 0.2
+    return np.vstack([plain[:1], crowded, plain[1:]])[: max(1, most)]
+
+
+def best_fill(free: Floats, items: Items, allowed: Bools | None, wish: Wish, weights: Floats) -> Floats:
+    """Per row of `free` the most valuable of its fills, one per weighting: rows x classes."""
+    rows, tries = len(free), len(weights)
+    columns = np.flatnonzero((wish.limit > 0) & (items.size <= free.max(axis=0, initial=0.0)).all(axis=1))
+    result = np.zeros((rows, len(items.size)))
+    if not rows or not len(columns):
+        return result
+    some = Items(items.size[columns], items.real)
+    few = Wish(wish.limit[columns], np.maximum(wish.value[columns], TINY))
+    open_to = None if allowed is None else np.repeat(allowed[:, columns], tries, axis=0)
+    loads = fill(np.repeat(free, tries, axis=0), some, open_to, few, np.tile(weights, (rows, 1)))
+    if tries > 1:
+        worth = (loads * few.value).sum(axis=1).reshape(rows, tries)
+        loads = loads[np.arange(rows) * tries + worth.argmax(axis=1)]
+    result[:, columns] = loads
+    return result
+
+
+def fill(free: Floats, items: Items, allowed: Bools | None, wish: Wish, weights: Floats) -> Floats:
+    """One fill per row, along the row's own weights."""
+    state = _Filling(free, items, allowed, wish, weights)
+    while state.step():
+        pass
+    return state.loads
+
+
+class _Filling:
+    """The rows that still take something; finished rows leave the arrays."""
+
+    def __init__(
+        self, free: Floats, items: Items, allowed: Bools | None, wish: Wish, weights: Floats
+    ) -> None:
+        self.items = items
+        self.wish = wish
+        self.loads = np.zeros((len(free), len(items.size)))
+        self.rows: Ints = np.arange(len(free))
+        self.free = free.copy()
+        self.weights = weights
+        self.weighed = items.size.shape[1] if weights[:, items.real :].any() else items.real
+        self.by_column = np.ascontiguousarray(items.size[:, : self.weighed].T)
+        real = items.size[:, : items.real]
+        # What an item does not take never runs out: such a column counts infinity.
+        self.divisor = np.where(real > 0, real, 1.0)
+        self.unbounded = np.where(real > 0, 0.0, np.inf)
+        self.users = [np.flatnonzero(column) for column in real.T]
+        self.grouped, self.group = group_columns(items)
+        self.fits = np.ones(self.loads.shape, dtype=bool) if allowed is None else allowed.copy()
+        self.fits &= wish.limit > 0
+        self._drop_what_no_longer_fits()
+
+    def step(self) -> bool:
+        """Place one batch on every row; False when no row takes anything more."""
+        self._drop_full_rows()
+        if not len(self.rows):
+            return False
+        chosen = self._best_item()
+        real = self.items.real
+        held = (np.floor(self.free[:, :real] / self.divisor[chosen]) + self.unbounded[chosen]).min(axis=1)
+        here = np.arange(len(self.rows))
+        marked = np.flatnonzero(self.group[chosen])
+        places = (marked, self.group[chosen[marked]])
+        held[marked] = np.minimum(held[marked], self.free[places])
+        at = (self.rows, chosen)
+        amount = np.minimum(np.ceil(held / 2), self.wish.limit[chosen] - self.loads[at])
+        self.loads[at] += amount
+        self.free[:, :real] -= amount[:, None] * self.items.size[chosen, :real]
+        self.free[places] -= amount[marked]
+        self._drop_what_no_longer_fits()
+        self.fits[here, chosen] &= self.loads[at] < self.wish.limit[chosen]
+        return True
+
+    def _best_item(self) -> Ints:
+        left = self.free[:, : self.weighed]
+        scarcity = np.divide(self.weights[:, : self.weighed], left, out=np.zeros_like(left), where=left > 0)
+        share = np.einsum("ik,kj->ij", scarcity, self.by_column)
+        np.maximum(share, TINY, out=share)
+        np.divide(self.wish.value, share, out=share)
+        share[~self.fits] = -1.0
+        best: Ints = share.argmax(axis=1)
+        return best
+
+    def _drop_what_no_longer_fits(self) -> None:
+        for column, users in enumerate(self.users):
+            if len(users) == self.fits.shape[1]:
+                self.fits &= self.free[:, column, None] >= self.items.size[:, column]
+            elif len(users):
+                self.fits[:, users] &= self.free[:, column, None] >= self.items.size[users, column]
+        if len(self.grouped):
+            self.fits[:, self.grouped] &= self.free[:, self.group[self.grouped]] >= 1
+
+    def _drop_full_rows(self) -> None:
+        going = self.fits.any(axis=1)
+        if not going.all():
+            self.rows, self.free = self.rows[going], self.free[going]
+            self.fits, self.weights = self.fits[going], self.weights[going]

@@ -1,0 +1,106 @@
+"""The `cost` engine: serve the most requests, then pay the least. Called by `pack` and by `muster plan`.
+
+Plans the two books (demand on what is free, constraints on totals) in both orders, machines of the first
+being free for the second, and keeps the cheaper. Values in, values out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from muster.cluster.binpack.cost.asks import Ask, ask_of, selectors_of
+from muster.cluster.binpack.cost.demand import Case, Served, serve
+from muster.cluster.binpack.cost.forms import forms_of
+from muster.cluster.binpack.cost.prices import machine_costs
+from muster.cluster.binpack.cost.result import Detail, Outcome, detail_of, solution_of
+from muster.cluster.binpack.cost.shelves import grow, stock_of
+from muster.cluster.binpack.cost.wishes import narrowed, narrowed_gang
+from muster.cluster.binpack.request import Book, PackProblem, PackSolution
+from muster.cluster.model import Demand, Gang, Strategy
+
+SAME_COST = 1e-6  # relative: two plans this close cost the same
+
+
+def solve_cost(problem: PackProblem) -> PackSolution:
+    """Where the demand goes at the least cost."""
+    return solution_of(problem, _best(problem))
+
+
+def solve_detailed(problem: PackProblem) -> Detail:
+    """The same with the load of every single node and new machine."""
+    return detail_of(problem, _best(problem))
+
+
+def _best(problem: PackProblem) -> Outcome:
+    """The plain plan, unless one that also grants every wish is as good."""
+    plain = _cheaper_order(problem, wishes=False)
+    if not _has_wishes(problem):
+        return plain
+    wished = _cheaper_order(problem, wishes=True)
+    as_good = wished.unserved(problem) <= plain.unserved(problem)
+    return wished if as_good and wished.cost <= plain.cost * (1 + SAME_COST) else plain
+
+
+def _has_wishes(problem: PackProblem) -> bool:
+    asked = [
+        *problem.demands,
+        *problem.constraints,
+        *(d for g in problem.gangs for o in g.options for d in o),
+    ]
+    choosy = any(len(selectors_of(demand.selectors)) > 1 for demand in asked)
+    return choosy or any(gang.strategy is Strategy.SPREAD for gang in problem.gangs)
+
+
+def _cheaper_order(problem: PackProblem, wishes: bool) -> Outcome:
+    first = _in_order(problem, (Book.DEMAND, Book.CONSTRAINT), wishes)
+    if len(first.buyers) < 2 and not first.unserved(problem):
+        return first  # at most one book buys, and that for itself: the other order buys no less
+    if len(first.books) < 2:
+        return first
+    second = _in_order(problem, (Book.CONSTRAINT, Book.DEMAND), wishes)
+    ranks = [(outcome.unserved(problem), outcome.cost) for outcome in (first, second)]
+    return first if ranks[0] <= ranks[1] else second
+
+
+def _in_order(problem: PackProblem, order: Sequence[Book], wishes: bool) -> Outcome:
+    """Machines and growth of the first book are there for the second."""
+    books: dict[Book, Served] = {}
+    machines: list[int] = []
+    grown: list[int] = []
+    buyers: list[Book] = []
+    for book in order:
+        demands = problem.demands if book is Book.DEMAND else problem.constraints
+        gangs = problem.gangs if book is Book.DEMAND else ()
+        if not demands and not gangs:
+            continue
+        stock = stock_of(problem, book, _asks(demands, gangs))
+        grow(stock, grown)
+        stock.add_machines(np.array(machines, dtype=np.int64))
+        if wishes:
+            demands = tuple(narrowed(demand, stock) for demand in demands)
+            gangs = tuple(narrowed_gang(gang, stock) for gang in gangs)
+        forms = [forms_of(gang, _values(problem, gang), wishes) for gang in gangs]
+        books[book], stock = serve(stock, Case(demands, gangs, forms))
+        if len(stock.machines) > len(machines):
+            buyers.append(book)
+        machines, grown = stock.machines, grown + stock.grown
+    cost = float(machine_costs(problem.offers)[machines].sum())
+    return Outcome(books, machines, grown, buyers, cost)
+
+
+def _asks(demands: Sequence[Demand], gangs: Sequence[Gang]) -> list[Ask]:
+    """Every class anybody could ask for; strictly packed bundles also as one."""
+    asks = dict.fromkeys(ask_of(demand) for demand in demands)
+    for gang in gangs:
+        asks.update(dict.fromkeys(ask_of(demand) for option in gang.options for demand in option))
+    return list(asks)
+
+
+def _values(problem: PackProblem, gang: Gang) -> list[str]:
+    """Every value of the gang's locality label that a node or a type has."""
+    if not gang.locality_label:
+        return []
+    labels = [node.labels for node in problem.nodes] + [offer.node_type.labels for offer in problem.offers]
+    return sorted({have[gang.locality_label] for have in labels if gang.locality_label in have})

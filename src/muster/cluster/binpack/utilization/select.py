@@ -1,0 +1,213 @@
+"""Which candidate is best now, when taking one changes what the others would take.
+
+An entry's fill stays right until fewer requests of some run are left than it takes; a watch list per run
+finds those it no longer holds for. They are not filled again at once: they wait under a bound on what
+they could become, and only those whose bound beats the leader are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+
+from muster.cluster.binpack.utilization.fill import Fill, Filler
+from muster.cluster.binpack.utilization.grouping import State
+from muster.cluster.binpack.utilization.score import Bound, Key, bound_of, key_of
+
+Ranked = tuple[int, float, float, int, int, int, int]  # key, place in the list, entry, stamp
+Note = tuple[int, int]  # entry, stamp
+FAR = 1 << 62  # a place, or a number of times, beyond any other
+_NOTHING: Key = (0, 0.0, 0.0, 0)
+_REMEMBERED = 100_000  # first answers per question: bounds the memory, not the result
+
+
+class Entry:
+    """One kind of candidate; `place` is where its first one stands in the list."""
+
+    __slots__ = ("bound", "fill", "fitting", "key", "number", "place", "stamp", "state")
+
+    def __init__(self, number: int, state: State, place: int) -> None:
+        self.number = number
+        self.state = state
+        self.place = place
+        self.fitting = 0  # the runs whose shape fits
+        self.stamp = 0  # raised whenever what is noted about the entry elsewhere becomes void
+        self.fill: Fill | None = None
+        self.key = _NOTHING
+        self.bound: Bound | None = None
+
+
+class Question:
+    """What an attempt asks for, kept when the next gang asks the same: first answers are remembered."""
+
+    def __init__(self, filler: Filler) -> None:
+        self.filler = filler
+        self._first: dict[State, tuple[int, Fill | None, Key]] = {}
+
+    def fits(self, state: State) -> bool:
+        """Whether any shape fits, asked before anything was placed."""
+        return bool(self.first_answer(state)[0])
+
+    def first_answer(self, state: State) -> tuple[int, Fill | None, Key]:
+        """The runs that fit, the fill and its key before anything was placed elsewhere."""
+        answer = self._first.get(state)
+        if answer is None:
+            if len(self._first) >= _REMEMBERED:
+                self._first.clear()
+            fitting = self.filler.fitting(state.free)
+            fill = self.filler.fill(state, fitting)
+            key = _NOTHING if fill is None else key_of(state, fill, self.filler)
+            answer = self._first[state] = (fitting, fill, key)
+        return answer
+
+
+class Contest:
+    """Candidates competing for what `filler` has left."""
+
+    def __init__(self, question: Question) -> None:
+        self._question = question
+        self._filler = filler = question.filler
+        self._entries: list[Entry] = []
+        self._ready: list[Ranked] = []
+        self._waiting: list[Ranked] = []
+        self._watch = [Watch() for _ in filler.runs]
+
+    def enter(self, candidates: Iterable[tuple[State, int]]) -> None:
+        """Candidates, each with the place in the list of the first of its kind."""
+        for state, place in candidates:
+            entry = Entry(len(self._entries), state, place)
+            self._entries.append(entry)
+            if self._filler.fresh:
+                entry.fitting, entry.fill, entry.key = self._question.first_answer(state)
+            else:
+                entry.fitting = self._filler.fitting(state.free)
+                self._look(entry)
+            if entry.fill is not None:
+                self._ready.append((*entry.key, place, entry.number, entry.stamp))
+                self._watch_over(entry, entry.fill)
+        heapify(self._ready)
+
+    def leader(self) -> Entry | None:
+        """The best entry, taken out: `enter_again` puts it back."""
+        if not self._filler.alive:
+            return None
+        while True:
+            first = self._first_ready()
+            if not self._waiting or (first is not None and first < self._waiting[0]):
+                break
+            _, _, _, _, _, number, stamp = heappop(self._waiting)
+            entry = self._entries[number]
+            if entry.stamp == stamp:
+                self._refill(entry)
+        if first is None:
+            return None
+        entry = self._entries[heappop(self._ready)[5]]
+        entry.stamp += 1  # it watches nothing until it enters again
+        return entry
+
+    def rival_place(self, entry: Entry) -> int:
+        """Where the first exactly tied other candidate stands; FAR when there is none."""
+        place = FAR
+        first = self._first_ready()
+        for ranked in (first, self._waiting[0] if self._waiting else None):
+            if ranked is not None and ranked[:4] == entry.key:
+                place = min(place, ranked[4])
+        return place
+
+    def repeats(self, entry: Entry) -> int:
+        """How often in a row the entry's fill can be taken before any entry has to look again."""
+        left, times = self._filler.left, FAR
+        for run, amount in entry.fill.takes if entry.fill is not None else ():
+            watched = self._watch[run].most(self._entries)
+            times = min(times, left[run] // amount, 1 + (left[run] - watched) // amount)
+        return times
+
+    def take(self, entry: Entry, times: int) -> None:
+        """Place the entry's fill so often; whoever counted on those requests waits to be filled again."""
+        for run, amount in entry.fill.takes if entry.fill is not None else ():
+            left = self._filler.take(run, times * amount)
+            watch = self._watch[run]
+            if watch.highest > left and self._filler.alive:
+                for number, stamp in watch.above(left):
+                    other = self._entries[number]
+                    if other.stamp == stamp:
+                        self._postpone(other)
+
+    def enter_again(self, entry: Entry, place: int) -> None:
+        """More candidates of this kind, the first of them at `place`."""
+        entry.place = place
+        left = self._filler.left
+        if entry.fill is not None and all(amount <= left[run] for run, amount in entry.fill.takes):
+            self._announce(entry, entry.fill)
+        else:
+            self._refill(entry)
+
+    def _first_ready(self) -> Ranked | None:
+        ready, entries = self._ready, self._entries
+        while ready and entries[ready[0][5]].stamp != ready[0][6]:
+            heappop(ready)
+        return ready[0] if ready else None
+
+    def _refill(self, entry: Entry) -> None:
+        self._look(entry)
+        if entry.fill is None:
+            entry.stamp += 1
+        else:
+            self._announce(entry, entry.fill)
+
+    def _look(self, entry: Entry) -> None:
+        fill = entry.fill = self._filler.fill(entry.state, entry.fitting)
+        if fill is not None:
+            entry.key = key_of(entry.state, fill, self._filler)
+
+    def _announce(self, entry: Entry, fill: Fill) -> None:
+        entry.stamp += 1
+        heappush(self._ready, (*entry.key, entry.place, entry.number, entry.stamp))
+        self._watch_over(entry, fill)
+
+    def _watch_over(self, entry: Entry, fill: Fill) -> None:
+        note = (entry.number, entry.stamp)
+        for run, amount in fill.takes:
+            self._watch[run].add(amount, note)
+
+    def _postpone(self, entry: Entry) -> None:
+        entry.stamp += 1
+        bound = entry.bound = bound_of(entry.state, self._filler, entry.fitting, entry.bound)
+        if bound is not None:
+            heappush(self._waiting, (*bound.key, entry.place, entry.number, entry.stamp))
+
+
+class Watch:
+    """Who counts on how many requests of one run."""
+
+    __slots__ = ("_notes", "highest")
+
+    def __init__(self) -> None:
+        self._notes: dict[int, list[Note]] = {}
+        self.highest = 0  # no note is above it
+
+    def add(self, amount: int, note: Note) -> None:
+        if amount in self._notes:
+            self._notes[amount].append(note)
+            return
+        self._notes[amount] = [note]
+        self.highest = max(self.highest, amount)
+
+    def above(self, left: int) -> list[Note]:
+        """Those that count on more, forgotten here."""
+        gone = [amount for amount in self._notes if amount > left]
+        notes = [note for amount in gone for note in self._notes.pop(amount)]
+        self.highest = max(self._notes, default=0)
+        return notes
+
+    def most(self, entries: list[Entry]) -> int:
+        """The most anybody still counts on; 0 when nobody does."""
+        while self.highest:
+            notes = self._notes[self.highest]
+            while notes and entries[notes[-1][0]].stamp != notes[-1][1]:
+                notes.pop()
+            if notes:
+                break
+            del self._notes[self.highest]
+            self.highest = max(self._notes, default=0)
+        return self.highest

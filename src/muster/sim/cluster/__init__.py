@@ -1,0 +1,1 @@
+"""The simulated cluster: a world in virtual time under the real controller."""

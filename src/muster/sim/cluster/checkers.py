@@ -1,0 +1,235 @@
+"""Safety: properties that hold after every tick, whatever went wrong. One property each.
+
+A check takes the scene and yields what is wrong with it, in words. Those that must remember something from
+tick to tick are objects. `safety_checks()` makes a fresh set for one run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from muster.base.ids import InstanceId
+from muster.cluster.model import Instance, NodeKind
+from muster.cluster.plan import Subject
+from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, ON_CLOUD, InstanceState
+from muster.sim.cluster.build import Scene
+from muster.sim.cluster.tasks import SimNode
+from muster.sim.hot_loop import NoHotLoop
+from muster.sim.spend import SpendAddsUp
+
+_S = InstanceState
+Check = Callable[[Scene], Iterator[str]]
+STAYING = frozenset({_S.QUEUED, _S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING})
+
+
+def safety_checks() -> tuple[Check, ...]:
+    """Every safety property, for one run."""
+    return (
+        the_loop_lives,
+        no_machine_has_two_owners,
+        no_machine_is_forgotten,
+        no_launch_goes_over_a_limit,
+        busy_nodes_are_drained_first,
+        OnlyWhatIsLeavingIsTerminated(),
+        BusyNodesAreNotInstalledOver(),
+        the_head_is_left_alone,
+        states_follow_the_table,
+        VersionsGrow(),
+        requests_are_resolved_in_time,
+        verdicts_add_up,
+        NoHotLoop(),
+        SpendAddsUp(),
+    )
+
+
+def the_loop_lives(scene: Scene) -> Iterator[str]:
+    """No input stops the loop, and no rule has to be switched off for it to go on."""
+    if scene.problem:
+        yield scene.problem
+    for note in scene.plan.quarantined if scene.plan else ():
+        if note.source.startswith("rule ") or "may not go from" in note.message:
+            yield f"{note.source} failed: {note.message}"
+
+
+def no_machine_has_two_owners(scene: Scene) -> Iterator[str]:
+    owners = Counter(i.cloud_id for i in scene.store.live.values() if i.cloud_id and i.state in ON_CLOUD)
+    for cloud_id, count in owners.items():
+        if count > 1:
+            yield f"machine {cloud_id} is owned by {count} live records"
+
+
+def no_machine_is_forgotten(scene: Scene) -> Iterator[str]:
+    """Every machine that a committed look listed has an owner; the cloud's nonsense aside."""
+    if scene.store.committed is None or scene.cloud.listed is None:
+        return
+    owned = {i.cloud_id for i in scene.store.live.values() if i.state in ON_CLOUD}
+    for cloud_id in scene.cloud.listed:
+        machine = scene.cloud.machines.get(cloud_id)
+        if machine is not None and machine.exists and cloud_id not in owned:
+            yield f"machine {cloud_id} ({machine.node_type}) is listed and nobody owns it"
+
+
+def no_launch_goes_over_a_limit(scene: Scene) -> Iterator[str]:
+    """When wishes are added, the machines that stay or may stay are within the limits of that very tick."""
+    for commit in scene.store.commits:
+        added = {
+            i.node_type for i in commit.plan.writes if commit.before[i.instance_id] is None and _is_wish(i)
+        }
+        if not added:
+            continue
+        staying = [i for i in scene.store.live.values() if i.state in STAYING and not i.cancelled]
+        per_type = Counter(i.node_type for i in staying)
+        for name in sorted(added):
+            known = scene.spec.spec.node_type(name)
+            most = known.max_nodes if known else 0
+            if per_type[name] > most:
+                yield f"{per_type[name]} machines of {name} were wanted, its maximum is {most}"
+        limit = scene.spec.spec.max_nodes
+        if limit is not None and len(staying) > limit:
+            yield f"{len(staying)} machines were wanted, the cluster's maximum is {limit}"
+
+
+def _is_wish(instance: Instance) -> bool:
+    return instance.history[0].state is _S.QUEUED and instance.state in STAYING
+
+
+def busy_nodes_are_drained_first(scene: Scene) -> Iterator[str]:
+    """No machine is given up while its node works, unless a drain's deadline has passed.
+
+    Judged when the decision is written: it cannot be taken back when a node restarts on the machine later. Of
+    a node that no report showed the controller cannot know, unless it did not look.
+    """
+    if scene.clock_was_set:
+        return
+    for commit in scene.store.commits:
+        for record in commit.plan.writes:
+            before = commit.before[record.instance_id]
+            if not record.entered(_S.TERMINATING) or (before is not None and before.entered(_S.TERMINATING)):
+                continue
+            machine = scene.cloud.machines.get(record.cloud_id) if record.cloud_id else None
+            node = scene.runtime.node_on(machine) if machine and machine.exists else None
+            if node is not None and node.running and _is_known(scene, node) and not _is_drained(scene, node):
+                deadline = f"drain deadline {node.drain_deadline_at}"
+                yield f"{record.cloud_id} was given up under {len(node.running)} running tasks ({deadline})"
+
+
+def _is_known(scene: Scene, node: SimNode) -> bool:
+    report = scene.runtime.report_read
+    if report is None:
+        return True
+    shown = next((seen for seen in report.nodes if seen.node_id == node.node_id), None)
+    return shown is not None or node.node_id in scene.runtime.shown_alive
+
+
+def _is_drained(scene: Scene, node: SimNode) -> bool:
+    return node.drain_deadline_at is not None and node.drain_deadline_at <= scene.world.time
+
+
+class BusyNodesAreNotInstalledOver:
+    """Setting a machine up restarts its runtime: never under running work that a look would have shown."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def __call__(self, scene: Scene) -> Iterator[str]:
+        new = scene.installer.started[self._seen :]
+        self._seen += len(new)
+        for action in new:
+            machine = scene.cloud.machines.get(action.cloud_id)
+            node = scene.runtime.node_on(machine) if machine else None
+            if node is not None and node.running and _is_known(scene, node):
+                yield f"{action.cloud_id} was installed under {len(node.running)} running tasks"
+
+
+class OnlyWhatIsLeavingIsTerminated:
+    """Every terminate call names machines whose record says TERMINATING."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def __call__(self, scene: Scene) -> Iterator[str]:
+        calls = scene.cloud.terminated[self._seen :]
+        self._seen += len(calls)
+        leaving = (
+            {r.cloud_id for r in scene.store.live.values() if r.state is _S.TERMINATING} if calls else set()
+        )
+        for _, cloud_id in calls:
+            if cloud_id not in leaving:
+                yield f"{cloud_id} was terminated, no record says so"
+
+
+def the_head_is_left_alone(scene: Scene) -> Iterator[str]:
+    heads = {m.cloud_id for m in scene.cloud.machines.values() if m.kind is NodeKind.HEAD}
+    if any(cloud_id in heads for _, cloud_id in scene.cloud.terminated):
+        yield "the head was terminated"
+    head_nodes = {node.node_id for node in scene.runtime.nodes.values() if node.is_head}
+    if any(drain.node_id in head_nodes for drain in scene.drains.asked):
+        yield "the head was drained"
+
+
+def states_follow_the_table(scene: Scene) -> Iterator[str]:
+    for commit in scene.store.commits:
+        for after in commit.plan.writes:
+            yield from _bad_hops(after.instance_id, commit.before[after.instance_id], after)
+
+
+def _bad_hops(name: InstanceId, before: Instance | None, after: Instance) -> Iterator[str]:
+    known = before.history if before else ()
+    if after.history[: len(known)] != known:
+        yield f"{name}: its history was rewritten"
+    if not after.history or after.history[-1].state is not after.state:
+        yield f"{name}: is {after.state.name}, its history does not end with it"
+        return
+    if before is None and after.history[0].state not in CREATABLE:
+        yield f"{name}: began as {after.history[0].state.name}"
+    new = after.history[max(len(known) - 1, 0) :]
+    for one, two in pairwise(new):
+        if not INSTANCE_MACHINE.allows(one.state, two.state):
+            yield f"{name}: went from {one.state.name} to {two.state.name}"
+
+
+class VersionsGrow:
+    """The ledger's version never falls, nor does the one that the runtime is told."""
+
+    def __init__(self) -> None:
+        self._version = 0
+        self._published = 0
+
+    def __call__(self, scene: Scene) -> Iterator[str]:
+        for commit in scene.store.commits:
+            if commit.new_version < self._version or commit.old_version < self._version:
+                yield f"the ledger went from version {self._version} to {commit.new_version}"
+            self._version = commit.new_version
+        for version in scene.runtime.published[self._published :]:
+            if self._published and version < scene.runtime.published[self._published - 1]:
+                yield f"version {version} was published after {scene.runtime.published[self._published - 1]}"
+            self._published += 1
+
+
+def requests_are_resolved_in_time(scene: Scene) -> Iterator[str]:
+    """Without a list nobody can know whether the machine came; with one, a request waits no longer."""
+    plan, limit_s = scene.store.committed, scene.spec.spec.timeouts.request_s
+    if plan is None or scene.cloud.listed is None:
+        return
+    for instance in scene.store.live.values():
+        if instance.state is _S.REQUESTED and plan.at - instance.since > limit_s:
+            yield f"{instance.instance_id} is REQUESTED for {plan.at - instance.since:g} s"
+
+
+def verdicts_add_up(scene: Scene) -> Iterator[str]:
+    """Every request of every named demand and gang that the tick saw has exactly one reason."""
+    plan, report = scene.plan, scene.runtime.report_read
+    if plan is None or report is None or not plan.verdicts:
+        return
+    told: Counter[tuple[Subject, str]] = Counter()
+    for verdict in plan.verdicts:
+        told[verdict.subject, verdict.subject_id] += verdict.count
+    for demand in report.demands:
+        if demand.name and told[Subject.DEMAND, demand.name] != demand.count:
+            yield f"{demand.name}: {told[Subject.DEMAND, demand.name]} reasons for {demand.count} requests"
+    for gang in report.gangs:
+        found, bundles = told[Subject.GANG, gang.gang_id], len(gang.options[0])
+        if found != bundles:
+            yield f"gang {gang.gang_id}: {found} reasons for {bundles} bundles"

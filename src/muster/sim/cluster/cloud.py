@@ -1,0 +1,238 @@
+"""SimCloud: a CloudProvider with prices, boot times, stock, quotas, and every way to let its caller down.
+
+Truth is in `machines`; what the controller is told goes through the faults. Launches are idempotent by
+request id, as the port demands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from muster.base.ids import CloudId, RequestId
+from muster.base.rng import Stream
+from muster.cluster.model import (
+    CloudInstance,
+    FailureKind,
+    LaunchFailure,
+    NodeKind,
+    TerminateFailure,
+)
+from muster.cluster.snapshot import ProviderTraits
+from muster.sim.cluster.crash_points import Wire, step
+from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.world import World
+from muster.sim.machines import REFUSALS, Catalogue, LaunchCall, Machine
+
+KINDS = tuple(FailureKind)
+
+
+class SimCloud:
+    """The cloud: sells machines from its catalogue and forgets none of them."""
+
+    def __init__(self, world: World, wire: Wire, faults: Faults, draw: Stream, sells: Catalogue) -> None:
+        self.wire = wire
+        self.sells = sells
+        self.machines: dict[CloudId, Machine] = {}
+        self.launch_calls: list[LaunchCall] = []
+        self.terminated: list[tuple[float, CloudId]] = []  # every id of every terminate call
+        self.on_up: Callable[[Machine], None] = _nothing
+        self.on_gone: Callable[[Machine], None] = _nothing
+        self.listed: Mapping[CloudId, CloudInstance] | None = None  # the last answer; None: it failed
+        self.failures_told: list[LaunchFailure] = []  # every unit failure ever handed out
+        self.installs_runtime = True
+        self._world, self._faults, self._draw = world, faults, draw
+        self._seen: set[RequestId] = set()
+        self._sold_out_until: dict[str, float] = {}
+        self._launch_failures: list[LaunchFailure] = []
+        self._terminate_failures: list[TerminateFailure] = []
+        self._ghosts: dict[CloudId, tuple[float, CloudInstance]] = {}
+
+    # -- the port ---------------------------------------------------------------------------------
+
+    def traits(self) -> ProviderTraits:
+        return ProviderTraits(installs_runtime=self.installs_runtime)
+
+    def reconnect(self) -> None:
+        """A new controller was started; what an adapter held in memory is gone."""
+
+    @step("cloud.list_instances")
+    def list_instances(self) -> Mapping[CloudId, CloudInstance]:
+        self.listed = None
+        self.listed = shown = self.look()
+        return shown
+
+    def look(self) -> dict[CloudId, CloudInstance]:
+        """What the cloud shows now, faults included."""
+        now, faults = self._world.time, self._faults
+        if faults.hit("list_fails"):
+            raise ConnectionError("simulated: the cloud's list cannot be read")
+        if faults.hit("list_omits"):
+            self._hide_one(faults.between("list_omits", 5, 90))
+        if faults.hit("list_ghost"):
+            self._conjure("list_ghost", next(iter(self.sells.types)), NodeKind.WORKER)
+        if faults.hit("list_garbage"):
+            nobodys = faults.stream("list_garbage").random() < 0.5
+            kind = NodeKind.UNMANAGED if nobodys else NodeKind.WORKER
+            self._conjure("list_garbage", "cpu-4" if nobodys else "", kind)
+        shown = {m.cloud_id: m.shown() for m in self.machines.values() if m.is_listed(now)}
+        for cloud_id, (until, ghost) in self._ghosts.items():
+            if now < until:
+                shown[cloud_id] = ghost
+        return shown
+
+    @step("cloud.launch")
+    def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
+        call = LaunchCall(self._world.time, request_id, dict(shape))
+        self.launch_calls.append(call)
+        faults = self._faults
+        if faults.hit("launch_refused"):
+            call.refused = faults.stream("launch_refused").choice(KINDS)
+            raise REFUSALS[call.refused](f"simulated: refused ({call.refused.value})")
+        if faults.hit("launch_broken"):
+            raise ConnectionError("simulated: the launch call broke")
+        if request_id in self._seen or faults.hit("launch_dropped"):
+            return
+        self._seen.add(request_id)
+        slow = faults.between("launch_slow", 10, 150) if faults.hit("launch_slow") else 0.0
+        for name, count in shape.items():
+            for _ in range(count):
+                self._world.after(self.sells.api_s + slow, lambda name=name: self._buy(request_id, name))  # type: ignore[misc]
+        if faults.hit("launch_reply_lost"):
+            raise TimeoutError("simulated: the reply to the launch call was lost")
+
+    @step("cloud.terminate")
+    def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
+        self.terminated.extend((self._world.time, cloud_id) for cloud_id in cloud_ids)
+        faults = self._faults
+        if faults.hit("terminate_refused"):
+            raise REFUSALS[faults.stream("terminate_refused").choice(KINDS)]("simulated: terminate refused")
+        for cloud_id in cloud_ids:
+            self._start_ending(cloud_id)
+
+    @step("cloud.resize")
+    def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
+        raise NotImplementedError("the simulated cloud resizes nothing: traits().resizable is False")
+
+    @step("cloud.poll_launch_failures")
+    def poll_launch_failures(self) -> Sequence[LaunchFailure]:
+        told, self._launch_failures = tuple(self._launch_failures), []
+        self.failures_told.extend(told)
+        return told
+
+    @step("cloud.poll_terminate_failures")
+    def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
+        told, self._terminate_failures = tuple(self._terminate_failures), []
+        return told
+
+    # -- what happens in the world ----------------------------------------------------------------
+
+    def alive(self) -> list[Machine]:
+        return [machine for machine in self.machines.values() if machine.exists]
+
+    def bill(self) -> float:
+        """$ of every machine ever sold, to the second."""
+        return sum(machine.cost(self._world.time) for machine in self.machines.values())
+
+    def sell_out(self, node_type: str, for_s: float) -> None:
+        self._sold_out_until[node_type] = self._world.time + for_s
+
+    def restock(self) -> None:
+        """Every shortage is over: whatever is asked for can be had."""
+        self._sold_out_until.clear()
+        self.sells.capacity.clear()
+        self.sells.quota = None
+
+    def create(
+        self, node_type: str, kind: NodeKind = NodeKind.WORKER, request: RequestId | None = None
+    ) -> Machine:
+        """Hand out a machine; it starts to boot and to cost."""
+        known = self.sells.types.get(node_type)
+        machine = Machine(
+            cloud_id=CloudId(f"m-{len(self.machines) + 1:04d}"),
+            node_type=node_type,
+            price_per_hour=self.sells.prices.get(node_type, 0.0),
+            created_at=self._world.time,
+            kind=kind,
+            request_id=request,
+            launch_hash=known.launch_hash if known else "",
+            listed_from=self._world.time,
+        )
+        self.machines[machine.cloud_id] = machine
+        return machine
+
+    def boot(self, machine: Machine, in_s: float) -> None:
+        self._world.after(in_s, lambda: self._up(machine))
+
+    def end(self, machine: Machine, how: str) -> None:
+        """The machine is gone, and its cost stops; the list may not know yet."""
+        if not machine.exists:
+            return
+        machine.ended_at, machine.ended_how = self._world.time, how
+        if self._faults.hit("list_ghost"):
+            machine.listed_until = self._world.time + self._faults.between("list_ghost", 5, 60)
+        self.on_gone(machine)
+
+    def _buy(self, request_id: RequestId, node_type: str) -> None:
+        refused = self._why_not(node_type)
+        if refused is None and self._faults.hit("unit_refused"):
+            refused = self._faults.stream("unit_refused").choice(KINDS)
+        if refused is not None:
+            message = f"no {node_type} to be had"
+            self._launch_failures.append(
+                LaunchFailure(request_id=request_id, node_type=node_type, kind=refused, message=message)
+            )
+            return
+        machine = self.create(node_type, request=request_id)
+        if self._faults.hit("list_late"):
+            machine.listed_from = self._world.time + self._faults.between("list_late", 5, 100)
+        self.boot(machine, round(self._draw.uniform(*self.sells.boot_s), 1))
+
+    def _why_not(self, node_type: str) -> FailureKind | None:
+        if node_type not in self.sells.types:
+            return FailureKind.CONFIG
+        if self._world.time < self._sold_out_until.get(node_type, 0.0):
+            return FailureKind.CAPACITY
+        have = [machine.node_type for machine in self.alive()]
+        if have.count(node_type) >= self.sells.capacity.get(node_type, len(have) + 1):
+            return FailureKind.CAPACITY
+        if self.sells.quota is not None and len(have) >= self.sells.quota:
+            return FailureKind.QUOTA
+        return None
+
+    def _up(self, machine: Machine) -> None:
+        if machine.exists:
+            machine.up = True
+            self.on_up(machine)
+
+    def _start_ending(self, cloud_id: CloudId) -> None:
+        machine, faults = self.machines.get(cloud_id), self._faults
+        if machine is None or not machine.exists or machine.leaving:
+            return
+        if faults.hit("terminate_unit_refused"):
+            kind = faults.stream("terminate_unit_refused").choice(KINDS)
+            self._terminate_failures.append(
+                TerminateFailure(cloud_id=cloud_id, kind=kind, message="simulated")
+            )
+            return
+        if faults.hit("terminate_lost"):
+            return
+        slow = faults.between("terminate_slow", 10, 90) if faults.hit("terminate_slow") else 0.0
+        machine.leaving = True
+        self._world.after(
+            slow + round(self._draw.uniform(*self.sells.shutdown_s), 1),
+            lambda: self.end(machine, "terminated"),
+        )
+
+    def _hide_one(self, for_s: float) -> None:
+        alive = self.alive()
+        if alive:
+            self._faults.stream("list_omits").choice(alive).hidden_until = self._world.time + for_s
+
+    def _conjure(self, fault: str, node_type: str, kind: NodeKind) -> None:
+        cloud_id = CloudId(f"ghost-{len(self._ghosts) + 1}")
+        ghost = CloudInstance(cloud_id=cloud_id, node_type=node_type, kind=kind)
+        self._ghosts[cloud_id] = (self._world.time + self._faults.between(fault, 5, 60), ghost)
+
+
+def _nothing(machine: Machine) -> None:
+    """Nobody listens."""

@@ -1,0 +1,161 @@
+"""Crash matrix: a scripted day, lived once for every moment at which the controller can be killed.
+
+The day has no faults of its own: bursts of work, a gang, a sold-out type, a lowered limit, machines that go
+idle. `live_through(k)` kills the controller right after its k-th store write or provider call and starts a
+new one at the next tick; the day must end with the same cluster as the day that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from muster.base.resources import Resources
+from muster.base.rng import Seed
+from muster.cluster.model import ClusterSpec, LaunchLimits, Strategy
+from muster.sim.cluster.build import OpenStore, Scene
+from muster.sim.cluster.checkers import safety_checks
+from muster.sim.cluster.crash_points import Killed, Wire
+from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.liveness import unrest
+from muster.sim.cluster.options import (
+    BACKOFF,
+    HEAD_TYPE,
+    TIMEOUTS,
+    WORKER_TYPES,
+    Setting,
+    catalogue_for,
+    head_type,
+)
+from muster.sim.cluster.tasks import FOREVER, GangWork, TaskClass
+
+TICK_S = 10.0
+DAY_TICKS = 56
+# Store writes, provider calls, and the drains: everything that leaves a mark outside the controller.
+MARKS = frozenset(
+    {
+        "store.commit",
+        "store.handed_over",
+        "cloud.list_instances",
+        "cloud.launch",
+        "cloud.terminate",
+        "cloud.poll_launch_failures",
+        "cloud.poll_terminate_failures",
+        "drainer.drain",
+    }
+)
+
+
+class CountingWire(Wire):
+    """Counts the marks; kills right after the chosen one."""
+
+    def __init__(self, fatal: int | None) -> None:
+        super().__init__()
+        self.marks: list[str] = []
+        self._fatal = fatal
+
+    def after(self, name: str) -> None:
+        super().after(name)
+        if name in MARKS:
+            self.marks.append(name)
+            if len(self.marks) == self._fatal:
+                raise Killed(name)
+
+
+@dataclass(frozen=True)
+class Evening:
+    """What is there when the day is over."""
+
+    machines: Mapping[str, int]  # by type
+    records: Mapping[tuple[str, str], int]  # live ones, by state and type
+    bought: Mapping[str, int]  # by type, over the whole day
+    unowned: int
+    doubled: int
+    pending: int
+
+
+@dataclass(frozen=True)
+class Day:
+    """One day lived: how it ended, which marks there were, and what was wrong with it."""
+
+    evening: Evening
+    marks: tuple[str, ...]
+    complaints: tuple[str, ...]
+    lives: int
+
+
+def live_through(fatal: int | None = None, open_store: OpenStore | None = None) -> Day:
+    """The whole day; the controller dies right after mark number `fatal` (the first is 1)."""
+    wire = CountingWire(fatal)
+    scene = Scene(Seed(1), _setting(), Faults.none(), open_store, wire)
+    _put_on_the_calendar(scene)
+    checks = safety_checks()
+    complaints: list[str] = []
+    ticks = 0
+    while ticks < DAY_TICKS or scene.plan is None:  # one more when the last tick was the fatal one
+        ticks += 1
+        scene.tick()
+        complaints.extend(text for check in checks for text in check(scene))
+        scene.store.commits.clear()
+        scene.world.advance(TICK_S)
+    complaints.extend(f"not at rest: {text}" for text in unrest(scene))
+    return Day(_evening(scene), tuple(wire.marks), tuple(complaints), scene.lives)
+
+
+def _setting() -> Setting:
+    shop = {t.name: t for t in WORKER_TYPES}
+    spec = ClusterSpec(
+        cluster_name="crash-day",
+        head_node_type=HEAD_TYPE,
+        node_types=(
+            head_type(),
+            replace(shop["cpu-4"], min_nodes=1, max_nodes=5),
+            replace(shop["cpu-16"], max_nodes=2),
+            replace(shop["gpu-1"], max_nodes=2),
+            replace(shop["gpu-4"], max_nodes=1),
+        ),
+        idle_timeout_s=30.0,
+        timeouts=replace(TIMEOUTS, request_s=30.0),
+        limits=LaunchLimits(upscaling_speed=10.0),
+        backoff=BACKOFF,
+    )
+    sells = catalogue_for(spec)
+    sells.boot_s, sells.shutdown_s = (5.0, 5.0), (3.0, 3.0)
+    sells.capacity["gpu-1"] = 0  # sold out all day: its work must go elsewhere
+    return Setting(spec=spec, catalogue=sells, tick_s=TICK_S, dead_kept_s=60.0)
+
+
+def _put_on_the_calendar(scene: Scene) -> None:
+    """Far enough apart that one lost tick does not make it another day."""
+    world, runtime = scene.world, scene.runtime
+    small, large = Resources.of(CPU=1), Resources.of(CPU=4)
+
+    def gang_arrives() -> None:
+        bundles = [runtime.bundle(large) for _ in range(3)]
+        runtime.submit_gang(GangWork("trainers", Strategy.STRICT_SPREAD, bundles, 40.0))
+
+    def maximum_is_lowered() -> None:
+        lowered = (replace(t, max_nodes=3) if t.name == "cpu-4" else t for t in scene.spec.spec.node_types)
+        scene.spec.spec = replace(scene.spec.spec, node_types=tuple(lowered))
+
+    world.after(15.0, lambda: runtime.submit(TaskClass(small, name="morning"), 14, 50.0))
+    world.after(85.0, lambda: runtime.submit(TaskClass(Resources.of(CPU=1, GPU=1), name="render"), 2, 40.0))
+    world.after(265.0, gang_arrives)
+    world.after(375.0, lambda: runtime.submit(TaskClass(large, name="service"), 4, FOREVER))
+    world.after(455.0, maximum_is_lowered)
+
+
+def _evening(scene: Scene) -> Evening:
+    alive = scene.cloud.alive()
+    owners = Counter(r.cloud_id for r in scene.store.live.values() if r.cloud_id)
+    return Evening(
+        machines=dict(sorted(Counter(m.node_type for m in alive).items())),
+        records=dict(sorted(Counter((r.state.name, r.node_type) for r in scene.store.live.values()).items())),
+        bought=dict(sorted(Counter(m.node_type for m in scene.cloud.machines.values()).items())),
+        unowned=sum(owners[m.cloud_id] == 0 for m in alive),
+        doubled=sum(count > 1 for count in owners.values()),
+        pending=scene.runtime.pending_tasks() + len(scene.runtime.pending_gangs()),
+    )

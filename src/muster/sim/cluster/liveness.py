@@ -1,0 +1,143 @@
+"""Liveness: once the faults have stopped, the cluster comes to rest, and the rest makes sense.
+
+`unrest(scene)` yields what still keeps it from rest. At rest every demand is met or truthfully explained,
+every machine has its record and its node, nothing is in a passing state, minimums are reached, nothing is
+over a limit, and nothing idles that nobody needs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from muster.base.resources import Resources
+from muster.cluster.model import NodeKind, NodeType, Selector, Strategy
+from muster.cluster.plan import Reason, Subject, Verdict
+from muster.cluster.states import ON_CLOUD, InstanceState
+from muster.sim.cluster.build import Scene
+from muster.sim.cluster.tasks import GangWork, matches
+
+_S = InstanceState
+IDLE_SLACK_S = 60.0
+
+
+def unrest(scene: Scene) -> Iterator[str]:
+    """What is not as it should stay; nothing when the cluster has come to rest."""
+    if scene.plan is None:
+        yield "the controller is not running"
+        return
+    yield from _unexplained_demand(scene)
+    yield from _passing_states(scene)
+    yield from _strays(scene)
+    yield from _limits(scene)
+    yield from _idlers(scene)
+
+
+def _unexplained_demand(scene: Scene) -> Iterator[str]:
+    verdicts: dict[tuple[Subject, str], list[Verdict]] = {}
+    for verdict in scene.plan.verdicts if scene.plan else ():
+        verdicts.setdefault((verdict.subject, verdict.subject_id), []).append(verdict)
+    for like, queue in scene.runtime.pending.items():
+        if queue:
+            told = verdicts.get((Subject.DEMAND, like.name), [])
+            fitting = _holders(scene, like.shape, like.selectors)
+            yield from _untrue(scene, f"{like.name} ({len(queue)} pending)", told, fitting)
+    for gang in scene.runtime.pending_gangs():
+        told = verdicts.get((Subject.GANG, gang.gang_id), [])
+        fitting = _holders(scene, _largest_need(gang), ())
+        for text in _untrue(scene, f"gang {gang.gang_id}", told, fitting):
+            # Spread bundles may be impossible together although each would fit: not judged here.
+            together = any(v.reason in (Reason.INFEASIBLE, Reason.BLOCKED_BY_GANG) for v in told)
+            if not together or gang.strategy is Strategy.STRICT_PACK:
+                yield text
+
+
+def _largest_need(gang: GangWork) -> Resources:
+    """What one node must hold: a bundle, or all of them when they have to lie together."""
+    shape = gang.tasks[0].like.shape
+    return shape.times(len(gang.tasks)) if gang.strategy is Strategy.STRICT_PACK else shape
+
+
+def _untrue(scene: Scene, name: str, told: Sequence[Verdict], fitting: Sequence[NodeType]) -> Iterator[str]:
+    """A pending demand whose explanation is missing, passing, or not so."""
+    if not told:
+        yield f"{name}: no explanation"
+    for verdict in told:
+        if not _holds(scene, verdict.reason, fitting):
+            yield f"{name}: {verdict.reason.value} {verdict.detail}".rstrip()
+
+
+def _holds(scene: Scene, reason: Reason, fitting: Sequence[NodeType]) -> bool:
+    have = Counter(machine.node_type for machine in scene.cloud.alive())
+    limit = scene.spec.spec.max_nodes
+    if reason is Reason.INFEASIBLE:
+        return not fitting
+    if reason is Reason.BLOCKED_BY_TYPE_LIMIT:
+        return all(have[t.name] >= t.max_nodes for t in fitting)
+    if reason is Reason.BLOCKED_BY_CLUSTER_LIMIT:
+        return limit is not None and sum(have.values()) >= limit
+    return False  # placed, on its way or backed off: none of that may last
+
+
+def _holders(scene: Scene, shape: Resources, selectors: Sequence[Selector]) -> list[NodeType]:
+    """The types that could hold one such request; the head's type cannot be bought again."""
+    return [
+        t
+        for t in scene.spec.spec.node_types[1:]
+        if t.resources.holds(shape) and (not selectors or any(matches(s, t.labels) for s in selectors))
+    ]
+
+
+def _passing_states(scene: Scene) -> Iterator[str]:
+    for instance in scene.store.live.values():
+        if instance.state is not _S.RAY_RUNNING:
+            name = f"{instance.instance_id} ({instance.node_type})"
+            yield f"{name} is {instance.state.name}: {instance.details}"
+
+
+def _strays(scene: Scene) -> Iterator[str]:
+    """Machine, record and node belong together, one of each."""
+    owned = Counter(i.cloud_id for i in scene.store.live.values() if i.state in ON_CLOUD)
+    for machine in scene.cloud.alive():
+        if owned.pop(machine.cloud_id, 0) != 1:
+            yield f"{machine.cloud_id} is not owned by exactly one record"
+        node = scene.runtime.node_on(machine)
+        if node is None or not node.serves:
+            yield f"{machine.cloud_id} ({machine.node_type}) has no working node"
+    for cloud_id in owned:
+        yield f"{cloud_id} has a record and does not exist"
+
+
+def _limits(scene: Scene) -> Iterator[str]:
+    spec = scene.spec.spec
+    have = Counter(machine.node_type for machine in scene.cloud.alive())
+    known = {t.name: t for t in spec.node_types}
+    for name, count in have.items():
+        most = known[name].max_nodes if name in known else 0
+        if count > most:
+            yield f"{count} machines of {name}, its maximum is {most}"
+    total = sum(have.values())
+    full = spec.max_nodes is not None and total >= spec.max_nodes
+    if spec.max_nodes is not None and total > spec.max_nodes:
+        yield f"{total} machines, the cluster's maximum is {spec.max_nodes}"
+    for t in spec.node_types:
+        least = min(t.min_nodes, t.max_nodes)
+        if have[t.name] < least and not full:
+            yield f"{have[t.name]} machines of {t.name}, its minimum is {least}"
+
+
+def _idlers(scene: Scene) -> Iterator[str]:
+    """A node that is idle for long stays for a minimum, a standing request or pending work, or leaves."""
+    spec, now = scene.spec.spec, scene.world.time
+    if spec.idle_timeout_s is None:
+        return
+    have = Counter(machine.node_type for machine in scene.cloud.alive())
+    wanted = bool(scene.runtime.constraints or scene.runtime.pending_tasks() or scene.runtime.pending_gangs())
+    for node in scene.runtime.live_nodes():
+        known = spec.node_type(node.machine.node_type)
+        if node.machine.kind is NodeKind.HEAD or node.running or known is None:
+            continue
+        spare = have[known.name] > known.min_nodes
+        if spare and not wanted and now - node.idle_since > spec.idle_timeout_s + IDLE_SLACK_S:
+            name = f"{node.machine.cloud_id} ({known.name})"
+            yield f"{name} is idle for {now - node.idle_since:.0f} s and stays"

@@ -1,0 +1,168 @@
+"""simulate(seed) -> Report: one run, first with faults, then calm, checked after every tick.
+
+Faulty part: every safety property holds after every tick. Then the faults stop, and the cluster must come to
+rest within a budget of virtual time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from muster.base.rng import Seed
+from muster.cluster.model import NodeKind
+from muster.sim.cluster import options as settings
+from muster.sim.cluster.build import Scene
+from muster.sim.cluster.checkers import safety_checks
+from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.liveness import unrest
+from muster.sim.cluster.trace import Trace
+from muster.sim.cluster.workload import Workload
+from muster.sim.machines import Machine
+
+REST_TICKS = 3  # ticks in a row without unrest
+Tell = Callable[[str, bool], None]  # a trace line, and whether anything happened
+
+
+@dataclass
+class Report:
+    """What came of one seed."""
+
+    seed: int
+    ticks: int = 0
+    faulty_ticks: int = 0
+    trace_hash: str = ""
+    violations: list[str] = field(default_factory=list)  # "" when all is well
+    machines_bought: int = 0
+    machines_left: int = 0
+    tasks_finished: int = 0
+    spent: float = 0.0
+    bill: float = 0.0
+    lives: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+    @property
+    def replay(self) -> str:
+        return f"muster sim replay --seed {self.seed} --until-tick {self.ticks}"
+
+
+class Run:
+    """One seed, step by step."""
+
+    scene_class: ClassVar[type[Scene]] = Scene
+
+    def __init__(self, seed: int, tell: Tell | None = None) -> None:
+        self.seed = Seed(seed)
+        self.setting = settings.drawn(self.seed)
+        self.faults = Faults.drawn(self.seed)
+        self.scene = self.scene_class(self.seed, self.setting, self.faults)
+        self.report = Report(seed=seed)
+        self._workload = Workload(self.seed, self.scene.world, self.scene.runtime, self.setting)
+        self._checks = safety_checks()
+        self._trace = Trace()
+        self._tell = tell
+        self._down_until = 0.0
+        self._rested = 0
+
+    def header(self) -> dict[str, object]:
+        """Every drawn option."""
+        return {**self.setting.shown, "faults": dict(self.faults.rates)}
+
+    def to_end(self, until_tick: int | None = None) -> Report:
+        """Run until something is wrong, the cluster rests, or `until_tick`."""
+        report, setting = self.report, self.setting
+        budget = setting.faulty_ticks + int(setting.calm_s / setting.tick_s)
+        while report.ok and self._rested < REST_TICKS and report.ticks != until_tick:
+            if report.ticks == budget:
+                report.violations.extend(f"not at rest: {text}" for text in unrest(self.scene))
+                break
+            self.step()
+        return self._finish()
+
+    def step(self) -> None:
+        """One tick, its checks, and the pause after it."""
+        report, scene = self.report, self.scene
+        report.ticks += 1
+        calm = report.ticks > self.setting.faulty_ticks
+        if calm and not self.faults.stopped:
+            self.faults.stop()
+            scene.cloud.restock()
+        if scene.world.time >= self._down_until or calm:
+            self._set_fuse()
+            scene.tick()
+            if scene.plan is None:
+                self._down_until = scene.world.time + self.faults.between("killed", 0, 60)
+        else:
+            scene.rest()
+        report.violations.extend(text for check in self._checks for text in check(scene))
+        self._note("calm" if calm else "faulty")
+        scene.store.commits.clear()
+        if calm:
+            self._rested = self._rested + 1 if self._is_at_rest() else 0
+        else:
+            report.faulty_ticks += 1
+            self._strike()
+        scene.world.advance(self.setting.tick_s)
+
+    def _is_at_rest(self) -> bool:
+        calm_s = (self.report.ticks - self.setting.faulty_ticks) * self.setting.tick_s
+        return calm_s > self.setting.settle_s and not any(True for _ in unrest(self.scene))
+
+    def _note(self, phase: str) -> None:
+        line, happened = self._trace.line(self.scene, self.report.ticks, phase)
+        if self._tell is not None:
+            self._tell(line, happened)
+
+    def _set_fuse(self) -> None:
+        if self.faults.hit("killed"):
+            self.scene.wire.fuse = self.faults.stream("killed").randrange(40)
+
+    def _strike(self) -> None:
+        """What befalls the cluster between two ticks."""
+        faults, scene = self.faults, self.scene
+        if faults.hit("sold_out"):
+            name = faults.stream("sold_out").choice(sorted(scene.cloud.sells.types))
+            scene.cloud.sell_out(name, faults.between("sold_out", 20, 300))
+        if faults.hit("clock_jumps"):
+            scene.world.jump(faults.stream("clock_jumps").choice((-3600.0, -30.0, 30.0, 600.0, 86400.0)))
+        if faults.hit("config_edited"):
+            scene.spec.edit(faults.stream("config_edited"))
+        for kind in ("machine_dies", "node_dies", "node_restarts", "preempted", "preempted_with_notice"):
+            workers = [m for m in scene.cloud.alive() if m.kind is NodeKind.WORKER]
+            if workers and faults.hit(kind):
+                self._befall(kind, faults.stream(kind).choice(workers))
+
+    def _befall(self, kind: str, machine: Machine) -> None:
+        scene = self.scene
+        node = scene.runtime.node_on(machine)
+        if kind in ("machine_dies", "preempted"):
+            scene.cloud.end(machine, kind)
+        elif kind == "node_dies" and node is not None:
+            scene.runtime.kill_node(node)
+        elif kind == "node_restarts":
+            scene.restart_node(machine, self.faults.between(kind, 0, 20))
+        elif kind == "preempted_with_notice":
+            if node is not None:
+                scene.drains.begin(node, 30.0)
+            scene.world.after(30.0, lambda: scene.cloud.end(machine, kind))
+
+    def _finish(self) -> Report:
+        report, scene = self.report, self.scene
+        report.trace_hash = self._trace.digest
+        report.machines_bought = len(scene.cloud.machines) - 1
+        report.machines_left = len(scene.cloud.alive())
+        report.tasks_finished = scene.runtime.finished
+        report.spent, report.bill = scene.spent(), scene.cloud.bill()
+        report.lives = scene.lives
+        report.faults = dict(sorted(self.faults.injected.items()))
+        return report
+
+
+def simulate(seed: int, tell: Tell | None = None) -> Report:
+    """Run one seed to its end."""
+    return Run(seed, tell).to_end()

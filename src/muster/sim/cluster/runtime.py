@@ -1,0 +1,240 @@
+"""SimRuntime: the runtime on the simulated machines: nodes, their work, idle times and pending demand.
+
+It schedules by itself (first fit on what is really free); the controller only sees reports of it. Implements
+NodeSource; drains are in `drains.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from msgspec.structs import replace
+
+from muster.base.ids import NodeId
+from muster.base.resources import EMPTY, Resources
+from muster.cluster.model import (
+    Constraint,
+    Demand,
+    Gang,
+    NodeKind,
+    NodeReport,
+    NodeStatus,
+    NodeType,
+    RuntimeReport,
+)
+from muster.cluster.plan import ScalingReport
+from muster.sim.cluster.crash_points import Wire, step
+from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.tasks import FOREVER, GangWork, SimNode, Task, TaskClass, spots_for
+from muster.sim.cluster.world import World
+from muster.sim.garbage import spoil
+from muster.sim.machines import Machine
+
+
+class SimRuntime:
+    """Nodes and work, as they truly are, and the report of them."""
+
+    def __init__(self, world: World, wire: Wire, faults: Faults, dead_kept_s: float = 60.0) -> None:
+        self.wire = wire
+        self.nodes: dict[NodeId, SimNode] = {}
+        self.pending: dict[TaskClass, deque[Task]] = {}
+        self.gangs: dict[str, GangWork] = {}  # pending and placed
+        self.constraints: tuple[Constraint, ...] = ()
+        self.finished = 0
+        self.waits: list[float] = []  # of every task, from submission to its first start
+        self.published: list[int] = []
+        self.shown_alive: set[NodeId] = set()  # what the controller has been told at least once
+        self.report_read: RuntimeReport | None = None  # the last answer; None: it failed
+        self.told: RuntimeReport | None = None  # the last answer that was given
+        self._world, self._faults, self._dead_kept_s = world, faults, dead_kept_s
+        self._tasks = self._joined = self._version = 0
+        self._frozen_until = self._silent_until = 0.0
+
+    # -- the port ---------------------------------------------------------------------------------
+
+    @step("runtime.read")
+    def read(self) -> RuntimeReport:
+        now, faults = self._world.time, self._faults
+        self.report_read = None
+        if faults.hit("report_fails"):
+            self._silent_until = now + faults.between("report_fails", 1, 60)
+        if now < self._silent_until:
+            raise ConnectionError("simulated: the runtime does not answer")
+        if faults.hit("report_stale"):
+            self._frozen_until = now + faults.between("report_stale", 1, 40)
+        self._version += 1
+        if now >= self._frozen_until or self.told is None:
+            self.told = self._report()
+        report = replace(self.told, version=self._version)
+        if faults.hit("report_garbage"):
+            report = spoil(report, faults.stream("report_garbage"))
+        self.shown_alive.update(n.node_id for n in report.nodes if n.status is not NodeStatus.DEAD)
+        self.report_read = report
+        return report
+
+    @step("runtime.publish")
+    def publish(self, version: int, report: ScalingReport) -> None:
+        if self._faults.hit("publish_fails"):
+            raise ConnectionError("simulated: the runtime does not take the report")
+        self.published.append(version)
+
+    # -- work -------------------------------------------------------------------------------------
+
+    def submit(self, like: TaskClass, count: int, duration_s: float) -> None:
+        for _ in range(count):
+            self._enqueue(self._new_task(like, duration_s))
+        self.schedule()
+
+    def submit_gang(self, gang: GangWork) -> None:
+        for task in gang.tasks:
+            task.gang = gang
+        self.gangs[gang.gang_id] = gang
+        self.schedule()
+
+    def bundle(self, shape: Resources) -> Task:
+        """One bundle for a gang about to be submitted."""
+        return self._new_task(TaskClass(shape), FOREVER)
+
+    def withdraw(self, name: str) -> int:
+        """Forget the pending tasks of this name; how many there were."""
+        gone = [like for like in self.pending if like.name == name]
+        return sum(len(self.pending.pop(like)) for like in gone)
+
+    def schedule(self) -> None:
+        """Start whatever has room now: gangs first, then tasks, one class after the other."""
+        serving = [node for node in self.nodes.values() if node.serves]
+        for gang in self.gangs.values():
+            spots = None if gang.placed else spots_for(gang, serving)
+            for task, node in zip(gang.tasks, spots or (), strict=False):
+                node.take(task)
+            if spots:
+                self._finish_later(gang.tasks[0], gang.duration_s)
+        for like, queue in self.pending.items():
+            for node in serving:
+                while queue and node.has_room(like):
+                    task = queue.popleft()
+                    node.take(task)
+                    self._finish_later(task, task.duration_s)
+                if not queue:
+                    break
+
+    def pending_tasks(self) -> int:
+        return sum(len(queue) for queue in self.pending.values())
+
+    def pending_gangs(self) -> list[GangWork]:
+        return [gang for gang in self.gangs.values() if not gang.placed]
+
+    def _new_task(self, like: TaskClass, duration_s: float) -> Task:
+        self._tasks += 1
+        return Task(self._tasks, like, duration_s, submitted_at=self._world.time)
+
+    def _enqueue(self, task: Task) -> None:
+        self.pending.setdefault(task.like, deque()).append(task)
+
+    def _finish_later(self, task: Task, duration_s: float) -> None:
+        task.attempt += 1
+        attempt = task.attempt
+        if attempt == 1:
+            self.waits.append(self._world.time - task.submitted_at)
+        if duration_s != FOREVER:
+            self._world.after(duration_s, lambda: self._finish(task, attempt))
+
+    def _finish(self, task: Task, attempt: int) -> None:
+        if task.node is None or task.attempt != attempt or not task.node.machine.exists:
+            return  # its node or its machine went away meanwhile
+        if task.gang:
+            del self.gangs[task.gang.gang_id]  # before nodes settle: whatever they do, this gang is done
+        members = tuple(task.gang.tasks if task.gang else (task,))
+        held_by = [member.node for member in members if member.node is not None]
+        for member in members:
+            if member.node is not None:
+                member.node.give_back(member, self._world.time)
+            self.finished += 1
+        for node in held_by:
+            self._settle(node)
+        self.schedule()
+
+    def _settle(self, node: SimNode) -> None:
+        """A draining node is done when its work is."""
+        if node.status is NodeStatus.DRAINING and not node.running:
+            self.kill_node(node)
+
+    # -- nodes ------------------------------------------------------------------------------------
+
+    def join(self, machine: Machine, node_type: NodeType | None) -> None:
+        """The machine's node registers, under a new id each time."""
+        if not machine.exists:
+            return
+        self._joined += 1
+        total = node_type.resources if node_type else EMPTY
+        labels = dict(node_type.labels) if node_type else {}
+        node_id = NodeId(f"n-{self._joined:04d}")
+        node = SimNode(node_id, machine, total, labels, is_head=machine.kind is NodeKind.HEAD)
+        node.joined_at = node.idle_since = self._world.time
+        self.nodes[node_id] = node
+        self.schedule()
+
+    def node_on(self, machine: Machine) -> SimNode | None:
+        """The live node on a machine."""
+        return next((n for n in self.nodes.values() if n.machine is machine and n.alive), None)
+
+    def live_nodes(self) -> list[SimNode]:
+        return [node for node in self.nodes.values() if node.alive]
+
+    def kill_node(self, node: SimNode) -> None:
+        """The node is dead; its work waits again."""
+        if not node.alive:
+            return
+        node.status, node.died_at = NodeStatus.DEAD, self._world.time
+        emptied: list[SimNode] = []
+        for task in tuple(node.running.values()):
+            for member in task.gang.tasks if task.gang else (task,):
+                if member.node is not None:
+                    emptied.append(member.node)
+                    member.node.give_back(member, self._world.time)
+                member.attempt += 1
+            if task.gang is None:
+                self._enqueue(task)
+        for other in emptied:
+            self._settle(other)
+        self.schedule()
+
+    # -- the report -------------------------------------------------------------------------------
+
+    def _report(self) -> RuntimeReport:
+        now = self._world.time
+        forget = [
+            n for n in self.nodes.values() if n.died_at is not None and now - n.died_at > self._dead_kept_s
+        ]
+        for node in forget:
+            del self.nodes[node.node_id]
+        return RuntimeReport(
+            nodes=tuple(self._shown(node) for node in self.nodes.values()),
+            demands=tuple(
+                Demand(shape=like.shape, count=len(queue), selectors=like.selectors, name=like.name)
+                for like, queue in self.pending.items()
+                if queue
+            ),
+            gangs=tuple(_asked(gang) for gang in self.pending_gangs()),
+            constraints=self.constraints,
+        )
+
+    def _shown(self, node: SimNode) -> NodeReport:
+        idle = node.serves and not node.running
+        dead = not node.alive
+        return NodeReport(
+            node_id=node.node_id,
+            cloud_id=node.machine.cloud_id,
+            node_type=node.machine.node_type,
+            status=NodeStatus.IDLE if idle else node.status,
+            is_head=node.is_head,
+            total=EMPTY if dead else node.total,
+            available=EMPTY if dead else Resources(node.free),
+            labels=node.labels.copy(),
+            idle_s=self._world.time - node.idle_since if idle else 0.0,
+        )
+
+
+def _asked(gang: GangWork) -> Gang:
+    bundles = tuple(Demand(shape=task.like.shape) for task in gang.tasks)
+    return Gang(gang_id=gang.gang_id, strategy=gang.strategy, options=(bundles,))

@@ -1,0 +1,81 @@
+"""Trace: one fixed-column line per tick, and a running hash over all of them.
+
+Two runs of one seed give the same hash, on any machine and under any PYTHONHASHSEED.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+
+from muster.cluster.plan import Drain, Install, Launch, Plan, Terminate
+from muster.cluster.states import PENDING, RUNNING
+from muster.sim.cluster.build import Scene
+
+HEADER = (
+    f"{'tick':>5} {'time':>7} {'phase':<6} {'life':>4} {'ledger':>6}  {'coming':>6} {'runs':>4} {'going':>5}"
+    f"  {'machines':>8} {'tasks':>5}  {'spent $':>9}  what happened"
+)
+
+
+class Trace:
+    """Collects lines; `digest` is what two runs are compared by."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._injected: dict[str, int] = {}
+        self._edits = 0
+
+    def line(self, scene: Scene, tick: int, phase: str) -> tuple[str, bool]:
+        """This tick's line, and whether anything happened in it."""
+        what = self._happened(scene)
+        columns = (
+            f"{tick:>5} {scene.world.time:>7.0f} {phase:<6} {scene.lives:>4} {scene.store.version:>6}"
+            f"  {_counts(scene)}  {len(scene.cloud.alive()):>8} {scene.runtime.pending_tasks():>5}"
+            f"  {scene.spent():>9.4f}"
+        )
+        text = f"{columns}  {what}".rstrip()
+        self._hash.update(text.encode())
+        return text, bool(what)
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()[:16]
+
+    def _happened(self, scene: Scene) -> str:
+        faults = scene.faults.injected
+        new = [kind for kind, count in faults.items() if count > self._injected.get(kind, 0)]
+        self._injected = dict(faults)
+        edits = scene.spec.edits[self._edits :]
+        self._edits = len(scene.spec.edits)
+        parts = [*_acts(scene.plan), *(f"edit: {text}" for text in edits)]
+        if new:
+            parts.append(f"({', '.join(new)})")
+        return " ".join(parts)
+
+
+def _acts(plan: Plan | None) -> list[str]:
+    if plan is None:
+        return ["(controller down)"]
+    states = Counter(instance.state.name for instance in plan.writes)
+    parts = [f"{name}={count}" for name, count in states.items()]
+    for action in plan.actions:
+        match action:
+            case Launch():
+                parts.append("+" + ",".join(f"{count}x{name}" for name, count in action.shape.items()))
+            case Terminate():
+                parts.append("-" + ",".join(action.cloud_ids))
+            case Drain():
+                parts.append(f"drain:{action.node_id}")
+            case Install():
+                parts.append(f"install:{action.cloud_id}")
+            case _:
+                parts.append("resize")
+    return parts
+
+
+def _counts(scene: Scene) -> str:
+    states = Counter(instance.state for instance in scene.store.live.values())
+    coming = sum(states[state] for state in PENDING)
+    runs = sum(states[state] for state in RUNNING)
+    return f"{coming:>6} {runs:>4} {sum(states.values()) - coming - runs:>5}"

@@ -1,0 +1,220 @@
+"""The simulated cloud through the v1 shape, so that V1Adapter lives through every fault and every kill.
+
+`SimNodeProvider` is a v1 provider over a SimCloud's machines; `V1SimCloud` is that SimCloud with the adapter
+around the provider, all in one thread. A controller that is started anew gets a new adapter.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from muster.base.ids import CloudId, RequestId
+from muster.base.rng import Stream
+from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure, NodeKind, TerminateFailure
+from muster.cluster.snapshot import ProviderTraits
+from muster.config.node_launch import NodeLaunch
+from muster.providers.node_provider import NodeLaunchException, NodeProvider
+from muster.providers.v1 import tags as t
+from muster.providers.v1.adapter import V1Adapter, inline_pools
+from muster.sim.cluster.build import Scene
+from muster.sim.cluster.cloud import KINDS, SimCloud
+from muster.sim.cluster.crash_points import Wire, step
+from muster.sim.cluster.faults import Faults
+from muster.sim.cluster.run import Run
+from muster.sim.cluster.world import World
+from muster.sim.machines import REFUSALS, Catalogue, LaunchCall, Machine
+
+_KIND_TAGS = {NodeKind.HEAD: t.NODE_KIND_HEAD, NodeKind.WORKER: t.NODE_KIND_WORKER, NodeKind.UNMANAGED: "?"}
+
+
+class SimNodeProvider(NodeProvider):
+    """Machines of a SimCloud by v1 names; the faults strike inside its calls."""
+
+    def __init__(self, cloud: V1SimCloud, cluster_name: str = "simulated") -> None:
+        super().__init__({"type": "sim", "disable_node_updaters": cloud.installs_runtime}, cluster_name)
+        self.wire = cloud.wire
+        self._cloud = cloud
+        self._seen: dict[str, CloudInstance] = {}  # the newest look; single-node questions answer from it
+
+    @step("v1.non_terminated_nodes")
+    def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
+        with self._cloud.lock:
+            self._seen = {str(key): machine for key, machine in self._cloud.look().items()}
+            return [n for n in self._seen if tag_filters.items() <= self.node_tags(n).items()]
+
+    def is_running(self, node_id: str) -> bool:
+        machine = self._cloud.machines.get(CloudId(node_id))
+        return machine is not None and machine.up and machine.exists
+
+    def is_terminated(self, node_id: str) -> bool:
+        machine = self._cloud.machines.get(CloudId(node_id))
+        return machine is None or not machine.exists
+
+    def node_tags(self, node_id: str) -> dict[str, str]:
+        return self._cloud.tags_of(CloudId(node_id), self._seen.get(node_id))
+
+    def set_node_tags(self, node_id: str, tags: dict[str, str]) -> None:
+        with self._cloud.lock:
+            self._cloud.written.setdefault(CloudId(node_id), {}).update(tags)
+
+    def internal_ip(self, node_id: str) -> str | None:
+        machine = self._cloud.machines.get(CloudId(node_id))
+        return machine.shown().internal_ip if machine is not None else None
+
+    def external_ip(self, node_id: str) -> str | None:
+        return None
+
+    @step("v1.create_node")
+    def create_node(
+        self, node_config: dict[str, Any], tags: dict[str, str], count: int
+    ) -> dict[str, Any] | None:
+        with self._cloud.lock:
+            return self._cloud.sell(tags, count)
+
+    @step("v1.terminate_node")
+    def terminate_node(self, node_id: str) -> None:
+        with self._cloud.lock:
+            self._cloud.give_back(CloudId(node_id))
+
+
+class V1SimCloud(SimCloud):
+    """A SimCloud whose port is V1Adapter over its own v1 provider."""
+
+    def __init__(self, world: World, wire: Wire, faults: Faults, draw: Stream, sells: Catalogue) -> None:
+        super().__init__(world, wire, faults, draw, sells)
+        self.lock = threading.RLock()
+        self.written: dict[CloudId, dict[str, str]] = {}
+        self.reconnect()
+
+    def reconnect(self) -> None:
+        self.adapter = V1Adapter(
+            SimNodeProvider(self),
+            self._on_sale,
+            cluster_name="simulated",
+            pools=inline_pools(),
+            clock=self._world,
+        )
+
+    def _on_sale(self) -> dict[str, NodeLaunch]:
+        return {
+            name: NodeLaunch(node_type=name, launch_hash=kind.launch_hash)
+            for name, kind in self.sells.types.items()
+        }
+
+    # -- the port: what the adapter makes of it -----------------------------------------------------
+
+    def traits(self) -> ProviderTraits:
+        return ProviderTraits(installs_runtime=self.installs_runtime)
+
+    @step("cloud.list_instances")
+    def list_instances(self) -> Mapping[CloudId, CloudInstance]:
+        self.listed = None
+        self.listed = shown = self.adapter.list_instances()
+        return shown
+
+    @step("cloud.launch")
+    def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
+        self.launch_calls.append(LaunchCall(self._world.time, request_id, dict(shape)))
+        self.adapter.launch(request_id, shape)
+
+    @step("cloud.terminate")
+    def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
+        self.terminated.extend((self._world.time, cloud_id) for cloud_id in cloud_ids)
+        self.adapter.terminate(request_id, cloud_ids)
+
+    def under_way(self, request_id: RequestId) -> bool:
+        return self.adapter.under_way(request_id)
+
+    @step("cloud.poll_launch_failures")
+    def poll_launch_failures(self) -> Sequence[LaunchFailure]:
+        told = self.adapter.poll_launch_failures()
+        self.failures_told.extend(told)
+        return told
+
+    @step("cloud.poll_terminate_failures")
+    def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
+        return self.adapter.poll_terminate_failures()
+
+    # -- what the v1 provider asks of it ------------------------------------------------------------
+
+    def tags_of(self, cloud_id: CloudId, seen: CloudInstance | None) -> dict[str, str]:
+        """KeyError for a machine that nobody ever saw."""
+        machine = self.machines.get(cloud_id)
+        shown = machine.shown() if machine is not None else seen
+        if shown is None:
+            raise KeyError(cloud_id)
+        return {
+            t.TAG_RAY_NODE_KIND: _KIND_TAGS[shown.kind],
+            t.TAG_RAY_USER_NODE_TYPE: shown.node_type,
+            t.TAG_RAY_LAUNCH_CONFIG: shown.launch_hash,
+            t.TAG_RAY_LAUNCH_REQUEST: t.request_tag(shown.request_id or RequestId("")),
+            **self.written.get(cloud_id, {}),
+        }
+
+    def sell(self, tags: Mapping[str, str], count: int) -> dict[str, Any] | None:
+        """One create call: all, some or none of the machines, told rightly, wrongly or not at all."""
+        faults = self._faults
+        if faults.hit("launch_refused"):
+            kind = faults.stream("launch_refused").choice(KINDS)
+            raise REFUSALS[kind](f"simulated: refused ({kind.value})")
+        if faults.hit("launch_broken"):
+            raise ConnectionError("simulated: the create call broke")
+        if faults.hit("launch_dropped"):
+            return None
+        made: dict[str, Any] = {}
+        for _ in range(count):
+            refused = self._refusal(tags[t.TAG_RAY_USER_NODE_TYPE])
+            if refused is FailureKind.UNKNOWN:
+                break  # fewer than asked for, without a word
+            if refused is not None:
+                raise NodeLaunchException(refused.value, "simulated: no more of these")
+            made[self._sell_one(tags).cloud_id] = {}
+        if faults.hit("launch_reply_lost"):
+            raise TimeoutError("simulated: the reply to the create call was lost")
+        return made
+
+    def _refusal(self, node_type: str) -> FailureKind | None:
+        refused = self._why_not(node_type)
+        if refused is None and self._faults.hit("unit_refused"):
+            return self._faults.stream("unit_refused").choice(KINDS)
+        return refused
+
+    def _sell_one(self, tags: Mapping[str, str]) -> Machine:
+        request = t.request_of(tags.get(t.TAG_RAY_LAUNCH_REQUEST))
+        machine = self.create(tags[t.TAG_RAY_USER_NODE_TYPE], request=request)
+        self.written[machine.cloud_id] = dict(tags)
+        if self._faults.hit("list_late"):
+            machine.listed_from = self._world.time + self._faults.between("list_late", 5, 100)
+        self.boot(machine, round(self._draw.uniform(*self.sells.boot_s), 1))
+        return machine
+
+    def give_back(self, cloud_id: CloudId) -> None:
+        """One terminate call: gone at once, refused, forgotten, or gone after a while."""
+        machine, faults = self.machines.get(cloud_id), self._faults
+        if faults.hit("terminate_refused"):
+            kind = faults.stream("terminate_refused").choice(KINDS)
+            raise REFUSALS[kind]("simulated: terminate refused")
+        if faults.hit("terminate_unit_refused"):
+            raise RuntimeError("simulated: this machine cannot be terminated now")
+        if machine is None or not machine.exists or faults.hit("terminate_lost"):
+            return
+        if faults.hit("terminate_slow"):
+            self._world.after(
+                faults.between("terminate_slow", 10, 90), lambda: self.end(machine, "terminated")
+            )
+            return
+        self.end(machine, "terminated")
+
+
+class V1Scene(Scene):
+    """The simulated cluster, bought through the adapter."""
+
+    cloud_class = V1SimCloud
+
+
+class V1Run(Run):
+    """One seed with every machine bought through the adapter."""
+
+    scene_class = V1Scene

@@ -1,0 +1,102 @@
+"""Questions to a trace: what would this scheduler on so many workers have found, and when?
+
+`muster sim tune` asks; nothing here prints. It knows no files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import yaml
+from msgspec import Struct
+
+from muster.errors import ConfigError
+from muster.sim.tune.candidates import SCHEDULERS, NotThere, Terms
+from muster.sim.tune.experiment import SimulatedExperiment
+from muster.sim.tune.history import Found, best_at
+
+_SHORT = {"eta": "reduction_factor", "grace": "grace_period"}
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What one scheduler found. Times are virtual seconds; a worker-second is a second of one worker."""
+
+    scheduler: str
+    metric: str
+    mode: str
+    found: tuple[Found, ...]  # improvements, in order
+    end_s: float
+    worker_s: float
+    trials: int
+    failed: int
+    results: int
+
+    @property
+    def best(self) -> Found | None:
+        return self.found[-1] if self.found else None
+
+
+class Row(Struct, frozen=True):
+    """The best values known at one moment, by scheduler; null before a scheduler's first result."""
+
+    at_s: float
+    best: Mapping[str, float | None]
+
+
+def answered(asked: SimulatedExperiment, scheduler: str) -> Answer:
+    """Run it to its end."""
+    life = asked.begin().run()
+    return Answer(
+        scheduler=scheduler,
+        metric=asked.metric,
+        mode=asked.mode,
+        found=tuple(life.history.found),
+        end_s=life.clock.monotonic(),
+        worker_s=life.worker_h * 3600.0,
+        trials=len(life.state.trials),
+        failed=sum(trial.status == "ERROR" for trial in life.state.trials.values()),
+        results=life.history.results,
+    )
+
+
+def over_time(answers: Sequence[Answer]) -> list[Row]:
+    """At shares of the longest run."""
+    end = max((answer.end_s for answer in answers), default=0.0)
+    return [
+        Row(share * end, {one.scheduler: _finite(best_at(one.found, share * end)) for one in answers})
+        for share in SHARES
+    ]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def scheduler_maker(spec: str, terms: Terms) -> Callable[[], Any]:
+    """From `name` or `name:parameter=value,...`; ConfigError names what is known."""
+    name, _, rest = spec.partition(":")
+    if name not in SCHEDULERS:
+        raise ConfigError(f"--scheduler {spec}: there is no {name!r}; known: {', '.join(SCHEDULERS)}")
+    more = _parameters(spec, rest)
+
+    def make() -> Any:  # noqa: ANN401 - a scheduler
+        try:
+            return SCHEDULERS[name].make(terms, more)
+        except (TypeError, ValueError, RuntimeError, NotThere) as error:
+            raise ConfigError(f"--scheduler {spec}: {error}") from error
+
+    make()  # what is wrong is said before anything runs
+    return make
+
+
+def _parameters(spec: str, text: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ConfigError(f"--scheduler {spec}: {part!r} is not parameter=value")
+        found[_SHORT.get(key.strip(), key.strip())] = yaml.safe_load(value)
+    return found

@@ -1,0 +1,20 @@
+"""EngineContract: the test class every engine passes. Subclass it and say how to open one.
+
+Example:
+    class TestMyEngine(EngineContract):
+        def open_engine(self, trainables, capacity):
+            return MyEngine(trainables, capacity)
+"""
+
+from __future__ import annotations
+
+from muster.testing.engine_contract.fixture import EngineFixture
+from muster.testing.engine_contract.lockstep import LockstepPromises
+from muster.testing.engine_contract.misbehaving import HardPromises
+from muster.testing.engine_contract.resume import ResumePromises
+
+__all__ = ["EngineContract", "EngineFixture"]
+
+
+class EngineContract(LockstepPromises, ResumePromises, HardPromises):
+    """What an engine promises to the trial controller."""

@@ -1,0 +1,19 @@
+"""InstanceStoreContract: the test class every ledger passes. Subclass it and say how to open one.
+
+Example:
+    class TestMyStore(InstanceStoreContract):
+        def open_store(self, place, clock, retention):
+            return MyStore(place / "ledger", clock=clock, retention=retention)
+"""
+
+from __future__ import annotations
+
+from muster.testing.ledger_contract.fixture import FullStore
+from muster.testing.ledger_contract.history import PastPromises
+from muster.testing.ledger_contract.writes import WritePromises
+
+__all__ = ["FullStore", "InstanceStoreContract"]
+
+
+class InstanceStoreContract(WritePromises, PastPromises):
+    """What a ledger promises, with exact versions and counts."""
