@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from muster.base.resources import Resources
 from muster.trials.placement_group import PlacementGroupFactory
-from muster.tune.schedulers.resource_shares import enlarged
+from muster.tune.schedulers.resource_allocation import enlarged
 
 GOLD, SILVER = {"tier": "gold"}, {"tier": "silver"}
 

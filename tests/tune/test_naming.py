@@ -6,7 +6,7 @@ import re
 
 from muster.base.clock import ManualClock
 from muster.trials.model import Trial
-from muster.tune.naming import dated, dated_name, directory_namer
+from muster.tune.execution.paths import dated, dated_name, directory_namer
 
 AT = 1_700_000_000.0
 

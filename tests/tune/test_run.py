@@ -10,7 +10,7 @@ import pytest
 from muster import tune
 from muster.errors import TuneError
 from muster.tune.config import ResumeConfig
-from muster.tune.resume_option import resume_rules
+from muster.tune.execution.restore import resume_rules
 from muster.tune.search import Searcher
 
 KIND = ResumeConfig.ResumeType

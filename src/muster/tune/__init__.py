@@ -47,10 +47,10 @@ if TYPE_CHECKING:
         uniform,
     )
     from muster.tune.stopper import Stopper
-    from muster.tune.trainable.parameters import with_parameters
     from muster.tune.trainable.registry import register_env, register_trainable
     from muster.tune.trainable.resources import with_resources
     from muster.tune.trainable.trainable import Trainable
+    from muster.tune.trainable.util import with_parameters
     from muster.tune.tune import run, run_experiments
     from muster.tune.tuner import Tuner
 
@@ -148,7 +148,7 @@ __getattr__, __dir__ = lazy_names(
         "run_experiments": ".tune",
         "sample_from": ".search.space",
         "uniform": ".search.space",
-        "with_parameters": ".trainable.parameters",
+        "with_parameters": ".trainable.util",
         "with_resources": ".trainable.resources",
     },
 )

@@ -258,8 +258,8 @@ def _wanted(
     from muster.stores.experiment.reader import STORE_NAME
     from muster.tune.execution.ask_tell_run import Wanted
     from muster.tune.execution.launch import place_of
+    from muster.tune.execution.paths import dated_name
     from muster.tune.execution.restore import DEFAULT_NAME
-    from muster.tune.naming import dated_name
     from muster.tune.trainable.packing import packed
     from muster.tune.trainable.registry import trainable_name
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import SystemClock
 from muster.tune.reporting import legacy as text
-from muster.tune.reporting.choose import in_notebook
-from muster.tune.reporting.formats import shortened
-from muster.tune.reporting.outlet import Outlet
+from muster.tune.reporting.formats import Outlet, shortened
+from muster.tune.reporting.reporter import in_notebook
 from muster.tune.reporting.summary import error_file
 from muster.tune.reporting.tables import KNOWN_METRICS, best_first, fair_choice
 

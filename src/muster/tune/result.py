@@ -11,8 +11,7 @@ from muster.session.checkpoint import Checkpoint
 from muster.tune.analysis.result_files import Scored, TrialFolder, opened_place
 from muster.tune.analysis.result_keys import *  # noqa: F403 - Ray's place for them
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
-from muster.tune.analysis.tables import Row, frame
-from muster.tune.scores import best_scored, check_mode
+from muster.tune.analysis.tables import Row, best_scored, check_mode, frame
 
 if TYPE_CHECKING:
     import pandas as pd

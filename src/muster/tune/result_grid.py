@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 from muster.trials.results import flatten
 from muster.tune.analysis import ExperimentAnalysis
+from muster.tune.analysis.tables import check_mode, pareto_front
 from muster.tune.analysis.trial_record import TrialRecord
-from muster.tune.pareto import pareto_front
 from muster.tune.result import Result
-from muster.tune.scores import check_mode
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,9 +25,9 @@ from muster.tune.config import (
     TuneConfig,
 )
 from muster.tune.config_parts import DEPRECATED
+from muster.tune.execution.restore import resume_rules
 from muster.tune.experiment import Experiment
 from muster.tune.experiment.experiment import as_experiments
-from muster.tune.resume_option import resume_rules
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -260,7 +260,7 @@ def _tune_config(experiment: Experiment, told: Mapping[str, Any]) -> TuneConfig:
 def _run_config(experiment: Experiment, told: Mapping[str, Any]) -> RunConfig:
     from muster.base.clock import SystemClock
     from muster.host.machine import environment
-    from muster.tune.naming import dated_name
+    from muster.tune.execution.paths import dated_name
 
     dated = dated_name(experiment.run_identifier, SystemClock().now(), environment())
     fail_fast = told.get("fail_fast", False)

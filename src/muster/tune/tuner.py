@@ -57,7 +57,7 @@ class Tuner:
     ) -> None:
         from muster.base.clock import SystemClock
         from muster.host.machine import environment
-        from muster.tune.naming import dated_name
+        from muster.tune.execution.paths import dated_name
         from muster.tune.trainable.packing import packed
         from muster.tune.trainable.registry import trainable_name
 

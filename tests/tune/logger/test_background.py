@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from muster.tune.logger.background import BackgroundQueue
+from muster.tune.logger.tracker import BackgroundQueue
 
 WAIT_S = 30  # for things that happen at once, on a busy machine too
 
@@ -116,7 +116,7 @@ def test_the_end_does_not_wait_long_for_a_tracker_that_is_down():
 
 def test_a_script_that_breaks_off_still_sends_what_waits():
     script = """
-from muster.tune.logger.background import BackgroundQueue
+from muster.tune.logger.tracker import BackgroundQueue
 queue = BackgroundQueue("T", lambda trial_id, rows: print(trial_id, len(rows), flush=True))
 for n in range(3):
     queue.order("a", lambda: None)

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from muster.tune.logger.installed import require
-from muster.tune.logger.plain_values import is_number, plain, step_of
+from muster.tune.logger.tracker import is_number, plain, require, step_of
 
 
 class Text(str):

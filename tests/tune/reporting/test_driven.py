@@ -5,7 +5,7 @@ from tests.tune.reporting.scene import NOW, move, run_info, step, trial
 
 from muster.base.clock import ManualClock
 from muster.tune.progress_reporter import CLIReporter, ProgressReporter
-from muster.tune.reporting.driven import DetailedDrivenReporter, DrivenReporter
+from muster.tune.reporting.legacy import DetailedDrivenReporter, DrivenReporter
 
 
 class Recording(ProgressReporter):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.tune.reporting.pace import Pace, Speed
+from muster.tune.reporting.periodic import Pace, Speed
 
 
 def test_a_cheap_picture_comes_once_per_period():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.tune.reporting.text_table import ASCII, BOX, frame_for, framed, listed
+from muster.tune.reporting.tables import ASCII, BOX, frame_for, framed, listed
 
 
 def test_a_table_has_numbers_right_and_text_left():

@@ -252,7 +252,7 @@ def test_the_state_of_another_kind_is_refused():
 
 
 def test_importing_it_does_not_load_numpy():
-    code = "import sys, muster.tune.schedulers.asha; print('numpy' in sys.modules)"
+    code = "import sys, muster.tune.schedulers.async_hyperband; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -299,8 +299,7 @@ class LibraryRules:
 
     def test_a_state_of_another_searcher_is_refused(self):
         from muster.errors import RestoreError
-        from muster.tune.search.searcher_state import restore_searcher
-        from muster.tune.search.state_files import pickled
+        from muster.tune.search.searcher import pickled, restore_searcher
 
         with pytest.raises(RestoreError, match="the saved state is of Other"):
             restore_searcher(self.make(), pickled({"searcher": "Other", "attributes": {}}))

@@ -7,7 +7,7 @@ from tests.tune.search.searchers import Recorder
 
 from muster.trials.template import TrialTemplate
 from muster.tune.search import BasicVariantGenerator, SearchGenerator
-from muster.tune.search.renewal import renewing
+from muster.tune.search.placeholders import renewing
 from muster.tune.search.space import choice, grid_search, sample_from, uniform
 
 

@@ -21,7 +21,7 @@ from muster.tune.stopper import (
     TimeoutStopper,
     TrialPlateauStopper,
 )
-from muster.tune.stopper.spread import spread
+from muster.tune.stopper.trial_plateau import spread
 
 NAN = math.nan
 

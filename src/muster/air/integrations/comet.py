@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 from muster.air.integrations.comet_tracker import CometSettings, CometTracker
 from muster.host.machine import environment
-from muster.tune.logger.installed import require
-from muster.tune.logger.tracker import Tracker, TrackerCallback
+from muster.tune.logger.tracker import Tracker, TrackerCallback, require
 
 __all__ = ["CometLoggerCallback"]
 

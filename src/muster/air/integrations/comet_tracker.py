@@ -8,10 +8,8 @@ from typing import Any
 from msgspec import Struct
 
 from muster.trials.results import flatten
-from muster.tune.logger.background import Row
 from muster.tune.logger.files.csv_rows import flat_row
-from muster.tune.logger.plain_values import is_number, plain, step_of
-from muster.tune.logger.tracker import TrialFacts
+from muster.tune.logger.tracker import Row, TrialFacts, is_number, plain, step_of
 
 _SYSTEM = frozenset({"node_ip", "hostname", "pid", "date"})
 _OTHER = frozenset({"trial_id", "experiment_id", "experiment_tag"})

@@ -13,8 +13,7 @@ from typing import Any
 from muster.air.integrations.mlflow_tracker import MLflowSettings, MLflowTracker, param_texts
 from muster.host.machine import environment
 from muster.session.report import get_context
-from muster.tune.logger.installed import require
-from muster.tune.logger.tracker import Tracker, TrackerCallback
+from muster.tune.logger.tracker import Tracker, TrackerCallback, require
 
 __all__ = ["MLflowLoggerCallback", "setup_mlflow"]
 

@@ -13,10 +13,8 @@ from msgspec import Struct
 
 from muster.air.integrations.reachable import check_reachable
 from muster.trials.results import flatten
-from muster.tune.logger.background import Row
 from muster.tune.logger.files.csv_rows import flat_row
-from muster.tune.logger.plain_values import is_number, step_of
-from muster.tune.logger.tracker import TrialFacts
+from muster.tune.logger.tracker import Row, TrialFacts, is_number, step_of
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,7 @@ from urllib.parse import urlsplit
 from muster.air.integrations.wandb_tracker import WandbSettings, WandbTracker
 from muster.host.machine import environment
 from muster.session.report import get_context
-from muster.tune.logger.installed import require
-from muster.tune.logger.plain_values import plain
-from muster.tune.logger.tracker import Tracker, TrackerCallback
+from muster.tune.logger.tracker import Tracker, TrackerCallback, plain, require
 
 __all__ = ["WandbLoggerCallback", "setup_wandb"]
 

@@ -8,10 +8,8 @@ from typing import Any
 from msgspec import Struct
 
 from muster.trials.results import flatten
-from muster.tune.logger.background import Row
 from muster.tune.logger.files.csv_rows import flat_row
-from muster.tune.logger.plain_values import is_number, plain
-from muster.tune.logger.tracker import TrialFacts
+from muster.tune.logger.tracker import Row, TrialFacts, is_number, plain
 
 NEVER_LOGGED = frozenset({"done", "should_checkpoint", "config", "checkpoint_dir_name"})
 TO_CONFIG = frozenset({"trial_id", "experiment_tag", "node_ip", "experiment_id", "hostname", "pid", "date"})

@@ -14,7 +14,7 @@ from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
 from muster.trials.results import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
-from muster.tune.scores import number
+from muster.tune.analysis.tables import number
 
 
 class Scored(Struct, frozen=True):

@@ -16,8 +16,7 @@ from typing import Any
 from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
-from muster.tune.analysis.tables import flat_row
-from muster.tune.scores import number
+from muster.tune.analysis.tables import flat_row, number
 
 Row = Mapping[str, Any]
 HEADINGS = {  # name of a column: what stands above it; either may be asked for

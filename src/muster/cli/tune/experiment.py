@@ -103,7 +103,7 @@ class Experiment:
 def read_experiment(path: str) -> Experiment:
     """The experiment in a directory; MusterError that says what to do when there is none."""
     from muster.tune.analysis.result_files import opened_place
-    from muster.tune.saved_trials import experiment_directory
+    from muster.tune.analysis.trial_record import experiment_directory
 
     asked = experiment_directory(os.path.expanduser(path))
     place, filesystem = opened_place(asked, None)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from muster.cli.tune.columns import CONFIG, DURATIONS, HEADINGS, TIMES, TIMES_SHORT
-from muster.tune.scores import number
+from muster.tune.analysis.tables import number
 
 GAP = 2
 WIDEST = 28  # of a cell, while there are other columns

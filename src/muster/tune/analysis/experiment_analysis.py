@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from muster.session.checkpoint import Checkpoint
 from muster.trials.model import DEFAULT_METRIC, Trial
 from muster.tune.analysis.result_files import opened_place
-from muster.tune.analysis.tables import Row, flat_row, frame, need_pandas
+from muster.tune.analysis.tables import (
+    SCOPES,
+    Row,
+    best_scored,
+    check_mode,
+    flat_row,
+    frame,
+    is_better,
+    need_pandas,
+)
 from muster.tune.analysis.trial_record import TrialRecord, as_record
-from muster.tune.scores import SCOPES, best_scored, check_mode, is_better
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +54,7 @@ class ExperimentAnalysis:
         default_metric: str | None = None,
         default_mode: str | None = None,
     ) -> None:
-        from muster.tune.saved_trials import experiment_directory, saved_trials
+        from muster.tune.analysis.trial_record import experiment_directory, saved_trials
 
         if default_mode is not None:
             check_mode(default_mode, "ExperimentAnalysis(default_mode=...)")

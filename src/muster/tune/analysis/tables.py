@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from muster.errors import ConfigError
+from muster.trials.results import flatten
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 Row = dict[str, Any]
 
@@ -50,3 +53,72 @@ def frame(rows: Iterable[Mapping[str, Any]], what: str) -> pd.DataFrame:
     """One line per row; `what` is named when pandas is missing."""
     made: pd.DataFrame = need_pandas(what).DataFrame([flat_row(row) for row in rows])
     return made
+
+
+def pareto_front(rows: Sequence[Sequence[Any]], modes: Sequence[str]) -> list[int]:
+    """The places of the rows that no other row beats: as good in every value and better in one.
+
+    Rows with a value that is no finite number are never in it. Costs n log n, and n times the front.
+
+    Example:
+        >>> pareto_front([(1, 5), (2, 5), (2, 9), (0, 0)], ["max", "min"])
+        [1, 3]
+    """
+    signs = [1.0 if mode == "min" else -1.0 for mode in modes]
+    losses: list[tuple[tuple[float, ...], int]] = []
+    for place, row in enumerate(rows):
+        if all(_is_number(value) for value in row):
+            losses.append((tuple(sign * float(value) for sign, value in zip(signs, row, strict=True)), place))
+    front: list[tuple[tuple[float, ...], int]] = []
+    for one, place in sorted(losses):  # whoever beats a row sorts before it
+        if not any(_beats(other, one) for other, _ in front):
+            front.append((one, place))
+    return sorted(place for _, place in front)
+
+
+def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one != other and all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
+
+
+def _is_number(value: Any) -> bool:  # noqa: ANN401 - whatever a trial reported
+    try:
+        return math.isfinite(value)
+    except TypeError:
+        return False
+
+
+MODES = ("min", "max")
+SCOPES = ("all", "last", "avg", "last-5-avg", "last-10-avg")
+
+_Thing = TypeVar("_Thing")
+
+
+def check_mode(mode: str | None, where: str) -> None:
+    """ValueError that names the place."""
+    if mode not in MODES:
+        raise ValueError(f"{where}: mode={mode!r} must be 'min' or 'max'")
+
+
+def number(value: Any) -> float | None:  # noqa: ANN401 - a user's value
+    """None when it is no number; numpy's scalars are."""
+    if isinstance(value, str | bytes) or getattr(value, "ndim", 0) != 0 or not hasattr(value, "__float__"):
+        return None
+    return float(value)
+
+
+def is_better(value: float, than: float, mode: str) -> bool:
+    return value > than if mode == "max" else value < than
+
+
+def best_scored(
+    candidates: Sequence[tuple[_Thing, Mapping[str, Any]]], metric: str, mode: str
+) -> _Thing | None:
+    """The one with the best value of a flat metric, the first of equal ones; NaN and absent do not count."""
+    best: tuple[float, _Thing] | None = None
+    for thing, metrics in candidates:
+        value = number(metrics[metric] if metric in metrics else flatten(metrics).get(metric))
+        if value is None or math.isnan(value):
+            continue
+        if best is None or is_better(value, best[0], mode):
+            best = (value, thing)
+    return None if best is None else best[1]

@@ -5,20 +5,23 @@ Attribute names are those of Ray's Trial, because `ExperimentAnalysis.trials` ar
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from muster.errors import StoreError
 from muster.session.checkpoint import Checkpoint
+from muster.stores.experiment.reader import STORE_NAME, open_trials
+from muster.stores.experiment.summary import TrialSummary
+from muster.stores.storage import Storage
 from muster.trials.checkpoints import best_checkpoints
 from muster.trials.metrics import Statistics
 from muster.trials.model import TRAINING_ITERATION, CheckpointRef, Trial
 from muster.trials.results import flatten, note_result
 from muster.tune.analysis.result_files import Scored, TrialFolder
 from muster.tune.analysis.tables import Row
-
-if TYPE_CHECKING:
-    from muster.stores.experiment.summary import TrialSummary
 
 MetricAnalysis = Mapping[str, Mapping[str, float]]
 
@@ -181,3 +184,36 @@ def analysis_of(rows: list[Row]) -> MetricAnalysis:
 
 def _metrics_of(ref: CheckpointRef, checkpoint: Checkpoint) -> dict[str, Any]:
     return dict(ref.metrics) if ref.path.rstrip("/") == checkpoint.path.rstrip("/") else {}
+
+
+def experiment_directory(path: str) -> str:
+    """The directory, given it or a state file in it."""
+    place, _, name = path.rstrip("/").rpartition("/")
+    is_file = name == STORE_NAME or (name.startswith("experiment_state-") and name.endswith(".json"))
+    return (place or ".") if is_file else path.rstrip("/") or "/"
+
+
+def saved_trials(directory: str, filesystem: Any = None) -> tuple[TrialSummary, ...]:  # noqa: ANN401
+    """In the order of their creation; ValueError when there is no store."""
+    if filesystem is None:
+        if not os.path.isfile(os.path.join(directory, STORE_NAME)):
+            raise _no_store(directory)
+        with open_trials(directory) as reader:
+            return reader.trials()
+    storage = Storage(directory, filesystem)
+    try:
+        content = storage.read(STORE_NAME)
+    except StoreError as error:
+        raise _no_store(directory) from error
+    with tempfile.TemporaryDirectory() as copy:
+        with open(os.path.join(copy, STORE_NAME), "wb") as stream:
+            stream.write(content)
+        with open_trials(copy, root=directory) as reader:
+            return reader.trials()
+
+
+def _no_store(directory: str) -> ValueError:
+    return ValueError(
+        f"{directory} is no experiment: it has no {STORE_NAME}. Give the directory that fit() or run() wrote "
+        "(<storage_path>/<name>), not that of a trial"
+    )

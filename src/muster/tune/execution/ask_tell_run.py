@@ -35,14 +35,12 @@ from muster.tune.execution.assemble import (
 )
 from muster.tune.execution.checkpoint_check import SoundStart
 from muster.tune.execution.loop import Execution
-from muster.tune.execution.paths import Place
-from muster.tune.execution.restore import SavedTuner
+from muster.tune.execution.paths import Place, directory_namer
+from muster.tune.execution.plugin_state import settings_record
+from muster.tune.execution.restore import Resumption, SavedTuner
 from muster.tune.execution.upload import delete_checkpoint, uploads_for
 from muster.tune.logger.defaults import default_callbacks
 from muster.tune.logger.files.writer import LogWriter
-from muster.tune.naming import directory_namer
-from muster.tune.resumption import Resumption
-from muster.tune.settings_record import settings_record
 
 logger = logging.getLogger(__name__)
 

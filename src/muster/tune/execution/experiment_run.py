@@ -6,11 +6,15 @@ happens. It decides nothing about trials.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
 
-from muster.base.clock import SystemClock
+from muster.base.clock import Clock, SystemClock
 from muster.host.machine import environment
 from muster.stores.deletions import DeletionQueue
 from muster.stores.experiment.store import SqliteTrialStore
@@ -18,7 +22,7 @@ from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
 from muster.trials.restore import MakeTrial
 from muster.trials.template import TrialTemplate
-from muster.tune.callback import CallbackList
+from muster.tune.callback import Callback, CallbackList
 from muster.tune.config import seconds
 from muster.tune.execution.assemble import (
     scheduler_of,
@@ -31,21 +35,86 @@ from muster.tune.execution.checkpoint_check import SoundStart
 from muster.tune.execution.full_disk import PatientStore
 from muster.tune.execution.launch import Launch, Launched
 from muster.tune.execution.loop import Execution
+from muster.tune.execution.paths import directory_namer
+from muster.tune.execution.plugin_state import settings_record
+from muster.tune.execution.restore import Resumption
 from muster.tune.execution.upload import delete_checkpoint, uploads_for
-from muster.tune.interrupts import gentle_stop
 from muster.tune.logger.defaults import default_callbacks
 from muster.tune.logger.files.writer import LogWriter
-from muster.tune.naming import directory_namer
 from muster.tune.reporting import RunInfo
-from muster.tune.reporting.info import LiveAmounts
-from muster.tune.resumption import Resumption
-from muster.tune.settings_record import settings_record
-from muster.tune.upkeep import Upkeep
+from muster.tune.reporting.reporter import LiveAmounts
 
 if TYPE_CHECKING:
     from muster.engines.local.engine import LocalEngine
     from muster.engines.ray.engine import RayEngine
+    from muster.trials.model import Trial
     from muster.tune.reporting.reporter import Reporter
+
+
+NO_HANDLER = "TUNE_DISABLE_SIGINT_HANDLER"
+
+
+@contextmanager
+def gentle_stop(environment: Mapping[str, str]) -> Iterator[threading.Event]:
+    """An event that is set when somebody wants the experiment to end. Only the main thread can be told."""
+    wanted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield wanted
+        return
+    signals = [] if environment.get(NO_HANDLER, "0") not in ("", "0") else [signal.SIGINT]
+    if hasattr(signal, "SIGUSR1"):
+        signals.append(signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in signals}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        wanted.set()
+        if number == signal.SIGINT:
+            signal.signal(number, before[signal.SIGINT])
+
+    for number in signals:
+        signal.signal(number, note)
+    try:
+        yield wanted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+EVERY_S = 5.0
+
+
+class Troubled(Protocol):
+    """Works in the background and remembers what failed."""
+
+    def take_problems(self) -> tuple[str, ...]: ...
+
+
+class Upkeep(Callback):
+    """Asks the background workers for their problems; a problem is shown once, then every ten minutes."""
+
+    AGAIN_S = 600.0
+
+    def __init__(self, sources: Sequence[Troubled], reporter: Reporter, clock: Clock) -> None:
+        self._sources, self._reporter, self._clock = tuple(sources), reporter, clock
+        self._due_at = clock.monotonic() + EVERY_S
+        self._shown: dict[str, float] = {}
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+        now = self._clock.monotonic()
+        if now >= self._due_at:
+            self._due_at = now + EVERY_S
+            self._tell(now)
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+        self._tell(self._clock.monotonic())
+
+    def _tell(self, now: float) -> None:
+        for source in self._sources:
+            for problem in source.take_problems():
+                key = problem.partition(" (failure")[0]
+                if now - self._shown.get(key, float("-inf")) >= self.AGAIN_S:
+                    self._shown[key] = now
+                    self._reporter.note(f"warning: {problem}")
 
 
 class ExperimentRun:
@@ -154,7 +223,7 @@ class ExperimentRun:
     def _make_trial(self) -> MakeTrial:
         if not self._asked.has_new_space:
             return self._template.make
-        from muster.tune.search.renewal import renewing
+        from muster.tune.search.placeholders import renewing
 
         return renewing(self._template.make, self._asked.param_space)
 

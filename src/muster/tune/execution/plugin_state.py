@@ -10,10 +10,15 @@ import io
 import json
 import pickle
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.errors import RestoreError
 from muster.trials.model import Trial
+from muster.tune.config import TuneConfig, seconds
+
+if TYPE_CHECKING:
+    from muster.trials.experiment import ExperimentState
+
 
 Plain = dict[str, Any]
 
@@ -106,3 +111,24 @@ def _unpickled(plugin: PluginState, state: bytes, trials: Mapping[str, Trial]) -
     except Exception as error:  # damaged pickles raise anything
         raise RestoreError(f"{name}: its saved state cannot be read ({error})") from error
     return attributes
+
+
+def settings_record(trainable_name: str, tune: TuneConfig, state: ExperimentState) -> dict[str, Any]:
+    """Names and numbers only. Several metrics stay a list."""
+    search: Any = state.search
+    return {
+        "trainable_name": trainable_name,
+        "metric": _plain(tune.metric) or state.settings.metric,
+        "mode": _plain(tune.mode) or state.settings.mode,
+        "search_alg": type(getattr(search, "searcher", search)).__name__,
+        "scheduler": type(state.scheduler).__name__,
+        "num_samples": tune.num_samples,
+        "max_concurrent_trials": tune.max_concurrent_trials,
+        "time_budget_s": seconds(tune.time_budget_s, "TuneConfig(time_budget_s=...)"),
+    }
+
+
+def _plain(value: object) -> str | list[str] | None:
+    if value is None or isinstance(value, str):
+        return value
+    return [str(each) for each in value] if isinstance(value, list | tuple) else str(value)

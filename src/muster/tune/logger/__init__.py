@@ -9,8 +9,7 @@ from muster.base.lazy import lazy_names
 if TYPE_CHECKING:
     from muster.tune.logger.csv import CSVLoggerCallback
     from muster.tune.logger.json import JsonLoggerCallback
-    from muster.tune.logger.logger import LoggerCallback
-    from muster.tune.logger.pretty import pretty_print
+    from muster.tune.logger.logger import LoggerCallback, pretty_print
     from muster.tune.logger.tensorboard import TBXLoggerCallback
 
 __all__ = ["CSVLoggerCallback", "JsonLoggerCallback", "LoggerCallback", "TBXLoggerCallback", "pretty_print"]
@@ -22,6 +21,6 @@ __getattr__, __dir__ = lazy_names(
         "JsonLoggerCallback": ".json",
         "LoggerCallback": ".logger",
         "TBXLoggerCallback": ".tensorboard",
-        "pretty_print": ".pretty",
+        "pretty_print": ".logger",
     },
 )

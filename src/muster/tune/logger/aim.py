@@ -7,11 +7,8 @@ from pathlib import PurePath
 from typing import Any
 
 from muster.trials.results import flatten
-from muster.tune.logger.background import Row
 from muster.tune.logger.files.csv_rows import flat_row
-from muster.tune.logger.installed import require
-from muster.tune.logger.plain_values import is_number, plain
-from muster.tune.logger.tracker import Tracker, TrackerCallback, TrialFacts
+from muster.tune.logger.tracker import Row, Tracker, TrackerCallback, TrialFacts, is_number, plain, require
 
 __all__ = ["AimLoggerCallback"]
 

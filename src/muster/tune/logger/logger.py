@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from muster.errors import TuneError
 from muster.tune.callback import Callback
-from muster.tune.logger.placement import restored_iteration, trial_directory
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
     from muster.tune.logger.files.trial_log import TrialLog
     from muster.tune.logger.files.writer import LogWriter
+
+
+def trial_directory(experiment_dir: str, trial: Trial) -> str:
+    """The same directory the engine is told with StartTrial."""
+    return f"{experiment_dir}/{trial.relative_logdir or trial.trial_id}"
+
+
+def restored_iteration(trial: Trial) -> int | None:
+    """How far a trial that starts now has already come; None: its rows must stay as they are.
+
+    Without a checkpoint it begins anew. From a checkpoint of another trial (an exploit) it goes on beside its
+    own past, which is kept; and so it is when the checkpoint does not say its iteration.
+    """
+    checkpoint = trial.checkpoint
+    if checkpoint is None:
+        return 0
+    own = trial.relative_logdir or trial.trial_id
+    if f"/{own}/" not in checkpoint.path:
+        return None
+    iteration = checkpoint.metrics.get("training_iteration")
+    return int(iteration) if isinstance(iteration, (int, float)) else None
 
 
 class LoggerCallback(Callback):
@@ -131,3 +152,25 @@ class _FileLoggers(FileLogger):
 
 def _is_unchanged(callback: FileLogger) -> bool:
     return bool(vars(type(callback)).get("_is_stock", False))
+
+
+_LEFT_OUT = ("config", "hist_stats")
+
+
+def pretty_print(result: Mapping[str, Any], exclude: set[str] | None = None) -> str:
+    """A result as YAML, without its config, what is None, and the keys in `exclude`.
+
+    Example:
+        >>> print(pretty_print({"loss": 0.5, "config": {"lr": 1}}))
+        loss: 0.5
+        <BLANKLINE>
+    """
+    import json
+
+    import yaml
+
+    from muster.tune.logger.files.json_rows import encode
+
+    left_out = {*_LEFT_OUT, *(exclude or ())}
+    shown = {key: value for key, value in result.items() if key not in left_out and value is not None}
+    return str(yaml.safe_dump(json.loads(encode(shown)), default_flow_style=False))

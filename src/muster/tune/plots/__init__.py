@@ -65,8 +65,8 @@ def _target(analysis: ExperimentAnalysis, path: str | os.PathLike[str] | None) -
 
 
 def _goal(analysis: ExperimentAnalysis, metric: str | None, mode: str | None) -> tuple[str, str]:
+    from muster.tune.analysis.tables import check_mode
     from muster.tune.plots.data import known_metrics
-    from muster.tune.scores import check_mode
 
     metric, mode = metric or analysis.default_metric, mode or analysis.default_mode
     if not metric:

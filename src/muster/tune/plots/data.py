@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from muster.trials.results import flatten
+from muster.tune.analysis.tables import number
 from muster.tune.plots.axes import Axis, metric_axis, parameter_axis
 from muster.tune.plots.importance import Ranking, goodness_ranks, ranked
 from muster.tune.plots.labels import value_text
-from muster.tune.scores import number
 
 if TYPE_CHECKING:
     from muster.tune.analysis.trial_record import TrialRecord

@@ -9,8 +9,7 @@ from muster.tune.plots.data import Scene
 from muster.tune.plots.headline import headline, subtitle
 from muster.tune.plots.labels import shortened
 from muster.tune.plots.png_curves import draw_curves
-from muster.tune.plots.png_importance import draw_importance
-from muster.tune.plots.png_panels import draw_parallel
+from muster.tune.plots.png_panels import draw_importance, draw_parallel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from muster.tune.reporting.choose import reporter_for
-    from muster.tune.reporting.info import RunInfo
-    from muster.tune.reporting.reporter import Reporter
+    from muster.tune.reporting.reporter import Reporter, RunInfo, reporter_for
 
 __all__ = ["Reporter", "RunInfo", "reporter_for"]
 
 __getattr__, __dir__ = lazy_names(
-    __name__, {"Reporter": ".reporter", "RunInfo": ".info", "reporter_for": ".choose"}
+    __name__, {"Reporter": ".reporter", "RunInfo": ".reporter", "reporter_for": ".reporter"}
 )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from muster.tune.reporting import plain_text
 from muster.tune.reporting.formats import brief, duration, moment
 from muster.tune.reporting.summary import error_file
+from muster.tune.reporting.tables import Frame
 from muster.tune.reporting.tally import last_line, lookup
-from muster.tune.reporting.text_table import Frame
 
 if TYPE_CHECKING:
     from muster.base.clock import Clock

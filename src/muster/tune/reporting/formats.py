@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 import time  # only to format a given moment
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 MAX_NAME = 20
 
@@ -130,3 +131,25 @@ def _is_float(value: object) -> bool:
         and hasattr(value, "__float__")
         and not hasattr(value, "__index__")
     )
+
+
+class Outlet:
+    """Writes to `stream`, or to whatever standard output is at the moment; falls silent when that is gone."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream
+        self._is_lost = False
+
+    def say(self, text: str) -> None:
+        stream = self._stream if self._stream is not None else sys.stdout
+        if self._is_lost or stream is None:
+            return
+        try:
+            try:
+                stream.write(f"{text}\n")
+            except UnicodeEncodeError:
+                encoding = getattr(stream, "encoding", None) or "ascii"
+                stream.write(f"{text}\n".encode(encoding, "replace").decode(encoding))
+            stream.flush()
+        except (OSError, ValueError):  # a pipe nobody reads, a full disk, a stream that was closed
+            self._is_lost = True

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from muster.base.clock import Clock
 from muster.tune.reporting.event_lines import Narrator
-from muster.tune.reporting.info import RunInfo
 from muster.tune.reporting.periodic import WatchingReporter
 from muster.tune.reporting.plain import HEARTBEAT_S
+from muster.tune.reporting.reporter import RunInfo
 from muster.tune.reporting.screen import Screen
 from muster.tune.reporting.snapshot import Picture
-from muster.tune.reporting.text_table import frame_for
+from muster.tune.reporting.tables import frame_for
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial

@@ -10,8 +10,8 @@ from muster.base.clock import Clock
 from muster.tune.reporting import plain_text
 from muster.tune.reporting import summary as ending
 from muster.tune.reporting.formats import cell, duration
-from muster.tune.reporting.info import RunInfo
 from muster.tune.reporting.periodic import WatchingReporter
+from muster.tune.reporting.reporter import RunInfo
 from muster.tune.reporting.snapshot import Picture, rows_of
 from muster.tune.reporting.tables import TrialTable, columns_for, parameters_of, table_of
 

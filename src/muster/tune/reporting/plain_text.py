@@ -18,12 +18,11 @@ from muster.tune.reporting.formats import (
     rate,
 )
 from muster.tune.reporting.snapshot import Picture, rows_of
-from muster.tune.reporting.tables import columns_for, parameters_of, table_of
-from muster.tune.reporting.text_table import Frame, framed, listed
+from muster.tune.reporting.tables import Frame, columns_for, framed, listed, parameters_of, table_of
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
-    from muster.tune.reporting.info import RunInfo
+    from muster.tune.reporting.reporter import RunInfo
 
 HIDDEN = frozenset(
     (

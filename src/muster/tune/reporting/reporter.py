@@ -7,17 +7,19 @@ experiment pays nothing.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TextIO
 
 from muster.tune.callback import Callback
-from muster.tune.reporting.outlet import Outlet
+from muster.tune.reporting.formats import Outlet
 from muster.tune.reporting.summary import resume_lines
 
 if TYPE_CHECKING:
+    from muster.base.clock import Clock
     from muster.trials.model import Trial
-    from muster.tune.reporting.info import RunInfo
+    from muster.tune.config import RunConfig
 
 
 class Reporter(Callback):
@@ -44,3 +46,103 @@ class Reporter(Callback):
 
     def abort(self) -> None:
         """An exception leaves the run: give the terminal back. May be called at any time, also twice."""
+
+
+def reporter_for(
+    run_config: RunConfig,
+    *,
+    clock: Clock,
+    environment: Mapping[str, str],
+    stream: TextIO | None = None,
+    is_notebook: bool | None = None,
+) -> Reporter:
+    """A reporter for this run; `stream` is standard output and `is_notebook` is found out unless given.
+
+    `RunConfig.progress_reporter` is driven by its own protocol, and RAY_AIR_NEW_OUTPUT=0 asks for the text of
+    old; `verbose=0` shows nothing whatever else is asked for.
+    """
+    level = run_config.verbose or 0
+    stream = stream if stream is not None else sys.stdout
+    notebook = in_notebook() if is_notebook is None else is_notebook
+    if level == 0:
+        return Reporter()
+    if run_config.progress_reporter is not None or environment.get("RAY_AIR_NEW_OUTPUT") == "0":
+        return _driven(run_config, clock, environment, notebook)
+    if notebook:
+        from muster.tune.reporting.notebook import NotebookReporter
+
+        return NotebookReporter(clock=clock)
+    if can_redraw(stream, environment):
+        from muster.tune.reporting.live import DetailedLiveReporter, LiveReporter
+
+        if level == 1:
+            return LiveReporter(stream, clock=clock, environment=environment)
+        return DetailedLiveReporter(stream, clock=clock, environment=environment, level=level)
+    from muster.tune.reporting.plain import DetailedPlainReporter, PlainReporter
+
+    kind = PlainReporter if level == 1 else DetailedPlainReporter
+    return kind(stream, clock=clock, level=level)
+
+
+def in_notebook() -> bool:
+    """Whether a notebook's kernel runs this; a plain IPython shell is a terminal."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+def can_redraw(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """A terminal whose cursor can move."""
+    try:
+        is_terminal = stream.isatty()
+        stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return False
+    return is_terminal and environment.get("TERM", "").lower() not in ("", "dumb", "unknown")
+
+
+def _driven(run_config: RunConfig, clock: Clock, environment: Mapping[str, str], notebook: bool) -> Reporter:
+    from muster.tune.progress_reporter import detect_reporter
+    from muster.tune.reporting.legacy import DetailedDrivenReporter, DrivenReporter
+
+    given = run_config.progress_reporter
+    reporter = given if given is not None else detect_reporter(is_notebook=notebook)
+    # A person who passes a reporter wants to see its tables, whatever the level of the new console means.
+    tables = given is not None and environment.get("RAY_AIR_NEW_OUTPUT") != "0"
+    level = run_config.verbose or 0
+    kind = DrivenReporter if level == 1 else DetailedDrivenReporter
+    return kind(reporter, clock=clock, level=level, tables=tables)
+
+
+class LiveAmounts(Mapping[str, float]):
+    """What `read` gives, asked anew each time: a cluster grows and shrinks."""
+
+    def __init__(self, read: Callable[[], Mapping[str, float]]) -> None:
+        self._read = read
+
+    def __getitem__(self, name: str) -> float:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """Made by the tuner. Callables are asked anew for every picture; they must be cheap and not raise."""
+
+    name: str
+    directory: str
+    metric: str | None = None  # None: nothing is optimised, or several metrics at once
+    mode: str | None = None
+    searcher: str = ""
+    scheduler: str = ""
+    total: int | None = None  # trials planned; None: nobody knows
+    capacity: Mapping[str, float] = field(default_factory=dict)
+    used: Callable[[], Mapping[str, float]] = dict
+    parameters: tuple[str, ...] = ()  # flat keys that are searched
+    is_resumed: bool = False
+    scheduler_debug: Callable[[], str] = str
+    time_budget_s: float | None = None

@@ -12,7 +12,7 @@ from muster.tune.reporting.tally import Failed, Scored, Tally
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
-    from muster.tune.reporting.info import RunInfo
+    from muster.tune.reporting.reporter import RunInfo
 
 
 @dataclass(frozen=True, kw_only=True)

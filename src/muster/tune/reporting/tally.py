@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from muster.tune.analysis.tables import number
 from muster.tune.reporting.formats import printable
-from muster.tune.scores import number
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from muster.tune.schedulers.asha import ASHAScheduler, AsyncHyperBandScheduler
+    from muster.tune.schedulers.async_hyperband import ASHAScheduler, AsyncHyperBandScheduler
     from muster.tune.schedulers.create import create_scheduler
-    from muster.tune.schedulers.fifo import FIFOScheduler
     from muster.tune.schedulers.hb_bohb import HyperBandForBOHB
     from muster.tune.schedulers.hyperband import HyperBandScheduler
     from muster.tune.schedulers.median_stopping_rule import MedianStoppingRule
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from muster.tune.schedulers.pbt import PopulationBasedTraining
     from muster.tune.schedulers.pbt_replay import PopulationBasedTrainingReplay
     from muster.tune.schedulers.resource_changing_scheduler import ResourceChangingScheduler
-    from muster.tune.schedulers.trial_scheduler import TrialScheduler
+    from muster.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler
 
 __all__ = [
     "PB2",
@@ -37,9 +36,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "ASHAScheduler": ".asha",
-        "AsyncHyperBandScheduler": ".asha",
-        "FIFOScheduler": ".fifo",
+        "ASHAScheduler": ".async_hyperband",
+        "AsyncHyperBandScheduler": ".async_hyperband",
+        "FIFOScheduler": ".trial_scheduler",
         "HyperBandForBOHB": ".hb_bohb",
         "HyperBandScheduler": ".hyperband",
         "MedianStoppingRule": ".median_stopping_rule",

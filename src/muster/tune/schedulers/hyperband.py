@@ -16,11 +16,8 @@ from muster.errors import TuneError
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
 from muster.tune.execution.plugin_state import Plain
-from muster.tune.schedulers.fifo import first_waiting
-from muster.tune.schedulers.hyperband_bands import Bands
-from muster.tune.schedulers.hyperband_bracket import Bracket
-from muster.tune.schedulers.hyperband_parameters import HyperBandParameters
-from muster.tune.schedulers.hyperband_ready import (
+from muster.tune.schedulers.hyperband_bands import (
+    Bands,
     Find,
     first_ready,
     first_resting,
@@ -28,7 +25,10 @@ from muster.tune.schedulers.hyperband_ready import (
     on_their_way,
     somebody_runs,
 )
+from muster.tune.schedulers.hyperband_bracket import Bracket
+from muster.tune.schedulers.hyperband_parameters import HyperBandParameters
 from muster.tune.schedulers.metric_scheduler import MetricScheduler
+from muster.tune.schedulers.trial_scheduler import first_waiting
 
 
 class HyperBandScheduler(MetricScheduler):

@@ -5,12 +5,108 @@ Called by HyperBandScheduler; knows trials by id only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from heapq import heapify, heappop, heappush
 
+from muster.trials.model import Trial
+from muster.trials.states import TrialState
 from muster.tune.execution.plugin_state import Plain
+from muster.tune.schedulers.asha_promotion import is_resting
 from muster.tune.schedulers.hyperband_bracket import Bracket
 from muster.tune.schedulers.hyperband_parameters import HyperBandParameters
-from muster.tune.schedulers.hyperband_turns import Key, Turns
+
+Find = Callable[[str], Trial | None]
+_UNDER_WAY = (TrialState.STARTING, TrialState.RUNNING)  # one that saves may pause after it, and be started
+
+
+def is_pending(trial: Trial) -> bool:
+    """Waits for its first start, or for one after a failure."""
+    return trial.status == "PENDING" and getattr(trial, "state", None) is not TrialState.STARTING
+
+
+def first_ready(find: Find, brackets: Iterable[Bracket]) -> Trial | None:
+    """The first that is new or was let on, and has no process. Those that run are not looked at again."""
+    for bracket in brackets:
+        found, under_way = None, []
+        for trial_id in bracket.unstarted:
+            trial = find(trial_id)
+            if trial is None:
+                continue
+            if is_pending(trial) or is_resting(trial):
+                found = trial
+                break
+            if getattr(trial, "state", None) in _UNDER_WAY:
+                under_way.append(trial_id)
+        for trial_id in under_way:
+            del bracket.unstarted[trial_id]
+        if found is not None:
+            return found
+    return None
+
+
+def first_resting(find: Find, trial_ids: Iterable[str]) -> Trial | None:
+    found = (find(trial_id) for trial_id in trial_ids)
+    return next((trial for trial in found if trial is not None and is_resting(trial)), None)
+
+
+def on_their_way(bracket: Bracket) -> Iterable[str]:
+    """Members that were not told to pause."""
+    if len(bracket.parked) == len(bracket.members):
+        return ()
+    return (one for one in bracket.members if one not in bracket.parked)
+
+
+def somebody_runs(find: Find, brackets: Collection[Bracket]) -> bool:
+    """Stops at the first; those told to pause come last, the latest of them first: it may still save."""
+    for bracket in brackets:
+        if any(_is_active(find, one) for one in on_their_way(bracket)):
+            return True
+    return any(_is_active(find, one) for bracket in brackets for one in reversed(bracket.parked))
+
+
+def _is_active(find: Find, trial_id: str) -> bool:
+    trial = find(trial_id)
+    return trial is not None and not is_resting(trial)
+
+
+Key = tuple[int, float, int]  # the bracket's number comes last
+_MOST_OUTDATED = 64  # entries
+
+
+class Turns:
+    """Brackets with trials to start, smallest key first. Whoever changes a bracket puts it in `touched`."""
+
+    def __init__(self, key: Callable[[Bracket], Key], brackets: Sequence[Bracket]) -> None:
+        self._key, self._brackets = key, brackets
+        self._heap: list[Key] = []  # every such bracket with its key of now, and outdated entries
+        self.touched: dict[int, Bracket] = {}  # by number: since the last look
+
+    def __iter__(self) -> Generator[Bracket]:
+        """Close the iterator: what it has gone past is put back then."""
+        self._take_up()
+        past: list[Key] = []
+        try:
+            while self._heap:
+                entry = heappop(self._heap)
+                if self._is_true(entry) and entry not in past[-1:]:
+                    past.append(entry)
+                    yield self._brackets[entry[-1]]
+        finally:
+            for entry in past:
+                heappush(self._heap, entry)
+
+    def _take_up(self) -> None:
+        for bracket in self.touched.values():
+            if bracket.unstarted:
+                heappush(self._heap, self._key(bracket))
+        self.touched.clear()
+        if len(self._heap) > _MOST_OUTDATED + 2 * len(self._brackets):
+            self._heap = list({entry for entry in self._heap if self._is_true(entry)})
+            heapify(self._heap)
+
+    def _is_true(self, entry: Key) -> bool:
+        bracket = self._brackets[entry[-1]]
+        return bool(bracket.unstarted) and self._key(bracket) == entry
 
 
 class Bands:

@@ -7,7 +7,7 @@ from typing import Any
 from muster.errors import TuneError
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import DEFAULT_METRIC, Trial
-from muster.tune.schedulers.fifo import FIFOScheduler
+from muster.tune.schedulers.trial_scheduler import FIFOScheduler
 
 
 class MetricScheduler(FIFOScheduler):

@@ -13,7 +13,7 @@ from muster.trials.model import TRAINING_ITERATION, Trial
 from muster.trials.states import TrialState
 from muster.tune.execution.names import format_vars
 from muster.tune.execution.plugin_state import Plain
-from muster.tune.schedulers.fifo import FIFOScheduler
+from muster.tune.schedulers.trial_scheduler import FIFOScheduler
 
 logger = logging.getLogger(__name__)
 

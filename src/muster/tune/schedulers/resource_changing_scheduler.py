@@ -18,12 +18,13 @@ from muster.trials.model import Trial
 from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
 from muster.trials.states import TrialState
 from muster.tune.execution.plugin_state import Plain
-from muster.tune.schedulers.fifo import FIFOScheduler
-from muster.tune.schedulers.resource_allocation import DistributeResources, DistributeResourcesToTopJob
-from muster.tune.schedulers.resource_changes import AT_REST, Changes
-from muster.tune.schedulers.resource_shares import size_of
-from muster.tune.schedulers.trial_scheduler import TrialScheduler, offer_search_properties
-from muster.tune.schedulers.unsaved import Unsaved
+from muster.tune.schedulers.resource_allocation import (
+    DistributeResources,
+    DistributeResourcesToTopJob,
+    size_of,
+)
+from muster.tune.schedulers.resource_changes import AT_REST, Changes, Unsaved
+from muster.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler, offer_search_properties
 
 __all__ = ["DistributeResources", "DistributeResourcesToTopJob", "ResourceChangingScheduler"]
 

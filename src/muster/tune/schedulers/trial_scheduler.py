@@ -8,15 +8,12 @@ from __future__ import annotations
 import inspect
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from muster.trials import plugins
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import DEFAULT_METRIC, Trial
-from muster.tune.execution.plugin_state import PluginState
-
-if TYPE_CHECKING:
-    from muster.tune.schedulers.fifo import FIFOScheduler
+from muster.tune.execution.plugin_state import Plain, PluginState
 
 __all__ = ["FIFOScheduler", "TrialScheduler", "offer_search_properties"]
 
@@ -142,7 +139,50 @@ def offer_search_properties(
 
 def __getattr__(name: str) -> object:  # Ray defines FIFOScheduler here, and users import it from here
     if name == "FIFOScheduler":
-        from muster.tune.schedulers.fifo import FIFOScheduler
+        from muster.tune.schedulers.trial_scheduler import FIFOScheduler
 
         return FIFOScheduler
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class FIFOScheduler(TrialScheduler):
+    """Runs trials in the order in which they began to wait; also the base of schedulers that only stop."""
+
+    _state_kind = "fifo"
+
+    def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None: ...
+
+    def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None: ...
+
+    def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
+        return self.CONTINUE
+
+    def on_trial_complete(
+        self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
+    ) -> None: ...
+
+    def on_trial_remove(self, tune_controller: ControllerView, trial: Trial) -> None: ...
+
+    def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
+        return first_waiting(tune_controller)
+
+    def debug_string(self) -> str:
+        return "Using FIFO scheduling algorithm."
+
+    def _to_plain(self) -> Plain:
+        return {"metric": self._metric}
+
+    def _from_plain(self, state: Plain) -> None:
+        self._metric = state["metric"]
+
+
+def first_waiting(tune_controller: ControllerView) -> Trial | None:
+    """The first PENDING trial, else the first PAUSED one; other controllers than ours are searched."""
+    if hasattr(tune_controller, "first_waiting"):
+        return tune_controller.first_waiting()
+    trials = tune_controller.get_trials()
+    for status in ("PENDING", "PAUSED"):
+        for trial in trials:
+            if trial.status == status:
+                return trial
+    return None

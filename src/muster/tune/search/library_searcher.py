@@ -23,8 +23,8 @@ from muster.tune.search.searcher import (
     Searcher,
     SearcherNotReady,
     check_metric_and_mode,
+    pickled,
 )
-from muster.tune.search.state_files import pickled
 from muster.tune.search.unresolved import has_unresolved_values
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from muster.base.ids import IdSource
 from muster.errors import RestoreError
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
-from muster.tune.search.state_files import newest_state_file, write_atomically
+from muster.tune.search.searcher import newest_state_file, write_atomically
 
 Experiments = TrialTemplate | Sequence[TrialTemplate] | Mapping[str, TrialTemplate]
 

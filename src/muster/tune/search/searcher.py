@@ -10,10 +10,33 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from muster.errors import TuneError
+from muster.errors import MusterError, RestoreError, TuneError
 from muster.trials.model import Trial
 from muster.trials.results import flatten
-from muster.tune.search.state_files import newest_state_file, pickled, write_atomically
+
+
+def newest_state_file(directory: str, prefix: str) -> Path | None:
+    """The last by name, because names end in the time of the session."""
+    found = sorted(Path(directory).glob(f"{prefix}-*"), key=lambda path: path.name)
+    return next((path for path in reversed(found) if not path.name.endswith(".tmp")), None)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def pickled(value: Any) -> bytes:  # noqa: ANN401 - a plug-in's own state
+    """Pickled so that lambdas and classes of the user's script are included."""
+    import cloudpickle  # type: ignore[import-untyped]
+
+    return cloudpickle.dumps(value)  # type: ignore[no-any-return]
+
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +176,7 @@ class Searcher:
 
     def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None:
         """Write a new state file, atomically. A searcher that cannot be saved says so once and is skipped."""
-        from muster.tune.search.searcher_state import saved_searcher
+        from muster.tune.search.searcher import saved_searcher
 
         try:
             content = saved_searcher(self)
@@ -169,7 +192,7 @@ class Searcher:
 
     def restore_from_dir(self, checkpoint_dir: str) -> None:
         """Read the newest state file of a directory."""
-        from muster.tune.search.searcher_state import restore_searcher
+        from muster.tune.search.searcher import restore_searcher
 
         found = newest_state_file(checkpoint_dir, self.CKPT_FILE_TMPL.split("-{}", maxsplit=1)[0])
         if found is None:
@@ -225,3 +248,59 @@ def _trials_of(source: Any) -> Iterable[Any]:  # noqa: ANN401
             "pass an experiment's directory, an ExperimentAnalysis, or trials"
         )
     return trials  # type: ignore[no-any-return]
+
+
+def saved_searcher(searcher: Searcher) -> bytes:
+    """Its own bytes; or, where the class only overrides Ray's `save(path)`, what that writes."""
+    try:
+        return _saved_by_path(searcher) if _uses_paths(searcher) else searcher.save_state()
+    except (MusterError, NotImplementedError):
+        raise
+    except Exception as error:
+        raise TuneError(
+            f"the searcher {type(searcher).__name__} cannot be saved ({type(error).__name__}: {error}): "
+            "implement save(path) and restore(path), or keep only picklable attributes"
+        ) from error
+
+
+def restore_searcher(searcher: Searcher, state: bytes) -> None:
+    try:
+        if _uses_paths(searcher):
+            _restore_by_path(searcher, state)
+        else:
+            searcher.restore_state(state)
+    except MusterError:
+        raise
+    except Exception as error:
+        raise RestoreError(
+            f"the searcher {type(searcher).__name__} cannot be restored ({type(error).__name__}: {error}): "
+            "was it saved by the same class with the same libraries?"
+        ) from error
+
+
+def _uses_paths(searcher: Searcher) -> bool:
+    """Whether the most derived class that saves itself does so by path."""
+    for cls in type(searcher).__mro__:
+        if "save_state" in vars(cls):
+            return False
+        if "save" in vars(cls):
+            return True
+    return False
+
+
+def _saved_by_path(searcher: Searcher) -> bytes:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="muster-searcher-") as directory:
+        path = Path(directory) / "state"
+        searcher.save(str(path))
+        return path.read_bytes()
+
+
+def _restore_by_path(searcher: Searcher, state: bytes) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="muster-searcher-") as directory:
+        path = Path(directory) / "state"
+        path.write_bytes(state)
+        searcher.restore(str(path))

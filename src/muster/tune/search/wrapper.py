@@ -5,9 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from muster.tune.search.searcher import Searcher
-from muster.tune.search.searcher_state import restore_searcher, saved_searcher
-from muster.tune.search.state_files import pickled
+from muster.tune.search.searcher import Searcher, pickled, restore_searcher, saved_searcher
 
 
 class Wrapper(Searcher):

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from muster.tune.stopper.combined import CombinedStopper
     from muster.tune.stopper.experiment_plateau import ExperimentPlateauStopper
     from muster.tune.stopper.function_stopper import FunctionStopper
     from muster.tune.stopper.maximum_iteration import MaximumIterationStopper
     from muster.tune.stopper.noop import NoopStopper
-    from muster.tune.stopper.stopper import Stopper
+    from muster.tune.stopper.stopper import CombinedStopper, Stopper
     from muster.tune.stopper.timeout import TimeoutStopper
     from muster.tune.stopper.trial_plateau import TrialPlateauStopper
 
@@ -30,7 +29,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "CombinedStopper": ".combined",
+        "CombinedStopper": ".stopper",
         "ExperimentPlateauStopper": ".experiment_plateau",
         "FunctionStopper": ".function_stopper",
         "MaximumIterationStopper": ".maximum_iteration",

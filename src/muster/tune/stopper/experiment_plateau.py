@@ -7,8 +7,8 @@ from bisect import insort
 from typing import Any
 
 from muster.tune.execution.plugin_state import Plain
-from muster.tune.stopper.spread import spread
 from muster.tune.stopper.stopper import Stopper, metric_of
+from muster.tune.stopper.trial_plateau import spread
 
 
 class ExperimentPlateauStopper(Stopper):

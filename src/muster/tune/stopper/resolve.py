@@ -7,9 +7,8 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from muster.base.clock import Clock
-from muster.tune.stopper.combined import CombinedStopper
 from muster.tune.stopper.function_stopper import FunctionStopper
-from muster.tune.stopper.stopper import Stopper
+from muster.tune.stopper.stopper import CombinedStopper, Stopper
 from muster.tune.stopper.timeout import TimeoutStopper
 
 

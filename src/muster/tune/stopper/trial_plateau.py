@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Collection
 from typing import Any
 
 from muster.tune.execution.plugin_state import Plain
-from muster.tune.stopper.spread import spread
 from muster.tune.stopper.stopper import Stopper, metric_of
+
+
+def spread(values: Collection[float]) -> float:
+    if not all(map(math.isfinite, values)):
+        return math.nan
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
 
 
 class TrialPlateauStopper(Stopper):

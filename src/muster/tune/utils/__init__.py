@@ -11,9 +11,15 @@ if TYPE_CHECKING:
         diagnose_serialization,
         validate_save_restore,
     )
-    from muster.tune.utils.dicts import deep_update, flatten_dict, merge_dicts, unflattened_lookup
     from muster.tune.utils.gpu import wait_for_gpu
-    from muster.tune.utils.slowness import date_str, warn_if_slow
+    from muster.tune.utils.util import (
+        date_str,
+        deep_update,
+        flatten_dict,
+        merge_dicts,
+        unflattened_lookup,
+        warn_if_slow,
+    )
 
 __all__ = [
     "date_str",
@@ -30,14 +36,14 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "date_str": ".slowness",
-        "deep_update": ".dicts",
+        "date_str": ".util",
+        "deep_update": ".util",
         "diagnose_serialization": ".diagnose_serialization",
-        "flatten_dict": ".dicts",
-        "merge_dicts": ".dicts",
-        "unflattened_lookup": ".dicts",
+        "flatten_dict": ".util",
+        "merge_dicts": ".util",
+        "unflattened_lookup": ".util",
         "validate_save_restore": ".diagnose_serialization",
         "wait_for_gpu": ".gpu",
-        "warn_if_slow": ".slowness",
+        "warn_if_slow": ".util",
     },
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.tune.logger.files.failure_files import failure_text
 from muster.tune.logger.files.repair import iteration_of
-from muster.tune.logger.placement import restored_iteration, trial_directory
+from muster.tune.logger.logger import restored_iteration, trial_directory
 
 if TYPE_CHECKING:
     from muster.trials.events import TrialFailure

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from muster.base.clock import Clock, SystemClock
 from muster.tune.callback import Callback
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
-from muster.tune.logger.placement import trial_directory
+from muster.tune.logger.logger import trial_directory
 
 if TYPE_CHECKING:
     from muster.trials.events import TrialFailure

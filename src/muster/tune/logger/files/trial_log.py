@@ -16,12 +16,13 @@ from muster.tune.logger.files.csv_rows import Flat, Table, flat_row, widened
 from muster.tune.logger.files.json_rows import RowEncoder, is_plain, pretty
 from muster.tune.logger.files.repair import (
     csv_columns,
+    cut_repeated_records,
+    cut_repeated_rows,
     iteration_of,
     last_iteration,
     rows_beyond,
     truncate_after,
 )
-from muster.tune.logger.repeating import cut_repeated_records, cut_repeated_rows
 from muster.tune.logger.tensorboard.events import EventEncoder, opening
 from muster.tune.logger.tensorboard.hparams import HparamsEncoder, hparams_of
 

@@ -17,7 +17,7 @@ from muster.tune.logger.files.trial_log import Entry, Order, TrialLog
 from muster.tune.logger.files.write import Problems, Scribe
 
 if TYPE_CHECKING:
-    from muster.tune.logger.forwarding import Forwarder
+    from muster.tune.logger.files.writer_process import Forwarder
 
 logger = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ class LogWriter:
         self._scribe.retry(now=is_last)
 
     def _hire(self) -> None:
-        from muster.tune.logger.forwarding import Forwarder
+        from muster.tune.logger.files.writer_process import Forwarder
 
         self._forwarder = Forwarder(self._scribe, self._problems, self._clock, self._open_limit)
 

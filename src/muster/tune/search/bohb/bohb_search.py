@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from muster.tune.search.dimensions import Dimension, flat_point
-from muster.tune.search.lent_random import LentRandom
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal
 from muster.tune.search.paths import unflattened
+from muster.tune.search.random_stream import LentRandom
 
 logger = logging.getLogger(__name__)
 _library_logger = logging.getLogger(f"{__name__}.hpbandster")

@@ -12,9 +12,7 @@ from msgspec import msgpack
 
 from muster.base.clock import SystemClock
 from muster.trials.model import DEFAULT_METRIC, TRAINING_ITERATION
-from muster.tune.search.optuna.convert import ConvertedSpace
-from muster.tune.search.optuna.sampler import checked_sampler, require_optuna
-from muster.tune.search.optuna.study_state import StudyRecord
+from muster.tune.search.optuna.convert import ConvertedSpace, StudyRecord, checked_sampler, require_optuna
 from muster.tune.search.paths import unflattened
 from muster.tune.search.searcher import (
     UNDEFINED_METRIC_MODE,
@@ -23,8 +21,8 @@ from muster.tune.search.searcher import (
     Searcher,
     SearcherNotReady,
     check_metric_and_mode,
+    pickled,
 )
-from muster.tune.search.state_files import pickled
 from muster.tune.search.unresolved import has_unresolved_values
 
 if TYPE_CHECKING:
