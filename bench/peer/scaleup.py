@@ -20,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from muster.providers.process.free_ports import answers, free_ports
+from muster.host.ports import answers, free_ports
 
 HEAD_ID, HEAD_TYPE = "f" * 51 + "00000", "ray.head.default"  # what the fake provider calls the head
 START_S = 120.0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import socket
 from pathlib import Path
 
 _FILE = "dashboard_agent_listen_port"
@@ -34,3 +35,22 @@ def tell_port(session_dir: Path, ray_node_id: str, port: int) -> None:
     file = session_dir / f"{_FILE}_{ray_node_id}"
     with contextlib.suppress(FileExistsError), open(file, "x", encoding="ascii") as stream:
         stream.write(str(port))
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def answers(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, port)) == 0

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from muster.base.clock import SystemClock
 from muster.host.machine import environment
-from muster.host.ports import new_ray_node_id, session_name, tell_port
-from muster.providers.process.free_ports import free_ports
+from muster.host.ports import free_ports, new_ray_node_id, session_name, tell_port
 from muster.providers.process.ray_command import (
     NodeIdentity,
     NodePorts,

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from muster.base.clock import Clock
 from muster.base.ids import IdSource
 from muster.errors import ProviderError, ProviderMisconfigured
-from muster.host.ports import new_ray_node_id, session_name, tell_port
+from muster.host.ports import answers, free_ports, new_ray_node_id, session_name, tell_port
 from muster.host.processes import lives, mark_of
-from muster.providers.process.free_ports import answers, free_ports
 from muster.providers.process.node_fork_server import Order, StarterLink
 from muster.providers.process.program import NodeProgram, ray_head
 from muster.providers.process.provider import fits_this_computer

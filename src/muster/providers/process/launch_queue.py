@@ -15,9 +15,8 @@ from pathlib import Path
 import msgspec
 
 from muster.base.clock import Clock
-from muster.host.ports import session_name, tell_port
+from muster.host.ports import free_ports, session_name, tell_port
 from muster.host.processes import cpu_count, is_busy, lives, mark_of
-from muster.providers.process.free_ports import free_ports
 from muster.providers.process.node_fork_server import Order, StarterLink
 from muster.providers.process.program import NodeProgram
 from muster.providers.process.ray_command import NodePorts
