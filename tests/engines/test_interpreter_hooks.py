@@ -122,7 +122,7 @@ def test_a_fork_that_a_trial_makes_goes_the_whole_way(tmp_path):
 
 WITH_A_THREAD = """
 import threading
-from muster.engines.local.interpreter_hooks import shorten_hooks
+from muster.engines.local.fork_safety import shorten_hooks
 hook = threading._after_fork
 whole = hook.__code__
 shorten_hooks()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from muster.engines.ray.last_words import of_crash, of_exit_code
+from muster.engines.ray.failures import of_crash, of_exit_code
 from muster.trials.events import FailureKind
 
 CRASH = b'Fatal Python error: Segmentation fault\n\nStack (most recent call first):\n  File "a.py", line 3\n'

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from muster.engines.ray.connect import mismatch
 from muster.engines.ray.package_upload import is_foreign, missing_module
 from muster.engines.ray.placement import selecting
-from muster.engines.ray.versions import mismatch
 from muster.trials.placement_group import PlacementGroupFactory
 
 HELLO = {"hostname": "n1", "python": "3.11.7", "ray": "2.60.0", "muster": "0.0.1"}
@@ -57,7 +57,7 @@ def test_an_actor_whose_own_code_fails_is_of_another_version(outcome, foreign):
 
 
 def test_a_part_of_ours_that_an_older_one_lacks_is_our_package_missing():
-    assert missing_module(named("RayTaskError", "No module named 'muster.engines.ray.versions'")) == "muster"
+    assert missing_module(named("RayTaskError", "No module named 'muster.engines.ray.connect'")) == "muster"
 
 
 def test_the_selector_of_an_empty_first_bundle_goes_with_it():

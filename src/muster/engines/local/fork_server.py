@@ -13,8 +13,18 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from muster.base.framing import Frame, FrameReader, Kind, frame, pack
-from muster.engines.local.boot import boot_code
 from muster.host import machine as surroundings
+
+_TEXT = (
+    "import sys; sys.path[:] = sys.argv[1].split(chr(10)); "
+    "from muster.engines.local.{module} import main; main()"
+)
+
+
+def boot_code(module: str) -> str:
+    """For `python -c`; the first argument is `sys.path`, by lines."""
+    return _TEXT.format(module=module)
+
 
 _CHUNK = 1 << 16
 

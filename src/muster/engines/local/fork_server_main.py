@@ -21,16 +21,17 @@ from typing import IO, TYPE_CHECKING, NoReturn
 
 from muster.base.clock import SystemClock
 from muster.base.framing import FrameReader, Kind, frame, pack, unpack
-from muster.engines.local.boot import boot_code
 from muster.engines.local.fork_safety import (
     be_killed_first,
     die_with_parent,
     fork_is_safe,
+    fork_of_ours,
     fresh_randomness,
     needs_fresh_randomness,
     prepare_death_signal,
+    shorten_hooks,
 )
-from muster.engines.local.interpreter_hooks import fork_of_ours, shorten_hooks
+from muster.engines.local.fork_server import boot_code
 from muster.engines.local.warm_up import ROUNDS, rehearse
 from muster.engines.worker.channel import Line
 from muster.engines.worker.main import Worker, become, end_politely_on_sigterm

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 from muster.base.clock import Clock
 from muster.base.framing import Frame, Kind, frame, unpack
 from muster.engines.local.fork_server import Nursery
-from muster.engines.local.watch import Watch
 from muster.engines.worker.handle import Desk, Role, Run
-from muster.engines.worker.poller import Eagerness
+from muster.engines.worker.poller import Eagerness, Watch
 from muster.host.machine import process_state
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import muster
 from muster.base.clock import SystemClock
 from muster.base.framing import FrameReader, Kind, frame, unpack
+from muster.engines.ray.failures import speak_through
 from muster.engines.ray.handshake import Address, call
-from muster.engines.ray.last_words import speak_through
 from muster.engines.worker.channel import Line, end_group
 from muster.engines.worker.main import Worker, end_politely_on_sigterm
 from muster.engines.worker.output import flush

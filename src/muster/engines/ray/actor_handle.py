@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 from muster.base.framing import HEADER, Frame, Kind, unpack
-from muster.engines.ray.last_words import of_crash, of_exit_code
+from muster.engines.ray.failures import of_crash, of_exit_code
 from muster.engines.worker.handle import Desk, Run
 from muster.trials.events import TrialFailure
 from muster.trials.placement_group import PlacementGroupFactory

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from muster.base.clock import Clock
 from muster.base.framing import Kind, frame, pack
-from muster.engines.local.watch import Watch
 from muster.engines.process_engine import Patience
 from muster.engines.ray import failures as blame
 from muster.engines.ray.actor_handle import Place, RayDesk
@@ -19,7 +18,7 @@ from muster.engines.ray.listener import Hello, Reception
 from muster.engines.ray.placement import Places
 from muster.engines.ray.wakeup_queue import Bell
 from muster.engines.worker.handle import Desk, Role, Run
-from muster.engines.worker.poller import Eagerness
+from muster.engines.worker.poller import Eagerness, Watch
 from muster.host import machine as surroundings
 from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure

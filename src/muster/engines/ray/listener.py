@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from muster.base.clock import Clock
-from muster.engines.local.watch import Watch
 from muster.engines.ray.handshake import Guest
+from muster.engines.worker.poller import Watch
 
 Hello = dict[str, Any]
 GUEST_S = 10.0  # who has not said who it is by then is hung up on

@@ -52,9 +52,44 @@ def archive() -> bytes:
 
 def carried_class(ray: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401 - a module; Ray's classes
     """A class for `remote` that brings the package along, and what its constructor is given."""
-    from muster.engines.ray import carried
+    from muster.engines.ray import package_upload as carried
 
     data = archive()
     name = f"{muster.__version__}-{hashlib.sha256(data).hexdigest()[:16]}"
     ray.cloudpickle.register_pickle_by_value(carried)
     return ray.remote(max_restarts=0, max_task_retries=0)(carried.CarriedActor), (name, ray.put(data))
+
+
+class CarriedActor:
+    """Unpacks the package, then is a TrialActor."""
+
+    def __init__(self, name: str, archive: bytes) -> None:
+        import io
+        import os
+        import sys
+        import tempfile
+        import zipfile
+
+        folder = os.path.join(tempfile.gettempdir(), f"muster-{os.getuid()}-{name}")
+        if not os.path.isdir(folder):
+            partial = tempfile.mkdtemp(prefix="muster-", dir=tempfile.gettempdir())
+            with zipfile.ZipFile(io.BytesIO(archive)) as stored:
+                stored.extractall(partial)
+            try:
+                os.rename(partial, folder)
+            except OSError:
+                folder = partial  # somebody else was faster, or that name is not ours: this copy is as good
+        if os.stat(folder).st_uid != os.getuid():
+            raise RuntimeError(f"{folder} belongs to another user: remove it")
+        for known in [each for each in sys.modules if each.partition(".")[0] == "muster"]:
+            del sys.modules[known]
+        sys.path.insert(0, folder)
+        from muster.engines.ray.actor import TrialActor
+
+        self._actor: Any = TrialActor()
+
+    def serve(self, *arguments: Any) -> None:  # noqa: ANN401 - as TrialActor.serve
+        self._actor.serve(*arguments)
+
+    def ping(self) -> None:
+        """As TrialActor.ping."""

@@ -17,9 +17,8 @@ from typing import NamedTuple
 import msgspec
 
 from muster.base.clock import Clock
-from muster.engines.ray.node_files import Scratch
+from muster.engines.ray.node_files import CHECKPOINT, Scratch, TrialFiles
 from muster.engines.ray.reach import Reach
-from muster.engines.ray.trial_files import CHECKPOINT, TrialFiles
 from muster.engines.worker.protocol import Order
 from muster.errors import MusterError, StoreError
 from muster.host import machine as surroundings

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from muster.base.clock import Clock, SystemClock
 from muster.base.framing import FrameReader, Kind, frame, pack, unpack
-from muster.engines.local.fork_safety import die_with_parent
-from muster.engines.local.interpreter_hooks import run_exit_functions
+from muster.engines.local.fork_safety import die_with_parent, run_exit_functions
 from muster.engines.worker.channel import Line
 from muster.engines.worker.exit_report import CodeUnreadable, Verdict, ended, failed, told
 from muster.engines.worker.output import Output, flush
@@ -30,7 +29,7 @@ from muster.session.session import TrialStopped, install, uninstall
 from muster.session.usage import wants_usage
 
 if TYPE_CHECKING:
-    from muster.engines.local.carrying import Carrier
+    from muster.engines.worker.session import Carrier
 
 Address = tuple[str, str]  # hostname, node_ip
 

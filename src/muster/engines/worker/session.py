@@ -6,11 +6,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, Protocol
 
 from muster.base.clock import Clock
 from muster.base.framing import Kind, frame, is_plain, pack, pickled, unpack
-from muster.engines.local.report_buffer import Buffering, ReportBuffer
 from muster.engines.worker.channel import Line
 from muster.engines.worker.protocol import Order
 from muster.session.checkpoint import Checkpoint
@@ -21,8 +20,56 @@ from muster.session.session import TrialStopped
 from muster.session.usage import RESULT_KEY, UsageMonitor
 from muster.trials.placement_group import PlacementGroupFactory
 
-if TYPE_CHECKING:
-    from muster.engines.local.carrying import Carrier
+
+class Carrier(Protocol):
+    """One per process; one trial at a time."""
+
+    def settle(self, order: Order) -> Order:
+        """Before a trial: its checkpoint is here, its directory is one of this node. Raises why not."""
+
+    def make_way(self, name: str) -> None:
+        """A checkpoint of this name is about to be made: what an earlier attempt left under it goes."""
+
+    def keep(self, path: str) -> None:
+        """A checkpoint is complete; the driver hears of it when this returns. Raises why it is not kept."""
+
+    def finish(self) -> None:
+        """The trial is over, however it ended. Never raises."""
+
+    def own_threads(self) -> int:
+        """How many threads of this process are its own, and not left behind by a trial."""
+
+
+class Buffering(NamedTuple):
+    """How many reports are sent together at most, how old the first may become, and at which iterations."""
+
+    length: int = 1
+    age_s: float = 100.0
+    every: int = 0  # a checkpoint is due at multiples of this: the trial must not be ahead of it
+
+
+class ReportBuffer:
+    """Frames that wait; at most `length` of them."""
+
+    def __init__(self, rules: Buffering) -> None:
+        self._rules = rules
+        self._frames: list[bytes] = []
+        self._since = 0.0
+
+    def add(self, report: bytes, *, iteration: int, now: float, is_urgent: bool) -> bytes:
+        """All that has to be sent now, in order; nothing when the report may wait."""
+        rules = self._rules
+        if not self._frames:
+            self._since = now
+        self._frames.append(report)
+        is_due = rules.every > 0 and iteration % rules.every == 0
+        is_full = len(self._frames) >= rules.length or now - self._since >= rules.age_s
+        return self.take() if is_urgent or is_due or is_full else b""
+
+    def take(self) -> bytes:
+        frames, self._frames = self._frames, []
+        return b"".join(frames)
+
 
 # How many forks led to this process: a session is of the process that made it, not of its forks. (Asking the
 # kernel for our pid at each report would cost as much as packing the result.)
