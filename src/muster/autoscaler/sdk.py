@@ -58,7 +58,7 @@ def get_cluster_status(gcs_address: str | None = None, timeout: float = TIMEOUT_
 
 
 def _link(gcs_address: str | None, timeout_s: float) -> GcsLink:
-    from muster.engines.ray.gcs.address import find_address
     from muster.runtimes.ray.client import GcsLink
+    from muster.runtimes.ray.native import find_address
 
     return GcsLink(find_address(gcs_address), call_timeout_s=timeout_s)

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 import ray
 
-from muster.engines.ray.gcs.address import find_address
 from muster.errors import EngineDenied, EngineMissing, EngineUnreachable
 from muster.runtimes.ray.client import GcsLink
-from muster.runtimes.ray.native import check_auth, check_ray
+from muster.runtimes.ray.native import check_auth, check_ray, find_address
 from muster.testing.ray_cluster import AUTH
 
 

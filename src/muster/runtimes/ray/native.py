@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from muster.errors import EngineDenied, EngineMissing
+from muster.errors import EngineDenied, EngineMissing, EngineUnreachable
 from muster.host.machine import environment
 
 RAY_LINE = "2.60."  # the wire format and the native client are not promised beyond a minor version
@@ -95,3 +95,33 @@ def check_auth(auth: Mapping[str, str]) -> None:
         raise EngineDenied(f"{path}: the token cannot be read ({why}): see RAY_AUTH_TOKEN_PATH") from None
     if not token:
         raise EngineDenied(f"{path}: the token file is empty: copy the token of the head into it")
+
+
+_FIX = "call ray.init(), or set RAY_ADDRESS to host:port of the Ray head"
+
+
+def find_address(given: str | None = None) -> str:
+    """host:port of the GCS; raises EngineUnreachable when nothing says it."""
+    address = given or _drivers() or environment().get("RAY_ADDRESS", "")
+    if not address:
+        raise EngineUnreachable(f"no Ray cluster is named: {_FIX}")
+    if address == "auto":
+        return _on_this_machine()
+    if "://" in address:
+        raise EngineUnreachable(f"{address} is Ray Client, which does not lead to the GCS: {_FIX}")
+    return address
+
+
+def _drivers() -> str:
+    if not is_driver():
+        return ""
+    return str(sys.modules["ray"].get_runtime_context().gcs_address)
+
+
+def _on_this_machine() -> str:
+    """`ray start --head` leaves its address in this file."""
+    file = Path(environment().get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError:
+        raise EngineUnreachable(f"RAY_ADDRESS is auto, but no head runs on this machine: {_FIX}") from None
