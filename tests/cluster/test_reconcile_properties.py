@@ -15,7 +15,7 @@ from muster.cluster.plan import Drain, Install, Launch, Plan, Resize, Terminate
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Snapshot
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, ON_CLOUD, InstanceState
-from muster.stores.checks import checked_writes
+from muster.stores.ledger.state import checked_writes
 
 S = InstanceState
 STAYING = frozenset({S.QUEUED, S.REQUESTED, S.ALLOCATED, S.RAY_INSTALLING, S.RAY_RUNNING})

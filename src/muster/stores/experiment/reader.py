@@ -11,12 +11,11 @@ from typing import Any
 from muster.errors import LedgerCorrupt
 from muster.host.file_lock import holder_of
 from muster.stores.experiment import values as trial_values
-from muster.stores.experiment.codec import Place, StoredFact, unpack, unpack_batch
+from muster.stores.experiment.codec import Place, StoredFact, unpack, unpack_batch, unsqueezed
 from muster.stores.experiment.schema import TRIALS_SCHEMA
 from muster.stores.experiment.summary import TrialSummary
 from muster.stores.experiment.trial_rows import Fold, read_digests
 from muster.stores.sqlite import Database
-from muster.stores.squeeze import unsqueezed
 from muster.trials.facts import Fact
 from muster.trials.ports import SavedExperiment
 

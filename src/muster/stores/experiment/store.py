@@ -17,12 +17,11 @@ from typing import Any
 from muster.base.clock import Clock, SystemClock
 from muster.errors import StoreError
 from muster.stores.experiment import values as trial_values
-from muster.stores.experiment.codec import Place, pack, pack_batch
+from muster.stores.experiment.codec import Place, pack, pack_batch, squeezed
 from muster.stores.experiment.reader import STORE_NAME, TrialReader, store_path
 from muster.stores.experiment.schema import TRIALS_SCHEMA
 from muster.stores.experiment.trial_rows import Fold
 from muster.stores.sqlite import Database
-from muster.stores.squeeze import squeezed
 from muster.trials.facts import Fact
 from muster.trials.ports import SavedExperiment
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from muster.stores.experiment.codec import CREATED, REPORTED, StoredFact
+from muster.stores.experiment.codec import (
+    CREATED,
+    DICTIONARY_BYTES,
+    REPORTED,
+    StoredFact,
+    squeezed,
+    unsqueezed,
+)
 from muster.stores.experiment.summary import Digest
 from muster.stores.sqlite import Database, Row
-from muster.stores.squeeze import DICTIONARY_BYTES, squeezed, unsqueezed
 
 _MOST_WAITING = 2048  # facts
 _ROW = "SELECT number, status, starts, reports, failures, record FROM trials WHERE trial_id = ?"

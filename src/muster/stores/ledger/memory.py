@@ -21,10 +21,16 @@ from muster.cluster.ports import Ledger
 from muster.cluster.snapshot import Quarantined
 from muster.cluster.states import TERMINAL, InstanceState
 from muster.errors import VersionConflict
-from muster.stores.checks import checked_writes, raised_version
 from muster.stores.ledger.history import Decision, Spend, spend_of
-from muster.stores.ledger.state import DEFAULT_RETENTION, EMPTY_STATE, Retention, ended_at
-from muster.stores.text import plain
+from muster.stores.ledger.schema import plain
+from muster.stores.ledger.state import (
+    DEFAULT_RETENTION,
+    EMPTY_STATE,
+    Retention,
+    checked_writes,
+    ended_at,
+    raised_version,
+)
 
 
 class WriteFaults(Protocol):
