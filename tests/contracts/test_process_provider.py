@@ -11,8 +11,8 @@ from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
 from muster.providers.process.program import NodeProgram
 from muster.providers.process.provider import ProcessNodeProvider
-from muster.providers.process.teardown import stop_everything
-from muster.providers.surroundings import ProviderSurroundings
+from muster.providers.process.stop import stop_everything
+from muster.providers.registry import ProviderSurroundings
 from muster.testing.provider_contract import ProviderContract
 
 SLEEPER = NodeProgram(command=lambda record, ports: ["sleep", "600"])

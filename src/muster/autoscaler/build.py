@@ -35,8 +35,7 @@ from muster.config.node_launch import node_launches
 from muster.config.retention import retention_of
 from muster.config.source import FileSpecSource
 from muster.errors import EngineUnreachable
-from muster.providers.registry import build_provider
-from muster.providers.surroundings import ProviderSurroundings
+from muster.providers.registry import ProviderSurroundings, build_provider
 from muster.runtimes.ray.client import GcsLink, host_and_port
 from muster.runtimes.ray.drainer import GcsDrainer
 from muster.runtimes.ray.node_source import GcsNodeSource

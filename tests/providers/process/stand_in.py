@@ -14,7 +14,7 @@ from muster.providers.process.program import NodeProgram
 from muster.providers.process.provider import ProcessNodeProvider
 from muster.providers.process.ray_command import NodeSize
 from muster.providers.process.records import NodeRecord
-from muster.providers.surroundings import ProviderSurroundings
+from muster.providers.registry import ProviderSurroundings
 from muster.providers.v1.tags import worker_tags
 
 CLOCK = SystemClock()

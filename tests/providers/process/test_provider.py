@@ -15,10 +15,10 @@ from tests.providers.process.stand_in import AT_A_TIME, CLOCK, create, make_prov
 from muster.base.clock import ManualClock
 from muster.errors import ProviderMisconfigured
 from muster.host.processes import environment_says, find, lives, mark_of, table
-from muster.providers.process import health
+from muster.providers.process import provider as health
 from muster.providers.process import stop as ending
 from muster.providers.process.records import NodeDirectory
-from muster.providers.process.teardown import stop_everything
+from muster.providers.process.stop import stop_everything
 
 SLEEP = shell("exec sleep 600")
 OWNER = """

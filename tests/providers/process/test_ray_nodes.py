@@ -20,7 +20,7 @@ from muster.providers.process.head import Head, HeadRequest, start_head, stop_ev
 from muster.providers.process.provider import ProcessNodeProvider
 from muster.providers.process.ray_command import NodeSize
 from muster.providers.process.records import NodeDirectory
-from muster.providers.surroundings import ProviderSurroundings
+from muster.providers.registry import ProviderSurroundings
 from muster.runtimes.ray.native import set_up
 from muster.testing.ray_cluster import AUTH
 

@@ -23,8 +23,7 @@ from muster.providers.process.program import NodeProgram, ray_head
 from muster.providers.process.provider import fits_this_computer
 from muster.providers.process.ray_command import NodePorts, NodeSize
 from muster.providers.process.records import NodeDirectory, NodeRecord
-from muster.providers.process.stop import Undertaker
-from muster.providers.process.teardown import Stopped, stop_everything
+from muster.providers.process.stop import Stopped, Undertaker, stop_everything
 from muster.providers.v1.tags import (
     NODE_KIND_HEAD,
     STATUS_UP_TO_DATE,

@@ -10,23 +10,65 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
+from muster.base.clock import Clock
 from muster.errors import ProviderMisconfigured
 from muster.host.ports import new_ray_node_id
-from muster.host.processes import lives, mark_of, memory_bytes
+from muster.host.processes import Process, ProcessMark, boot_id, lives, mark_of, memory_bytes, table
 from muster.providers.node_provider import NodeProvider
-from muster.providers.process.health import Look
 from muster.providers.process.launch_queue import Launching, LaunchQueue
 from muster.providers.process.node_fork_server import StarterLink
 from muster.providers.process.program import NodeProgram, ray_worker
 from muster.providers.process.ray_command import NodeIdentity, NodeSize, node_environment
 from muster.providers.process.records import NodeDirectory, NodeRecord
 from muster.providers.process.stop import GRACE_S, Undertaker
-from muster.providers.surroundings import ProviderSurroundings
+from muster.providers.registry import ProviderSurroundings
 from muster.providers.v1.tags import TAG_RAY_USER_NODE_TYPE
+
+HEARTLESS_S = 120.0  # a node that has no heart after this will not get one
+
+
+class Look:
+    """One look at all nodes; the process table is read at most once, and only if a heart is to be found."""
+
+    def __init__(self, directory: NodeDirectory, heart: str, clock: Clock) -> None:
+        self._directory, self._heart, self._clock = directory, heart, clock
+
+    def cause_of_death(self, record: NodeRecord) -> str:
+        """Empty while the node is alive."""
+        if not lives(record.process):
+            said = self._directory.last_words(record.cloud_id)
+            return f"its process has ended; it last said: {said}" if said else "its process has ended"
+        if not self._heart or record.is_head:
+            return ""
+        if record.heart is None:
+            return self._look_for_heart(record)
+        return "" if lives(record.heart) else f"its {self._heart} has ended"
+
+    def _look_for_heart(self, record: NodeRecord) -> str:
+        found = self._found_heart(record)
+        if found is not None:
+            heart = ProcessMark(pid=found.pid, started=found.started, boot=boot_id())
+            self._directory.change(record.cloud_id, lambda now: msgspec.structs.replace(now, heart=heart))
+            return ""
+        age_s = self._clock.now() - (record.started_at or self._clock.now())
+        return f"no {self._heart} after {age_s:.0f} s" if age_s > HEARTLESS_S else ""
+
+    def _found_heart(self, record: NodeRecord) -> Process | None:
+        """A child of the leader: what a raylet starts bears its name too, for a moment."""
+        leader = None if record.process is None else record.process.pid
+        hearts = (one for one in self._processes if one.name == self._heart and one.lives)
+        return next((one for one in hearts if one.parent == leader), None)
+
+    @cached_property
+    def _processes(self) -> list[Process]:
+        return table()
+
 
 logger = logging.getLogger(__name__)
 
