@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.published import PublishedStatus
-from muster.autoscaler.status_files import read_record, read_status
+from muster.autoscaler.status_files import PublishedStatus, read_record, read_status
 from muster.host.processes import Process, table
 from muster.providers.process.records import NodeDirectory, NodeRecord
 

@@ -9,8 +9,7 @@ from tests.autoscaler.scenes import Scene
 
 from muster.autoscaler.config_reload import Adoption, Given
 from muster.autoscaler.events import EventLog
-from muster.autoscaler.metrics import Metrics
-from muster.autoscaler.metrics_server import DEFAULT_PORT, MetricsServer
+from muster.autoscaler.metrics import DEFAULT_PORT, Metrics, MetricsServer
 from muster.autoscaler.tick_interval import Pace
 from muster.base.clock import ManualClock
 from muster.config.source import FileSpecSource

@@ -10,8 +10,7 @@ import pytest
 from muster.autoscaler.build import MonitorOptions, Stopped, build_monitor, reach_head
 from muster.autoscaler.connect import Reach, find_reach
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.published import ClusterRecord
-from muster.autoscaler.status_files import write_record
+from muster.autoscaler.status_files import ClusterRecord, write_record
 from muster.base.clock import SystemClock
 from muster.errors import ClusterError, ConfigError, EngineUnreachable, LedgerLocked
 from muster.runtimes.ray.client import GcsLink

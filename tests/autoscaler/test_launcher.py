@@ -40,7 +40,7 @@ PUBLISH = """
 import os, signal, sys, time
 from pathlib import Path
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.published import PublishedStatus
+from muster.autoscaler.status_files import PublishedStatus
 from muster.autoscaler.status_files import write_status
 from muster.cluster.model import Instance, NodeKind
 from muster.cluster.states import InstanceState

@@ -10,8 +10,7 @@ import pytest
 from tests.autoscaler.scenes import Scene
 from tests.cluster.worlds import HEAD_NODE, node, spec
 
-from muster.autoscaler.metrics import Metrics, gauges_of
-from muster.autoscaler.metrics_server import MetricsServer, host_for
+from muster.autoscaler.metrics import Metrics, MetricsServer, gauges_of, host_for
 from muster.cluster.model import DrainFailure, NodeStatus
 from muster.errors import CapacityExhausted
 from muster.testing.builders import amounts, demand, node_type

@@ -10,7 +10,7 @@ from tests.cluster.worlds import HEAD_NODE, spec
 
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.publishing import StatusFile
+from muster.autoscaler.publish import StatusFile
 from muster.autoscaler.status_files import read_status
 from muster.autoscaler.timeline import Timeline, read_timeline
 from muster.cluster.model import RuntimeReport

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.autoscaler.settling import settle
+from muster.autoscaler.launcher import settle
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
 from muster.cluster.model import StatusChange

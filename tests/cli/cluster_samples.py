@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.autoscaler.published import PublishedStatus
+from muster.autoscaler.status_files import PublishedStatus
 from muster.cluster.model import NodeKind, NodeReport, NodeStatus, RuntimeReport, StatusChange
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.snapshot import FailedLaunch

@@ -10,8 +10,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.published import ClusterRecord
-from muster.autoscaler.status_files import write_record
+from muster.autoscaler.status_files import ClusterRecord, write_record
 from muster.base.clock import ManualClock, SystemClock
 from muster.cli.main import cli
 from muster.cluster.model import StatusChange

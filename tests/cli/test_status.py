@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from tests.cli.cluster_samples import AT, IDLE, published
 
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.published import ClusterRecord
-from muster.autoscaler.status_files import write_record, write_status
+from muster.autoscaler.status_files import ClusterRecord, write_record, write_status
 from muster.base.clock import SystemClock
 from muster.cli.main import cli
 from muster.cli.status.report import build_report

@@ -17,11 +17,9 @@ from muster.autoscaler.connect import Reach
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.lease import Lease
-from muster.autoscaler.metrics import Metrics
-from muster.autoscaler.metrics_server import MetricsServer, host_for
+from muster.autoscaler.metrics import Metrics, MetricsServer, host_for
 from muster.autoscaler.monitor import Loop, Monitor, Outlet, Stop
-from muster.autoscaler.publish import Announcement, LeaseKey, LeaseRenewal, VerdictBoard
-from muster.autoscaler.publishing import StatusFile
+from muster.autoscaler.publish import Announcement, LeaseKey, LeaseRenewal, StatusFile, VerdictBoard
 from muster.autoscaler.recording_ports import Sightings, watched
 from muster.autoscaler.tick_interval import Pace
 from muster.autoscaler.timeline import Timeline

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from muster.autoscaler.events import Event, EventLog
-from muster.autoscaler.metrics_server import DEFAULT_PORT, MetricsServer
+from muster.autoscaler.metrics import DEFAULT_PORT, MetricsServer
 from muster.autoscaler.tick_interval import Pace
 from muster.base.clock import Clock
 from muster.config.retention import retention_of

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.autoscaler.home import DEFAULT_ROOT, ClusterHome
-from muster.autoscaler.published import ClusterRecord, PublishedStatus
-from muster.autoscaler.status_files import read_record, read_status
+from muster.autoscaler.status_files import ClusterRecord, PublishedStatus, read_record, read_status
 from muster.config.load import load_config
 from muster.errors import ClusterError, ConfigError
 from muster.host.processes import lives

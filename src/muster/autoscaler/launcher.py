@@ -16,13 +16,20 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.published import ClusterRecord, PublishedStatus
-from muster.autoscaler.settling import settle
-from muster.autoscaler.status_files import read_record, read_status, write_record
+from muster.autoscaler.status_files import (
+    ClusterRecord,
+    PublishedStatus,
+    read_record,
+    read_status,
+    write_record,
+)
 from muster.base.clock import Clock
 from muster.base.ids import IdSource
-from muster.cluster.model import NodeKind
-from muster.cluster.states import InstanceState
+from muster.cluster.model import Instance, NodeKind, StatusChange
+from muster.cluster.plan import Plan
+from muster.cluster.ports import Ledger
+from muster.cluster.spend import cost_of
+from muster.cluster.states import ON_CLOUD, InstanceState
 from muster.config.load import load_config
 from muster.config.node_launch import node_launches
 from muster.config.schema import ClusterConfig
@@ -42,6 +49,41 @@ from muster.providers.process.ray_command import NodeSize
 from muster.providers.v1.tags import TAG_RAY_LAUNCH_CONFIG
 from muster.runtimes.ray.native import check_ray
 from muster.stores.ledger.history import Spend
+from muster.stores.ledger.store import SqliteInstanceStore
+
+DETAILS = "ended by muster down"
+
+
+def settle(path: Path, clock: Clock, ids: IdSource) -> Spend | None:
+    """What the cluster has cost in all; None when it never had a ledger. Repeating it changes nothing."""
+    if not path.is_file():
+        return None
+    with SqliteInstanceStore(path, clock=clock) as store:
+        ledger = store.load()
+        store.handed_over([action.request_id for action in ledger.outbox])  # nobody is left to do them
+        if ledger.instances:
+            store.commit(ledger.version, closing(ledger, ids.fresh("t"), clock.now()))
+        return store.history.spend(clock.now())
+
+
+def closing(ledger: Ledger, tick_id: str, now: float) -> Plan:
+    """The decision that ends every record; pure."""
+    at = max(now, ledger.newest_at)
+    live = tuple(ledger.instances.values())
+    spent = sum(cost_of(record, at) for record in live if record.state in ON_CLOUD)
+    return Plan(
+        tick_id=tick_id,
+        at=at,
+        writes=tuple(_ended(record, at) for record in live),
+        memory=replace(ledger.memory, spent=ledger.memory.spent + spent),
+    )
+
+
+def _ended(record: Instance, at: float) -> Instance:
+    asked = record.state is InstanceState.REQUESTED  # it never came
+    state = InstanceState.ALLOCATION_FAILED if asked else InstanceState.TERMINATED
+    return replace(record, state=state, history=(*record.history, StatusChange(state, at, DETAILS)))
+
 
 READY_S = 120.0  # the monitor imports Ray and connects, the head's own node starts: slow on a busy computer
 MONITOR_PATIENCE_S = 20.0  # a tick under way is finished

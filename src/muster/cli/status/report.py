@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from muster.autoscaler.published import PublishedStatus
+from muster.autoscaler.status_files import PublishedStatus
 from muster.base.resources import SCALE, Resources
 from muster.cli.cluster_report import EventRow, FailureRow, NodeRow, PendingRow, StatusReport, TypeRow, Usage
 from muster.cli.demand_names import shape_of

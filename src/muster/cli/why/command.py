@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from muster.autoscaler.published import PublishedStatus
+from muster.autoscaler.status_files import PublishedStatus
 from muster.cluster.model import Instance
 from muster.cluster.plan import Subject
 from muster.errors import ClusterError
