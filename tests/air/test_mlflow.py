@@ -9,8 +9,13 @@ import pytest
 from tests.tune.logger.logging_scene import Scene, make_trial
 
 from muster import tune
-from muster.air.integrations.mlflow import MLflowLoggerCallback, setup_mlflow
-from muster.air.integrations.mlflow_tracker import MLflowSettings, MLflowTracker, param_texts
+from muster.air.integrations.mlflow import (
+    MLflowLoggerCallback,
+    MLflowSettings,
+    MLflowTracker,
+    param_texts,
+    setup_mlflow,
+)
 from muster.tune.logger.tracker import facts_of
 
 mlflow = pytest.importorskip("mlflow", reason="pip install mlflow")

@@ -9,8 +9,7 @@ from tests.air.wandb_file import offline_runs
 from tests.tune.logger.logging_scene import make_trial
 
 from muster import tune
-from muster.air.integrations.wandb import WandbLoggerCallback, setup_wandb
-from muster.air.integrations.wandb_tracker import WandbSettings, WandbTracker
+from muster.air.integrations.wandb import WandbLoggerCallback, WandbSettings, WandbTracker, setup_wandb
 from muster.tune.logger.tracker import facts_of
 
 wandb = pytest.importorskip("wandb", reason="pip install wandb")

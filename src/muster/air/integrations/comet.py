@@ -2,13 +2,150 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from muster.air.integrations.comet_tracker import CometSettings, CometTracker
+from msgspec import Struct
+
 from muster.host.machine import environment
-from muster.tune.logger.tracker import Tracker, TrackerCallback, require
+from muster.trials.results import flatten
+from muster.tune.logger.files.csv_rows import flat_row
+from muster.tune.logger.tracker import (
+    Row,
+    Tracker,
+    TrackerCallback,
+    TrialFacts,
+    is_number,
+    plain,
+    require,
+    step_of,
+)
+
+_SYSTEM = frozenset({"node_ip", "hostname", "pid", "date"})
+_OTHER = frozenset({"trial_id", "experiment_id", "experiment_tag"})
+_NEVER = frozenset({"done", "should_checkpoint", "checkpoint_dir_name"})
+# Comet watches frameworks, arguments, output and the machine by itself; the driver trains nothing.
+_QUIET: dict[str, Any] = {
+    "log_code": False,
+    "log_graph": False,
+    "log_git_metadata": False,
+    "log_git_patch": False,
+    "log_env_details": False,
+    "auto_param_logging": False,
+    "auto_metric_logging": False,
+    "auto_output_logging": False,
+    "parse_args": False,
+    "display_summary_level": 0,
+}
+
+
+class CometSettings(Struct, frozen=True, kw_only=True):
+    online: bool = True
+    tags: list[str] = []
+    experiment_kwargs: dict[str, Any] = {}
+
+
+class CometTracker:
+    """Implements Tracker."""
+
+    name = "Comet"
+    advice = (
+        "The experiment goes on without it: check COMET_API_KEY and the network, or pass online=False; "
+        "what is missing there is in the trials' result.json"
+    )
+
+    def __init__(self, settings: CometSettings) -> None:
+        self._settings = settings
+        self._experiments: dict[str, Any] = {}
+        self._said: dict[str, dict[str, Any]] = {}  # what describes a trial, sent when it changes
+
+    def start(self, trial: TrialFacts) -> None:
+        experiment = self._experiments.get(trial.trial_id)
+        if experiment is None:
+            experiment = self._experiments[trial.trial_id] = self._begin(trial)
+        experiment.log_parameters(plain(flatten(trial.config)))
+
+    def write(self, trial_id: str, rows: list[Row]) -> None:
+        experiment = self._experiment(trial_id)
+        for result, _ in rows:
+            flat = flat_row(result)
+            self._describe(trial_id, experiment, flat)
+            self._write_one(experiment, flat, step_of(result))
+
+    def end(self, trial_id: str, failed: bool) -> None:
+        experiment = self._experiment(trial_id)
+        experiment.log_other("Failed", failed)
+        experiment.end()
+        self._experiments.pop(trial_id)
+        self._said.pop(trial_id, None)
+
+    def checkpoint(self, trial_id: str, path: str) -> None:
+        import comet_ml
+
+        experiment = self._experiment(trial_id)
+        artifact = comet_ml.Artifact(f"checkpoint_{trial_id}", "model")
+        artifact.add(path)
+        experiment.log_artifact(artifact)
+
+    def files(self, trial: TrialFacts) -> None:
+        """Comet is sent checkpoints only."""
+
+    def close(self) -> None:
+        for trial_id in list(self._experiments):
+            self.end(trial_id, failed=True)
+
+    def is_passing(self, error: BaseException) -> bool:
+        return isinstance(error, OSError)
+
+    def _begin(self, trial: TrialFacts) -> Any:  # noqa: ANN401
+        import comet_ml
+
+        settings = self._settings
+        kind = comet_ml.Experiment if settings.online else comet_ml.OfflineExperiment
+        experiment = _beside_others(lambda: kind(**{**_QUIET, **settings.experiment_kwargs}))
+        experiment.set_name(trial.name)
+        if settings.tags:
+            experiment.add_tags(settings.tags)
+        experiment.log_other("Created from", "muster")
+        return experiment
+
+    def _experiment(self, trial_id: str) -> Any:  # noqa: ANN401
+        if trial_id not in self._experiments:
+            raise LookupError(f"Comet has no experiment for trial {trial_id}")
+        return self._experiments[trial_id]
+
+    def _describe(self, trial_id: str, experiment: Any, flat: dict[str, Any]) -> None:  # noqa: ANN401
+        said = self._said.setdefault(trial_id, {})
+        for key in (_SYSTEM | _OTHER) & flat.keys():
+            if said.get(key) != flat[key]:
+                said[key] = flat[key]
+                say = experiment.log_system_info if key in _SYSTEM else experiment.log_other
+                say(key, flat[key])
+
+    def _write_one(self, experiment: Any, flat: dict[str, Any], step: int) -> None:  # noqa: ANN401
+        metrics: dict[str, Any] = {}
+        for key, value in flat.items():
+            if key in _NEVER or key in _SYSTEM or key in _OTHER:
+                continue
+            if is_number(value):
+                metrics[key] = plain(value)
+            elif isinstance(value, list) and value and all(map(is_number, value)):
+                experiment.log_curve(key, x=list(range(len(value))), y=plain(value), step=step)
+        experiment.log_metrics(metrics, step=step)
+
+
+def _beside_others(make: Callable[[], Any]) -> Any:  # noqa: ANN401 - a comet_ml experiment
+    """Comet ends the experiment made before whenever it makes one; trials run side by side, so hide it."""
+    from comet_ml.config import get_global_experiment, set_global_experiment
+
+    users = get_global_experiment()
+    set_global_experiment(None)
+    try:
+        return make()
+    finally:
+        set_global_experiment(users)
+
 
 __all__ = ["CometLoggerCallback"]
 
