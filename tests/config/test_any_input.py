@@ -13,12 +13,17 @@ from tests.config.conftest import GOOD
 
 from muster.cluster.model import ClusterSpec
 from muster.config.document import Document
-from muster.config.environment import VARIABLES
 from muster.config.hashes import head_runtime_hashes, worker_runtime_hashes
-from muster.config.load import parse_config
-from muster.config.schema import ClusterConfig, NodeTypeConfig
-from muster.config.schema_machines import AuthConfig, DockerConfig, ProviderConfig
-from muster.config.schema_muster import MonitorConfig, MusterConfig
+from muster.config.load import VARIABLES, parse_config
+from muster.config.schema import (
+    AuthConfig,
+    ClusterConfig,
+    DockerConfig,
+    MonitorConfig,
+    MusterConfig,
+    NodeTypeConfig,
+    ProviderConfig,
+)
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
 

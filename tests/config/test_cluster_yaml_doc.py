@@ -10,10 +10,8 @@ from pathlib import Path
 from msgspec import NODEFAULT, inspect
 
 from muster.config.document import Document
-from muster.config.environment import VARIABLES
-from muster.config.load import parse_config
-from muster.config.schema import ClusterConfig
-from muster.config.schema_machines import PROVIDERS
+from muster.config.load import VARIABLES, parse_config
+from muster.config.schema import PROVIDERS, ClusterConfig
 
 TEXT = (Path(__file__).parents[2] / "docs" / "cluster-yaml.md").read_text(encoding="utf-8")
 ROW = re.compile(r"\| `([^`]+)` \| ([^|]+) \|")

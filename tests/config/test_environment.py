@@ -5,9 +5,8 @@ from tests.config.conftest import GOOD
 
 from muster.cluster.model import Timeouts
 from muster.config.document import Document
-from muster.config.environment import VARIABLES, with_environment
-from muster.config.load import load_config, parse_config
-from muster.config.schema_muster import MusterConfig
+from muster.config.load import VARIABLES, load_config, parse_config, with_environment
+from muster.config.schema import MusterConfig
 from muster.config.source import FileSpecSource
 from muster.errors import ConfigError
 

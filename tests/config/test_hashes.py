@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 
 from muster.config.document import Document
-from muster.config.hashes import contents_hash, head_runtime_hashes, worker_runtime_hashes
-from muster.config.launch_hash import canonical_json, launch_hash
+from muster.config.hashes import (
+    canonical_json,
+    contents_hash,
+    head_runtime_hashes,
+    launch_hash,
+    worker_runtime_hashes,
+)
 from muster.config.load import parse_config
 from muster.config.schema import ClusterConfig
 from muster.errors import ConfigError

@@ -4,7 +4,7 @@ import pytest
 
 from muster.cluster.model import NodeKind
 from muster.cluster.states import InstanceState
-from muster.config.nodes import load_nodes
+from muster.config.demand_file import load_nodes
 from muster.errors import ConfigError
 from muster.testing.builders import cluster_spec, node_type, pack_node
 

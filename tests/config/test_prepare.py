@@ -4,13 +4,10 @@ import copy
 
 import pytest
 
-from muster.config.defaults import DEFAULTS
 from muster.config.document import Document
 from muster.config.load import parse_config
-from muster.config.local import LOCAL_TYPE
-from muster.config.normalize import LEGACY_HEAD, LEGACY_WORKER
-from muster.config.schema import ClusterConfig, NodeTypeConfig
-from muster.config.schema_machines import PROVIDERS, AuthConfig
+from muster.config.normalize import DEFAULTS, LEGACY_HEAD, LEGACY_WORKER, LOCAL_TYPE
+from muster.config.schema import PROVIDERS, AuthConfig, ClusterConfig, NodeTypeConfig
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
 

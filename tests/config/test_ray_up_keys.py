@@ -6,11 +6,17 @@ import msgspec
 import pytest
 import yaml
 
-from muster.config.defaults import COMMON
 from muster.config.document import Document
 from muster.config.load import parse_config
-from muster.config.schema import ClusterConfig, NodeTypeConfig
-from muster.config.schema_machines import AuthConfig, DockerConfig, NodeTypeDocker, ProviderConfig
+from muster.config.normalize import COMMON
+from muster.config.schema import (
+    AuthConfig,
+    ClusterConfig,
+    DockerConfig,
+    NodeTypeConfig,
+    NodeTypeDocker,
+    ProviderConfig,
+)
 from muster.errors import ConfigError
 
 LIST_OF_TEXT = (["a", "b"], ("a", "b"), ())

@@ -11,7 +11,7 @@ from muster.cluster.model import NodeKind, NodeStatus, RuntimeReport
 from muster.config.document import Document
 from muster.config.load import parse_config
 from muster.config.node_launch import node_launches
-from muster.config.schema_machines import ProviderConfig
+from muster.config.schema import ProviderConfig
 from muster.errors import ConfigError, ProviderError
 from muster.providers.registry import NOT_BUILT, ProviderSurroundings, build_provider
 from muster.testing.builders import node_report

@@ -30,8 +30,8 @@ from muster.base.rng import Seed
 from muster.cluster.controller import ClusterController
 from muster.cluster.ports import Ports
 from muster.config.node_launch import node_launches
-from muster.config.retention import retention_of
 from muster.config.source import FileSpecSource
+from muster.config.to_spec import retention_of
 from muster.errors import EngineUnreachable
 from muster.providers.registry import ProviderSurroundings, build_provider
 from muster.runtimes.ray.client import GcsLink, host_and_port

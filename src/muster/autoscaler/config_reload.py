@@ -12,9 +12,8 @@ from muster.autoscaler.events import Event, EventLog
 from muster.autoscaler.metrics import DEFAULT_PORT, MetricsServer
 from muster.autoscaler.tick_interval import Pace
 from muster.base.clock import Clock
-from muster.config.retention import retention_of
-from muster.config.schema import ClusterConfig
-from muster.config.schema_muster import MonitorConfig
+from muster.config.schema import ClusterConfig, MonitorConfig
+from muster.config.to_spec import retention_of
 from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore
 

@@ -7,9 +7,25 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from muster.config.launch_hash import launch_hash
-from muster.config.machine_type import machine_type
+from muster.config.hashes import launch_hash
 from muster.config.schema import ClusterConfig
+
+# Where each provider's node_config names its machine type.
+_PATHS: dict[str, tuple[str, ...]] = {
+    "aws": ("InstanceType",),
+    "aliyun": ("InstanceType",),
+    "azure": ("azure_arm_parameters", "vmSize"),
+    "gcp": ("machineType",),
+}
+
+
+def machine_type(provider: str, node_config: Mapping[str, Any]) -> str:
+    """ "" when the provider has no such names or the config does not say."""
+    path = _PATHS.get(provider, ())
+    found: Any = node_config if path else ""
+    for step in path:
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found if isinstance(found, str) else ""
 
 
 class NodeLaunch(Struct, frozen=True, kw_only=True):

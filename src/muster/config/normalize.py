@@ -9,9 +9,109 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from muster.config.defaults import DEFAULTS, HEAD_TYPE, PROVIDER_KEYS, WORKER_TYPE
 from muster.config.document import Document
-from muster.config.local import with_local_type
+
+HEAD_TYPE = "ray.head.default"
+WORKER_TYPE = "ray.worker.default"
+
+COMMON: dict[str, Any] = {
+    "cluster_name": "default",
+    "max_workers": 2,
+    "upscaling_speed": 1.0,
+    "idle_timeout_minutes": 5.0,
+}
+_SSH: dict[str, Any] = {"auth": {"ssh_user": "ubuntu"}}
+
+
+def _two_types(node_config: dict[str, Any], resources: dict[str, float]) -> dict[str, Any]:
+    one = {"resources": resources, "node_config": node_config}
+    return {"head_node_type": HEAD_TYPE, "available_node_types": {HEAD_TYPE: one, WORKER_TYPE: one}}
+
+
+_TWO_CPUS: dict[str, float] = {"CPU": 2}
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "aws": {**COMMON, **_SSH, **_two_types({"InstanceType": "m5.large"}, _TWO_CPUS)},
+    "gcp": {**COMMON, **_SSH, **_two_types({"machineType": "n1-standard-2"}, _TWO_CPUS)},
+    "azure": {
+        **COMMON,
+        **_SSH,
+        **_two_types({"azure_arm_parameters": {"vmSize": "Standard_D2s_v3"}}, _TWO_CPUS),
+    },
+    "aliyun": {**COMMON, **_SSH, **_two_types({"InstanceType": "ecs.g6.large"}, _TWO_CPUS)},
+    "vsphere": {**COMMON, **_SSH, **_two_types({}, _TWO_CPUS)},
+    "local": {**COMMON, **_SSH},
+    "external": {**COMMON, **_two_types({}, {})},
+    "spark": {**COMMON, **_two_types({}, {})},
+    "fake_multinode": COMMON,
+    "fake_multinode_docker": COMMON,
+    "process": COMMON,
+    "readonly": {**COMMON, "max_workers": 0},
+    "kuberay": {},  # its source derives every key
+}
+
+# Keys of `provider` itself, where the file does not say: these providers bring machines up with the runtime.
+_MANAGED: dict[str, Any] = {"disable_node_updaters": True}
+
+PROVIDER_KEYS: dict[str, dict[str, Any]] = {
+    "process": _MANAGED,
+    "readonly": _MANAGED,
+    "kuberay": {
+        "disable_node_updaters": True,
+        "disable_launch_config_check": True,
+        "foreground_node_launch": True,
+        "worker_liveness_check": False,
+    },
+}
+
+
+LOCAL_TYPE = "local.cluster.node"
+
+
+def with_local_type(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Manual mode lists the computers; in coordinator mode a server hands them out."""
+    if set(data.get("available_node_types", ())) == {LOCAL_TYPE}:
+        return dict(data)  # prepared before, as on a head
+    if data.get("available_node_types"):
+        raise document.error(
+            ("available_node_types",),
+            f"does not go with provider local, whose computers are all of the type {LOCAL_TYPE}; remove it",
+        )
+    provider = data["provider"]
+    least, most = (
+        _coordinated(document, data) if provider.get("coordinator_address") else _listed(document, data)
+    )
+    only = {"resources": {}, "node_config": {}, "min_workers": least, "max_workers": most}
+    return {
+        **data,
+        "max_workers": most,
+        "head_node_type": LOCAL_TYPE,
+        "available_node_types": {LOCAL_TYPE: only},
+    }
+
+
+def _listed(document: Document, data: Mapping[str, Any]) -> tuple[int, int]:
+    """All computers of the list, unless the file asks for fewer; there are no more."""
+    provider = data["provider"]
+    for key in ("head_ip", "worker_ips"):
+        if provider.get(key) is None:
+            raise document.error(
+                ("provider",),
+                f"{key!r} is missing; provider local needs head_ip and worker_ips, or coordinator_address",
+            )
+    there_are = len(provider["worker_ips"])
+    most = min(data.get("max_workers", there_are), there_are)
+    least = data.get("min_workers")
+    return most if least is None else min(least, most), most
+
+
+def _coordinated(document: Document, data: Mapping[str, Any]) -> tuple[int, int]:
+    if "max_workers" not in data:
+        raise document.error(
+            (), "'max_workers' is missing; with a coordinator_address it says how many computers to ask for"
+        )
+    return data.get("min_workers") or 0, data["max_workers"]
+
 
 LEGACY_HEAD = "ray-legacy-head-node-type"
 LEGACY_WORKER = "ray-legacy-worker-node-type"

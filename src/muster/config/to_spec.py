@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec, LaunchLimits, NodeType
 from muster.config.node_launch import NodeLaunch, node_launches
@@ -49,4 +51,24 @@ def _node_type(config: ClusterConfig, launch: NodeLaunch, entry: NodeTypeConfig)
         market=entry.market.value,
         machine_type=launch.machine_type,
         launch_hash=launch.launch_hash,
+    )
+
+
+class RetentionNumbers(TypedDict):
+    """Keyword arguments of the store's Retention; config and stores do not know each other."""
+
+    max_age_s: float
+    max_ended: int
+    max_decisions: int
+    max_decision_bytes: int
+
+
+def retention_of(config: ClusterConfig) -> RetentionNumbers:
+    """`Retention(**retention_of(config))`."""
+    kept = config.muster.retention
+    return RetentionNumbers(
+        max_age_s=kept.max_age_s,
+        max_ended=kept.max_records,
+        max_decisions=kept.max_decisions,
+        max_decision_bytes=kept.max_decision_bytes,
     )

@@ -10,8 +10,7 @@ from msgspec import structs
 from muster.cluster.model import Backoff, Timeouts
 from muster.config.check import nearest
 from muster.config.document import Document, Path_
-from muster.config.schema import ClusterConfig
-from muster.config.schema_machines import PROVIDERS
+from muster.config.schema import PROVIDERS, ClusterConfig
 
 # Zero here would not mean "fast": machines would be given up the moment they are asked for.
 _MUST_BE_POSITIVE: dict[str, tuple[str, ...]] = {

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from muster.base.codec import encode_plain
 from muster.cli.console import emit, show
 from muster.cluster.model import Objective
-from muster.config.demand_file import load_demand
+from muster.config.demand_file import load_demand, load_nodes
 from muster.config.load import load_config
-from muster.config.nodes import load_nodes
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
 
