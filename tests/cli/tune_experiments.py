@@ -12,8 +12,7 @@ from pathlib import Path
 from muster.stores.experiment.reader import open_trials
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.testing.trial_builders import START, created, exited, reported, started
-from muster.trials.events import FailureKind, TrialFailure
-from muster.trials.facts import Fact, SearchExhausted
+from muster.trials.events import Fact, FailureKind, SearchExhausted, TrialFailure
 
 SETTINGS = {"metric": "loss", "mode": "min", "trainable_name": "train"}
 FAILURE = TrialFailure(

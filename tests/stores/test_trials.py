@@ -25,7 +25,7 @@ from muster.stores.experiment.store import STORE_NAME, SqliteTrialStore
 from muster.stores.experiment.summary import TrialSummary
 from muster.stores.experiment.values import Pickled
 from muster.testing.trial_builders import START, created, exited, failed, reported, saved, started
-from muster.trials.facts import SearchExhausted, TrialAdmitted
+from muster.trials.events import SearchExhausted, TrialAdmitted
 from muster.trials.model import CheckpointRef
 
 CHILD = str(Path(__file__).with_name("trial_child.py"))

@@ -20,7 +20,7 @@ from muster.trials.events import (
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.plugins import CONTINUE, Plugins
-from muster.trials.settings import Settings
+from muster.trials.template import Settings
 
 Script = Callable[
     [dict, int], Iterable[object]

@@ -10,8 +10,7 @@ from muster.trials.checkpoints import Doomed, adopt, deletable, register
 from muster.trials.controller import TrialController
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE
-from muster.trials.restore import picture, replay
-from muster.trials.resuming import begin_anew
+from muster.trials.restore import begin_anew, picture, replay
 
 OTHERS = CheckpointRef(path="/x/b/checkpoint_000007", index=7, metrics={"score": 1.0, "trial_id": "b"})
 

@@ -3,8 +3,8 @@
 from tests.trials.puppets import First, ScriptedEngine, Stage, steps, trials
 
 from muster.base.resources import Resources
+from muster.trials.controller_view import Occupancy
 from muster.trials.events import CheckpointSaved
-from muster.trials.occupancy import Occupancy
 from muster.trials.plugins import CONTINUE, PAUSE
 
 

@@ -7,13 +7,12 @@ from copy import deepcopy
 import pytest
 from tests.trials.puppets import Noted, ScriptedEngine
 
+from muster.trials.events import TrialCreated
 from muster.trials.experiment import ExperimentState
-from muster.trials.facts import TrialCreated
 from muster.trials.model import CheckpointPolicy, FailurePolicy
 from muster.trials.plugins import Plugins
 from muster.trials.restore import picture, replay, revive
-from muster.trials.settings import Settings
-from muster.trials.template import TrialTemplate
+from muster.trials.template import Settings, TrialTemplate
 from muster.tune.schedulers import ASHAScheduler, FIFOScheduler
 from muster.tune.search.basic_variant import BasicVariantGenerator
 from muster.tune.search.space import grid_search, uniform

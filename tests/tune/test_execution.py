@@ -13,8 +13,7 @@ from muster.engines.local.engine import LocalEngine
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
-from muster.trials.settings import Settings
-from muster.trials.template import TrialTemplate
+from muster.trials.template import Settings, TrialTemplate
 from muster.tune.execution.loop import Execution
 from muster.tune.schedulers import ASHAScheduler
 from muster.tune.search.basic_variant import BasicVariantGenerator

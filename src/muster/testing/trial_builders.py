@@ -8,12 +8,12 @@ from typing import Any
 from muster.trials.events import (
     CheckpointSaved,
     FailureKind,
+    TrialCreated,
     TrialExited,
     TrialFailure,
     TrialReported,
     TrialStarted,
 )
-from muster.trials.facts import TrialCreated
 from muster.trials.model import CheckpointRef
 
 START = 1_700_000_000.0

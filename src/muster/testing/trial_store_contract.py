@@ -16,8 +16,16 @@ from typing import Any, Protocol, get_args
 import pytest
 
 from muster.testing.trial_builders import START, created, exited, failed, reported, saved, started
-from muster.trials.events import TrialExited, TrialReported, TrialStarted
-from muster.trials.facts import ExperimentEnded, Fact, SearchExhausted, TrialAdmitted, TrialCreated
+from muster.trials.events import (
+    ExperimentEnded,
+    Fact,
+    SearchExhausted,
+    TrialAdmitted,
+    TrialCreated,
+    TrialExited,
+    TrialReported,
+    TrialStarted,
+)
 from muster.trials.model import CheckpointRef
 from muster.trials.ports import SavedExperiment, TrialStore
 

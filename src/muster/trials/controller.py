@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from muster.base.clock import Clock
 from muster.trials.checkpoints import deletable
 from muster.trials.commands import ContinueTrial, EngineCommand, StartTrial
+from muster.trials.events import Fact
 from muster.trials.experiment import ExperimentState
-from muster.trials.facts import Fact
 from muster.trials.model import CheckpointRef
 from muster.trials.ports import Engine, TrialStore
 

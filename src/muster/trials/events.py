@@ -89,3 +89,49 @@ class Woke(Struct, frozen=True, kw_only=True, gc=False):
 
 EngineEvent = TrialStarted | TrialReported | CheckpointSaved | TrialExited | CapacityChanged
 Event = EngineEvent | Woke
+
+
+class TrialCreated(Struct, frozen=True, kw_only=True, tag="created"):
+    """The searcher suggested a trial."""
+
+    trial_id: str
+    at: float
+    config: Mapping[str, Any]
+    evaluated_params: Mapping[str, Any]
+    experiment_tag: str
+    trial_name: str
+    relative_logdir: str
+
+
+class TrialAdmitted(Struct, frozen=True, kw_only=True, tag="admitted"):
+    """The scheduler chose a waiting trial and it was handed to the engine.
+
+    Without a trial id: asked for a choice, the scheduler wanted something else done (stop a paused trial).
+    """
+
+    trial_id: str
+    at: float
+
+
+class ExperimentEnded(Struct, frozen=True, kw_only=True, tag="ended"):
+    """Everything was told to stop: a stopper, fail_fast, or the user."""
+
+    at: float
+
+
+class SearchExhausted(Struct, frozen=True, kw_only=True, tag="exhausted"):
+    """The searcher has no more trials."""
+
+    at: float
+
+
+Fact = (
+    TrialCreated
+    | TrialAdmitted
+    | TrialStarted
+    | TrialReported
+    | CheckpointSaved
+    | TrialExited
+    | SearchExhausted
+    | ExperimentEnded
+)

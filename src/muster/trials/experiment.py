@@ -19,17 +19,20 @@ from muster.trials.events import (
     CapacityChanged,
     CheckpointSaved,
     Event,
+    ExperimentEnded,
+    Fact,
+    SearchExhausted,
+    TrialAdmitted,
     TrialExited,
     TrialReported,
     TrialStarted,
     Woke,
 )
-from muster.trials.facts import ExperimentEnded, Fact, SearchExhausted, TrialAdmitted
 from muster.trials.lifecycle import Lifecycle
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.plugins import Plugins
-from muster.trials.settings import Settings
 from muster.trials.states import FINISHED, TrialState
+from muster.trials.template import Settings
 from muster.trials.trial_index import Roster
 
 _BUNCH = 16  # trials

@@ -11,18 +11,45 @@ from muster.trials.checkpoints import register
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
 from muster.trials.controller_view import Wish
 from muster.trials.decide import Judgement
-from muster.trials.events import CheckpointSaved, FailureKind, TrialExited, TrialFailure, TrialStarted
-from muster.trials.facts import TrialAdmitted, TrialCreated
-from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
+from muster.trials.events import (
+    CheckpointSaved,
+    FailureKind,
+    TrialAdmitted,
+    TrialCreated,
+    TrialExited,
+    TrialFailure,
+    TrialStarted,
+)
+from muster.trials.model import CheckpointPolicy, CheckpointRef, FailurePolicy, Trial
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP
 from muster.trials.results import flatten
-from muster.trials.retries import counts, may_retry
-from muster.trials.settings import Settings
 from muster.trials.states import TrialState
+from muster.trials.template import Settings
 
 if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState
+
+
+# Nothing the trial did: the machine was taken away. Counted only when the user says so.
+_NOT_ITS_FAULT = frozenset({FailureKind.PREEMPTED})
+# Trying again would end the same way.
+_FINAL = frozenset({FailureKind.RESET_REFUSED, FailureKind.UNPICKLABLE, FailureKind.START})
+
+
+def counts(trial: Trial, failure: TrialFailure, policy: FailurePolicy, was_restoring: bool) -> bool:
+    """Whether the failure uses up one of the trial's retries; restore failures have a budget of their own."""
+    if was_restoring and trial.num_restore_failures < policy.restore_retries:
+        return False
+    return failure.kind not in _NOT_ITS_FAULT or policy.count_preemption
+
+
+def may_retry(trial: Trial, failure: TrialFailure) -> bool:
+    """`num_failures` has been brought up to date before."""
+    if failure.kind in _FINAL:
+        return False
+    return trial.max_failures < 0 or trial.num_failures <= trial.max_failures
+
 
 _S = TrialState
 _PAUSE_IF_SAVED = "PAUSE_IF_SAVED"  # in `after_save` only: without a checkpoint its steps would be lost

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from muster.trials.commands import EngineCommand
-from muster.trials.events import EngineEvent
-from muster.trials.facts import Fact
+from muster.trials.events import EngineEvent, Fact
 
 
 class Engine(Protocol):

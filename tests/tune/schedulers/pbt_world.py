@@ -25,8 +25,7 @@ from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointPolicy, CheckpointRef
 from muster.trials.plugins import Plugins
 from muster.trials.restore import picture
-from muster.trials.settings import Settings
-from muster.trials.template import TrialTemplate
+from muster.trials.template import Settings, TrialTemplate
 from muster.tune.search.basic_variant import BasicVariantGenerator
 from muster.tune.search.space import grid_search
 

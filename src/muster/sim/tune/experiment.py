@@ -24,8 +24,7 @@ from muster.trials.model import CheckpointPolicy, FailurePolicy
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import Plugins, SearchAlgorithm
 from muster.trials.ports import TrialStore
-from muster.trials.settings import Settings
-from muster.trials.template import TrialTemplate
+from muster.trials.template import Settings, TrialTemplate
 from muster.tune.config import RunConfig, TuneConfig
 from muster.tune.execution.assemble import scheduler_of, search_of, stopper_of
 from muster.tune.stopper.resolve import resolve_stop

@@ -15,13 +15,17 @@ from msgspec import Raw
 from muster.stores.experiment import values as trial_values
 from muster.trials.events import (
     CheckpointSaved,
+    ExperimentEnded,
+    Fact,
     FailureKind,
+    SearchExhausted,
+    TrialAdmitted,
+    TrialCreated,
     TrialExited,
     TrialFailure,
     TrialReported,
     TrialStarted,
 )
-from muster.trials.facts import ExperimentEnded, Fact, SearchExhausted, TrialAdmitted, TrialCreated
 from muster.trials.model import CheckpointRef
 
 # In files: never renumber. A digest must tell these apart without a look inside.

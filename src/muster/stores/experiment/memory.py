@@ -10,7 +10,7 @@ from typing import Any
 
 from muster.stores.experiment import values as trial_values
 from muster.stores.experiment.codec import Place, StoredFact, pack, unpack
-from muster.trials.facts import Fact
+from muster.trials.events import Fact
 from muster.trials.ports import SavedExperiment
 
 

@@ -16,7 +16,7 @@ from muster.stores.experiment.schema import TRIALS_SCHEMA
 from muster.stores.experiment.summary import TrialSummary
 from muster.stores.experiment.trial_rows import Fold, read_digests
 from muster.stores.sqlite import Database
-from muster.trials.facts import Fact
+from muster.trials.events import Fact
 from muster.trials.ports import SavedExperiment
 
 STORE_NAME = "experiment.sqlite"

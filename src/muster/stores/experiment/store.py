@@ -22,7 +22,7 @@ from muster.stores.experiment.reader import STORE_NAME, TrialReader, store_path
 from muster.stores.experiment.schema import TRIALS_SCHEMA
 from muster.stores.experiment.trial_rows import Fold
 from muster.stores.sqlite import Database
-from muster.trials.facts import Fact
+from muster.trials.events import Fact
 from muster.trials.ports import SavedExperiment
 
 __all__ = ["STORE_NAME", "SqliteTrialStore"]

@@ -11,8 +11,7 @@ from typing import Any
 from muster.errors import TuneError
 from muster.trials.model import FailurePolicy
 from muster.trials.plugins import SearchAlgorithm, TrialScheduler
-from muster.trials.settings import Settings
-from muster.trials.template import TrialTemplate
+from muster.trials.template import Settings, TrialTemplate
 from muster.tune.config import RunConfig, TuneConfig, log_files, seconds
 from muster.tune.stopper.resolve import resolve_stop
 from muster.tune.stopper.stopper import Stopper

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from muster.base.clock import Clock
 from muster.errors import StoreFull
-from muster.trials.facts import Fact
+from muster.trials.events import Fact
 from muster.trials.ports import SavedExperiment, TrialStore
 
 PATIENCE_S = 60.0

@@ -23,7 +23,7 @@ from muster.session.publish import MANIFEST
 from muster.stores.checkpoints import CheckpointStore, delete_directory, sweep
 from muster.stores.storage import Storage
 from muster.trials.model import CheckpointRef, Trial
-from muster.trials.resuming import ResumeRules, apply_rules
+from muster.trials.restore import ResumeRules, apply_rules
 from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
 from muster.tune.execution.checkpoint_check import drop_unusable
 from muster.tune.execution.paths import Place
