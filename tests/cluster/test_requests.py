@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.cluster.requests import attempt_id, attempt_of, base_id
+from muster.cluster.plan import attempt_id, attempt_of, base_id
 
 
 def test_the_first_attempt_is_the_base_itself():

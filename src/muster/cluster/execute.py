@@ -19,9 +19,8 @@ from muster.cluster.model import (
     LaunchFailure,
     TerminateFailure,
 )
-from muster.cluster.plan import Action, Drain, Install, Launch, Resize, Terminate
+from muster.cluster.plan import Action, Drain, Install, Launch, Resize, Terminate, attempt_of, base_id
 from muster.cluster.ports import Ports, WorksInBackground
-from muster.cluster.requests import attempt_of, base_id
 from muster.cluster.states import InstanceState
 from muster.errors import MusterError, ProviderError
 

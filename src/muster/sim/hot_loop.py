@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muster.cluster.plan import Launch
-from muster.cluster.requests import base_id
+from muster.cluster.plan import Launch, base_id
 from muster.cluster.states import InstanceState
 from muster.sim.cluster.build import Scene
 

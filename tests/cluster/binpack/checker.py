@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.labels import first_match
+from muster.cluster.binpack.feasible import first_match
 from muster.cluster.binpack.request import Book, PackNode, PackProblem, PackSolution
 from muster.cluster.model import Demand, Gang, NodeType, Strategy
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.cluster.binpack.labels import first_match, selector_holds
+from muster.cluster.binpack.feasible import first_match, selector_holds
 from muster.cluster.model import LabelMatch, LabelOperator
 
 IN, NOT_IN = LabelOperator.IN, LabelOperator.NOT_IN

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.cluster.binpack.demand_classes import CountedGangs, MergedDemands
-from muster.cluster.binpack.outcome import Tally
+from muster.cluster.binpack.demand_classes import CountedGangs, MergedDemands, Tally
 from muster.cluster.binpack.pack import pack
 from muster.cluster.binpack.request import Book, ItemOutcome, PackSolution, Placement, Unplaced
 from muster.cluster.model import Constraint

@@ -9,7 +9,7 @@ from ray.core.generated import autoscaler_pb2 as wire
 from ray.core.generated import common_pb2
 
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.binpack.utilization.runs import gang_requests
+from muster.cluster.binpack.utilization.grouping import gang_requests
 from muster.cluster.model import (
     Constraint,
     Demand,

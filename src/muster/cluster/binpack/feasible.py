@@ -9,10 +9,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from muster.base.resources import SCALE, Resources
-from muster.cluster.binpack.labels import first_match
 from muster.cluster.binpack.request import Offer
-from muster.cluster.model import Demand, LabelOperator, NodeType, Selector
+from muster.cluster.model import Demand, LabelMatch, LabelOperator, NodeType, Selector
 from muster.cluster.plan import Reason
+
+
+def selector_holds(selector: Selector, labels: Mapping[str, str]) -> bool:
+    """Whether every condition holds; the empty selector holds everywhere."""
+    return all(_match_holds(match, labels) for match in selector)
+
+
+def first_match(selectors: Sequence[Selector], labels: Mapping[str, str]) -> int | None:
+    """Index of the first selector that holds; None when none does, also when there is none at all."""
+    for index, selector in enumerate(selectors):
+        if selector_holds(selector, labels):
+            return index
+    return None
+
+
+def _match_holds(match: LabelMatch, labels: Mapping[str, str]) -> bool:
+    """A missing label is in no set: IN fails, NOT_IN passes; an unknown operator fails."""
+    value = labels.get(match.key)
+    if match.operator is LabelOperator.IN:
+        return value is not None and value in match.values
+    return match.operator is LabelOperator.NOT_IN and (value is None or value not in match.values)
 
 
 class Nearest(NamedTuple):

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import replace
 
-from muster.cluster.binpack.demand_classes import CountedGangs, MergedDemands
+from muster.cluster.binpack.demand_classes import CountedGangs, MergedDemands, Tallies
 from muster.cluster.binpack.idle import remove_idle
 from muster.cluster.binpack.limits import Settled, settle
-from muster.cluster.binpack.outcome import Tallies
 from muster.cluster.binpack.request import Offer, Packing, PackProblem, PackRequest, PackSolution
 from muster.cluster.model import NodeKind, NodeType, Objective
 

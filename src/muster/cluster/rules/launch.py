@@ -6,8 +6,7 @@ import math
 
 from muster.base.ids import RequestId
 from muster.cluster.model import Instance, LaunchLimits
-from muster.cluster.plan import Launch
-from muster.cluster.requests import attempt_id
+from muster.cluster.plan import Launch, attempt_id
 from muster.cluster.rules.draft import Draft
 from muster.cluster.states import InstanceState
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from muster.base.ids import CloudId, RequestId
 from muster.cluster.backoff import after_failure
 from muster.cluster.model import CloudInstance, Instance, LaunchFailure, NodeKind, NodeStatus
-from muster.cluster.plan import Reason
-from muster.cluster.requests import attempt_of, base_id
+from muster.cluster.plan import Reason, attempt_of, base_id
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.snapshot import TypeHealth
 from muster.cluster.states import ON_CLOUD, InstanceState

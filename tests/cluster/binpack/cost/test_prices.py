@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.cluster.binpack.cost.prices import machine_costs
+from muster.cluster.binpack.cost.problem import machine_costs
 from muster.cluster.model import NodeType
 from muster.testing.builders import node_type, offer
 

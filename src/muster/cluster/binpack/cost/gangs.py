@@ -6,7 +6,15 @@ its edges with k colours in which equal colours never meet is such an assignment
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from muster.base.resources import Resources
+from muster.cluster.binpack.cost.inventory import Stock
+from muster.cluster.binpack.cost.problem import Ask, Avoidance, ask_of, selectors_of
+from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, Strategy
 
 Seat = tuple[int, int]  # (bin, class)
 
@@ -97,3 +105,135 @@ class _Colouring:
             for colour, node in taken.items():
                 result[colour][place] = node
         return result
+
+
+class Part(NamedTuple):
+    """`each` equal items in one gang; each stands for `bundles` of its bundles."""
+
+    ask: Ask
+    each: int  # items
+    bundles: int
+
+
+class Form(NamedTuple):
+    """One way to ask for a gang: all parts or nothing."""
+
+    parts: tuple[Part, ...]
+    bundles: int
+    apart: bool  # its items lie on different nodes
+    option: int  # which of the gang's options it is
+
+    def marked(self, mark: Avoidance) -> Form:
+        """The same with every item in the group of `mark`."""
+        parts = tuple(part._replace(ask=part.ask._replace(apart=mark)) for part in self.parts)
+        return self._replace(parts=parts)
+
+
+def forms_of(gang: Gang, values: Sequence[str], spread_strictly: bool) -> list[Form]:
+    """In order of preference; `values` are those of the gang's locality label."""
+    apart = gang.strategy is Strategy.STRICT_SPREAD or (spread_strictly and gang.strategy is Strategy.SPREAD)
+    forms = []
+    for number, option in enumerate(gang.options):
+        asked = [option]
+        if gang.locality_label:
+            pins = [LabelMatch(gang.locality_label, LabelOperator.IN, (value,)) for value in values]
+            asked = [tuple(_pinned(demand, pin) for demand in option) for pin in pins]
+        for bundles in asked:
+            packed = gang.strategy is Strategy.STRICT_PACK
+            parts = _merged(bundles) if packed else _counted(bundles)
+            forms.append(Form(parts, sum(demand.count for demand in option), apart, number))
+    return forms
+
+
+def bundle_count(gang: Gang) -> int:
+    """How many bundles its first option has; what an unplaced gang counts."""
+    return sum(demand.count for demand in gang.options[0]) if gang.options else 0
+
+
+def _pinned(demand: Demand, pin: LabelMatch) -> Demand:
+    selectors = tuple((*selector, pin) for selector in selectors_of(demand.selectors) or ((),))
+    return Demand(shape=demand.shape, count=demand.count, selectors=selectors, avoid=demand.avoid)
+
+
+def _counted(option: Sequence[Demand]) -> tuple[Part, ...]:
+    """Equal bundles together."""
+    counts: dict[Ask, int] = {}
+    for demand in option:
+        ask = ask_of(demand)
+        counts[ask] = counts.get(ask, 0) + demand.count
+    ranked = sorted(counts, key=lambda ask: ask.shape)
+    return tuple(Part(ask, counts[ask], 1) for ask in ranked if counts[ask])
+
+
+def _merged(option: Sequence[Demand]) -> tuple[Part, ...]:
+    """One item per distinct selector list, as large as its bundles together."""
+    sums: dict[tuple[object, object], tuple[Ask, Resources, int]] = {}
+    for demand in option:
+        ask = ask_of(demand)
+        key = (ask.selectors, ask.apart)
+        _, shape, count = sums.get(key, (ask, Resources(), 0))
+        sums[key] = (ask, shape.plus(demand.shape.positive().times(demand.count)), count + demand.count)
+    return tuple(Part(ask._replace(shape=shape.key), 1, n) for ask, shape, n in sums.values() if n)
+
+
+class Choice(NamedTuple):
+    """The form a gang asks for; `label` when nodes carry the gang's mark already."""
+
+    form: Form
+    label: str
+
+
+def choose(stock: Stock, gangs: Sequence[Gang], forms: Sequence[Sequence[Form]]) -> dict[int, Choice]:
+    """Per gang what it asks for; gangs of which no form could be held are left out."""
+    best_place: dict[tuple[Form, ...], Form] = {}
+    chosen: dict[int, Choice] = {}
+    for index, gang in enumerate(gangs):
+        ways = tuple(way for way in forms[index] if _plausible(stock, way))
+        if not ways:
+            continue
+        if gang.locality_label and ways not in best_place:
+            best_place[ways] = _by_place(stock, gang, ways)[0]
+        form = best_place[ways] if gang.locality_label else ways[0]
+        marked = form.apart and stock.has_label(gang.label)
+        chosen[index] = Choice(form, gang.label if marked else "")
+    return chosen
+
+
+def squads_of(chosen: dict[int, Choice], gangs: Iterable[int]) -> list[tuple[tuple[int, ...], Form]]:
+    """Equal ones of these gangs together; those that spread share their places."""
+    members: dict[Choice, list[int]] = {}
+    for gang in gangs:
+        members.setdefault(chosen[gang], []).append(gang)
+    result = []
+    for number, (choice, equal) in enumerate(members.items()):
+        mark = Avoidance(choice.label, None, len(equal), number)
+        result.append((tuple(equal), choice.form.marked(mark) if choice.form.apart else choice.form))
+    return result
+
+
+def ways_of(stock: Stock, gang: Gang, forms: Sequence[Form]) -> list[Form]:
+    """Forms of one gang on its own, in order; with a locality, the cheapest place first."""
+    able = [form for form in forms if _plausible(stock, form)]
+    if gang.locality_label:
+        able = _by_place(stock, gang, able)
+    return [_alone(gang, form) for form in able]
+
+
+def _plausible(stock: Stock, form: Form) -> bool:
+    return bool(form.parts) and all(stock.holds(part.ask) for part in form.parts)
+
+
+def _alone(gang: Gang, form: Form) -> Form:
+    return form.marked(Avoidance(gang.label, None, 1, 0)) if form.apart else form
+
+
+def _by_place(stock: Stock, gang: Gang, forms: Sequence[Form]) -> list[Form]:
+    """Complete before incomplete, then by option, then by what it costs with the stock for itself."""
+    ranks = []
+    for index, form in enumerate(forms):
+        parts = _alone(gang, form).parts
+        wanted = np.array([float(part.each) for part in parts])
+        proposal = stock.propose([part.ask for part in parts], wanted)
+        missing = float(wanted.sum() - proposal.amounts.sum())
+        ranks.append((missing > 0, form.option, proposal.cost, index))
+    return [forms[rank[-1]] for rank in sorted(ranks)]

@@ -6,10 +6,16 @@ Column r < `real` is a resource; later columns count members of a group that exc
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from muster.base.resources import ItemKey, Resources
+from muster.cluster.binpack.feasible import selector_holds
+from muster.cluster.binpack.request import Offer
+from muster.cluster.model import Demand, NodeType, Selector
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -97,3 +103,97 @@ def load_size(loads: Floats, items: Items) -> Floats:
         marked = np.flatnonzero(group[classes])
         np.add.at(taken, (rows[marked], group[classes[marked]]), amounts[marked])
     return taken
+
+
+class Avoidance(NamedTuple):
+    """At most `most` requests with this mark on one node; none on a node that carries `label` (= `value`).
+
+    `value` None: whatever the label's value. `number` tells groups of equal gangs apart.
+    """
+
+    label: str
+    value: str | None
+    most: int = 1
+    number: int = -1
+
+
+class Ask(NamedTuple):
+    """One class of equal requests."""
+
+    shape: ItemKey  # without zeros
+    selectors: tuple[Selector, ...] = ()  # none: any node
+    apart: Avoidance | None = None
+
+
+def shape_key(shape: Resources) -> ItemKey:
+    key = shape.key
+    return key if all(units for _, units in key) else tuple(pair for pair in key if pair[1])
+
+
+def ask_of(demand: Demand) -> Ask:
+    apart = Avoidance(*demand.avoid) if demand.avoid is not None else None
+    return Ask(shape_key(demand.shape), selectors_of(demand.selectors), apart)
+
+
+def selectors_of(selectors: tuple[Selector, ...]) -> tuple[Selector, ...]:
+    """Without what comes after a selector that holds everywhere; none at all when that is the first."""
+    for index, selector in enumerate(selectors):
+        if not selector:
+            return selectors[: index + 1] if index else ()
+    return selectors
+
+
+def admits(ask: Ask, labels: Mapping[str, str]) -> bool:
+    """Whether a node with these labels may hold it, as far as selectors go."""
+    return not ask.selectors or any(selector_holds(selector, labels) for selector in ask.selectors)
+
+
+def carries(labels: Mapping[str, str], apart: Avoidance) -> bool:
+    """Whether a node with these labels is closed to the group."""
+    value = labels.get(apart.label)
+    return value is not None and (apart.value is None or value == apart.value)
+
+
+TIE = 1e-6  # of a price: decides between equals, never against a real difference
+
+
+def machine_costs(offers: Sequence[Offer]) -> Floats:
+    """Per offer, in the order given; > 0. Equal prices are told apart by Ray's tie-breaks, then by order."""
+    types = [offer.node_type for offer in offers]
+    prices = np.array([_price(node_type, types) for node_type in types])
+    least = prices[prices > 0].min(initial=1.0)
+    ranked = sorted(range(len(offers)), key=lambda i: _standing(offers[i], i))
+    rank = np.zeros(len(offers))
+    rank[ranked] = np.arange(len(offers)) / max(1, len(offers))
+    # A machine that costs nothing still counts a little, so that no more than needed are started.
+    costs: Floats = (prices + TIE * least) * (1.0 + TIE * rank)
+    return costs
+
+
+def _standing(offer: Offer, index: int) -> tuple[bool, float, int, float, int]:
+    unpriced = offer.node_type.price_per_hour is None
+    return (unpriced, -offer.recoverable, -offer.node_type.priority, -offer.availability, index)
+
+
+def _price(node_type: NodeType, types: Sequence[NodeType]) -> float:
+    if node_type.price_per_hour is not None:
+        return node_type.price_per_hour
+    dominant = _dominant_resource(node_type, types)
+    units = node_type.resources.units(dominant)
+    priced = [t for t in types if t.price_per_hour is not None]
+    alike = [t for t in priced if t.resources.units(dominant)]
+    if alike and units:
+        return max((t.price_per_hour or 0.0) * units / t.resources.units(dominant) for t in alike)
+    if priced:
+        return max(t.price_per_hour or 0.0 for t in priced)
+    most = max((t.resources.units(dominant) for t in types), default=0)
+    return units / most if most else 1.0  # nothing has a price: by size
+
+
+def _dominant_resource(node_type: NodeType, types: Sequence[NodeType]) -> str:
+    """The resource of which it has the largest part of what any type has."""
+    shares = {}
+    for name, units in node_type.resources.key:
+        most = max(t.resources.units(name) for t in types)
+        shares[name] = units / most if most else 0.0
+    return min(shares, key=lambda name: (-shares[name], name)) if shares else ""

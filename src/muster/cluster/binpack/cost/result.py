@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from muster.base.resources import ItemKey
-from muster.cluster.binpack.cost.demand import Served
-from muster.cluster.binpack.cost.forms import bundle_count
-from muster.cluster.binpack.cost.shelves import growth_limit
+from muster.cluster.binpack.cost.allocate import Served
+from muster.cluster.binpack.cost.gangs import bundle_count
+from muster.cluster.binpack.cost.inventory import growth_limit
 from muster.cluster.binpack.request import Book, PackProblem, PackSolution, Placement, Unplaced
 
 

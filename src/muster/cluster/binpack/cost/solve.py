@@ -9,16 +9,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
-from muster.cluster.binpack.cost.asks import Ask, ask_of, selectors_of
-from muster.cluster.binpack.cost.demand import Case, Served, serve
-from muster.cluster.binpack.cost.forms import forms_of
-from muster.cluster.binpack.cost.prices import machine_costs
+from muster.cluster.binpack.cost.allocate import Case, Served, serve
+from muster.cluster.binpack.cost.gangs import forms_of
+from muster.cluster.binpack.cost.inventory import Stock, grow, stock_of
+from muster.cluster.binpack.cost.problem import Ask, ask_of, machine_costs, selectors_of
 from muster.cluster.binpack.cost.result import Detail, Outcome, detail_of, solution_of
-from muster.cluster.binpack.cost.shelves import grow, stock_of
-from muster.cluster.binpack.cost.wishes import narrowed, narrowed_gang
 from muster.cluster.binpack.request import Book, PackProblem, PackSolution
 from muster.cluster.model import Demand, Gang, Strategy
+
+
+def narrowed(demand: Demand, stock: Stock) -> Demand:
+    """The demand with its first selector under which some node or type could hold it."""
+    if len(demand.selectors) < 2:
+        return demand
+    for selector in demand.selectors:
+        narrow = replace(demand, selectors=(selector,))
+        if stock.holds(ask_of(narrow)):
+            return narrow
+    return demand
+
+
+def narrowed_gang(gang: Gang, stock: Stock) -> Gang:
+    """Every bundle narrowed; strict packing merges by the selectors as asked, so those stay."""
+    if gang.strategy is Strategy.STRICT_PACK:
+        return gang
+    options = tuple(tuple(narrowed(demand, stock) for demand in option) for option in gang.options)
+    return replace(gang, options=options)
+
 
 SAME_COST = 1e-6  # relative: two plans this close cost the same
 

@@ -10,9 +10,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from muster.cluster.binpack.labels import first_match
-from muster.cluster.binpack.utilization.grouping import Columns, Labels, Lead, State
-from muster.cluster.binpack.utilization.runs import Run
+from muster.cluster.binpack.feasible import first_match
+from muster.cluster.binpack.utilization.grouping import Columns, Labels, Lead, Run, State
 
 
 class Fill(NamedTuple):

@@ -7,14 +7,22 @@ of a node sits in its Frame as a constant of the score.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
-from muster.base.resources import SCALE, implicit_units
-from muster.cluster.binpack.request import PackProblem
-from muster.cluster.binpack.utilization.growth import Sizes
-from muster.cluster.model import Demand, Selector, Strategy
+from muster.base.resources import SCALE, Resources, implicit_units
+from muster.cluster.binpack.request import Book, PackNode, PackProblem
+from muster.cluster.binpack.utilization.growth import (
+    Sizes,
+    Units,
+    current_sizes,
+    grown,
+    largest_size,
+    new_size,
+)
+from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, Selector, Strategy
 
 Labels = tuple[tuple[str, str], ...]  # sorted by key
 Lead = tuple[tuple[Selector, ...], ...]  # selectors of the requests placed so far, oldest first
@@ -131,3 +139,200 @@ class States:
 def worth(total: float, free_units: int) -> float:
     """What one resource adds to the score: the total times the cube of the used share."""
     return float(total * ((total - free_units / SCALE) / total) ** 3)
+
+
+Avoid = tuple[str, str]  # a label and its value
+SortKey = tuple[int, int, int, int, tuple[tuple[str, int], ...]]
+
+
+class Request(NamedTuple):
+    """`amount` equal requests of one item; `bundles` > 1 for the merged bundles of a STRICT_PACK gang."""
+
+    shape: Resources
+    selectors: tuple[Selector, ...]
+    avoid: Avoid | None
+    item: int
+    amount: int
+    bundles: int = 1
+
+
+class Share(NamedTuple):
+    """What one item has in a run."""
+
+    item: int
+    amount: int
+    bundles: int
+
+
+class Run(NamedTuple):
+    """Neighbours in the order of trying that are equal in all that matters to a node."""
+
+    shape: Resources
+    selectors: tuple[Selector, ...]
+    avoid: Avoid | None
+    amount: int
+    shares: tuple[Share, ...]
+
+
+def runs_of(requests: Iterable[Request]) -> tuple[Run, ...]:
+    """In order of trying: hardest to place first; equal keys keep the order in which they came."""
+    ordered = sorted((r for r in requests if r.amount > 0), key=_sort_key, reverse=True)
+    return tuple(_run(list(equal)) for _, equal in groupby(ordered, key=lambda request: request[:3]))
+
+
+def _run(equal: Sequence[Request]) -> Run:
+    shares = tuple(Share(request.item, request.amount, request.bundles) for request in equal)
+    return Run(*equal[0][:3], sum(share.amount for share in shares), shares)
+
+
+def _sort_key(request: Request) -> SortKey:
+    # Affinity is left out: within one attempt either every request has it or none does.
+    shape = request.shape
+    return (
+        0 if request.avoid is None else 1,
+        len(request.selectors[0]) if request.selectors else 0,
+        len(shape),
+        sum(value for _, value in shape.key),
+        shape.key,
+    )
+
+
+def demand_requests(demands: Sequence[Demand]) -> Iterator[Request]:
+    for item, demand in enumerate(demands):
+        yield Request(demand.shape, demand.selectors, demand.avoid, item, demand.count)
+
+
+def gang_order(gangs: Sequence[Gang]) -> list[int]:
+    """Most constrained first, then largest first; equal ones as they came."""
+    return sorted(range(len(gangs)), key=lambda item: _gang_key(gangs[item]), reverse=True)
+
+
+def _gang_key(gang: Gang) -> tuple[int, int]:
+    bundles = gang.options[0] if gang.options else ()
+    count = bundle_count(gang)
+    if gang.strategy in (Strategy.STRICT_PACK, Strategy.STRICT_SPREAD):
+        return count, count
+    return sum(bundle.count for bundle in bundles if bundle.avoid is not None), count
+
+
+def bundle_count(gang: Gang) -> int:
+    return sum(bundle.count for bundle in gang.options[0]) if gang.options else 0
+
+
+def gang_requests(item: int, gang: Gang, option: Sequence[Demand], locality: str | None) -> list[Request]:
+    """One way to ask for the gang: this alternative, all of it where the locality label has this value."""
+    avoid = (gang.label, "") if gang.strategy is Strategy.STRICT_SPREAD else None
+    match = None if locality is None else LabelMatch(gang.locality_label, LabelOperator.IN, (locality,))
+    requests = []
+    for bundle in option:
+        selectors = bundle.selectors
+        if match is not None:
+            selectors = tuple((*selector, match) for selector in selectors or ((),))
+        requests.append(Request(bundle.shape, selectors, avoid or bundle.avoid, item, bundle.count))
+    return _merged(requests) if gang.strategy is Strategy.STRICT_PACK else requests
+
+
+def _merged(requests: Iterable[Request]) -> list[Request]:
+    """Bundles that must share a node as one big request; those with another selector stay apart."""
+    whole: dict[tuple[object, ...], Request] = {}
+    for request in requests:
+        if request.amount <= 0:
+            continue
+        key = request[1:3]
+        shape = request.shape.times(request.amount)
+        before = whole.get(key)
+        if before is None:
+            whole[key] = request._replace(shape=shape, amount=1, bundles=request.amount)
+        else:
+            bundles = before.bundles + request.amount
+            whole[key] = before._replace(shape=before.shape.plus(shape), bundles=bundles)
+    return list(whole.values())
+
+
+Tail = tuple[float, int, float]
+_USUAL: Tail = (1.0, 0, 1.0)  # of a node type that is not offered
+
+
+class Survey:
+    """Looks at every node once; equal looking nodes get the same state."""
+
+    def __init__(self, problem: PackProblem) -> None:
+        self.problem = problem
+        self.columns = Columns(problem)
+        self.states = States(self.columns, problem.conserve_gpus)
+        tails: dict[str, Tail] = {
+            offer.node_type.name: (offer.recoverable, offer.node_type.priority, offer.availability)
+            for offer in problem.offers
+        }
+        ranks = sorted({_USUAL, *tails.values()}, reverse=True)
+        self._tail = {name: ranks.index(tail) for name, tail in tails.items()}
+        self._usual_tail = ranks.index(_USUAL)
+        self.largest = self._largest()
+        self.known_labels = self.columns.lasting_labels | self._carried()
+        self._seen: dict[tuple[object, ...], State] = {}
+
+    def _carried(self) -> frozenset[str]:
+        """The labels that requests look at and that some node has."""
+        wanted = self.columns.labels
+        if not wanted:
+            return frozenset()
+        bearers = [node.labels for node in self.problem.nodes]
+        bearers += [offer.node_type.labels for offer in self.problem.offers]
+        return frozenset(key for labels in bearers for key in labels if key in wanted)
+
+    def _largest(self) -> dict[int, Units]:
+        """Node number -> what it could be enlarged to, for those that can grow."""
+        types = {
+            offer.node_type.name: offer.node_type
+            for offer in self.problem.offers
+            if offer.node_type.resize is not None
+        }
+        sizes = {}
+        for number, node in enumerate(self.problem.nodes) if types else ():
+            largest = largest_size(node, types.get(node.node_type))
+            if largest is not None:
+                sizes[number] = largest
+        return sizes
+
+    def node_state(self, number: int, book: Book, is_grown: bool = False) -> State:
+        """How a node stands before anything is placed on this book."""
+        node = self.problem.nodes[number]
+        labels = self.columns.labels_of(node.labels)
+        if is_grown:
+            return self._state(node, grown(current_sizes(node), self.largest[number]), book, labels)
+        if node.resize is not None:
+            return self._state(node, current_sizes(node), book, labels)
+        free = node.available if book is Book.DEMAND else node.total
+        key = (node.node_type, node.runs, node.total.key, free.key, labels)
+        state = self._seen.get(key)
+        if state is None:
+            state = self._seen[key] = self._state(node, current_sizes(node), book, labels)
+        return state
+
+    def grown_state(self, number: int, book: Book, state: State) -> State:
+        """The same node at its largest size, with what was placed on it."""
+        node, target = self.problem.nodes[number], self.largest[number]
+        sizes = current_sizes(node)
+        frame = self._state(node, grown(sizes, target), book, state.labels).frame
+        free = list(state.free)
+        for name, quantity in target.items():
+            column = self.columns.index.get(name)
+            if column is not None:
+                free[column] = max(0, free[column] + quantity - sizes.total.get(name, 0))
+        return self.states.state(frame, state.labels, tuple(free), state.used, state.lead)
+
+    def offer_states(self) -> list[State]:
+        """A new machine of each type; the same on both books."""
+        made = []
+        for offer in self.problem.offers:
+            total = new_size(offer.node_type)
+            frame = self.states.frame(Sizes(total, total), self._tail[offer.node_type.name], False)
+            labels = self.columns.labels_of(offer.node_type.labels)
+            made.append(self.states.state(frame, labels, self.columns.free_of(total), 0, ()))
+        return made
+
+    def _state(self, node: PackNode, sizes: Sizes, book: Book, labels: Labels) -> State:
+        free = sizes.free if book is Book.DEMAND else sizes.total
+        tail = self._tail.get(node.node_type, self._usual_tail)
+        frame = self.states.frame(Sizes(sizes.total, free), tail, node.runs)
+        return self.states.state(frame, labels, self.columns.free_of(free), 0, ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from muster.cluster.binpack.request import Book, Placement, Unplaced
-from muster.cluster.binpack.utilization.runs import Run
+from muster.cluster.binpack.utilization.grouping import Run
 
 
 class Ledger:

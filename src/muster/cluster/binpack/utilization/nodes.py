@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from muster.cluster.binpack.request import Book
-from muster.cluster.binpack.utilization.choose import Pick, Purchase, choose_nodes, choose_offers
 from muster.cluster.binpack.utilization.fill import Fill, Filler
-from muster.cluster.binpack.utilization.grouping import State
+from muster.cluster.binpack.utilization.grouping import Run, State, Survey
 from muster.cluster.binpack.utilization.ledger import Ledger, Posting
-from muster.cluster.binpack.utilization.runs import Run
-from muster.cluster.binpack.utilization.select import Question
-from muster.cluster.binpack.utilization.survey import Survey
+from muster.cluster.binpack.utilization.select import Pick, Purchase, Question, choose_nodes, choose_offers
 
 
 class Outcome(NamedTuple):

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 
 from muster.base.resources import Resources
 from muster.cluster.binpack.request import Book, PackProblem, PackSolution, Unplaced
-from muster.cluster.binpack.utilization.ledger import Ledger
-from muster.cluster.binpack.utilization.nodes import Fleet
-from muster.cluster.binpack.utilization.runs import (
+from muster.cluster.binpack.utilization.grouping import (
     Request,
+    Survey,
     bundle_count,
     demand_requests,
     gang_order,
     gang_requests,
     runs_of,
 )
-from muster.cluster.binpack.utilization.survey import Survey
+from muster.cluster.binpack.utilization.ledger import Ledger
+from muster.cluster.binpack.utilization.nodes import Fleet
 from muster.cluster.model import Gang
 
 
