@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.cli.conftest import CLUSTER
 
-from muster.cli.report import PlanReport
+from muster.cli.plan.report import PlanReport
 
 FIVE = "demands:\n- {name: work, resources: {CPU: 4}, count: 5}\n"
 

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 from tests.cli.cluster_samples import AT, published
 
+from muster.cli.status.command import FOOTER, fitted
 from muster.cli.status.report import build_report
-from muster.cli.watch import FOOTER, fitted
 
 
 def screen(width: int, height: int, **changes) -> list[str]:

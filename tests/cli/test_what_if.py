@@ -5,7 +5,7 @@ from collections import Counter
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId, NodeId
-from muster.cli.what_if import ASSUMED_HEAD, what_if
+from muster.cli.plan.command import ASSUMED_HEAD, what_if
 from muster.cluster.binpack.request import PackNode
 from muster.cluster.model import ClusterSpec, NodeKind, NodeStatus, RuntimeReport
 from muster.cluster.plan import Drain, Plan, Subject

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from muster.base.resources import Resources
 from muster.cli.format import money
-from muster.cli.report import SERVED, Item, Node, PlanReport, Why
+from muster.cli.plan.report import SERVED, Item, Node, PlanReport, Why
 from muster.cluster.plan import Reason
 
 MAX_ROWS = 20  # per section; programs read --json

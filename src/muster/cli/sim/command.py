@@ -7,7 +7,7 @@ import os
 import click
 
 from muster.cli.console import complain, emit, show
-from muster.cli.sim_tune import tune_command
+from muster.cli.sim.tune_command import tune_command
 from muster.sim.cluster.run import Report, Run
 from muster.sim.cluster.trace import HEADER
 from muster.sim.sweep import quiet, sweep
@@ -80,7 +80,7 @@ def sweep_command(seeds: int, start: int, jobs: int | None) -> None:
 @click.option("--seed", type=click.IntRange(min=0), default=2, show_default=True, help="Other boot times.")
 def day(seed: int) -> None:
     """Watch a day of an autoscaled cluster, with prices: bursts, a stockout, a gang, a preemption."""
-    from muster.cli.story_view import pages
+    from muster.cli.sim.view import pages
     from muster.sim.cluster.story import tell_day
 
     show(*pages(tell_day(seed)))

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from muster.cli.sim.tune_command import Reply
-from muster.cli.tune_data import plain, strict_json
+from muster.cli.tune.table import plain, strict_json
 from muster.errors import ConfigError
 from muster.sim.tune.what_if import Answer, over_time
 

@@ -8,10 +8,10 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from muster.cli.cluster_report import PendingRow
 from muster.cli.format import span
+from muster.cli.plan.report import SERVED
 from muster.cli.plan.view import BAD, HEADING, QUIET
-from muster.cli.report import SERVED
+from muster.cli.status.report import PendingRow
 from muster.cli.status.status_frame import WAITING, Frame, more_line
 
 _INDENT = 9  # count and its gap

@@ -4,18 +4,175 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.autoscaler.status_files import PublishedStatus
 from muster.base.resources import SCALE, Resources
-from muster.cli.cluster_report import EventRow, FailureRow, NodeRow, PendingRow, StatusReport, TypeRow, Usage
-from muster.cli.demand_names import shape_of
-from muster.cluster.model import Instance, NodeKind, NodeReport, NodeStatus
+from muster.cluster.model import (
+    Demand,
+    Gang,
+    Instance,
+    LabelOperator,
+    NodeKind,
+    NodeReport,
+    NodeStatus,
+    RuntimeReport,
+    Selector,
+)
 from muster.cluster.plan import Reason, Subject, Verdict
+from muster.cluster.snapshot import Quarantined
 from muster.cluster.states import InstanceState
+
+FORMAT = 1
+
+
+class NodeRow(Struct, frozen=True, kw_only=True):
+    """One machine of the cluster, from wish to grave; or a node that no record knows."""
+
+    instance_id: str  # "" for a node without a record
+    node_id: str  # "" while no node runs on it
+    cloud_id: str
+    node_type: str
+    is_head: bool
+    state: str  # a word for people: busy, idle, starting ...
+    instance_state: str  # the record's state, Ray's name
+    for_s: float | None  # how long it has been in that state
+    used: Mapping[str, float]
+    total: Mapping[str, float]
+    price_per_hour: float | None
+    reason: Reason | None  # why it stays or goes
+    detail: str
+
+
+class PendingRow(Struct, frozen=True, kw_only=True):
+    """Requests that wait and share a fate."""
+
+    kind: str  # demand, gang or constraint
+    subject_id: str
+    shape: str
+    count: int
+    reason: Reason
+    told: str
+    target: str  # the machine or node type meant
+    for_s: float | None
+
+
+class EventRow(Struct, frozen=True, kw_only=True):
+    """Something that happened lately."""
+
+    at: float
+    level: str
+    message: str
+
+
+class FailureRow(Struct, frozen=True, kw_only=True):
+    """A machine that did not come."""
+
+    at: float
+    instance_id: str
+    node_type: str
+    message: str
+
+
+class TypeRow(Struct, frozen=True, kw_only=True):
+    """Why a node type is bought or not."""
+
+    node_type: str
+    reason: Reason
+    detail: str
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """One resource over all nodes that run."""
+
+    used: float
+    total: float
+
+
+class StatusReport(Struct, frozen=True, kw_only=True):
+    """The whole answer of `muster status`."""
+
+    format: int = FORMAT
+    cluster: str
+    address: str
+    config: str
+    at: float  # of the monitor's look
+    age_s: float
+    interval_s: float
+    monitor_pid: int | None
+    log: str
+    metrics_port: int | None
+    problem: str  # why the rest may be out of date; "" when it is not
+    config_problem: str
+    notes: tuple[str, ...]  # about the cluster as a whole
+    nodes: tuple[NodeRow, ...]
+    states: Mapping[str, int]  # record state -> machines
+    usage: Mapping[str, Usage]
+    pending: tuple[PendingRow, ...]
+    node_types: tuple[TypeRow, ...]
+    failures: tuple[FailureRow, ...]
+    events: tuple[EventRow, ...]  # newest first
+    set_aside: tuple[Quarantined, ...]
+    price_per_hour: float
+    spent: float
+
+
+def shape_of(verdict: Verdict, runtime: RuntimeReport | None) -> str:
+    """`{CPU: 2}`, `STRICT_SPREAD of 3 x {CPU: 1}`; "" when the report no longer has it."""
+    if runtime is None:
+        return ""
+    if verdict.subject is Subject.GANG:
+        gang = next((g for g in runtime.gangs if g.gang_id == verdict.subject_id), None)
+        return "" if gang is None else gang_words(gang)
+    if verdict.subject is Subject.CONSTRAINT:
+        demands: Sequence[Demand] = [d for c in runtime.constraints for d in c.demands if d.count > 0]
+    else:
+        demands = [demand for demand in runtime.demands if demand.count > 0]
+    found = _by_id(verdict.subject_id, demands)
+    return "" if found is None else demand_words(found)
+
+
+def demand_words(demand: Demand) -> str:
+    """One request of the demand."""
+    words = f"{{{demand.shape.positive()}}}"
+    alternatives = [_selector(selector) for selector in demand.selectors if selector]
+    if alternatives:
+        words += " where " + " or else ".join(alternatives)
+    if demand.avoid is not None:
+        words += f" away from {demand.avoid[0]}"
+    return words
+
+
+def gang_words(gang: Gang) -> str:
+    """The first of its options; the others are named by their number."""
+    bundles: dict[str, int] = {}
+    for bundle in gang.options[0] if gang.options else ():
+        words = demand_words(bundle)
+        bundles[words] = bundles.get(words, 0) + bundle.count
+    listed = ", ".join(f"{count} x {words}" for words, count in bundles.items())
+    others = f" (or {len(gang.options) - 1} other forms)" if len(gang.options) > 1 else ""
+    return f"{gang.strategy.value} of {listed}{others}"
+
+
+def _by_id(subject_id: str, demands: Sequence[Demand]) -> Demand | None:
+    """A demand is known by its name, or by its place in the list when it has none."""
+    named = next((demand for demand in demands if demand.name == subject_id), None)
+    if named is not None or not subject_id.isdigit():
+        return named
+    index = int(subject_id)
+    return demands[index] if index < len(demands) else None
+
+
+def _selector(selector: Selector) -> str:
+    signs = {LabelOperator.IN: "is", LabelOperator.NOT_IN: "is not"}
+    return " and ".join(
+        f"{match.key} {signs[match.operator]} {' or '.join(match.values)}" for match in selector
+    )
+
 
 _S = InstanceState
 _REQUESTS = (Subject.DEMAND, Subject.GANG, Subject.CONSTRAINT)

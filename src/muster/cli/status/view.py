@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from muster.cli.cluster_report import NodeRow, StatusReport
 from muster.cli.format import clock_time, money, span, used_of
 from muster.cli.plan.view import BAD, GOOD, HEADING, QUIET
 from muster.cli.status.pending_view import pending_section
+from muster.cli.status.report import NodeRow, StatusReport
 from muster.cli.status.status_frame import WAITING, WIDE_ENOUGH, Frame, Grid
 from muster.cluster.plan import Reason
 

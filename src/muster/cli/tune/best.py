@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from muster.cli.tune.experiment import Experiment
-from muster.cli.tune_data import not_data, plain, strict_json
+from muster.cli.tune.table import not_data, plain, strict_json
 from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
 from muster.trials.results import flatten

@@ -115,8 +115,13 @@ def ls(path: str, as_json: bool, watch: bool, output: Path | None, desc: bool, *
 def show_command(path: str, trial: str | None, as_json: bool, watch: bool) -> None:
     """Show an experiment, or one TRIAL of it: its id, the end of its id, or its directory's name."""
     from muster.cli.tune.experiment import read_experiment
-    from muster.cli.tune.show import experiment_lines, experiment_record
-    from muster.cli.tune_trial import find_trial, trial_lines, trial_record
+    from muster.cli.tune.show import (
+        experiment_lines,
+        experiment_record,
+        find_trial,
+        trial_lines,
+        trial_record,
+    )
 
     def look() -> tuple[Iterable[str], bool]:
         experiment = read_experiment(path)
@@ -257,7 +262,7 @@ def _print(lines: Iterable[str], before: str = "") -> None:
 
 
 def _emit_json(value: object) -> None:
-    from muster.cli.tune_data import strict_json
+    from muster.cli.tune.table import strict_json
 
     emit(strict_json(value).encode("utf-8", "replace"))
 

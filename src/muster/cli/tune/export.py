@@ -14,7 +14,7 @@ from typing import Any
 
 from muster.cli.tune.columns import trial_row
 from muster.cli.tune.experiment import Experiment
-from muster.cli.tune_data import plain, strict_json
+from muster.cli.tune.table import plain, strict_json
 from muster.errors import ConfigError, MusterError
 from muster.tune.analysis.tables import Row, flat_row, need_pandas
 

@@ -12,7 +12,7 @@ from muster.cli.plan.view import BAD, HEADING, QUIET
 from muster.cli.status.pending_view import pending_section
 from muster.cli.status.status_frame import Frame, Grid
 from muster.cli.why.command import DEMAND, GANG, MACHINE, NODE_TYPE
-from muster.cli.why_report import MachineStory, StoryLine, WhyReport
+from muster.cli.why.report import MachineStory, StoryLine, WhyReport
 
 MAX_LINES = 40  # of one story: the newest
 
