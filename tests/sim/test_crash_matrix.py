@@ -15,8 +15,8 @@ from muster.sim.cluster import crash_matrix as crash
 from muster.sim.cluster.cloud import SimCloud
 from muster.sim.cluster.crash_matrix import live_through
 from muster.sim.cluster.options import Setting
+from muster.sim.cluster.run import quiet
 from muster.sim.cluster.world import START_OF_DAY
-from muster.sim.sweep import quiet
 from muster.stores.ledger.store import SqliteInstanceStore
 
 UNDISTURBED = live_through()

@@ -10,10 +10,10 @@ from muster.sim.cluster.cloud import SimCloud
 from muster.sim.cluster.crash_points import Wire
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import WORKER_TYPES, catalogue_for
+from muster.sim.cluster.ports import SimDrains
 from muster.sim.cluster.runtime import SimRuntime
 from muster.sim.cluster.tasks import GangWork, TaskClass
 from muster.sim.cluster.world import World
-from muster.sim.drains import SimDrains
 from muster.testing.builders import cluster_spec
 
 ONE = TaskClass(Resources.of(CPU=1), name="one")

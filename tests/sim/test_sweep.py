@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from muster.cli.main import cli
 from muster.sim.cluster.faults import KINDS, Faults
-from muster.sim.cluster.run import Run, simulate
-from muster.sim.sweep import sweep
+from muster.sim.cluster.run import Run, simulate, sweep
 
 HERE = Path(__file__).parent
 SEEDS = 300

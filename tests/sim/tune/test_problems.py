@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from muster.errors import TuneError
-from muster.sim.tune import functions
+from muster.sim.tune import problems as functions
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.problems import MAX_T, PROBLEMS, problem_named
 from muster.trials.template import TrialTemplate

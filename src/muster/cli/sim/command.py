@@ -8,9 +8,8 @@ import click
 
 from muster.cli.console import complain, emit, show
 from muster.cli.sim.tune_command import tune_command
-from muster.sim.cluster.run import Report, Run
+from muster.sim.cluster.run import Report, Run, quiet, sweep
 from muster.sim.cluster.trace import HEADER
-from muster.sim.sweep import quiet, sweep
 
 _SEED = click.option("--seed", type=click.IntRange(min=0), required=True, help="Which world.")
 

@@ -18,8 +18,7 @@ from muster.sim.tune.curve import Curve
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import ONE_CPU, SimulatedExperiment
 from muster.sim.tune.problems import PROBLEMS, Problem
-from muster.sim.tune.recorded_search import RecordedConfigs
-from muster.sim.tune.trace import RecordedCurve, read_trace
+from muster.sim.tune.trace import RecordedConfigs, RecordedCurve, read_trace
 from muster.sim.tune.what_if import Answer, answered, scheduler_maker
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.template import TrialTemplate

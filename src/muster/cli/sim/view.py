@@ -16,8 +16,7 @@ from muster.cluster.plan import Subject, Verdict
 from muster.sim.cluster.build import Scene
 from muster.sim.cluster.options import GIB
 from muster.sim.cluster.run import Report, Run
-from muster.sim.cluster.story import SAMPLE_S, DayStory, Moment
-from muster.sim.script import CLOSES, OPENS
+from muster.sim.cluster.story import CLOSES, OPENS, SAMPLE_S, DayStory, Moment
 
 _REQUESTS = (Subject.DEMAND, Subject.GANG, Subject.CONSTRAINT)
 

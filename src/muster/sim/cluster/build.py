@@ -16,17 +16,14 @@ from muster.cluster.model import NodeKind
 from muster.cluster.plan import Plan
 from muster.cluster.ports import InstanceStore
 from muster.cluster.spend import spend_so_far
-from muster.sim.cluster.cloud import SimCloud
+from muster.sim.cluster.cloud import Machine, SimCloud
 from muster.sim.cluster.crash_points import Killed, Wire
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import HEAD_TYPE, Setting
-from muster.sim.cluster.ports import SimSpec
+from muster.sim.cluster.ports import SimDrains, SimInstaller, SimSpec
 from muster.sim.cluster.runtime import SimRuntime
 from muster.sim.cluster.store import SimStore
 from muster.sim.cluster.world import World
-from muster.sim.drains import SimDrains
-from muster.sim.installer import SimInstaller
-from muster.sim.machines import Machine
 from muster.stores.ledger.memory import MemoryInstanceStore
 
 LONGEST_TIMEOUT_S = 200.0

@@ -10,14 +10,155 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from muster.base.ids import InstanceId
+from muster.base.ids import CloudId, InstanceId
 from muster.cluster.model import Instance, NodeKind
-from muster.cluster.plan import Subject
+from muster.cluster.plan import Launch, Subject, base_id
+from muster.cluster.spend import spend_so_far
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, ON_CLOUD, InstanceState
 from muster.sim.cluster.build import Scene
+from muster.sim.cluster.cloud import Machine
 from muster.sim.cluster.tasks import SimNode
-from muster.sim.hot_loop import NoHotLoop
-from muster.sim.spend import SpendAddsUp
+
+WINDOW_S = 300.0
+MOST_REFUSALS = 12  # with a pause of 5 s that doubles up to 60 s, nine fit into the window
+
+
+class NoHotLoop:
+    """Per type, the ticks whose decision took a refusal into account, until a machine of it comes up.
+
+    A refusal that a call raised is taken into account by the next tick that is written down; one that was
+    polled, by the same tick. What a killed controller heard is lost, and need not be remembered.
+    """
+
+    def __init__(self) -> None:
+        self._calls = self._told = 0
+        self._heard: set[str] = set()  # types refused, not yet part of a decision
+        self._refused_at: dict[str, list[float]] = {}
+
+    def __call__(self, scene: Scene) -> Iterator[str]:
+        told = scene.cloud.failures_told[self._told :]
+        self._told += len(told)
+        self._heard.update(failure.node_type for failure in told)
+        self._forgive(scene)
+        if scene.store.committed is not None:
+            yield from self._decided(scene)
+        self._listen(scene)
+
+    def _decided(self, scene: Scene) -> Iterator[str]:
+        now = scene.world.time
+        for name in sorted(self._heard):
+            times = [at for at in self._refused_at.get(name, ()) if now - at < WINDOW_S]
+            self._refused_at[name] = [*times, now]
+            if len(times) >= MOST_REFUSALS:
+                yield f"{name} was asked for and refused {len(times) + 1} times within {WINDOW_S:g} s"
+        self._heard.clear()
+        if not scene.clock_was_set:
+            yield from self._asked_too_soon(scene)
+
+    def _asked_too_soon(self, scene: Scene) -> Iterator[str]:
+        plan, pause_s = scene.store.committed, scene.spec.spec.backoff.base_s
+        launches = [a for a in plan.actions if isinstance(a, Launch)] if plan else []
+        asked = {name for a in launches if base_id(a.request_id) == a.request_id for name in a.shape}
+        for name in sorted(asked):
+            since = scene.world.time - self._refused_at.get(name, [float("-inf")])[-1]
+            if since < pause_s:
+                yield f"{name} was asked for {since:g} s after a refusal was known"
+
+    def _listen(self, scene: Scene) -> None:
+        """What the calls of this tick raised is known to the next one, if the controller lives to see it."""
+        calls = scene.cloud.launch_calls[self._calls :]
+        self._calls += len(calls)
+        if scene.plan is None:
+            self._heard.clear()
+            return
+        self._heard.update(name for call in calls if call.refused for name in call.shape)
+
+    def _forgive(self, scene: Scene) -> None:
+        for commit in scene.store.commits:
+            for record in commit.plan.writes:
+                if record.state is InstanceState.RAY_RUNNING:
+                    self._refused_at.pop(record.node_type, None)
+
+
+CENT_FRACTION = 1e-5
+
+
+class SpendAddsUp:
+    """Follows every machine through the looks that could see it."""
+
+    def __init__(self) -> None:
+        self._first_look: dict[CloudId, float] = {}
+        self._missed: dict[CloudId, float] = {}  # ended machines: the first look without them
+        self._look_before = 0.0  # the committed look before this one
+
+    def __call__(self, scene: Scene) -> Iterator[str]:
+        looked = scene.store.committed is not None and scene.cloud.listed is not None
+        if looked:
+            self._look(scene)
+        for commit in scene.store.commits:
+            for record in commit.plan.writes:
+                machine = scene.cloud.machines.get(record.cloud_id) if record.cloud_id else None
+                if machine is not None:
+                    yield from self._began_in_time(scene, commit.before[record.instance_id], record, machine)
+                    yield from self._ended_in_time(scene, record, machine)
+        if scene.store.committed is not None:
+            yield from _total(scene)
+        if looked:
+            self._look_before = scene.world.time
+
+    def _look(self, scene: Scene) -> None:
+        now, listed = scene.world.time, scene.cloud.listed or {}
+        for cloud_id in listed:
+            self._first_look.setdefault(cloud_id, now)
+        for machine in scene.cloud.machines.values():
+            if not machine.exists and machine.cloud_id not in listed:
+                self._missed.setdefault(machine.cloud_id, now)
+
+    def _began_in_time(
+        self, scene: Scene, before: Instance | None, after: Instance, machine: Machine
+    ) -> Iterator[str]:
+        """A record starts to cost in the tick that first sees its machine, not sooner and not later."""
+        if _begun(after) is None or (before is not None and _begun(before) is not None):
+            return
+        now = scene.world.time
+        if now < machine.created_at:
+            yield f"{machine.cloud_id}: paid for {machine.created_at - now:g} s before it was bought"
+        first_look = self._first_look.get(machine.cloud_id)
+        owners = sum(record.cloud_id == machine.cloud_id for record in scene.store.records.values())
+        if owners == 1 and first_look is not None and now > first_look:
+            yield f"{machine.cloud_id}: seen at {first_look:g} s, paid for from {now:g} s on"
+
+    def _ended_in_time(self, scene: Scene, record: Instance, machine: Machine) -> Iterator[str]:
+        missed = self._missed.get(machine.cloud_id)
+        if missed is None or record.state is not InstanceState.TERMINATED:
+            return
+        due = missed + scene.spec.spec.timeouts.listing_grace_s
+        if self._look_before > due:  # an earlier look already had to close it
+            yield f"{machine.cloud_id}: closed {scene.world.time - due:g} s too late after its end"
+
+
+def _total(scene: Scene) -> Iterator[str]:
+    """What the ledger says was spent is the sum over all records ever, each counted once."""
+    plan = scene.store.committed
+    if plan is None:
+        return
+    said = spend_so_far(scene.store.live.values(), plan.memory, plan.at)
+    due = sum(_cost(record, plan.at) for record in scene.store.records.values())
+    if abs(said - due) > CENT_FRACTION:
+        yield f"the ledger says ${said:.5f} were spent, its records say ${due:.5f}"
+
+
+def _begun(record: Instance) -> float | None:
+    return next((change.at for change in record.history if change.state in ON_CLOUD), None)
+
+
+def _cost(record: Instance, now: float) -> float:
+    begun = _begun(record)
+    if begun is None:
+        return 0.0
+    end = record.history[-1].at if record.state is InstanceState.TERMINATED else now
+    return (end - begun) * (record.price_per_hour or 0.0) / 3600
+
 
 _S = InstanceState
 Check = Callable[[Scene], Iterator[str]]

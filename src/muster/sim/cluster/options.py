@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from muster.base.resources import Resources
 from muster.base.rng import Seed, Stream
 from muster.cluster.model import Backoff, ClusterSpec, LaunchLimits, NodeType, Objective, Timeouts
-from muster.sim.machines import Catalogue
+from muster.sim.cluster.cloud import Catalogue
 
 GIB = 2**30
 HEAD_TYPE = "head"

@@ -6,7 +6,10 @@ rest within a budget of virtual time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -15,11 +18,11 @@ from muster.cluster.model import NodeKind
 from muster.sim.cluster import options as settings
 from muster.sim.cluster.build import Scene
 from muster.sim.cluster.checkers import safety_checks
+from muster.sim.cluster.cloud import Machine
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.liveness import unrest
 from muster.sim.cluster.trace import Trace
 from muster.sim.cluster.workload import Workload
-from muster.sim.machines import Machine
 
 REST_TICKS = 3  # ticks in a row without unrest
 Tell = Callable[[str, bool], None]  # a trace line, and whether anything happened
@@ -166,3 +169,22 @@ class Run:
 def simulate(seed: int, tell: Tell | None = None) -> Report:
     """Run one seed to its end."""
     return Run(seed, tell).to_end()
+
+
+CHUNK = 5
+
+
+def sweep(seeds: Sequence[int], jobs: int = 1) -> Iterator[Report]:
+    """Every seed's report. A run that breaks the simulator itself raises."""
+    quiet()
+    if jobs <= 1:
+        yield from map(simulate, seeds)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=quiet) as pool:
+        yield from pool.map(simulate, seeds, chunksize=CHUNK)
+
+
+def quiet() -> None:
+    """The controller's warnings are the point of a simulation, not news: nobody reads them line by line."""
+    logging.getLogger("muster.cluster").addHandler(logging.NullHandler())

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from muster.base.ids import NodeId
 from muster.base.resources import Resources
 from muster.cluster.model import LabelOperator, NodeStatus, Selector, Strategy
-from muster.sim.machines import Machine
+from muster.sim.cluster.cloud import Machine
 
 FOREVER = float("inf")
 

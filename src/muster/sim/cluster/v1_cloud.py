@@ -19,12 +19,11 @@ from muster.providers.node_provider import NodeLaunchException, NodeProvider
 from muster.providers.v1 import tags as t
 from muster.providers.v1.adapter import V1Adapter, inline_pools
 from muster.sim.cluster.build import Scene
-from muster.sim.cluster.cloud import KINDS, SimCloud
+from muster.sim.cluster.cloud import KINDS, REFUSALS, Catalogue, LaunchCall, Machine, SimCloud
 from muster.sim.cluster.crash_points import Wire, step
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.run import Run
 from muster.sim.cluster.world import World
-from muster.sim.machines import REFUSALS, Catalogue, LaunchCall, Machine
 
 _KIND_TAGS = {NodeKind.HEAD: t.NODE_KIND_HEAD, NodeKind.WORKER: t.NODE_KIND_WORKER, NodeKind.UNMANAGED: "?"}
 

@@ -6,16 +6,16 @@ Called by TrialController like any engine. It moves the clock it was given and d
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 from typing_extensions import assert_never
 
+from muster.base.resources import Resources
 from muster.sim.tune.curve import Curve, Report, as_curve
 from muster.sim.tune.event_queue import GONE, MovableClock, Timeline
 from muster.sim.tune.faults import FaultPlan, FaultRates
 from muster.sim.tune.process import Process, failure_of
-from muster.sim.tune.room import Room
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
     CheckpointSaved,
@@ -28,6 +28,59 @@ from muster.trials.events import (
 )
 from muster.trials.model import CheckpointRef
 from muster.trials.placement_group import PlacementGroupFactory
+
+
+class Room:
+    """Adds up exactly; `busy_s` is the integral of the share in use."""
+
+    def __init__(self, capacity: Mapping[str, float], monotonic: Callable[[], float]) -> None:
+        self.whole = Resources.of(capacity)
+        self._free = self.whole
+        self._monotonic = monotonic
+        self._sizes: dict[PlacementGroupFactory, tuple[Resources, float]] = {}
+        self._share = 0.0
+        self._counted_s = 0.0
+        self._counted_at = monotonic()
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds of the whole capacity that trials have held so far."""
+        return self._counted_s + self._share * (self._monotonic() - self._counted_at)
+
+    @property
+    def is_empty(self) -> bool:
+        return self._free == self.whole
+
+    def needs(self, resources: PlacementGroupFactory) -> Resources:
+        return self._size(resources)[0]
+
+    def fits(self, resources: PlacementGroupFactory) -> bool:
+        return self._free.holds(self.needs(resources))
+
+    def can_ever_fit(self, resources: PlacementGroupFactory) -> bool:
+        return self.whole.holds(self.needs(resources))
+
+    def take(self, resources: PlacementGroupFactory) -> None:
+        needs, share = self._size(resources)
+        self._free = self._free.minus(needs)
+        self._use(share)
+
+    def give_back(self, resources: PlacementGroupFactory) -> None:
+        needs, share = self._size(resources)
+        self._free = self._free.plus(needs)
+        self._use(-share)
+
+    def _use(self, share: float) -> None:
+        self._counted_s, self._counted_at = self.busy_s, self._monotonic()
+        self._share += share
+
+    def _size(self, resources: PlacementGroupFactory) -> tuple[Resources, float]:
+        """What it needs, and the largest share of anything that this is."""
+        if resources not in self._sizes:
+            needs = Resources.of(resources.required_resources)
+            shares = [units / total for name, units in needs.items() if (total := self.whole.units(name))]
+            self._sizes[resources] = (needs, max(shares, default=0.0))
+        return self._sizes[resources]
 
 
 class Costs(Struct, frozen=True, kw_only=True):

@@ -17,9 +17,11 @@ from msgspec import Struct
 
 from muster.errors import ConfigError
 from muster.sim.tune.curve import Config, Curve, Metrics
-from muster.trials.model import DEBUG_METRICS
+from muster.trials.model import DEBUG_METRICS, Trial
 from muster.trials.results import flatten
+from muster.trials.template import TrialTemplate
 from muster.tune.analysis.result_files import parse_json_lines
+from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates
 
 RESULTS = "result.json"
 _AUTOMATIC = frozenset(
@@ -164,3 +166,38 @@ def _seconds(rows: Sequence[Mapping[str, Any]]) -> Iterable[float]:
         told = row.get("time_this_iter_s", total - before if _is_number(total) else 1.0)  # type: ignore[operator]
         before = total if _is_number(total) else before  # type: ignore[assignment]
         yield max(0.0, float(told)) if _is_number(told) else 1.0
+
+
+class RecordedConfigs(SearchAlgorithm):
+    """Hands out these configs once each."""
+
+    def __init__(self, configs: Sequence[Mapping[str, Any]]) -> None:
+        self._configs = [dict(config) for config in configs]
+        self._next = 0
+        self._template: TrialTemplate | None = None
+
+    @property
+    def total_samples(self) -> int:
+        return len(self._configs)
+
+    def add_configurations(self, experiments: Experiments) -> None:
+        self._template = as_templates(experiments)[0]
+
+    def next_trial(self) -> Trial | None:
+        if self._template is None or self.is_finished():
+            return None
+        number, self._next = self._next, self._next + 1
+        config = self._configs[number]
+        return self._template.make(f"sim_{number:05d}", dict(config), flatten(config), str(number))
+
+    def is_finished(self) -> bool:
+        return self._next >= len(self._configs)
+
+    def set_finished(self) -> None:
+        self._next = len(self._configs)
+
+    def save_state(self) -> bytes:
+        return json.dumps({"next": self._next}).encode()
+
+    def restore_state(self, state: bytes) -> None:
+        self._next = json.loads(state)["next"]
