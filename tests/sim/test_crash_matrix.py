@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from muster.base.clock import ManualClock
-from muster.sim.cluster import crash_matrix as crash
+from muster.sim.cluster import crash_matrix
 from muster.sim.cluster.cloud import SimCloud
 from muster.sim.cluster.crash_matrix import live_through
 from muster.sim.cluster.options import Setting
@@ -26,7 +26,7 @@ def test_the_undisturbed_day_uses_every_kind_of_effect():
     counts = Counter(UNDISTURBED.marks)
     assert UNDISTURBED.complaints == ()
     assert UNDISTURBED.evening.machines == {"cpu-16": 1, "cpu-4": 3, "head": 1}
-    assert set(counts) == crash.MARKS
+    assert set(counts) == crash_matrix.MARKS
     assert min(counts[name] for name in ("cloud.launch", "cloud.terminate", "drainer.drain")) >= 5
 
 
@@ -77,12 +77,12 @@ def test_the_same_holds_on_a_ledger_file_that_is_opened_again(tmp_path, fatal):
 
 
 def test_the_matrix_notices_a_cloud_that_buys_twice_for_one_request(monkeypatch):
-    launch, setting = SimCloud.launch, crash._setting
+    launch, setting = SimCloud.launch, crash_matrix._setting
 
     def slow() -> Setting:
         made = setting()
         made.catalogue.api_s = (
-            1.5 * crash.TICK_S
+            1.5 * crash_matrix.TICK_S
         )  # so that a new controller asks before the machine is listed
         return made
 
@@ -90,7 +90,7 @@ def test_the_matrix_notices_a_cloud_that_buys_twice_for_one_request(monkeypatch)
         self._seen.clear()
         launch(self, request_id, shape)
 
-    monkeypatch.setattr(crash, "_setting", slow)
+    monkeypatch.setattr(crash_matrix, "_setting", slow)
     calm = live_through()
     fatal = calm.marks.index("cloud.launch") + 1
     assert live_through(fatal).evening == calm.evening

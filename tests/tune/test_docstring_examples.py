@@ -19,8 +19,7 @@ COUNTED = {
     "muster.tune.trainable.registry": 3,
     "muster.tune.trainable.resources": 2,
     "muster.tune.trainable.trainable": 2,
-    "muster.tune.utils.util": 2,
-    "muster.tune.utils.util": 1,
+    "muster.tune.utils.util": 3,
     "muster.tune.utils.diagnose_serialization": 1,
 }
 

@@ -12,8 +12,14 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from muster.base.ids import CloudId, RequestId
-from muster.cluster.model import CloudInstance, ClusterSpec, DrainFailure, LaunchFailure, RuntimeReport
-from muster.cluster.model import TerminateFailure as Refusal
+from muster.cluster.model import (
+    CloudInstance,
+    ClusterSpec,
+    DrainFailure,
+    LaunchFailure,
+    RuntimeReport,
+    TerminateFailure,
+)
 from muster.cluster.plan import Drain, ScalingReport
 from muster.cluster.ports import CloudProvider, Drainer, NodeSource, Ports, SpecSource, WorksInBackground
 from muster.cluster.snapshot import ProviderTraits
@@ -128,7 +134,7 @@ class _WatchedProvider:
         self._seen.launch_errors += len({failure.request_id for failure in failures})
         return failures
 
-    def poll_terminate_failures(self) -> Sequence[Refusal]:
+    def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
         failures = tuple(self._inner.poll_terminate_failures())
         self._seen.terminate_errors += len(failures)
         return failures

@@ -16,7 +16,7 @@ from muster.base.clock import ManualClock
 from muster.errors import ProviderMisconfigured
 from muster.host.processes import environment_says, find, lives, mark_of, table
 from muster.providers.process import provider as health
-from muster.providers.process import stop as ending
+from muster.providers.process import stop
 from muster.providers.process.records import NodeDirectory
 from muster.providers.process.stop import stop_everything
 
@@ -259,4 +259,4 @@ def test_records_of_ended_nodes_are_forgotten_after_a_while(provide, directory) 
 def test_the_session_of_a_gone_leader_may_be_anothers() -> None:
     ours, theirs = mark_of(os.getpid()), find(os.getpid())
     gone = record(process=replace(ours, started="0"))
-    assert ending.Remains(gone).look([theirs], thorough=True) == []
+    assert stop.Remains(gone).look([theirs], thorough=True) == []

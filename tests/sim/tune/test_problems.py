@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from muster.errors import TuneError
-from muster.sim.tune import problems as functions
+from muster.sim.tune import problems
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.problems import MAX_T, PROBLEMS, problem_named
 from muster.trials.template import TrialTemplate
@@ -23,13 +23,13 @@ def configs(problem, count, seed=0):
 
 
 def test_the_test_functions_have_their_known_minima():
-    assert functions.branin(-math.pi, 12.275) == pytest.approx(functions.BRANIN_MIN)
-    assert functions.branin(math.pi, 2.275) == pytest.approx(functions.BRANIN_MIN)
+    assert problems.branin(-math.pi, 12.275) == pytest.approx(problems.BRANIN_MIN)
+    assert problems.branin(math.pi, 2.275) == pytest.approx(problems.BRANIN_MIN)
     best = (0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573)
-    assert functions.hartmann6(best) == pytest.approx(functions.HARTMANN6_MIN, abs=1e-6)
-    assert functions.rosenbrock([1.0] * 4) == 0.0
-    assert functions.rosenbrock([0.0, 0.0]) == 1.0
-    assert functions.ackley([0.0] * 4) == pytest.approx(0.0, abs=1e-12)
+    assert problems.hartmann6(best) == pytest.approx(problems.HARTMANN6_MIN, abs=1e-6)
+    assert problems.rosenbrock([1.0] * 4) == 0.0
+    assert problems.rosenbrock([0.0, 0.0]) == 1.0
+    assert problems.ackley([0.0] * 4) == pytest.approx(0.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

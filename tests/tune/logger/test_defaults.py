@@ -9,7 +9,7 @@ from muster.tune.logger.csv import CSVLoggerCallback
 from muster.tune.logger.defaults import default_callbacks
 from muster.tune.logger.files.failure_files import FailureFiles
 from muster.tune.logger.json import JsonLoggerCallback
-from muster.tune.logger.tensorboard import TBXLoggerCallback
+from muster.tune.logger.tensorboardx import TBXLoggerCallback
 
 JSON_PATH = "muster.tune.logger.JsonLoggerCallback"
 

@@ -16,7 +16,7 @@ from muster.tune.callback import Callback, CallbackList
 from muster.tune.logger.csv import CSVLoggerCallback
 from muster.tune.logger.json import JsonLoggerCallback
 from muster.tune.logger.logger import LoggerCallback
-from muster.tune.logger.tensorboard import TBXLoggerCallback
+from muster.tune.logger.tensorboardx import TBXLoggerCallback
 
 
 def names(scene, trial):

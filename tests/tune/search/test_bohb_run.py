@@ -14,7 +14,7 @@ pytest.importorskip(
 )
 
 from muster import tune
-from muster.sim.tune import crash_matrix as crash
+from muster.sim.tune import crash_matrix
 from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
@@ -133,8 +133,8 @@ def test_whatever_goes_wrong_it_ends(seed):
 
 def test_killed_at_any_commit_the_model_suggests_as_if_it_had_not_been():
     asked = simulated(num_samples=14, faults=FAULTS, max_failures=2)
-    commits = crash.recorded(asked, save_every=7)
+    commits = crash_matrix.recorded(asked, save_every=7)
     assert len(commits) > 30
-    told = [each for commit in commits[::3] for each in crash.differences(asked, commit)]
+    told = [each for commit in commits[::3] for each in crash_matrix.differences(asked, commit)]
     # Pickles of equal models differ, so that only what the model says counts: suggestions and decisions.
     assert [each for each in told if "state of the search" not in each] == []

@@ -14,8 +14,7 @@ from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine, LocalOptions
 from muster.errors import TuneError
 from muster.testing.engine_contract.fixture import Driver
-from muster.tune.trainable import Trainable, with_parameters
-from muster.tune.trainable import large_objects as spool
+from muster.tune.trainable import Trainable, large_objects, with_parameters
 
 BIG = 1_000_000
 
@@ -41,7 +40,7 @@ def last(config, text):
 def scratch(tmp_path, monkeypatch):
     """Spool files go to a directory of the test."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(spool, "_own", [])
+    monkeypatch.setattr(large_objects, "_own", [])
     return tmp_path
 
 
@@ -149,7 +148,7 @@ def test_a_full_disk_is_told_with_the_way_out(scratch, monkeypatch):
     def refuse(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(spool, "open", refuse, raising=False)
+    monkeypatch.setattr(large_objects, "open", refuse, raising=False)
     with pytest.raises(TuneError, match=r"data \(8 MB\) cannot be written to .*No space left.*set TMPDIR"):
         with_parameters(total, data=np.ones(BIG))
 

@@ -11,7 +11,7 @@ from muster.engines.process_engine import LockstepEngine, Patience, order_of
 from muster.engines.worker import failures
 from muster.engines.worker.handle import Desk, Run
 from muster.engines.worker.protocol import write_order
-from muster.host import machine as surroundings
+from muster.host import machine
 
 
 class LocalOptions(Patience, frozen=True, kw_only=True):
@@ -46,11 +46,11 @@ class LocalEngine(LockstepEngine):
     ) -> None:
         """`trainables`: cloudpickled functions or classes by name; `capacity` overrides what is found."""
         super().__init__(clock, options)
-        found = {**surroundings.detected_capacity(), **(capacity or {})}
-        self._budget = Budget(found, surroundings.gpu_ids())
+        found = {**machine.detected_capacity(), **(capacity or {})}
+        self._budget = Budget(found, machine.gpu_ids())
         self._has_gpus = found.get("GPU", 0) > 0
         self._limits_threads = _THREADS in options.env
-        self._exits = failures.ExitReader(surroundings.oom_kills)
+        self._exits = failures.ExitReader(machine.oom_kills)
         self._staff = Staff(
             clock=clock, options=options, warm=warm, trainables=dict(trainables or {}), owner=self
         )

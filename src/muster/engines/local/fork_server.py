@@ -13,11 +13,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from muster.base.framing import Frame, FrameReader, Kind, frame, pack
-from muster.host import machine as surroundings
+from muster.host import machine
 
 _TEXT = (
-    "import sys; sys.path[:] = sys.argv[1].split(chr(10)); "
-    "from muster.engines.local.{module} import main; main()"
+    "import sys; sys.path[:] = sys.argv[1].split(chr(10)); from muster.engines.{module} import main; main()"
 )
 
 
@@ -34,20 +33,20 @@ class Nursery:
 
     def __init__(self, *, warm: bool, beat_s: float, env: Mapping[str, str], quiet: bool) -> None:
         ours, theirs = socket.socketpair()
-        path = "\n".join(entry or surroundings.working_directory() for entry in sys.path)
+        path = "\n".join(entry or machine.working_directory() for entry in sys.path)
         silence = subprocess.DEVNULL if quiet else None
         with theirs:
             self._process = subprocess.Popen(
                 [
                     sys.executable,
                     "-c",
-                    boot_code("zygote"),
+                    boot_code("local.fork_server_main"),
                     path,
                     str(theirs.fileno()),
                     str(os.getpid()),
                 ],
                 pass_fds=[theirs.fileno()],
-                env=surroundings.child_environment(env),
+                env=machine.child_environment(env),
                 stdin=subprocess.DEVNULL,
                 stdout=silence,
                 stderr=silence,
@@ -57,7 +56,7 @@ class Nursery:
         self._control = ours
         self._frames = FrameReader()
         self._outbox: deque[tuple[bytes | memoryview, Sequence[int]]] = deque()
-        address = (surroundings.hostname(), surroundings.node_ip())
+        address = (machine.hostname(), machine.node_ip())
         self._owner_pid = os.getpid()
         self._send(frame(Kind.INIT, pack((list(sys.argv), address, warm, beat_s))))
 

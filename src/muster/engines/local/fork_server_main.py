@@ -223,7 +223,7 @@ class Zygote:
         saved = self._saved_frames()
         numbers = [read_fd, write_fd, saved, self._beat_s, os.getpid()]
         made = subprocess.Popen(
-            [sys.executable, "-c", boot_code("worker"), "\n".join(sys.path), *map(str, numbers)],
+            [sys.executable, "-c", boot_code("worker.main"), "\n".join(sys.path), *map(str, numbers)],
             pass_fds=[read_fd, write_fd, saved],
             stdin=subprocess.DEVNULL,
             start_new_session=True,

@@ -28,7 +28,7 @@ from muster.engines.worker.channel import Line, end_group
 from muster.engines.worker.main import Worker, end_politely_on_sigterm
 from muster.engines.worker.output import flush
 from muster.engines.worker.trainable_cache import Shelf
-from muster.host import machine as surroundings
+from muster.host import machine
 from muster.session.session import TrialStopped
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class TrialActor:
             shelf.put(name, trainable)
         control.watch()
         end_politely_on_sigterm()
-        surroundings.note_working_directory()
+        machine.note_working_directory()
         address = (hello["hostname"], ray.util.get_node_ip_address())
         with contextlib.suppress(TrialStopped):
             Worker(line, shelf, SystemClock(), address, access.carrier).serve()

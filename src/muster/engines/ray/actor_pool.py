@@ -12,14 +12,14 @@ from typing import Any, Protocol
 from muster.base.clock import Clock
 from muster.base.framing import Kind, frame, pack
 from muster.engines.process_engine import Patience
-from muster.engines.ray import failures as blame
+from muster.engines.ray import failures
 from muster.engines.ray.actor_handle import Place, RayDesk
 from muster.engines.ray.listener import Hello, Reception
 from muster.engines.ray.placement import Places
 from muster.engines.ray.wakeup_queue import Bell
 from muster.engines.worker.handle import Desk, Role, Run
 from muster.engines.worker.poller import Eagerness, Watch
-from muster.host import machine as surroundings
+from muster.host import machine
 from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure
 
@@ -67,7 +67,7 @@ class RayStaff:
         self.places: dict[int, Place] = {}  # by the number of their actor
         self.idle: list[RayDesk] = []
         self._ray = Places(actor_class, self._told)
-        self._hostname = surroundings.hostname()
+        self._hostname = machine.hostname()
         self._is_closed = False
         self.bell = Bell()
         self._watch.reading(self.bell.fileno())
@@ -161,7 +161,7 @@ class RayStaff:
             return False
         if now - desk.heard_at < self._patience.beat_s:
             return False
-        state, ticks = surroundings.process_state(desk.pid)
+        state, ticks = machine.process_state(desk.pid)
         if not state or ticks != desk.ticks:
             desk.ticks, desk.heard_at = ticks, now
         return now - desk.heard_at >= self._patience.silent_after_s
@@ -227,7 +227,7 @@ class RayStaff:
         if desk.hung_up_at is None:
             return
         if run is None or desk.words is not None or place.is_over or _has_said_all(run):
-            outcome = blame.of_outcome(place.outcome) if place.is_over else None
+            outcome = failures.of_outcome(place.outcome) if place.is_over else None
             self._drop(desk, desk.words or outcome)
 
     def _told(self, place: Place, number: int, outcome: BaseException | None) -> None:
@@ -238,7 +238,7 @@ class RayStaff:
         if place.number != number or place.is_over or self.places.get(number) is not place:
             return
         desk = place.desk
-        is_unsure = outcome is None or blame.is_unsure(outcome)
+        is_unsure = outcome is None or failures.is_unsure(outcome)
         if desk is not None and is_unsure and not self._is_overdue(desk):
             place.ask_at = self._clock.monotonic() + _ASK_EVERY_S
             self._owner.due(place.ask_at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -52,12 +53,10 @@ def archive() -> bytes:
 
 def carried_class(ray: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401 - a module; Ray's classes
     """A class for `remote` that brings the package along, and what its constructor is given."""
-    from muster.engines.ray import package_upload as carried
-
     data = archive()
     name = f"{muster.__version__}-{hashlib.sha256(data).hexdigest()[:16]}"
-    ray.cloudpickle.register_pickle_by_value(carried)
-    return ray.remote(max_restarts=0, max_task_retries=0)(carried.CarriedActor), (name, ray.put(data))
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    return ray.remote(max_restarts=0, max_task_retries=0)(CarriedActor), (name, ray.put(data))
 
 
 class CarriedActor:

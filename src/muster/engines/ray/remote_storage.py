@@ -21,7 +21,7 @@ from muster.engines.ray.node_files import CHECKPOINT, Scratch, TrialFiles
 from muster.engines.ray.reach import Reach
 from muster.engines.worker.protocol import Order
 from muster.errors import MusterError, StoreError
-from muster.host import machine as surroundings
+from muster.host import machine
 from muster.session.publish import MANIFEST
 from muster.stores.storage import local_sizes
 
@@ -115,7 +115,7 @@ class StorageCarrier:
         while why := self._why_not_fetched(name, target):
             if self._clock.monotonic() >= give_up:
                 raise StoreError(
-                    f"node {surroundings.hostname()}: the checkpoint {self._storage.join(name)}, from which "
+                    f"node {machine.hostname()}: the checkpoint {self._storage.join(name)}, from which "
                     f"the trial goes on, was not there within {self._waits.whole_s:g} s: {why}. {_FIX}"
                 )
             self._clock.sleep(self._waits.look_s)
@@ -158,7 +158,7 @@ class StorageCarrier:
     def _not_kept(self, name: str, error: MusterError) -> StoreError:
         place = self._storage.join(self._trial, name)
         return StoreError(
-            f"node {surroundings.hostname()}: the checkpoint {place} could not be kept, tried "
+            f"node {machine.hostname()}: the checkpoint {place} could not be kept, tried "
             f"{self._waits.tries} times: {error}. {_FIX}"
         )
 

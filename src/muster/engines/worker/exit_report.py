@@ -60,7 +60,7 @@ def _kind(error: BaseException) -> str:
 def _user_part(trace: TracebackType | None) -> TracebackType | None:
     """Without our own frames at the top; all of it when nothing else is there."""
     here = trace
-    while here is not None and "muster.engines.local" in here.tb_frame.f_globals.get("__name__", ""):
+    while here is not None and "muster.engines." in here.tb_frame.f_globals.get("__name__", ""):
         here = here.tb_next
     return here or trace
 

@@ -23,7 +23,7 @@ from muster.engines.worker.protocol import Order, open_config, read_order
 from muster.engines.worker.run_trainable import ClassRun, require_checkpoint, run_function
 from muster.engines.worker.session import TrialSession
 from muster.engines.worker.trainable_cache import Shelf
-from muster.host import machine as surroundings
+from muster.host import machine
 from muster.session.progress import Signature
 from muster.session.session import TrialStopped, install, uninstall
 from muster.session.usage import wants_usage
@@ -51,8 +51,8 @@ class Worker:
         self._output = Output()
         self._instance: ClassRun | None = None
         self._tidy: Tidy | None = None  # only of processes that may serve another trial
-        self._home = surroundings.working_directory()
-        self._works_in_trial_dir = surroundings.environment().get("RAY_CHDIR_TO_TRIAL_DIR", "1") != "0"
+        self._home = machine.working_directory()
+        self._works_in_trial_dir = machine.environment().get("RAY_CHDIR_TO_TRIAL_DIR", "1") != "0"
 
     def serve(self) -> None:
         """Take frames until there is nothing more to do here."""
@@ -111,7 +111,7 @@ class Worker:
             if leaving.code not in (None, 0):
                 return failed(leaving)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises is this trial's outcome
-            whole = surroundings.environment().get("RAY_AIR_FULL_TRACEBACKS") == "1"
+            whole = machine.environment().get("RAY_AIR_FULL_TRACEBACKS") == "1"
             return failed(error, whole_message=whole)
         return ended(is_done=True, stays=order.stays_when_done and self._is_as_before())
 
@@ -162,7 +162,7 @@ class Worker:
 
     def _settle_in(self, order: Order) -> None:
         if order.env:
-            surroundings.environment().update(order.env)
+            machine.environment().update(order.env)
         try:
             os.mkdir(order.trial_dir)  # the usual case, and a third of the price
         except OSError:
@@ -230,7 +230,7 @@ def main() -> NoReturn:
     line.connect(read_fd, write_fd, parent_pid)
     line.watch()
     shelf.load_all()
-    surroundings.note_working_directory()
+    machine.note_working_directory()
     end_politely_on_sigterm()
     become(Worker(line, shelf, SystemClock(), address))
 

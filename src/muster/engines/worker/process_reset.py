@@ -14,7 +14,7 @@ from _signal import signal as set_handler
 from collections.abc import Mapping
 from typing import Any
 
-from muster.host import machine as surroundings
+from muster.host import machine
 
 _WATCHED = tuple(
     int(number)
@@ -42,7 +42,7 @@ class Tidy:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _restore_environment(self) -> None:
-        now, before = surroundings.environment(), _decoded(self._environment)
+        now, before = machine.environment(), _decoded(self._environment)
         for name in [name for name in now if name not in before]:
             del now[name]
         now.update(before)
@@ -73,7 +73,7 @@ def has_children() -> bool:
 
 def _variables() -> Mapping[Any, Any]:
     """The environment as it is stored: comparing that is a hundred times faster than decoding it."""
-    variables = surroundings.environment()
+    variables = machine.environment()
     return getattr(variables, "_data", variables)
 
 

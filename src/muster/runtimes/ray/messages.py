@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from ray.core.generated import autoscaler_pb2 as wire
+from ray.core.generated import common_pb2
+
 from muster.base.resources import SCALE
 from muster.cluster.model import ClusterSpec, Demand, Gang, LabelOperator, NodeType, Selector, Strategy
 from muster.cluster.plan import ScalingReport
 from muster.runtimes.ray.parse import GANG_PREFIX
-from ray.core.generated import autoscaler_pb2 as wire
-from ray.core.generated import common_pb2
 
 _OPERATORS = {LabelOperator.IN: 1, LabelOperator.NOT_IN: 2}
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from muster.base.rng import Seed
 from muster.cluster.model import NodeKind
-from muster.sim.cluster import options as settings
+from muster.sim.cluster import options
 from muster.sim.cluster.build import Scene
 from muster.sim.cluster.checkers import safety_checks
 from muster.sim.cluster.cloud import Machine
@@ -61,7 +61,7 @@ class Run:
 
     def __init__(self, seed: int, tell: Tell | None = None) -> None:
         self.seed = Seed(seed)
-        self.setting = settings.drawn(self.seed)
+        self.setting = options.drawn(self.seed)
         self.faults = Faults.drawn(self.seed)
         self.scene = self.scene_class(self.seed, self.setting, self.faults)
         self.report = Report(seed=seed)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sys as _sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -16,9 +15,6 @@ from typing import Any
 
 from muster.errors import TuneError
 from muster.sim.tune.curve import Config, Curve, Metrics
-
-functions = _sys.modules[__name__]
-
 
 BRANIN_MIN = 0.39788735772973816  # at (-pi, 12.275), (pi, 2.275), (9.42478, 2.475)
 HARTMANN6_MIN = -3.3223680114155147  # at (0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573)
@@ -265,16 +261,16 @@ _ALL = (
         about="two dimensions, three equal minima",
         formula="branin(x, y) + 10 (1 - t/T) (1.5 + sin(5 (x + y)))",
         space=_space(x=(-5.0, 10.0), y=(0.0, 15.0)),
-        loss=_with_fidelity(lambda config: functions.branin(config["x"], config["y"]), 10.0),
-        optimum=functions.BRANIN_MIN,
+        loss=_with_fidelity(lambda config: branin(config["x"], config["y"]), 10.0),
+        optimum=BRANIN_MIN,
     ),
     Problem(
         name="hartmann6",
         about="six dimensions, one deep minimum among six",
         formula="hartmann6(x1..x6) + 0.5 (1 - t/T) (1.5 + sin(5 sum x))",
         space=_space(**{f"x{i}": (0.0, 1.0) for i in range(1, 7)}),
-        loss=_with_fidelity(lambda config: functions.hartmann6([config[f"x{i}"] for i in range(1, 7)]), 0.5),
-        optimum=functions.HARTMANN6_MIN,
+        loss=_with_fidelity(lambda config: hartmann6([config[f"x{i}"] for i in range(1, 7)]), 0.5),
+        optimum=HARTMANN6_MIN,
     ),
     Problem(
         name="rosenbrock",
@@ -282,7 +278,7 @@ _ALL = (
         formula="log10(1 + rosenbrock(x1..x4)) + 0.3 (1 - t/T) (1.5 + sin(5 sum x))",
         space=_space(**{f"x{i}": (-2.0, 2.0) for i in range(1, 5)}),
         loss=_with_fidelity(
-            lambda config: math.log10(1.0 + functions.rosenbrock([config[f"x{i}"] for i in range(1, 5)])), 0.3
+            lambda config: math.log10(1.0 + rosenbrock([config[f"x{i}"] for i in range(1, 5)])), 0.3
         ),
         optimum=0.0,
     ),
@@ -291,7 +287,7 @@ _ALL = (
         about="four dimensions, a funnel full of small holes, with noise",
         formula="ackley(x1..x4) + 1.5 (1 - t/T) (1.5 + sin(5 sum x)) + N(0, 0.1^2)",
         space=_space(**{f"x{i}": (-10.0, 12.0) for i in range(1, 5)}),
-        loss=_with_fidelity(lambda config: functions.ackley([config[f"x{i}"] for i in range(1, 5)]), 1.5),
+        loss=_with_fidelity(lambda config: ackley([config[f"x{i}"] for i in range(1, 5)]), 1.5),
         optimum=0.0,
         noise=0.1,
     ),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from muster.stores.experiment import values as trial_values
+from muster.stores.experiment import values
 from muster.trials.events import (
     CheckpointSaved,
     ExperimentEnded,
@@ -73,14 +73,14 @@ def pack(fact: Fact, place: Place) -> StoredFact:
     kind, body = _PACKERS[type(fact)](fact, place)
     if kind in _OF_NUMBERS:
         return StoredFact(kind, getattr(fact, "trial_id", ""), _ENCODER.encode(body), None)
-    data, pickles = trial_values.encode(body)
+    data, pickles = values.encode(body)
     return StoredFact(kind, fact.trial_id, data, pickles)  # type: ignore[union-attr]  # those without are above
 
 
 def unpack(stored: StoredFact, place: Place, *, trust: bool = False) -> Fact:
     """ValueError when the bytes are not a fact."""
     try:
-        body = trial_values.decode(stored.body, stored.pickles, trust=trust)
+        body = values.decode(stored.body, stored.pickles, trust=trust)
         return _UNPACKERS[stored.kind](stored.trial_id, body, place)
     except (TypeError, KeyError, IndexError, AttributeError, msgspec.MsgspecError) as error:
         raise ValueError(f"not a fact: {error!r}") from error

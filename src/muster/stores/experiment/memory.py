@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster.stores.experiment import values as trial_values
+from muster.stores.experiment import values
 from muster.stores.experiment.codec import Place, StoredFact, pack, unpack
 from muster.trials.events import Fact
 from muster.trials.ports import SavedExperiment
@@ -20,7 +20,7 @@ class MemoryTrialStore:
     def __init__(self, *, root: str = "/experiment", trust_pickles: bool = True) -> None:
         self._place = Place(root)
         self._trust = trust_pickles
-        self._settings = trial_values.encode({})
+        self._settings = values.encode({})
         self._snapshot: bytes | None = None
         self._plugins: Mapping[str, bytes] = {}
         self._ended: tuple[bytes, ...] = ()
@@ -43,11 +43,11 @@ class MemoryTrialStore:
         self._ended += (bytes(ended),) if ended else ()
 
     def save_settings(self, settings: Mapping[str, Any]) -> None:
-        self._settings = trial_values.encode(dict(settings))
+        self._settings = values.encode(dict(settings))
 
     def load(self) -> SavedExperiment:
         return SavedExperiment(
-            settings=trial_values.decode(*self._settings, trust=self._trust),
+            settings=values.decode(*self._settings, trust=self._trust),
             snapshot=self._snapshot,
             plugins=dict(self._plugins),
             ended=self._ended,

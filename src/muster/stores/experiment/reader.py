@@ -10,7 +10,7 @@ from typing import Any
 
 from muster.errors import LedgerCorrupt
 from muster.host.file_lock import holder_of
-from muster.stores.experiment import values as trial_values
+from muster.stores.experiment import values
 from muster.stores.experiment.codec import Place, StoredFact, unpack, unpack_batch, unsqueezed
 from muster.stores.experiment.schema import TRIALS_SCHEMA
 from muster.stores.experiment.summary import TrialSummary
@@ -63,7 +63,7 @@ class TrialReader:
         """What the experiment was started with."""
         rows = self._database.execute("SELECT settings, settings_pickles FROM experiment")
         with self._explained():
-            found: dict[str, Any] = trial_values.decode(*rows[0], trust=trust_pickles)
+            found: dict[str, Any] = values.decode(*rows[0], trust=trust_pickles)
             return found
 
     def saved(self, *, trust_pickles: bool = False) -> SavedExperiment:

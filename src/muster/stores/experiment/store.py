@@ -16,7 +16,7 @@ from typing import Any
 
 from muster.base.clock import Clock, SystemClock
 from muster.errors import StoreError
-from muster.stores.experiment import values as trial_values
+from muster.stores.experiment import values
 from muster.stores.experiment.codec import Place, pack, pack_batch, squeezed
 from muster.stores.experiment.reader import STORE_NAME, TrialReader, store_path
 from muster.stores.experiment.schema import TRIALS_SCHEMA
@@ -117,7 +117,7 @@ class SqliteTrialStore:
 
     def save_settings(self, settings: Mapping[str, Any]) -> None:
         """What the experiment is started with; `load` gives it back."""
-        data, pickles = trial_values.encode(dict(settings))
+        data, pickles = values.encode(dict(settings))
         self._database.execute("UPDATE experiment SET settings = ?, settings_pickles = ?", (data, pickles))
 
     def load(self) -> SavedExperiment:

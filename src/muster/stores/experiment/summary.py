@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from muster.stores.experiment import values as trial_values
+from muster.stores.experiment import values
 from muster.stores.experiment.codec import (
     ADMITTED,
     CREATED,
@@ -165,7 +165,7 @@ class Digest:
         if kind not in self.kept:
             return [None] * length
         body, pickles = self.kept[kind]
-        value = trial_values.decode(body, pickles)
+        value = values.decode(body, pickles)
         if not isinstance(value, list) or len(value) != length:
             raise ValueError(f"trial {self.trial_id}: a fact of kind {kind} is damaged")
         return value

@@ -15,7 +15,7 @@ import msgspec
 
 from muster.base.clock import Clock
 from muster.errors import RestoreError, StoreFull
-from muster.stores.experiment import values as trial_values
+from muster.stores.experiment import values
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointRef
@@ -171,7 +171,7 @@ class Execution:
 
 def encode_picture(seen: Mapping[str, Any]) -> bytes:
     """Data, and beside it the pickles of users' objects in configurations."""
-    return msgspec.msgpack.encode(trial_values.encode(dict(seen)))
+    return msgspec.msgpack.encode(values.encode(dict(seen)))
 
 
 def decode_picture(data: bytes, ended: Sequence[bytes] = ()) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def decode_picture(data: bytes, ended: Sequence[bytes] = ()) -> dict[str, Any]:
 def _decoded(data: bytes) -> dict[str, Any]:
     try:
         content, pickles = msgspec.msgpack.decode(data, type=tuple[bytes, bytes | None])
-        seen = trial_values.decode(content, pickles, trust=True)
+        seen = values.decode(content, pickles, trust=True)
     except (ValueError, msgspec.MsgspecError) as error:
         raise RestoreError(f"the saved state of the experiment cannot be read: {error}") from error
     if not isinstance(seen, dict):

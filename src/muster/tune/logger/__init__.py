@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from muster.tune.logger.csv import CSVLoggerCallback
     from muster.tune.logger.json import JsonLoggerCallback
     from muster.tune.logger.logger import LoggerCallback, pretty_print
-    from muster.tune.logger.tensorboard import TBXLoggerCallback
+    from muster.tune.logger.tensorboardx import TBXLoggerCallback
 
 __all__ = ["CSVLoggerCallback", "JsonLoggerCallback", "LoggerCallback", "TBXLoggerCallback", "pretty_print"]
 
@@ -20,7 +20,7 @@ __getattr__, __dir__ = lazy_names(
         "CSVLoggerCallback": ".csv",
         "JsonLoggerCallback": ".json",
         "LoggerCallback": ".logger",
-        "TBXLoggerCallback": ".tensorboard",
+        "TBXLoggerCallback": ".tensorboardx",
         "pretty_print": ".logger",
     },
 )

@@ -22,7 +22,7 @@ def default_callbacks(
     from muster.tune.logger.csv import CSVLoggerCallback
     from muster.tune.logger.files.failure_files import FailureFiles
     from muster.tune.logger.json import JsonLoggerCallback
-    from muster.tune.logger.tensorboard import TBXLoggerCallback
+    from muster.tune.logger.tensorboardx import TBXLoggerCallback
 
     callbacks = [*(given or ()), *named_callbacks(environment.get(VARIABLE, ""))]
     if reporter is not None:

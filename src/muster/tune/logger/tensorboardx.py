@@ -1,10 +1,9 @@
-"""Ray's name for the module of TBXLoggerCallback."""
+"""TBXLoggerCallback writes TensorBoard event files; it is on by default."""
 
 from __future__ import annotations
 
 from muster.tune.logger.files.trial_log import TBX
 from muster.tune.logger.logger import FileLogger
-from muster.tune.logger.tensorboard import TBXLoggerCallback
 
 
 class TBXLoggerCallback(FileLogger):
@@ -16,6 +15,3 @@ class TBXLoggerCallback(FileLogger):
 
     _is_stock = True
     kinds = TBX
-
-
-__all__ = ["TBXLoggerCallback"]

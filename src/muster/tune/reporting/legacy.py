@@ -11,7 +11,7 @@ from muster.base.clock import Clock
 from muster.trials.results import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import number
-from muster.tune.reporting import summary as ending
+from muster.tune.reporting import summary
 from muster.tune.reporting.formats import Outlet, amount, cell, shortened
 from muster.tune.reporting.periodic import Pace
 from muster.tune.reporting.reporter import Reporter, RunInfo
@@ -210,7 +210,7 @@ class DrivenReporter(Reporter):
         if self._reporter.should_report(list(trials), done=True):
             self._report(trials, done=True)
         if interrupted:
-            self._outlet.say("\n".join(ending.resume_lines(self.info, trials)))
+            self._outlet.say("\n".join(summary.resume_lines(self.info, trials)))
 
     def _report(self, trials: Sequence[Trial], *, done: bool) -> None:
         used = resource_text(self.info.capacity, self.info.used())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from muster.tune.reporting import summary as ending
+from muster.tune.reporting import summary
 from muster.tune.reporting.formats import amount, brief, cell, duration, home_relative, rate, shortened
 from muster.tune.reporting.tables import columns_for, parameter, parameters_of
 from muster.tune.reporting.tally import lookup
@@ -164,15 +164,15 @@ class LiveView:
         """What stays on the terminal."""
         width = min(size[0], MAX_WIDTH)
         head = [*self._title(picture, width), self._progress(picture, width), self._counts(picture)]
-        rows, more = ending.final_rows(picture, trials, max_rows=FINAL_ROWS, interrupted=interrupted)
+        rows, more = summary.final_rows(picture, trials, max_rows=FINAL_ROWS, interrupted=interrupted)
         parts: list[RenderableType] = [_lines([*head, *self._final_table(picture, rows, more, width)], width)]
         parts += self._error_table(trials)
-        parts += [Text(line, style="bold") for line in ending.best_lines(picture)[:1]]
-        parts += ending.best_lines(picture)[1:]
+        parts += [Text(line, style="bold") for line in summary.best_lines(picture)[:1]]
+        parts += summary.best_lines(picture)[1:]
         if interrupted:
-            parts += ["", *ending.resume_lines(picture.info, trials)]
+            parts += ["", *summary.resume_lines(picture.info, trials)]
         else:
-            parts += ending.where_lines(picture, self._home)
+            parts += summary.where_lines(picture, self._home)
         return parts
 
     def _title(self, picture: Picture, width: int) -> list[Text]:
@@ -261,15 +261,15 @@ class LiveView:
             again = "" if failed.trial.status == "ERROR" else " (tried again)"
             text = f"{self._glyphs.cross} {failed.trial}: {failed.message or 'failed before this run'}{again}"
             lines.append(Text(text, style="red"))
-            if file := ending.error_file(failed.trial):
+            if file := summary.error_file(failed.trial):
                 lines.append(Text(f"  {_tail(home_relative(file, self._home), width - 2)}", style="dim"))
         return [Text(), *lines] if lines else []
 
     def _error_table(self, trials: Sequence[Trial]) -> list[RenderableType]:
-        table = ending.error_table(trials)
+        table = summary.error_table(trials)
         if table is None:
             return []
-        before, after = ending.error_lines(trials)
+        before, after = summary.error_lines(trials)
         parts: list[RenderableType] = [Text(before, style="bold red")]
         for name, failures, file in table.rows:
             times = "" if failures in ("0", "1") else f" ({failures} failures)"

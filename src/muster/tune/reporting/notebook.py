@@ -7,8 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
-from muster.tune.reporting import plain_text
-from muster.tune.reporting import summary as ending
+from muster.tune.reporting import plain_text, summary
 from muster.tune.reporting.formats import cell, duration
 from muster.tune.reporting.periodic import WatchingReporter
 from muster.tune.reporting.reporter import RunInfo
@@ -65,9 +64,9 @@ class NotebookReporter(WatchingReporter):
         self._show(page(picture, rows, more, notes=self._notes, errors=None))
 
     def conclude(self, picture: Picture, trials: Sequence[Trial], *, interrupted: bool) -> None:
-        rows, more = ending.final_rows(picture, trials, interrupted=interrupted)
-        last = ending.resume_lines(picture.info, trials) if interrupted else ending.where_lines(picture)
-        self._show(page(picture, rows, more, notes=[*self._notes, *last], errors=ending.error_table(trials)))
+        rows, more = summary.final_rows(picture, trials, interrupted=interrupted)
+        last = summary.resume_lines(picture.info, trials) if interrupted else summary.where_lines(picture)
+        self._show(page(picture, rows, more, notes=[*self._notes, *last], errors=summary.error_table(trials)))
 
 
 def page(
@@ -133,7 +132,7 @@ def _failure(picture: Picture) -> str:
     failed = picture.failures[-1]
     text = escape(f"{failed.trial}: {failed.message}")
     return (
-        f"<span style='color:{_COLOURS['ERROR']}'>✗ {text}</span> {escape(ending.error_file(failed.trial))}"
+        f"<span style='color:{_COLOURS['ERROR']}'>✗ {text}</span> {escape(summary.error_file(failed.trial))}"
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.trials.results import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
-from muster.tune.reporting import summary as ending
+from muster.tune.reporting import summary
 from muster.tune.reporting.formats import (
     amount,
     assignments,
@@ -94,16 +94,16 @@ def trial_table(picture: Picture, trials: Sequence[Trial], frame: Frame) -> str:
 def conclusion(picture: Picture, trials: Sequence[Trial], frame: Frame, *, interrupted: bool) -> str:
     """The last words: how many, the best, all trials, what failed, where the files are."""
     parts = [status_line(picture.counts), time_line(picture)]
-    rows, more = ending.final_rows(picture, trials, interrupted=interrupted)
+    rows, more = summary.final_rows(picture, trials, interrupted=interrupted)
     if rows:
         parts.append(_drawn(picture, rows, more, frame))
-    errors = ending.error_table(trials)
+    errors = summary.error_table(trials)
     if errors is not None:
-        before, after = ending.error_lines(trials)
+        before, after = summary.error_lines(trials)
         parts += [before, framed(errors.headers, errors.rows, frame)]
         parts += [line for line in (errors.more, after) if line]
-    parts += ending.best_lines(picture)
-    parts += ending.resume_lines(picture.info, trials) if interrupted else ending.where_lines(picture)
+    parts += summary.best_lines(picture)
+    parts += summary.resume_lines(picture.info, trials) if interrupted else summary.where_lines(picture)
     return "\n".join(parts)
 
 

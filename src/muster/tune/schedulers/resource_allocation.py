@@ -19,10 +19,6 @@ from muster.trials.placement_group import PlacementGroupFactory
 if TYPE_CHECKING:
     from muster.tune.schedulers.resource_changing_scheduler import ResourceChangingScheduler
 
-import sys as _sys
-
-shares = _sys.modules[__name__]
-
 
 def fitting(free: Resources, unit: Resources) -> int:
     """How many units fit into `free`, which may be negative: then none does.
@@ -137,9 +133,9 @@ class DistributeResources:
     ) -> None:
         name = type(self).__name__
         self.add_bundles = add_bundles
-        self.increase_by = shares.as_units(increase_by, name, "increase_by").to_floats()
+        self.increase_by = as_units(increase_by, name, "increase_by").to_floats()
         self.increase_by_times = increase_by_times
-        self.reserve_resources = shares.as_units(reserve_resources, name, "reserve_resources").to_floats()
+        self.reserve_resources = as_units(reserve_resources, name, "reserve_resources").to_floats()
         if increase_by and not self.increase_by:
             raise ValueError(
                 f"{name}: increase_by={dict(increase_by)!r} adds nothing; e.g. {{'CPU': 1}} does"
@@ -163,11 +159,11 @@ class DistributeResources:
         whole = _rest(capacity, Resources.of(self.reserve_resources))
         claimed, sharers = scheduler.claims(tune_controller)
         free = whole.minus(claimed)
-        have = shares.units_above(shares.size_of(base), shares.size_of(trial.placement_group_factory), unit)
-        lacking, spare = shares.shortage(free, unit), shares.fitting(free, unit)
+        have = units_above(size_of(base), size_of(trial.placement_group_factory), unit)
+        lacking, spare = shortage(free, unit), fitting(free, unit)
         target = max(0, have - lacking)
         if spare:
-            even = shares.even_share(whole, shares.size_of(base), unit, sharers)
+            even = even_share(whole, size_of(base), unit, sharers)
             most = self._most(tune_controller, trial, result, scheduler, even)
             target = have + min(max(0, most - have), spare)
         return self._sized(trial, (have, target), unit, base, capacity)
@@ -198,13 +194,13 @@ class DistributeResources:
         """The nearest to the target that can start at all."""
         have, target = change
         while target > have:
-            larger = shares.enlarged(base, unit, target, self.add_bundles)
-            if shares.can_be_placed(larger, capacity):
+            larger = enlarged(base, unit, target, self.add_bundles)
+            if can_be_placed(larger, capacity):
                 return larger
             target -= 1
         if target == have:
             return trial.placement_group_factory
-        return shares.enlarged(base, unit, target, self.add_bundles)
+        return enlarged(base, unit, target, self.add_bundles)
 
     def _unit(self, base: PlacementGroupFactory) -> Resources:
         if self.increase_by:
@@ -260,14 +256,14 @@ class DistributeResourcesToTopJob(DistributeResources):
         """Its limit for the best of those below theirs; nothing for the others."""
         metric, sign = self._order(scheduler)
         base = scheduler.base_trial_resources or trial.placement_group_factory
-        unit, smallest = self._unit(base), shares.size_of(base)
+        unit, smallest = self._unit(base), size_of(base)
 
         def rank(one: Trial) -> tuple[float, int]:
             return (_score(result if one is trial else one.last_result, metric, sign), -one.number)
 
         def is_below(one: Trial) -> bool:
-            now = shares.size_of(scheduler.promised(one))
-            return shares.units_above(smallest, now, unit) < self._limit
+            now = size_of(scheduler.promised(one))
+            return units_above(smallest, now, unit) < self._limit
 
         growing = [one for one in scheduler.trials_at_work(tune_controller) if is_below(one)]
         best = max(growing, key=rank, default=None)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from muster.base.clock import Clock
 from muster.base.framing import FrameReader, frame, unpack
-from muster.host import machine as surroundings
+from muster.host import machine
 from muster.tune.logger.files.batch import Packer
 from muster.tune.logger.files.trial_log import Entry
 from muster.tune.logger.files.write import Problems, Scribe
@@ -45,12 +45,12 @@ class RemoteScribe:
 
     def __init__(self, problems: Problems, open_limit: int) -> None:
         ours, theirs = socket.socketpair()
-        path = "\n".join(entry or surroundings.working_directory() for entry in sys.path)
+        path = "\n".join(entry or machine.working_directory() for entry in sys.path)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, path, str(theirs.fileno()), str(os.getpid()), str(open_limit)],
                 pass_fds=[theirs.fileno()],
-                env=surroundings.child_environment({}),
+                env=machine.child_environment({}),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -1,0 +1,1 @@
+"""Adapters from a running cluster to the ports of `muster.cluster`."""
