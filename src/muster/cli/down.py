@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from muster.autoscaler.launcher import Ended
 
-_EPILOG = """\b
+_DOWN_EPILOG = """\b
 Examples:
   muster down examples/laptop.yaml
   muster down laptop -y --purge
@@ -21,7 +21,7 @@ Exit codes: 0 nothing of it runs any more; 2 no such cluster; 3 some processes w
 NOT_ENDED = 3
 
 
-@click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
+@click.command(epilog=_DOWN_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("cluster", metavar="FILE|NAME")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--purge", is_flag=True, help="Forget its history too: ledger, logs and timeline.")
@@ -44,10 +44,10 @@ def down(ctx: click.Context, cluster: str, yes: bool, purge: bool) -> None:
         pids = ", ".join(str(pid) for some in ended.left.values() for pid in some)
         complain(f"{known.name}: these processes do not end, though killed: {pids}")
         ctx.exit(NOT_ENDED)
-    _show(known.name, ended, purge=purge)
+    _show_ended(known.name, ended, purge=purge)
 
 
-def _show(name: str, ended: Ended, *, purge: bool) -> None:
+def _show_ended(name: str, ended: Ended, *, purge: bool) -> None:
     from rich.text import Text
 
     from muster.cli.console import show

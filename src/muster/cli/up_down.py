@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from muster.autoscaler.launcher import Brought, Launcher, Tell
 
-_EPILOG = """\b
+_UP_EPILOG = """\b
 Examples:
   muster up examples/laptop.yaml
   muster up examples/laptop.yaml -y          no question asked
@@ -23,7 +23,7 @@ has died gets a new one. Exit codes: 0 it is up; 2 it could not be started, and 
 """
 
 
-@click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
+@click.command(epilog=_UP_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("config", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--port", type=click.IntRange(1, 65535), metavar="P", help="Of the head. Default: a free one.")
@@ -39,7 +39,7 @@ def up(config: Path, yes: bool, port: int | None) -> None:
         click.confirm(f"Start cluster {name!r} on this computer?", default=True, abort=True)
     with launching() as launcher:
         brought = launcher.up(config, port=port)
-    _show(brought)
+    _show_brought(brought)
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def _progress() -> Iterator[Tell]:
         yield line.update
 
 
-def _show(brought: Brought) -> None:
+def _show_brought(brought: Brought) -> None:
     from rich.text import Text
 
     from muster.cli.console import emit, show

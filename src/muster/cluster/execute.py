@@ -24,7 +24,6 @@ from muster.cluster.ports import Ports, WorksInBackground
 from muster.cluster.states import InstanceState
 from muster.errors import MusterError, ProviderError
 
-logger = logging.getLogger(__name__)
 
 
 class Executor:

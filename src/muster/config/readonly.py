@@ -17,7 +17,7 @@ def readonly_spec(base: ClusterSpec, report: RuntimeReport) -> ClusterSpec:
     return replace(
         base,
         head_node_type=type_name(head) if head else "",
-        node_types=tuple(_node_type(name, nodes) for name, nodes in groups.items()),
+        node_types=tuple(_observed_node_type(name, nodes) for name, nodes in groups.items()),
         max_nodes=len(alive),
         idle_timeout_s=None,
     )
@@ -28,7 +28,7 @@ def type_name(node: NodeReport) -> str:
     return node.node_type or f"node_{node.node_id}"
 
 
-def _node_type(name: str, nodes: list[NodeReport]) -> NodeType:
+def _observed_node_type(name: str, nodes: list[NodeReport]) -> NodeType:
     """Nodes of one name are taken to be alike; the first tells how large."""
     first = nodes[0]
     return NodeType(name=name, resources=first.total, max_nodes=len(nodes), labels=first.labels)

@@ -12,7 +12,6 @@ from muster.errors import MusterError
 from muster.trials.checkpoints import Doomed, deletable
 from muster.trials.model import CheckpointRef
 
-_log = logging.getLogger(__name__)
 
 
 class DeletionQueue:

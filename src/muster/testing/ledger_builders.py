@@ -13,7 +13,6 @@ from muster.cluster.plan import Action, Drain, Install, Launch, Plan, Resize, Te
 from muster.cluster.snapshot import Memory
 from muster.cluster.states import InstanceState
 
-NOW = 1_000.0
 NO_MEMORY = Memory()
 
 

@@ -79,10 +79,10 @@ def sweep_command(seeds: int, start: int, jobs: int | None) -> None:
 @click.option("--seed", type=click.IntRange(min=0), default=2, show_default=True, help="Other boot times.")
 def day(seed: int) -> None:
     """Watch a day of an autoscaled cluster, with prices: bursts, a stockout, a gang, a preemption."""
-    from muster.cli.sim.view import pages
+    from muster.cli.sim.view import story_pages
     from muster.sim.cluster.story import tell_day
 
-    show(*pages(tell_day(seed)))
+    show(*story_pages(tell_day(seed)))
 
 
 def _run(seed: int, verbose: bool, until_tick: int | None, fail: bool = True) -> Run:

@@ -285,7 +285,7 @@ def tune_command(**told: Any) -> None:  # noqa: ANN401 - the options above
     """
     from muster.cli.console import emit, remark, show
     from muster.cli.sim.tune_command import Wish, ask
-    from muster.cli.sim.tune_view import as_document, draw, pages
+    from muster.cli.sim.tune_view import as_document, draw, reply_pages
 
     as_json, plot = told.pop("as_json"), told.pop("plot")
     reply = ask(Wish(**told))
@@ -294,7 +294,7 @@ def tune_command(**told: Any) -> None:  # noqa: ANN401 - the options above
     if as_json:
         emit(as_document(reply))
     else:
-        show(*pages(reply))
+        show(*reply_pages(reply))
     if plot is not None:
         draw(reply, plot)
         remark(f"plot: {plot}")

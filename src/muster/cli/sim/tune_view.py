@@ -16,7 +16,7 @@ from muster.sim.tune.what_if import Answer, over_time
 FORMAT = 1
 
 
-def pages(reply: Reply) -> list[RenderableType]:
+def reply_pages(reply: Reply) -> list[RenderableType]:
     """Who found what and when; the best value over time; the best config."""
     return [_found(reply), "", _over_time(reply), "", *_configs(reply)]
 

@@ -142,7 +142,7 @@ _WHO = {"people": ("▸", "bold"), "cloud": ("☁", "red"), "muster": (" ", "")}
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
-def pages(story: DayStory) -> Iterator[RenderableType]:
+def story_pages(story: DayStory) -> Iterator[RenderableType]:
     """Top to bottom: what is for sale, what happened, what it cost."""
     looks = {t.name: look for t, look in zip(story.types, _LOOKS, strict=False)}
     yield Text("A day of an autoscaled cluster", style="bold")

@@ -14,8 +14,8 @@ from muster.cli.plan.view import BAD, HEADING, QUIET
 from muster.cli.status.report import PendingRow
 from muster.cli.status.status_frame import WAITING, Frame, more_line
 
-_INDENT = 9  # count and its gap
-_GAP = 2
+_COUNT_INDENT = 9  # count and its gap
+_COUNT_GAP = 2
 _SPAN = 7  # "90 min" and room
 
 
@@ -28,7 +28,7 @@ def pending_section(title: str, pending: Sequence[PendingRow], frame: Frame) -> 
     count = sum(row.count for row in rows)
     yield Text(f"\n{title}: {count:,} request{'' if count == 1 else 's'}", style=HEADING)
     widths = _widths(shown, frame)
-    beside = _INDENT + sum(widths) + _SPAN + 2 * _GAP + max(len(row.told) for row in shown) <= frame.width
+    beside = _COUNT_INDENT + sum(widths) + _SPAN + 2 * _COUNT_GAP + max(len(row.told) for row in shown) <= frame.width
     for row in shown:
         line = _line(row, widths)
         if beside:
@@ -42,7 +42,7 @@ def pending_section(title: str, pending: Sequence[PendingRow], frame: Frame) -> 
 def _widths(rows: Sequence[PendingRow], frame: Frame) -> tuple[int, int]:
     reason = max(len(row.reason.value) for row in rows)
     shape = max(_asks_for(row).cell_len for row in rows)
-    return min(shape, frame.width - _INDENT - reason - _SPAN - 2 * _GAP), reason
+    return min(shape, frame.width - _COUNT_INDENT - reason - _SPAN - 2 * _COUNT_GAP), reason
 
 
 def _line(row: PendingRow, widths: tuple[int, int]) -> Text:
@@ -50,7 +50,7 @@ def _line(row: PendingRow, widths: tuple[int, int]) -> Text:
     asks_for.truncate(widths[0], overflow="ellipsis", pad=True)
     style = WAITING if row.reason in SERVED else BAD
     return Text.assemble(
-        f"{row.count:>{_INDENT - _GAP},}  ",
+        f"{row.count:>{_COUNT_INDENT - _COUNT_GAP},}  ",
         asks_for,
         "  ",
         (f"{row.reason.value:<{widths[1]}}", style),
@@ -66,4 +66,4 @@ def _asks_for(row: PendingRow) -> Text:
 def _sentence(told: str, frame: Frame) -> Iterator[RenderableType]:
     if told:
         text = Text(told, style=QUIET, no_wrap=not frame.wrap, overflow="fold" if frame.wrap else "ellipsis")
-        yield Padding(text, (0, 0, 0, _INDENT + _GAP), expand=False)
+        yield Padding(text, (0, 0, 0, _COUNT_INDENT + _COUNT_GAP), expand=False)

@@ -71,7 +71,6 @@ def _locked(folder: str) -> int:
     return lock
 
 
-_log = logging.getLogger(__name__)
 CHECKPOINT = re.compile(r"checkpoint_(\d{6,})")
 
 

@@ -22,7 +22,6 @@ from muster.providers.process.program import NodeProgram
 from muster.providers.process.ray_command import NodePorts
 from muster.providers.process.records import NodeDirectory, NodeRecord
 
-logger = logging.getLogger(__name__)
 
 LOOK_S = 0.05
 START_S = 60.0  # after this the next may start, whatever has become of this one

@@ -46,10 +46,10 @@ def with_resources(trainable: Any, resources: Any) -> Any:  # noqa: ANN401 - fun
             f"with_resources: needs a function or a subclass of tune.Trainable, not {trainable!r}"
         )
     needed = as_resources(resources)
-    return _class_with(trainable, needed) if is_class else _function_with(trainable, needed)
+    return _class_with_resources(trainable, needed) if is_class else _function_with_resources(trainable, needed)
 
 
-def _function_with(function: Callable[..., Any], needed: Resources) -> Callable[..., Any]:
+def _function_with_resources(function: Callable[..., Any], needed: Resources) -> Callable[..., Any]:
     def inner(config: Any, **more: Any) -> Any:  # noqa: ANN401
         return function(config, **more)
 
@@ -57,7 +57,7 @@ def _function_with(function: Callable[..., Any], needed: Resources) -> Callable[
     return inner
 
 
-def _class_with(kind: Any, needed: Resources) -> type:  # noqa: ANN401
+def _class_with_resources(kind: Any, needed: Resources) -> type:  # noqa: ANN401
     class Inner(kind):  # type: ignore[misc]  # a base that is known only now
         @classmethod
         def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:

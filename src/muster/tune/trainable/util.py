@@ -44,17 +44,17 @@ def with_parameters(trainable: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - fun
         )
     _check_names(trainable, kwargs)
     parameters = Parameters(kwargs)
-    return _class_with(trainable, parameters) if is_class else _function_with(trainable, parameters)
+    return _class_with_parameters(trainable, parameters) if is_class else _function_with_parameters(trainable, parameters)
 
 
-def _function_with(function: Callable[..., Any], parameters: Parameters) -> Callable[..., Any]:
+def _function_with_parameters(function: Callable[..., Any], parameters: Parameters) -> Callable[..., Any]:
     def inner(config: Any, **more: Any) -> Any:  # noqa: ANN401
         return function(config, **parameters.load(), **more)
 
     return wrapped_function(inner, function)
 
 
-def _class_with(kind: Any, parameters: Parameters) -> type:  # noqa: ANN401
+def _class_with_parameters(kind: Any, parameters: Parameters) -> type:  # noqa: ANN401
     class Inner(kind):  # type: ignore[misc]  # a base that is known only now
         def setup(self, config: dict[str, Any], **more: Any) -> None:  # noqa: ANN401
             super().setup(config, **parameters.load(), **more)

@@ -26,7 +26,7 @@ MOST_ROUNDS = 10
 FEWEST_ROUNDS = 3
 ITEMS_PER_ROUND = 40
 ROUND_UP_FROM = (1.0 - 1e-6, 0.5)  # parts of a machine: never, then as in school
-CELLS_IN_ALL = 60_000  # bins x classes, over all rounds
+_ROUND_CELLS = 60_000  # bins x classes, over all rounds
 
 
 def lay_out(items: Items, bins: Bins, market: Market, wanted: Floats) -> Layout:
@@ -56,7 +56,7 @@ def _rounds(bins: Bins, wanted: Floats) -> int:
     if not cells:
         return 1
     useful = min(MOST_ROUNDS, FEWEST_ROUNDS + int(wanted.sum()) // ITEMS_PER_ROUND)
-    return int(np.clip(CELLS_IN_ALL // cells, 2, useful))
+    return int(np.clip(_ROUND_CELLS // cells, 2, useful))
 
 
 def _rank(layout: Layout) -> tuple[float, float]:

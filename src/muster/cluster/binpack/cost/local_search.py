@@ -28,7 +28,7 @@ from muster.cluster.binpack.cost.rounding import Till, buy_greedily
 
 LOOSE = 32  # machines that may be given up, the worst used ones
 MOST_TRIES = 14
-CELLS_IN_ALL = 60_000  # types x classes, over all tries
+_SEARCH_CELLS = 60_000  # types x classes, over all tries
 MOST_BINS = 300  # nodes whose left-over room is looked at
 WORTH_IT = 1.002  # over the relaxed cost; nearer than this there is nothing to gain
 
@@ -60,7 +60,7 @@ class _Search:
     def run(self) -> None:
         tries = _windows()
         cells = self.market.allowed.size
-        for _ in range(int(np.clip(CELLS_IN_ALL // cells, 2, MOST_TRIES))):
+        for _ in range(int(np.clip(_SEARCH_CELLS // cells, 2, MOST_TRIES))):
             size, offset = next(tries)
             worst = np.argsort(_use(self.loose, self.market, self.plan.value), kind="stable")
             chosen = worst[offset : offset + size]
