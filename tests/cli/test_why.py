@@ -13,8 +13,7 @@ from muster.base.clock import ManualClock
 from muster.cli.main import cli
 from muster.cli.status.status_frame import Frame
 from muster.cli.why.command import DEMAND, GANG, MACHINE, NODE_TYPE, Known, Meant, meant_by
-from muster.cli.why.report import answer
-from muster.cli.why.view import why_page
+from muster.cli.why.report import answer, why_page
 from muster.cluster.model import StatusChange
 from muster.cluster.plan import Plan, Reason, Subject, Verdict
 from muster.cluster.states import InstanceState

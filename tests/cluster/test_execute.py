@@ -6,7 +6,7 @@ import pytest
 from tests.cluster.fakes import Stage
 from tests.cluster.worlds import S, past, record
 
-from muster.cluster.execute import Executor, is_wanted
+from muster.cluster.controller import Executor, is_wanted
 from muster.cluster.failure_inbox import Inbox
 from muster.cluster.model import (
     DrainFailure,

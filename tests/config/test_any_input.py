@@ -13,8 +13,8 @@ from tests.config.conftest import GOOD
 
 from muster.cluster.model import ClusterSpec
 from muster.config.document import Document
-from muster.config.hashes import head_runtime_hashes, worker_runtime_hashes
 from muster.config.load import VARIABLES, parse_config
+from muster.config.node_launch import head_runtime_hashes, worker_runtime_hashes
 from muster.config.schema import (
     AuthConfig,
     ClusterConfig,

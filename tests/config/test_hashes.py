@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from muster.config.document import Document
-from muster.config.hashes import (
+from muster.config.load import parse_config
+from muster.config.node_launch import (
     canonical_json,
     contents_hash,
     head_runtime_hashes,
     launch_hash,
     worker_runtime_hashes,
 )
-from muster.config.load import parse_config
 from muster.config.schema import ClusterConfig
 from muster.errors import ConfigError
 

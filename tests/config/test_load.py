@@ -4,8 +4,7 @@ import pytest
 from tests.config.conftest import GOOD
 
 from muster.config.document import Document
-from muster.config.load import load_config, parse_config
-from muster.config.validate import check_written
+from muster.config.load import check_written, load_config, parse_config
 from muster.errors import ConfigError
 
 

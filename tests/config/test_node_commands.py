@@ -4,7 +4,7 @@ import pytest
 
 from muster.config.document import Document
 from muster.config.load import parse_config
-from muster.config.node_commands import (
+from muster.config.node_launch import (
     Container,
     container_of,
     initialization_commands,

@@ -3,9 +3,8 @@ from __future__ import annotations
 from tests.config.conftest import GOOD
 
 from muster.config.document import Document
-from muster.config.hashes import launch_hash
 from muster.config.load import parse_config
-from muster.config.node_launch import NodeLaunch, node_launches
+from muster.config.node_launch import NodeLaunch, launch_hash, node_launches
 from muster.config.to_spec import retention_of, to_spec
 from muster.stores.ledger.state import DEFAULT_RETENTION, Retention
 

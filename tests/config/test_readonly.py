@@ -3,7 +3,7 @@ from __future__ import annotations
 from muster.base.ids import NodeId
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec, NodeReport, NodeStatus, NodeType, Objective, RuntimeReport
-from muster.config.readonly import readonly_spec
+from muster.config.to_spec import readonly_spec
 
 BASE = ClusterSpec(cluster_name="seen", objective=Objective.UTILIZATION, idle_timeout_s=300.0)
 FOUR = Resources.of(CPU=4)

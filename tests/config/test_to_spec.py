@@ -6,9 +6,8 @@ from tests.config.conftest import GOOD
 from muster.base.resources import Resources
 from muster.cluster.model import Backoff, ClusterSpec, LaunchLimits, NodeType, Objective, Timeouts
 from muster.config.document import Document
-from muster.config.hashes import launch_hash
 from muster.config.load import parse_config
-from muster.config.node_launch import machine_type
+from muster.config.node_launch import launch_hash, machine_type
 from muster.config.to_spec import to_spec
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.cluster.execute import narrowed
+from muster.cluster.controller import narrowed
 from muster.cluster.model import NodeKind, NodeStatus, RuntimeReport, Timeouts
 from muster.cluster.plan import Terminate
 from muster.cluster.reconcile import reconcile

@@ -10,7 +10,7 @@ from tests.cluster.worlds import S, machine, record, spec
 from tests.v1.scripted import Scripted, adapted, counted
 
 from muster.autoscaler.metrics import Metrics
-from muster.cluster.execute import Executor
+from muster.cluster.controller import Executor
 from muster.cluster.failure_inbox import Inbox
 from muster.cluster.plan import Launch, Terminate
 from muster.testing.builders import node_type

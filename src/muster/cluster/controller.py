@@ -3,17 +3,175 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+from typing_extensions import assert_never
 
 from muster.base.ambient import Ambient
+from muster.base.ids import InstanceId, RequestId
 from muster.base.log import OnChange, fields
-from muster.cluster.execute import Executor
 from muster.cluster.failure_inbox import Inbox
+from muster.cluster.model import (
+    DrainFailure,
+    FailureKind,
+    InstallFailure,
+    Instance,
+    LaunchFailure,
+    TerminateFailure,
+)
 from muster.cluster.observe import Observer
-from muster.cluster.plan import Plan
-from muster.cluster.ports import Ledger, Ports
+from muster.cluster.plan import Action, Drain, Install, Launch, Plan, Resize, Terminate, attempt_of, base_id
+from muster.cluster.ports import Ledger, Ports, WorksInBackground
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Quarantined
-from muster.errors import VersionConflict
+from muster.cluster.states import InstanceState
+from muster.errors import MusterError, ProviderError, VersionConflict
+
+
+class Executor:
+    """Hands committed effects to their ports, in order, each on its own."""
+
+    def __init__(self, ports: Ports, inbox: Inbox) -> None:
+        self._ports = ports
+        self._inbox = inbox
+        self._changes = OnChange(logger)
+
+    def execute(self, actions: Iterable[Action], instances: Mapping[InstanceId, Instance]) -> None:
+        """Effects no record wants any more are dropped; those with an unknown outcome stay for next time."""
+        given = tuple(actions)
+        newest = {(type(action), i): action.request_id for action in given for i in _subjects(action)}
+        done: list[RequestId] = []
+        for action in given:
+            # A leftover that this tick decided again is done with: one call, not two.
+            is_newest = any(newest[type(action), i] == action.request_id for i in _subjects(action))
+            wanted = is_newest and is_wanted(action, instances)
+            if not wanted or self._hand_over(narrowed(action, instances)):
+                done.append(action.request_id)
+        if done:
+            self._ports.store.handed_over(done)
+
+    def _hand_over(self, action: Action) -> bool:
+        """Whether it is over. A refusal goes to the inbox and leaves the outbox with its record."""
+        try:
+            self._call(action)
+            return not self._is_under_way(action)
+        except ProviderError as error:
+            self._refuse(action, _kind(error), str(error))
+            return isinstance(action, Resize)  # no record waits for a resize: the planner asks again
+        except Exception as error:  # noqa: BLE001 - unknown outcome: repeated with the same request id
+            text = f"{type(action).__name__} {action.request_id}: {type(error).__name__}: {error}"
+            self._changes.log(logging.WARNING, type(action).__name__, text)
+            return False
+
+    def _is_under_way(self, action: Action) -> bool:
+        port: object = None
+        if isinstance(action, Launch | Terminate):
+            port = self._ports.provider
+        elif isinstance(action, Drain):
+            port = self._ports.drainer
+        return isinstance(port, WorksInBackground) and port.under_way(action.request_id)
+
+    def _call(self, action: Action) -> None:
+        match action:
+            case Launch():
+                self._ports.provider.launch(action.request_id, action.shape)
+            case Terminate():
+                self._ports.provider.terminate(action.request_id, action.cloud_ids)
+            case Drain():
+                self._ports.drainer.drain(action)
+            case Install():
+                self._install(action)
+            case Resize():
+                self._ports.provider.resize(action.request_id, action.cloud_id, action.desired.to_floats())
+            case _:
+                assert_never(action)
+
+    def _install(self, action: Install) -> None:
+        if self._ports.installer is None:
+            raise NoInstaller("the cluster is to install the runtime, but no installer is configured")
+        self._ports.installer.start(action)
+
+    def _refuse(self, action: Action, kind: FailureKind, message: str) -> None:
+        match action:
+            case Launch():
+                for node_type, count in action.shape.items():
+                    for _ in range(count):
+                        self._inbox.put(
+                            LaunchFailure(
+                                request_id=action.request_id, node_type=node_type, kind=kind, message=message
+                            )
+                        )
+            case Terminate():
+                for cloud_id in action.cloud_ids:
+                    self._inbox.put(TerminateFailure(cloud_id=cloud_id, kind=kind, message=message))
+            case Drain():
+                self._inbox.put(DrainFailure(instance_id=action.instance_id, message=message))
+            case Install():
+                self._inbox.put(InstallFailure(instance_id=action.instance_id, message=message))
+            case Resize():
+                self._changes.log(
+                    logging.WARNING, "resize", f"resize of {action.cloud_id} refused: {message}"
+                )
+            case _:
+                assert_never(action)
+
+
+class NoInstaller(ProviderError, MusterError):
+    """Machines wait for an installer that does not exist."""
+
+    kind = "config"
+
+
+def _kind(error: ProviderError) -> FailureKind:
+    """An adapter may bring an error class of its own."""
+    try:
+        return FailureKind(error.kind)
+    except ValueError:
+        return FailureKind.UNKNOWN
+
+
+def _subjects(action: Action) -> tuple[InstanceId, ...]:
+    """The records an effect is for."""
+    return action.instance_ids if isinstance(action, Launch | Terminate) else (action.instance_id,)
+
+
+def narrowed(action: Action, instances: Mapping[InstanceId, Instance]) -> Action:
+    """A repeated terminate names only machines still to go: one may serve under a new record by now."""
+    if not isinstance(action, Terminate):
+        return action
+    pairs = zip(action.instance_ids, action.cloud_ids, strict=True)
+    left = [pair for pair in pairs if _is(instances.get(pair[0]), InstanceState.TERMINATING)]
+    return replace(action, instance_ids=tuple(i for i, _ in left), cloud_ids=tuple(c for _, c in left))
+
+
+def is_wanted(action: Action, instances: Mapping[InstanceId, Instance]) -> bool:
+    """Whether a record still waits for this effect: an outbox may be older than the records."""
+    match action:
+        case Launch():
+            return any(_awaits_launch(instances.get(i), action.request_id) for i in action.instance_ids)
+        case Terminate():
+            return any(_is(instances.get(i), InstanceState.TERMINATING) for i in action.instance_ids)
+        case Drain():
+            return _is(instances.get(action.instance_id), InstanceState.RAY_STOP_REQUESTED)
+        case Install():
+            return _is(instances.get(action.instance_id), InstanceState.RAY_INSTALLING)
+        case Resize():
+            return _is(instances.get(action.instance_id), InstanceState.RAY_RUNNING)
+        case _:
+            assert_never(action)
+
+
+def _is(instance: Instance | None, state: InstanceState) -> bool:
+    return instance is not None and instance.state is state
+
+
+def _awaits_launch(instance: Instance | None, request_id: RequestId) -> bool:
+    if instance is None or instance.state is not InstanceState.REQUESTED:
+        return False
+    attempt = len(instance.entered(InstanceState.REQUESTED))
+    return instance.launch_request_id == base_id(request_id) and attempt == attempt_of(request_id)
+
 
 __all__ = ["ClusterController", "Ports"]
 

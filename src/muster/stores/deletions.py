@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
@@ -11,7 +10,6 @@ from muster.base.clock import Clock
 from muster.errors import MusterError
 from muster.trials.checkpoints import Doomed, deletable
 from muster.trials.model import CheckpointRef
-
 
 
 class DeletionQueue:

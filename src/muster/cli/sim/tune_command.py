@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,7 +101,7 @@ def _any() -> Problem:
 
 def ask(wish: Wish) -> Reply:
     """Every scheduler on the same ground."""
-    from muster.cli.sim.user_script import launch_of
+    from muster.cli.sim.tune_command import launch_of
 
     launch = launch_of(wish.script) if wish.script is not None else None
     problem = PROBLEMS.get(wish.trace) if not os.path.exists(wish.trace) else None
@@ -285,7 +288,7 @@ def tune_command(**told: Any) -> None:  # noqa: ANN401 - the options above
     """
     from muster.cli.console import emit, remark, show
     from muster.cli.sim.tune_command import Wish, ask
-    from muster.cli.sim.tune_view import as_document, draw, reply_pages
+    from muster.cli.sim.view import as_document, draw, reply_pages
 
     as_json, plot = told.pop("as_json"), told.pop("plot")
     reply = ask(Wish(**told))
@@ -298,3 +301,65 @@ def tune_command(**told: Any) -> None:  # noqa: ANN401 - the options above
     if plot is not None:
         draw(reply, plot)
         remark(f"plot: {plot}")
+
+
+class _Reached(BaseException):
+    """The script came to the launch; not an Exception, so that it does not catch it itself."""
+
+    def __init__(self, asked: Launch) -> None:
+        self.asked = asked
+        super().__init__()
+
+
+def launch_of(script: Path) -> Launch:
+    """Runs the script as `python SCRIPT` would; ConfigError when it fails or never tunes anything."""
+    if not script.is_file():
+        raise ConfigError(f"{script}: there is no such file. Give a Python file that builds a Tuner")
+    with _no_launch(), _as_main(script):
+        try:
+            left = runpy.run_path(str(script), run_name="__main__")
+            for tuner in _tuners(left):
+                tuner.fit()
+        except _Reached as reached:
+            return reached.asked
+        except SystemExit as error:
+            raise ConfigError(f"{script}: ended itself ({error}) before it called fit()") from error
+        except Exception as error:  # a user's script may raise anything
+            raise ConfigError(
+                f"{script}: failed before it called fit(): {type(error).__name__}: {error}"
+            ) from error
+    raise ConfigError(f"{script}: calls neither Tuner.fit() nor tune.run(), and leaves no Tuner behind")
+
+
+def _tuners(left: dict[str, Any]) -> list[Any]:
+    """For a script that only builds one."""
+    from muster.tune.tuner import Tuner
+
+    return [value for value in left.values() if isinstance(value, Tuner)]
+
+
+@contextmanager
+def _no_launch() -> Iterator[None]:
+    from muster.tune.execution import launch as module
+
+    def reached(asked: Launch) -> None:
+        raise _Reached(asked)
+
+    real = module.launch
+    module.launch = reached  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        module.launch = real
+
+
+@contextmanager
+def _as_main(script: Path) -> Iterator[None]:
+    """Its neighbours can be imported, and it has no arguments."""
+    path, arguments = list(sys.path), sys.argv
+    sys.path.insert(0, str(script.resolve().parent))
+    sys.argv = [str(script)]
+    try:
+        yield
+    finally:
+        sys.path[:], sys.argv = path, arguments

@@ -129,8 +129,7 @@ def why(subject: str, cluster: str | None, as_json: bool) -> None:
     from muster.cli.console import console, emit
     from muster.cli.status.status_frame import Frame
     from muster.cli.why.command import meant_by
-    from muster.cli.why.report import answer
-    from muster.cli.why.view import why_page
+    from muster.cli.why.report import answer, why_page
 
     known = known_of(find_cluster(cluster, clusters_root(os.environ)))
     meant = meant_by(subject, known)

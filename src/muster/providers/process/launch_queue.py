@@ -6,7 +6,6 @@ when the node has said that it joined, when it died, or when it has taken too lo
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from muster.providers.process.node_fork_server import Order, StarterLink
 from muster.providers.process.program import NodeProgram
 from muster.providers.process.ray_command import NodePorts
 from muster.providers.process.records import NodeDirectory, NodeRecord
-
 
 LOOK_S = 0.05
 START_S = 60.0  # after this the next may start, whatever has become of this one

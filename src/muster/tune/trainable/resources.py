@@ -46,7 +46,9 @@ def with_resources(trainable: Any, resources: Any) -> Any:  # noqa: ANN401 - fun
             f"with_resources: needs a function or a subclass of tune.Trainable, not {trainable!r}"
         )
     needed = as_resources(resources)
-    return _class_with_resources(trainable, needed) if is_class else _function_with_resources(trainable, needed)
+    return (
+        _class_with_resources(trainable, needed) if is_class else _function_with_resources(trainable, needed)
+    )
 
 
 def _function_with_resources(function: Callable[..., Any], needed: Resources) -> Callable[..., Any]:

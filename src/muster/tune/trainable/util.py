@@ -44,7 +44,11 @@ def with_parameters(trainable: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - fun
         )
     _check_names(trainable, kwargs)
     parameters = Parameters(kwargs)
-    return _class_with_parameters(trainable, parameters) if is_class else _function_with_parameters(trainable, parameters)
+    return (
+        _class_with_parameters(trainable, parameters)
+        if is_class
+        else _function_with_parameters(trainable, parameters)
+    )
 
 
 def _function_with_parameters(function: Callable[..., Any], parameters: Parameters) -> Callable[..., Any]:

@@ -8,9 +8,8 @@ from tests.cluster.binpack.utilization.asking import ask, bought, on_nodes
 from muster.cluster.binpack.request import Book, PackProblem, Placement, Unplaced
 from muster.cluster.binpack.utilization.fill import Filler
 from muster.cluster.binpack.utilization.grouping import Survey, demand_requests, runs_of
-from muster.cluster.binpack.utilization.ledger import Ledger
-from muster.cluster.binpack.utilization.nodes import Fleet
 from muster.cluster.binpack.utilization.select import Contest, Question
+from muster.cluster.binpack.utilization.solve import Fleet, Ledger
 from muster.cluster.model import Strategy
 from muster.cluster.states import InstanceState
 from muster.testing.builders import demand, gang, node_type, pack_node, pack_nodes

@@ -8,7 +8,7 @@ from muster.base.resources import Resources
 from muster.cluster.binpack.request import Book, PackProblem
 from muster.cluster.binpack.utilization.fill import Filler
 from muster.cluster.binpack.utilization.grouping import Columns, Survey, demand_requests, runs_of
-from muster.cluster.binpack.utilization.score import key_of
+from muster.cluster.binpack.utilization.select import key_of
 from muster.testing.builders import demand, pack_node, selector
 
 IMPLICIT = "node:__internal_implicit_resource_abc"
