@@ -13,7 +13,7 @@ import pytest
 from tests.cli.tune_experiments import four_trials, write
 
 from muster.stores.experiment.store import SqliteTrialStore
-from muster.testing.trial_builders import created, exited, reported, started
+from muster.testing.builders import created, exited, reported, started
 
 TABLE = """\
 four: finished

@@ -13,7 +13,7 @@ from tests.cli.tune_experiments import FAILURE, four_trials, write
 from tests.tune.experiments import add_checkpoint, logged_row, write_json
 
 from muster.stores.experiment.values import Pickled
-from muster.testing.trial_builders import created, exited, reported, started
+from muster.testing.builders import created, exited, reported, started
 from muster.tune.config import RunConfig, TuneConfig
 from muster.tune.search.space import grid_search
 from muster.tune.tuner import Tuner

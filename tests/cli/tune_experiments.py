@@ -11,7 +11,7 @@ from pathlib import Path
 
 from muster.stores.experiment.reader import open_trials
 from muster.stores.experiment.store import SqliteTrialStore
-from muster.testing.trial_builders import START, created, exited, reported, started
+from muster.testing.builders import START, created, exited, reported, started
 from muster.trials.events import Fact, FailureKind, SearchExhausted, TrialFailure
 
 SETTINGS = {"metric": "loss", "mode": "min", "trainable_name": "train"}

@@ -14,7 +14,7 @@ from muster.base.clock import ManualClock
 from muster.cluster.snapshot import Memory
 from muster.cluster.states import InstanceState as S
 from muster.stores.ledger.store import SqliteInstanceStore
-from muster.testing.ledger_builders import NOW, launch, plan, record
+from muster.testing.builders import NOW, launch, plan, record
 
 
 def opened(path):

@@ -19,14 +19,14 @@ from muster.session.publish import checkpoint_name
 from muster.stores.checkpoints import (
     MANIFEST,
     CheckpointStore,
+    DeletionQueue,
     delete_directory,
     publish,
     sweep,
 )
-from muster.stores.deletions import DeletionQueue
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.stores.storage import Storage
-from muster.testing.trial_builders import reported
+from muster.testing.builders import reported
 from muster.trials.checkpoints import register
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
 

@@ -12,7 +12,7 @@ import pytest
 from muster.base.clock import ManualClock
 from muster.cluster.states import InstanceState as S
 from muster.stores.ledger.store import SqliteInstanceStore
-from muster.testing.ledger_builders import NOW
+from muster.testing.builders import NOW
 
 CHILD = str(Path(__file__).with_name("crash_child.py"))
 

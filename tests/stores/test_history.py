@@ -13,7 +13,7 @@ from muster.cluster.states import InstanceState as S
 from muster.errors import LedgerCorrupt
 from muster.stores.ledger.history import Spend, open_history
 from muster.stores.ledger.store import SqliteInstanceStore
-from muster.testing.ledger_builders import NOW, launch, plan, record
+from muster.testing.builders import NOW, launch, plan, record
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from muster.cluster.states import InstanceState as S
 from muster.errors import StoreError, VersionConflict
 from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore
-from muster.testing.ledger_builders import NOW, launch, moved, plan, record
+from muster.testing.builders import NOW, launch, moved, plan, record
 
 
 @pytest.fixture

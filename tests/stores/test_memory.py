@@ -7,7 +7,7 @@ import pytest
 from muster.base.clock import ManualClock
 from muster.errors import StoreError
 from muster.stores.ledger.memory import MemoryInstanceStore
-from muster.testing.ledger_builders import NOW, launch, plan, record
+from muster.testing.builders import NOW, launch, plan, record
 
 
 class Script:

@@ -13,7 +13,7 @@ from muster.errors import LedgerCorrupt, LedgerLocked, StoreError
 from muster.stores.ledger.history import open_history
 from muster.stores.ledger.store import SqliteInstanceStore
 from muster.stores.sqlite import Database, Schema
-from muster.testing.ledger_builders import NOW, launch, plan, record
+from muster.testing.builders import NOW, launch, plan, record
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from muster.stores.experiment.store import STORE_NAME, SqliteTrialStore
 from muster.stores.mirror import Mirror, Pace
 from muster.stores.storage import MARKER, Storage
 from muster.stores.uploads import Uploader
-from muster.testing.trial_builders import created, reported, started
+from muster.testing.builders import created, reported, started
 
 
 class Flaky(MemoryFileSystem):

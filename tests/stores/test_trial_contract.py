@@ -6,7 +6,7 @@ import pytest
 
 from muster.stores.experiment.memory import MemoryTrialStore
 from muster.stores.experiment.store import SqliteTrialStore
-from muster.testing.trial_builders import created, started
+from muster.testing.builders import created, started
 from muster.testing.trial_store_contract import TrialStoreContract
 
 

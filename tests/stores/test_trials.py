@@ -24,7 +24,7 @@ from muster.stores.experiment.reader import open_trials
 from muster.stores.experiment.store import STORE_NAME, SqliteTrialStore
 from muster.stores.experiment.summary import TrialSummary
 from muster.stores.experiment.values import Pickled
-from muster.testing.trial_builders import START, created, exited, failed, reported, saved, started
+from muster.testing.builders import START, created, exited, failed, reported, saved, started
 from muster.trials.events import SearchExhausted, TrialAdmitted
 from muster.trials.model import CheckpointRef
 

@@ -12,7 +12,7 @@ import sys
 
 from muster.errors import StoreError
 from muster.stores.experiment.store import SqliteTrialStore
-from muster.testing.trial_builders import reported
+from muster.testing.builders import reported
 
 
 def say(line):

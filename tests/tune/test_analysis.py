@@ -7,7 +7,7 @@ import pytest
 from tests.tune.experiments import add_checkpoint, logged_row, trial, write_json
 
 from muster.stores.experiment.store import SqliteTrialStore
-from muster.testing.trial_builders import created, exited, reported, saved, started
+from muster.testing.builders import created, exited, reported, saved, started
 from muster.trials.events import FailureKind, TrialFailure
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
 from muster.trials.results import flatten, note_result

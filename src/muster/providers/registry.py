@@ -9,18 +9,28 @@ from __future__ import annotations
 import difflib
 import importlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from muster.base.clock import Clock
-from muster.base.ids import IdSource
-from muster.cluster.model import RuntimeReport
+from muster.base.ids import CloudId, IdSource, RequestId
+from muster.cluster.model import (
+    CloudInstance,
+    LaunchFailure,
+    NodeKind,
+    NodeReport,
+    NodeStatus,
+    RuntimeReport,
+    TerminateFailure,
+)
 from muster.cluster.ports import CloudProvider
+from muster.cluster.snapshot import ProviderTraits
 from muster.config.node_launch import NodeLaunch
 from muster.config.schema import ClusterConfig
 from muster.errors import ConfigError
+from muster.providers.v1.adapter import ReadOnlyRefusal
 from muster.providers.v1.failures import BROKEN
 
 NEEDED = (
@@ -183,7 +193,7 @@ def _external(
 def _readonly(
     config: ClusterConfig, launches: Launches, surroundings: ProviderSurroundings
 ) -> ManagedProvider:
-    from muster.providers.readonly import ReadOnlyProvider
+    from muster.providers.registry import ReadOnlyProvider
 
     if surroundings.runtime is None:
         raise ConfigError(
@@ -227,3 +237,45 @@ def _why_not(kind: str) -> str:
     close = difflib.get_close_matches(kind, built, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(built)}"
     return f"{kind!r} is not a provider; {hint}"
+
+
+class ReadOnlyProvider:
+    """A CloudProvider that lists the runtime's living nodes and refuses everything else."""
+
+    def __init__(self, runtime: Callable[[], RuntimeReport]) -> None:
+        self._runtime = runtime
+
+    def traits(self) -> ProviderTraits:
+        return ProviderTraits(read_only=True)
+
+    def list_instances(self) -> Mapping[CloudId, CloudInstance]:
+        machines = [_machine(n) for n in self._runtime().nodes if n.status is not NodeStatus.DEAD]
+        return {machine.cloud_id: machine for machine in machines}
+
+    def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
+        raise ReadOnlyRefusal("provider type readonly: nodes are started by somebody else")
+
+    def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
+        raise ReadOnlyRefusal("provider type readonly: nodes are stopped by somebody else")
+
+    def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
+        raise ReadOnlyRefusal("provider type readonly: nothing is resized")
+
+    def poll_launch_failures(self) -> Sequence[LaunchFailure]:
+        return ()
+
+    def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
+        return ()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _machine(node: NodeReport) -> CloudInstance:
+    """A node without a machine's name is known by its own, as the planner does for read-only providers."""
+    return CloudInstance(
+        cloud_id=node.cloud_id or CloudId(node.node_id),
+        node_type=node.node_type or f"node_{node.node_id}",
+        kind=NodeKind.HEAD if node.is_head else NodeKind.WORKER,
+        internal_ip=node.ip,
+    )

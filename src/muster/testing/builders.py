@@ -7,10 +7,11 @@ them (`{"CPU": 4}`). Called by tests only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
-from muster.base.ids import CloudId, InstanceId, NodeId
+from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
 from muster.base.resources import Resources
 from muster.cluster.binpack.request import Offer, PackNode, PackRequest
 from muster.cluster.model import (
@@ -25,10 +26,22 @@ from muster.cluster.model import (
     NodeType,
     Selector,
     StatusChange,
+    StopCause,
     Strategy,
 )
-from muster.cluster.snapshot import Snapshot
+from muster.cluster.plan import Action, Drain, Install, Launch, Plan, Resize, Terminate
+from muster.cluster.snapshot import Memory, Snapshot
 from muster.cluster.states import InstanceState
+from muster.trials.events import (
+    CheckpointSaved,
+    FailureKind,
+    TrialCreated,
+    TrialExited,
+    TrialFailure,
+    TrialReported,
+    TrialStarted,
+)
+from muster.trials.model import CheckpointRef
 
 Quantities = Mapping[str, float]
 
@@ -168,3 +181,102 @@ def snapshot(
         cloud=listed,
     )
     return replace(world, **changes)
+
+
+NO_MEMORY = Memory()
+
+
+def record(name: str, *states: InstanceState, at: float = NOW, **changes: object) -> Instance:
+    """A new record that went through these states, one second apart, and knows all it could need."""
+    steps = states or (InstanceState.QUEUED,)
+    made = Instance(
+        instance_id=InstanceId(name),
+        node_type="cpu",
+        state=steps[-1],
+        cloud_id=CloudId(f"c-{name}"),
+        node_id=NodeId(f"n-{name}"),
+        launch_request_id=RequestId(f"r-{name}"),
+        history=tuple(StatusChange(s, at + k, f"to {s.name}") for k, s in enumerate(steps)),
+    )
+    return replace(made, **changes)
+
+
+def moved(
+    known: Instance, *states: InstanceState, at: float = NOW, details: str = "", **changes: object
+) -> Instance:
+    """The same record after these further steps."""
+    steps = tuple(StatusChange(s, at + k, details) for k, s in enumerate(states))
+    return replace(known, state=states[-1], history=(*known.history, *steps), **changes)
+
+
+def plan(
+    *writes: Instance, at: float = NOW, actions: Sequence[Action] = (), memory: Memory = NO_MEMORY
+) -> Plan:
+    return Plan(tick_id=f"t-{at:g}", at=at, writes=writes, actions=tuple(actions), memory=memory)
+
+
+def launch(name: str, **shape: int) -> Launch:
+    return Launch(request_id=RequestId(name), shape=shape or {"cpu": 1}, instance_ids=(InstanceId("a"),))
+
+
+def one_of_each() -> tuple[Action, ...]:
+    """Every kind of effect, in no special order."""
+    a, c = InstanceId("a"), CloudId("c-a")
+    return (
+        Terminate(request_id=RequestId("e-5"), cloud_ids=(c,), instance_ids=(a,)),
+        launch("e-1", cpu=2, gpu=1),
+        Install(request_id=RequestId("e-4"), instance_id=a, cloud_id=c, node_type="cpu"),
+        Drain(
+            request_id=RequestId("e-2"),
+            instance_id=a,
+            node_id=NodeId("n-a"),
+            cause=StopCause.IDLE,
+            deadline_s=60.0,
+        ),
+        Resize(request_id=RequestId("e-3"), instance_id=a, cloud_id=c, desired=Resources.of(CPU=2.5)),
+    )
+
+
+START = 1_700_000_000.0
+
+
+def created(trial_id: str = "a_00000", config: Mapping[str, Any] | None = None) -> TrialCreated:
+    """A suggestion of the searcher."""
+    chosen = {"lr": 0.5} if config is None else config
+    return TrialCreated(
+        trial_id=trial_id,
+        at=START,
+        config=chosen,
+        evaluated_params=chosen,
+        experiment_tag=f"tag-{trial_id}",
+        trial_name=f"train_{trial_id}",
+        relative_logdir=f"train_{trial_id}_dir",
+    )
+
+
+def started(trial_id: str = "a_00000", at: float = START + 1) -> TrialStarted:
+    return TrialStarted(trial_id=trial_id, at=at, location={"pid": 7, "hostname": "h", "node_ip": "::1"})
+
+
+def reported(
+    trial_id: str = "a_00000", iteration: int = 1, checkpoint: CheckpointRef | None = None, **metrics: object
+) -> TrialReported:
+    """A result with Ray's automatic keys that matter to stores."""
+    result = {**metrics, "training_iteration": iteration, "trial_id": trial_id, "done": False}
+    return TrialReported(trial_id=trial_id, at=START + 1 + iteration, result=result, checkpoint=checkpoint)
+
+
+def saved(trial_id: str, checkpoint: CheckpointRef | None, message: str = "") -> CheckpointSaved:
+    return CheckpointSaved(trial_id=trial_id, at=START + 50, checkpoint=checkpoint, message=message)
+
+
+def exited(trial_id: str = "a_00000", failure: TrialFailure | None = None) -> TrialExited:
+    return TrialExited(trial_id=trial_id, at=START + 90, failure=failure, is_done=failure is None)
+
+
+def failed(trial_id: str = "a_00000") -> TrialExited:
+    """Its code raised."""
+    failure = TrialFailure(
+        kind=FailureKind.USER_ERROR, message="boom", traceback="line 1\nline 2", exception=b"\x80\x04N."
+    )
+    return exited(trial_id, failure)

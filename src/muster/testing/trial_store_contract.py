@@ -15,7 +15,7 @@ from typing import Any, Protocol, get_args
 
 import pytest
 
-from muster.testing.trial_builders import START, created, exited, failed, reported, saved, started
+from muster.testing.builders import START, created, exited, failed, reported, saved, started
 from muster.trials.events import (
     ExperimentEnded,
     Fact,

@@ -18,7 +18,7 @@ from muster import tune
 from muster.base.clock import SystemClock
 from muster.engines.ray.connect import connect, import_ray, open_ray_engine
 from muster.engines.ray.engine import RayOptions
-from muster.engines.ray.reach import Reach
+from muster.engines.ray.remote_storage import Reach
 from muster.stores.mirror import Mirror
 from muster.stores.storage import Storage
 from muster.stores.uploads import Uploader

@@ -14,9 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from muster.base.clock import ManualClock
 from muster.engines.ray.actor import look_for_storage
-from muster.engines.ray.node_files import Scratch
-from muster.engines.ray.reach import Reach
-from muster.engines.ray.remote_storage import StorageCarrier
+from muster.engines.ray.remote_storage import Reach, Scratch, StorageCarrier
 from muster.engines.worker.protocol import Order
 from muster.errors import StoreError
 from muster.session.publish import MANIFEST, publish_copy
@@ -276,7 +274,7 @@ def test_a_package_that_the_node_lacks_is_named():
 def test_directories_of_processes_that_were_killed_are_swept_and_others_are_not(scratch):
     code = (
         "import sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
-        "from muster.engines.ray.node_files import Scratch\n"
+        "from muster.engines.ray.remote_storage import Scratch\n"
         "made = Scratch(); print(made.path(), flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(scratch)]

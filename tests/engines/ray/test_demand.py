@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.engines.ray.capacity import (
+from muster.engines.ray.cluster_watcher import (
     Growth,
     Memory,
     Room,

@@ -2,16 +2,299 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from muster.base.clock import Clock
+from muster.base.framing import Frame, Kind, frame, unpack
+from muster.engines.local.fork_server import Nursery
 from muster.engines.local.resources import Budget, Grant
-from muster.engines.local.worker_pool import Staff
 from muster.engines.process_engine import LockstepEngine, Patience, order_of
 from muster.engines.worker import failures
-from muster.engines.worker.handle import Desk, Run
+from muster.engines.worker.handle import Desk, Role, Run
+from muster.engines.worker.poller import Eagerness, Watch
 from muster.engines.worker.protocol import write_order
 from muster.host import machine
+from muster.host.machine import process_state
+
+if TYPE_CHECKING:
+    from muster.trials.commands import StartTrial
+
+
+_QUICK_S = 0.05  # trials that follow each other like this
+_MORE_SPARES = 3  # are worth making so many more processes at once, which is cheaper than one by one
+_MOST_AT_ONCE = 32  # one message carries the descriptors of no more than about a hundred
+_QUIT = frame(Kind.QUIT)
+
+
+class Owner(Protocol):
+    """Who is told what processes say."""
+
+    def heard(self, desk: Desk, kind: int, payload: bytes) -> None: ...
+
+    def gone(self, desk: Desk, status: int | None, note: str) -> None: ...
+
+
+class Staff:
+    """Every process that the engine has made and not seen end."""
+
+    def __init__(
+        self, *, clock: Clock, options: LocalOptions, warm: bool, trainables: dict[str, bytes], owner: Owner
+    ) -> None:
+        self._clock = clock
+        self._options = options
+        self._warm = warm
+        self._trainables = trainables
+        self._owner = owner
+        self._version = 0
+        self._watch = Watch()
+        self._eagerness = Eagerness()
+        self._desks: dict[int, Desk] = {}  # by token
+        self._by_read_fd: dict[int, Desk] = {}
+        self._by_write_fd: dict[int, Desk] = {}  # only those with something left to send
+        self._spares: list[Desk] = []
+        self._idle: list[Desk] = []
+        self._next_token = 0
+        self._hatched_at = 0.0
+        self._is_writing = False  # whether we wait until the zygote reads
+        self._nursery: Nursery | None = None
+        self._is_closed = False
+        self._open_nursery()
+        if warm and trainables:
+            self._spares = self._hatch(1)
+
+    def register(self, name: str, blob: bytes) -> None:
+        self._trainables[name] = blob
+        self._version += 1
+        if self._nursery is not None:
+            self._nursery.register(name, blob)
+        for desk in [*self._spares, *self._idle]:
+            self._dismiss(desk)
+
+    # Processes for trials
+
+    def find_idle(self, command: StartTrial) -> Desk | None:
+        """A kept process that served the same trainable with the same resources."""
+        for desk in self._idle:
+            if desk.key is not None and desk.key[:2] == (command.trainable_name, command.resources):
+                return desk
+        return None
+
+    def seat(self, run: Run, idle: Desk | None) -> Desk:
+        """Bind a trial to that idle process, or to a fresh one."""
+        gpu_ids = run.grant.gpu_ids if run.grant is not None else ()
+        if idle is not None:
+            self._idle.remove(idle)
+            desk, run.reused = idle, True
+        else:
+            self._clear_gpus(gpu_ids)
+            # The oldest: a younger one may not have been forked yet.
+            desk = self._spares.pop(0) if self._spares else self._hatch(1)[0]
+            if self._warm and not run.command.may_reuse and len(self._spares) < self._options.spares:
+                self._hatch_spares()
+        desk.role, desk.run, run.desk = Role.BUSY, run, desk
+        desk.key = (run.command.trainable_name, run.command.resources, gpu_ids)
+        desk.heard_at, desk.ticks = self._clock.monotonic(), None
+        return desk
+
+    def unseat(self, desk: Desk, *, keep: bool) -> None:
+        """The trial is over: keep the process for another, or let it leave by itself."""
+        if not keep:
+            desk.role = Role.LEAVING
+            return
+        desk.role, desk.run = Role.IDLE, None
+        self._idle.append(desk)
+        if len(self._idle) > self._options.max_idle:
+            self._dismiss(self._idle[0])
+
+    def _clear_gpus(self, gpu_ids: Sequence[str]) -> None:
+        """Idle processes may hold memory of GPUs that somebody else is about to use."""
+        for desk in [d for d in self._idle if d.key is not None and not set(gpu_ids).isdisjoint(d.key[2])]:
+            self._dismiss(desk)
+
+    def _dismiss(self, desk: Desk) -> None:
+        for group in (self._spares, self._idle):
+            if desk in group:
+                group.remove(desk)
+        desk.role = Role.LEAVING
+        self.send(desk, _QUIT)
+
+    def kill(self, desk: Desk, number: signal.Signals) -> None:
+        """SIGKILL means the whole process group, anything else the process."""
+        if self._nursery is not None:
+            self._nursery.signal(desk.token, number, whole_group=number == signal.SIGKILL)
+            self._watch_nursery()
+
+    def is_silent(self, desk: Desk, now: float) -> bool:
+        """No sign of life for too long: frames, heartbeats, processor time; without heartbeat also just being
+        able to run. (A trial deep in C code does not beat, but works.)
+        """
+        if not desk.pid or now - desk.heard_at < self._options.beat_s:
+            return False
+        state, ticks = process_state(desk.pid)
+        can_run = state != "" and state not in "TtDZ"  # stopped, traced, stuck in the kernel, dead
+        if (ticks != desk.ticks and state) or (can_run and not desk.beats):
+            desk.ticks, desk.heard_at = ticks, now
+        return now - desk.heard_at >= self._options.silent_after_s
+
+    # Making them
+
+    def _open_nursery(self) -> Nursery:
+        options = self._options
+        made = Nursery(warm=self._warm, beat_s=options.beat_s, env=options.env, quiet=options.quiet)
+        for name, blob in self._trainables.items():
+            made.register(name, blob)
+        self._nursery, self._is_writing = made, False
+        self._watch.reading(made.fileno())
+        self._watch_nursery()
+        return made
+
+    def _hatch(self, count: int) -> list[Desk]:
+        nursery = self._nursery or self._open_nursery()
+        tokens = range(self._next_token, self._next_token + count)
+        self._next_token += count
+        pipes = nursery.hatch(tokens)
+        self._watch_nursery()
+        now = self._clock.monotonic()
+        made = []
+        for token, (read_fd, write_fd) in zip(tokens, pipes, strict=True):
+            desk = Desk(token, read_fd, write_fd, version=self._version, now=now)
+            self._desks[token] = self._by_read_fd[read_fd] = desk
+            self._watch.reading(read_fd)
+            made.append(desk)
+        return made
+
+    def _hatch_spares(self) -> None:
+        """As many as are always there, and some more when trials follow each other quickly."""
+        now = self._clock.monotonic()
+        more = _MORE_SPARES if now < self._hatched_at + _QUICK_S else 0
+        self._hatched_at = now
+        count = self._options.spares - len(self._spares) + more
+        self._spares += self._hatch(min(count, _MOST_AT_ONCE))
+
+    # Talking with them
+
+    def send(self, desk: Desk, data: bytes) -> None:
+        if not desk.write(data) and desk.write_fd not in self._by_write_fd:
+            self._by_write_fd[desk.write_fd] = desk
+            self._watch.writing(desk.write_fd)
+
+    def wait(self, timeout_s: float, now: float) -> None:
+        """Handle everything that is ready, waiting up to `timeout_s` for the first."""
+        look = self._watch.ready
+        ready = self._eagerness.look(look) if timeout_s > 0 else None
+        for fd, _ in ready or look(timeout_s if timeout_s > 0 else 0):
+            desk = self._by_read_fd.get(fd)
+            if desk is not None:
+                desk.heard_at = now  # before the wait: early by at most one look, and no clock per frame
+                self._read(desk)
+            elif self._nursery is not None and fd == self._nursery.fileno():
+                self._hear_nursery(self._nursery)
+            else:
+                self._flush(fd)
+
+    def _read(self, desk: Desk) -> None:
+        frames = desk.read()
+        if frames is None:
+            self._stop_reading(desk)  # its end comes from the zygote, with the reason
+            return
+        for kind, payload in frames:
+            if kind == Kind.BEAT:
+                desk.beats = True
+            else:
+                self._owner.heard(desk, kind, payload)
+
+    def _stop_reading(self, desk: Desk) -> None:
+        if self._by_read_fd.pop(desk.read_fd, None) is not None:
+            self._watch.forget(desk.read_fd)
+
+    def _flush(self, fd: int) -> None:
+        desk = self._by_write_fd.get(fd)
+        if desk is not None and desk.flush():
+            del self._by_write_fd[fd]
+            self._watch.forget(fd)
+
+    def _watch_nursery(self) -> None:
+        nursery = self._nursery
+        if nursery is not None and nursery.has_more_to_send != self._is_writing:
+            self._is_writing = nursery.has_more_to_send
+            self._watch.both(nursery.fileno(), writing=self._is_writing)
+
+    def _hear_nursery(self, nursery: Nursery) -> None:
+        nursery.flush()
+        told = nursery.take()
+        if told is None:
+            self._lose_nursery(nursery)
+            return
+        self._watch_nursery()
+        for message in told:
+            self._hear_zygote(message)
+
+    def _hear_zygote(self, message: Frame) -> None:
+        kind, payload = message
+        if kind == Kind.CHILD:
+            for token, pid in unpack(payload):
+                if token in self._desks:
+                    self._desks[token].pid = pid
+        elif kind == Kind.GONE:
+            for token, status, note in unpack(payload):
+                desk = self._desks.get(token)
+                if desk is not None:
+                    self._drop(desk, status, note)
+
+    def _drop(self, desk: Desk, status: int | None, note: str) -> None:
+        """A process has ended: hear its last words, then close."""
+        while desk.read_fd in self._by_read_fd:
+            frames = desk.read()
+            if not frames:
+                self._stop_reading(desk)
+                break
+            for kind, payload in frames:
+                self._owner.heard(desk, kind, payload)
+        self._forget(desk)
+        self._owner.gone(desk, status, note)
+
+    def _forget(self, desk: Desk) -> None:
+        self._stop_reading(desk)
+        if self._by_write_fd.pop(desk.write_fd, None) is not None:
+            self._watch.forget(desk.write_fd)
+        del self._desks[desk.token]
+        for group in (self._spares, self._idle):
+            if desk in group:
+                group.remove(desk)
+        desk.close()
+
+    def _lose_nursery(self, nursery: Nursery) -> None:
+        """The zygote was killed: everything that came from it ends too. The next trial gets a new one."""
+        self._watch.forget(nursery.fileno())
+        self._nursery = None
+        nursery.close()
+        for desk in list(self._desks.values()):
+            _kill_group(desk.pid)
+            self._drop(desk, None, "")
+
+    def close(self) -> None:
+        """End every process, and wait for that."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        orderly = self._nursery is None or self._nursery.close()
+        self._nursery = None
+        for desk in list(self._desks.values()):
+            if not orderly:
+                _kill_group(desk.pid)
+            self._forget(desk)
+        self._watch.close()
+
+
+def _kill_group(pid: int) -> None:
+    if pid:
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            return
 
 
 class LocalOptions(Patience, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from _socket import CMSG_LEN, socket  # `socket` itself brings much that forks w
 from collections import deque
 from collections.abc import Sequence
 from types import FrameType
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from muster.base.clock import SystemClock
 from muster.base.framing import FrameReader, Kind, frame, pack, unpack
@@ -32,15 +32,63 @@ from muster.engines.local.fork_safety import (
     shorten_hooks,
 )
 from muster.engines.local.fork_server import boot_code
-from muster.engines.local.warm_up import ROUNDS, rehearse
 from muster.engines.worker.channel import Line
 from muster.engines.worker.main import Worker, become, end_politely_on_sigterm
 from muster.engines.worker.output import flush
+from muster.engines.worker.protocol import Order, write_order
 from muster.engines.worker.trainable_cache import Shelf
-from muster.host.machine import note_working_directory
+from muster.host.machine import note_working_directory, working_directory
+from muster.session.report import report
 
 if TYPE_CHECKING:
     import subprocess
+
+    from muster.engines.worker.main import Worker
+
+
+ROUNDS = 12  # the interpreter specialises a function after eight calls
+
+
+def rehearse(worker: Worker) -> None:
+    """Let `worker` run a few trials that do nothing, in the directory where it is."""
+    to_driver_read, to_driver = os.pipe()
+    from_driver, from_driver_write = os.pipe()
+
+    def train(config: dict[str, Any]) -> None:
+        os.write(from_driver_write, frame(Kind.CONTINUE))
+        report({"loss": 0.5, "step": 1})
+
+    order = write_order(_order(working_directory()))
+    worker.line.connect(from_driver, to_driver, os.getppid())
+    with worker.shelf.lent(_NAME, train):
+        for _ in range(ROUNDS):
+            os.write(from_driver_write, order)
+            worker.serve()
+            os.read(to_driver_read, 1 << 16)
+    for fd in (to_driver_read, to_driver, from_driver, from_driver_write):
+        os.close(fd)
+
+
+_NAME = "muster rehearsal"
+
+
+def _order(folder: str) -> Order:
+    return Order(
+        trial_id="rehearsal",
+        trial_name="rehearsal",
+        trainable_name=_NAME,
+        config={"x": 1.0},
+        bundles=([{"CPU": 1.0}], "PACK"),
+        trial_dir=folder,
+        experiment_name="rehearsal",
+        checkpoint_path=None,
+        checkpoint_metrics=None,
+        checkpoint_index=-1,
+        log_to_file=(None, None),
+        stays_when_done=False,
+        env={},
+    )
+
 
 MAX_FDS = 200
 CHUNK = 1 << 16  # larger ones are mapped and unmapped each time

@@ -114,8 +114,7 @@ def look_for_storage(witness: str, reach: bytes | None) -> Access:
     """On a node that does not see the driver's directory, a remote storage is tried at once."""
     if reach is None:
         return Access(_sees(witness, _SEE_WITHIN_S))
-    from muster.engines.ray.reach import Reach
-    from muster.engines.ray.remote_storage import StorageCarrier
+    from muster.engines.ray.remote_storage import Reach, StorageCarrier
 
     sees = _sees(witness, _SEE_WITHIN_S if os.path.isdir(os.path.dirname(witness)) else 0.0)
     try:

@@ -18,8 +18,8 @@ from muster.engines.ray.actor_handle import Place, RayDesk
 from muster.engines.ray.actor_pool import RayStaff
 from muster.engines.ray.handshake import Address, DriverUnreachable
 from muster.engines.ray.package_upload import NEEDED, carried_class, is_foreign, missing_module
-from muster.engines.ray.reach import Reach
 from muster.engines.ray.relay import Relay
+from muster.engines.ray.remote_storage import Reach
 from muster.engines.worker.handle import Run
 
 _log = logging.getLogger(__name__)

@@ -5,12 +5,17 @@ RayEngine's own thread must not wait for the GCS; what the lookout saw comes to 
 
 from __future__ import annotations
 
+import heapq
 import logging
+import math
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from muster.base.resources import SCALE, Resources, to_units
 from muster.errors import EngineError
+from muster.trials.placement_group import PlacementGroupFactory
 
 _log = logging.getLogger(__name__)
 
@@ -120,3 +125,207 @@ class Lookout:
     def close(self) -> None:
         self._ends.set()
         self._thread.join(timeout=10.0)
+
+
+_FAR_AHEAD = 1000  # more waiting trials than these do not change the answer
+RETURN_S = 300.0  # so long a node that went away is thought to come back
+BOOT_S = 60.0  # until a new machine is there, when nobody has measured
+
+
+def units_of(request: PlacementGroupFactory) -> dict[str, int]:
+    """What it takes in all, exactly."""
+    units: dict[str, int] = {}
+    for bundle in request.bundles:
+        for name, amount in bundle.items():
+            units[name] = units.get(name, 0) + to_units(name, amount)
+    return units
+
+
+class Room:
+    """What is there, may be there, and is taken."""
+
+    def __init__(self, present: Mapping[str, float], limit: Mapping[str, float] | None = None) -> None:
+        self.present = Resources.of(present)
+        self.limit = Resources.of(limit) if limit is not None else self.present
+        self.is_bounded = True  # False: it may grow, and nobody says how far
+        self._used: dict[str, int] = {}
+        self._sizes: dict[PlacementGroupFactory, dict[str, int]] = {}
+
+    def update(
+        self, present: Mapping[str, float], limit: Mapping[str, float] | None, *, is_bounded: bool = True
+    ) -> bool:
+        """What the cluster is and may become now; True when that is something else than before."""
+        before = (self.present, self.limit, self.is_bounded)
+        self.present, self.is_bounded = Resources.of(present), is_bounded
+        names = {*present, *(limit or {})}
+        most = {name: max(present.get(name, 0.0), (limit or {}).get(name, 0.0)) for name in names}
+        self.limit = Resources.of(most)
+        return (self.present, self.limit, self.is_bounded) != before
+
+    def take(self, request: PlacementGroupFactory) -> None:
+        for name, amount in self._size(request).items():
+            self._used[name] = self._used.get(name, 0) + amount
+
+    def free(self, request: PlacementGroupFactory) -> None:
+        for name, amount in self._size(request).items():
+            self._used[name] -= amount
+
+    def fits(self, request: PlacementGroupFactory, *, without: Sequence[PlacementGroupFactory] = ()) -> bool:
+        """Whether there could be room for it, were those `without` gone."""
+        return not self.is_bounded or self._fits(request, self.limit, without)
+
+    def is_there(self, request: PlacementGroupFactory) -> bool:
+        """Whether it needs no new machine, as far as sums can tell."""
+        return self._fits(request, self.present, ())
+
+    def _fits(
+        self, request: PlacementGroupFactory, total: Resources, without: Sequence[PlacementGroupFactory]
+    ) -> bool:
+        spare = [self._size(each) for each in without]
+        return all(
+            amount + self._used.get(name, 0) - sum(each.get(name, 0) for each in spare) <= total.units(name)
+            for name, amount in self._size(request).items()
+        )
+
+    def why_never(self, request: PlacementGroupFactory) -> str | None:
+        """Why there can never be room for it; None when there can."""
+        if not self.is_bounded:
+            return None
+        units = self._size(request)
+        short = [name for name, amount in units.items() if amount > self.limit.units(name)]
+        if not short:
+            return None
+        wanted = ", ".join(f"{name}: {units[name] / SCALE:g}" for name in short)
+        there = ", ".join(f"{name}: {self.limit.units(name) / SCALE:g}" for name in short)
+        return f"requested {wanted}; the whole cluster offers {there}"
+
+    def _size(self, request: PlacementGroupFactory) -> dict[str, int]:
+        known = self._sizes.get(request)
+        if known is None:
+            known = self._sizes[request] = units_of(request)
+        return known
+
+
+class Memory:
+    """The nodes of a cluster, those that went away a short time ago included: they may come back.
+
+    For clusters without an autoscaler, where a node that restarts is replaced by nobody.
+    """
+
+    def __init__(self, keep_s: float = RETURN_S) -> None:
+        self._keep_s = keep_s
+        self._seen: dict[tuple[tuple[tuple[str, float], ...], ...], float] = {}  # nodes, and when last
+
+    def note(self, nodes: Sequence[Mapping[str, float]], now: float) -> None:
+        look = tuple(sorted(tuple(sorted(node.items())) for node in nodes))
+        self._seen = {each: at for each, at in self._seen.items() if now < at + self._keep_s}
+        self._seen[look] = now
+
+    def most(self) -> dict[str, float]:
+        """Of each resource as much as there was at any time."""
+        most: dict[str, float] = {}
+        for look in self._seen:
+            total: dict[str, float] = {}
+            for name, amount in (entry for node in look for entry in node):
+                total[name] = total.get(name, 0.0) + amount
+            most.update({name: max(amount, most.get(name, 0.0)) for name, amount in total.items()})
+        return most
+
+    def nodes(self) -> list[dict[str, float]]:
+        """All that were there, one of a kind at least."""
+        return [dict(node) for look in self._seen for node in look]
+
+
+class Growth:
+    """Whether it is worth asking for another machine, by how long trials and machines took so far."""
+
+    def __init__(self, boot_s: float = BOOT_S) -> None:
+        self._boot_s = boot_s
+        self._has_booted = False
+        self._durations_s: deque[float] = deque(maxlen=50)
+
+    def ended(self, duration_s: float) -> None:
+        """A trial has run so long."""
+        self._durations_s.append(duration_s)
+
+    def booted(self, after_s: float) -> None:
+        """A trial that needed a new machine got it after so long."""
+        self._boot_s, self._has_booted = after_s, True
+
+    def wants_more(
+        self, began: Sequence[float], waiting: int, shown: int, now: float, left_s: float = math.inf
+    ) -> bool:
+        """`began`: when trials began whose place would do; `shown` of the `waiting` have asked already.
+
+        `left_s`: until the experiment ends whatever runs then. A machine that comes after that is not asked
+        for, once anything is known; a guess alone must not keep the first trial from its machine.
+        """
+        usual = typical(self._durations_s)
+        if left_s <= self._boot_s and (self._has_booted or usual is not None):
+            return False
+        remaining = [] if usual is None else [at + usual - now for at in began]
+        return late_ones(remaining, usual, min(waiting, _FAR_AHEAD), self._boot_s) > shown
+
+
+def expected_starts(remaining_s: Sequence[float], duration_s: float, count: int) -> list[float]:
+    """When each of `count` waiting trials would get the place of one that runs now, if no machine came.
+
+    Example:
+        >>> expected_starts([5.0, 20.0], 10.0, 3)
+        [5.0, 15.0, 20.0]
+    """
+    places = [max(0.0, left) for left in remaining_s]
+    heapq.heapify(places)
+    starts: list[float] = []
+    for _ in range(count if places else 0):
+        at = heapq.heappop(places)
+        starts.append(at)
+        heapq.heappush(places, at + duration_s)
+    return starts
+
+
+def typical(durations_s: Sequence[float]) -> float | None:
+    """The middle one; None when none is known."""
+    return sorted(durations_s)[len(durations_s) // 2] if durations_s else None
+
+
+def late_ones(remaining_s: Sequence[float], duration_s: float | None, count: int, boot_s: float) -> int:
+    """How many of `count` trials that wait would still wait when a new machine could be there."""
+    if duration_s is None or not remaining_s:
+        return count
+    return count - sum(start < boot_s for start in expected_starts(remaining_s, duration_s, count))
+
+
+def why_unplaceable(request: PlacementGroupFactory, nodes: Sequence[Mapping[str, float]]) -> str | None:
+    """Why these nodes could never hold it, were they empty; None when they could, or labels decide."""
+    if any("label" in name for name in request.options[1]):
+        return None
+    totals = [Resources.of(node) for node in nodes]
+    bundles = [Resources.of(bundle) for bundle in request.bundles]
+    if request.strategy == "STRICT_PACK":
+        together = Resources(units_of(request))
+        if not any(total.holds(together) for total in totals):
+            return f"no node has {together} (STRICT_PACK: all on one node)"
+        return None
+    for bundle in bundles:
+        if not any(total.holds(bundle) for total in totals):
+            return f"no node has {bundle}"
+    if request.strategy == "STRICT_SPREAD" and not _has_one_each(bundles, totals):
+        return f"STRICT_SPREAD wants {len(bundles)} nodes, one per bundle; not so many can hold one"
+    return None
+
+
+def _has_one_each(bundles: Sequence[Resources], totals: Sequence[Resources]) -> bool:
+    """Whether every bundle can have a node of its own: augmenting paths."""
+    holder: dict[int, int] = {}  # node -> bundle
+
+    def place(bundle: int, tried: set[int]) -> bool:
+        for node, total in enumerate(totals):
+            if node not in tried and total.holds(bundles[bundle]):
+                tried.add(node)
+                if node not in holder or place(holder[node], tried):
+                    holder[node] = bundle
+                    return True
+        return False
+
+    return all(place(bundle, set()) for bundle in range(len(bundles)))

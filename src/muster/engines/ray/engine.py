@@ -20,10 +20,9 @@ from muster.engines.ray import failures as blame
 from muster.engines.ray.actor_handle import Place, RayDesk
 from muster.engines.ray.actor_pool import RayStaff
 from muster.engines.ray.actor_setup import Hiring
-from muster.engines.ray.capacity import Growth, Memory, Room, why_unplaceable
-from muster.engines.ray.cluster_watcher import Lookout, Sight
+from muster.engines.ray.cluster_watcher import Growth, Lookout, Memory, Room, Sight, why_unplaceable
 from muster.engines.ray.connect import mismatch
-from muster.engines.ray.reach import Reach
+from muster.engines.ray.remote_storage import Reach
 from muster.engines.worker import failures
 from muster.engines.worker.handle import Run
 from muster.engines.worker.protocol import write_order

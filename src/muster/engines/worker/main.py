@@ -8,7 +8,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
+from _signal import getsignal  # type: ignore[import-not-found]  # without Enums
+from _signal import signal as set_handler
+from collections.abc import Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,7 +22,6 @@ from muster.engines.local.fork_safety import die_with_parent, run_exit_functions
 from muster.engines.worker.channel import Line
 from muster.engines.worker.exit_report import CodeUnreadable, Verdict, ended, failed, told
 from muster.engines.worker.output import Output, flush
-from muster.engines.worker.process_reset import Tidy, go_home
 from muster.engines.worker.protocol import Order, open_config, read_order
 from muster.engines.worker.run_trainable import ClassRun, require_checkpoint, run_function
 from muster.engines.worker.session import TrialSession
@@ -30,6 +33,74 @@ from muster.session.usage import wants_usage
 
 if TYPE_CHECKING:
     from muster.engines.worker.session import Carrier
+
+
+_WATCHED = tuple(
+    int(number)
+    for number in signal.valid_signals()
+    if number not in (getattr(signal, "SIGKILL", None), getattr(signal, "SIGSTOP", None))
+)
+
+
+class Tidy:
+    """Remembers how this process is now; `restore` makes it so again. `own_threads` are the worker's."""
+
+    def __init__(self, own_threads: int) -> None:
+        self._environment = dict(_variables())
+        self._handlers = [(number, getsignal(number)) for number in _WATCHED]
+        self._threads = threading.active_count() - own_threads
+
+    def restore(self) -> None:
+        """Undo what the last trial changed."""
+        if _variables() != self._environment:
+            self._restore_environment()
+        for number, handler in self._handlers:
+            if getsignal(number) is not handler and handler is not None:  # None: not set by Python
+                set_handler(number, handler)
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _restore_environment(self) -> None:
+        now, before = machine.environment(), _decoded(self._environment)
+        for name in [name for name in now if name not in before]:
+            del now[name]
+        now.update(before)
+
+    def left_running(self, own_threads: int) -> bool:
+        """Whether the last trial left threads or processes."""
+        return threading.active_count() > self._threads + own_threads or has_children()
+
+
+def go_home(home: str) -> None:
+    """Back to where the process started; somebody may have deleted that."""
+    try:
+        os.chdir(home)
+    except OSError:
+        os.chdir(os.path.sep)
+
+
+def has_children() -> bool:
+    """Whether this process has children, ended ones that nobody has waited for included."""
+    if not hasattr(os, "waitid"):
+        return False
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _variables() -> Mapping[Any, Any]:
+    """The environment as it is stored: comparing that is a hundred times faster than decoding it."""
+    variables = machine.environment()
+    return getattr(variables, "_data", variables)
+
+
+def _decoded(stored: Mapping[Any, Any]) -> dict[str, str]:
+    if all(isinstance(name, str) for name in stored):
+        return dict(stored)
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in stored.items()}
+
 
 Address = tuple[str, str]  # hostname, node_ip
 

@@ -6,22 +6,179 @@ what failed is fetched by `poll_*`. With `inline_pools` all of it happens in the
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
 from muster.base.clock import Clock, SystemClock
 from muster.base.ids import CloudId, RequestId
-from muster.cluster.model import CloudInstance, LaunchFailure, TerminateFailure
+from muster.base.log import OnChange
+from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure, TerminateFailure
 from muster.cluster.snapshot import ProviderTraits
 from muster.config.node_launch import NodeLaunch
-from muster.errors import ProviderMisconfigured
-from muster.providers.v1.calls import V1Calls
+from muster.errors import MusterError, ProviderMisconfigured
+from muster.providers.v1.calls import Requests, V1Calls
+from muster.providers.v1.failures import BROKEN, kind_of, message_of
 from muster.providers.v1.launches import LaunchDesk
-from muster.providers.v1.listing import Listing
-from muster.providers.v1.terminations import TerminationDesk
 from muster.providers.v1.thread_pools import InlinePool, Pool, ThreadPool
+
+logger = logging.getLogger(__name__)
+
+TOO_OLD_S = 10.0  # an answer that lay about for longer than this is asked again
+
+
+class ListingLate(MusterError):
+    """The provider has not answered yet. Nothing may be concluded from that."""
+
+    retryable = True
+
+
+class _Look:
+    """One question on its way."""
+
+    def __init__(self, asked_at: float) -> None:
+        self.asked_at = asked_at
+        self.answered_at = asked_at
+        self.machines: dict[CloudId, CloudInstance] = {}
+        self.problems: dict[str, str] = {}
+        self.error: BaseException | None = None
+        self.future: Future[None] | None = None
+
+
+class Listing:
+    """One look at a time; an answer that comes too late for one tick serves the next."""
+
+    def __init__(
+        self, calls: V1Calls, new_pool: Callable[[], Pool], clock: Clock, wait_s: float, given_up_s: float
+    ) -> None:
+        self._calls, self._new_pool, self._clock = calls, new_pool, clock
+        self._wait_s, self._given_up_s = wait_s, given_up_s
+        self._pool = new_pool()
+        self._look: _Look | None = None
+        self._changes = OnChange(logger)
+
+    def read(self) -> Mapping[CloudId, CloudInstance]:
+        """Waits a bounded time; ListingLate, or what the provider raised."""
+        look = self._current()
+        assert look.future is not None
+        wait((look.future,), timeout=self._wait_s)
+        if not look.future.done():
+            waited_s = self._clock.monotonic() - look.asked_at
+            raise ListingLate(f"the provider has been listing its machines for {waited_s:.0f} s")
+        self._look = None
+        if look.error is not None:
+            raise look.error if isinstance(look.error, Exception) else RuntimeError(repr(look.error))
+        for node_id, problem in look.problems.items():
+            self._changes.log(logging.WARNING, node_id, f"machine {node_id}: {problem}")
+        return look.machines
+
+    def close(self, wait_s: float) -> None:
+        self._pool.close(wait_s)
+
+    def _current(self) -> _Look:
+        """The look under way, or a new one. A question nobody answers is given up with its thread."""
+        look, now = self._look, self._clock.monotonic()
+        if look is not None and look.future is not None:
+            since = look.answered_at if look.future.done() else look.asked_at
+            limit = TOO_OLD_S if look.future.done() else self._given_up_s
+            if now - since <= limit:
+                return look
+            if not look.future.done():
+                self._pool.close()
+                self._pool = self._new_pool()
+        self._look = look = _Look(now)
+        look.future = self._pool.submit(lambda: self._answer(look))
+        return look
+
+    def _answer(self, look: _Look) -> None:
+        try:
+            look.machines, look.problems = self._calls.listed()
+        except BROKEN as error:
+            look.error = error
+        look.answered_at = self._clock.monotonic()
+
+
+class TerminationDesk:
+    """Takes ids at once and ends them on its pool."""
+
+    def __init__(self, calls: V1Calls, pool: Pool, clock: Clock, given_up_s: float) -> None:
+        self.requests: Requests[TerminateFailure] = Requests()
+        self._calls, self._pool, self._clock, self._given_up_s = calls, pool, clock, given_up_s
+        self._ending: dict[CloudId, float] = {}  # id -> when its call was made
+        self._lock = threading.Lock()
+
+    def take(self, request_id: RequestId, cloud_ids: Iterable[CloudId]) -> None:
+        """A request id taken before changes nothing. Ids already on their way are left to that call."""
+        wanted = [cloud_id for cloud_id in dict.fromkeys(cloud_ids) if cloud_id]
+        limit = self._calls.max_terminate or max(len(wanted), 1)
+        calls = [wanted[start : start + limit] for start in range(0, len(wanted), limit)]
+        if not self.requests.take(request_id, jobs=len(calls)):
+            return
+        for ids in calls:
+            try:
+                self._pool.submit(lambda ids=ids: self._end(request_id, ids))  # type: ignore[misc]
+            except RuntimeError:
+                self.requests.drop(request_id)
+                raise
+
+    def _end(self, request_id: RequestId, wanted: Sequence[CloudId]) -> None:
+        ids = self._not_yet_ending(wanted)
+        try:
+            if ids:
+                self._calls.terminate(ids)
+        except BROKEN as error:
+            self._sort_out(request_id, ids, error)
+        finally:
+            self._forget(ids)
+            self.requests.job_done(request_id)
+
+    def _not_yet_ending(self, ids: Sequence[CloudId]) -> list[CloudId]:
+        """Without those another call is ending right now; one that seems to hang is not waited for."""
+        now = self._clock.monotonic()
+        with self._lock:
+            mine = [c for c in ids if now - self._ending.get(c, float("-inf")) > self._given_up_s]
+            self._ending.update(dict.fromkeys(mine, now))
+        return mine
+
+    def _sort_out(self, request_id: RequestId, ids: Sequence[CloudId], error: BaseException) -> None:
+        """A batch that broke: those still there are tried one by one, so that each is told its own truth."""
+        errors = dict.fromkeys(self._still_there(ids), error)
+        if len(ids) > 1 and kind_of(error) is not FailureKind.THROTTLED:
+            errors = self._one_by_one(errors)
+            errors = {cloud_id: errors[cloud_id] for cloud_id in self._still_there(errors)}
+        for cloud_id, reason in errors.items():
+            failure = TerminateFailure(cloud_id=cloud_id, kind=kind_of(reason), message=message_of(reason))
+            self.requests.fail(request_id, failure)
+
+    def _one_by_one(self, ids: Iterable[CloudId]) -> dict[CloudId, BaseException]:
+        failed: dict[CloudId, BaseException] = {}
+        for cloud_id in ids:
+            try:
+                self._calls.terminate([cloud_id])
+            except BROKEN as error:
+                failed[cloud_id] = error
+        return failed
+
+    def _still_there(self, ids: Iterable[CloudId]) -> list[CloudId]:
+        """In the order given; all of them when nobody can say."""
+        asked = list(ids)
+        if not asked:
+            return []
+        try:
+            living = self._calls.living(asked)
+        except BROKEN:
+            return asked
+        return [cloud_id for cloud_id in asked if cloud_id in living]
+
+    def _forget(self, ids: Iterable[CloudId]) -> None:
+        with self._lock:
+            for cloud_id in ids:
+                self._ending.pop(cloud_id, None)
+
 
 TERMINATE_THREADS = 4
 CLOSE_S = 5.0

@@ -14,10 +14,9 @@ from muster.base.ids import RequestId
 from muster.cluster.model import LaunchFailure
 from muster.config.node_launch import NodeLaunch
 from muster.errors import ProviderError, ProviderMisconfigured
-from muster.providers.v1.calls import V1Calls
+from muster.providers.v1.calls import Requests, V1Calls
 from muster.providers.v1.failures import BROKEN, kind_of, message_of
 from muster.providers.v1.thread_pools import Pool
-from muster.providers.v1.v1_requests import Requests
 
 
 class ShortBatch(ProviderError):

@@ -22,9 +22,8 @@ from muster.cluster.ports import Ledger
 from muster.cluster.snapshot import Memory, Quarantined
 from muster.cluster.states import TERMINAL
 from muster.errors import VersionConflict
-from muster.stores.ledger.history import SqliteHistory
+from muster.stores.ledger.history import Pruner, SqliteHistory
 from muster.stores.ledger.load import Loader, set_aside
-from muster.stores.ledger.prune import Pruner
 from muster.stores.ledger.schema import LEDGER_SCHEMA, plain, stored
 from muster.stores.ledger.state import (
     DEFAULT_RETENTION,

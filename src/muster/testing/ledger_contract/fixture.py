@@ -13,7 +13,7 @@ from muster.cluster.ports import InstanceStore
 from muster.cluster.snapshot import Quarantined
 from muster.stores.ledger.history import History
 from muster.stores.ledger.state import DEFAULT_RETENTION, Retention
-from muster.testing.ledger_builders import NOW
+from muster.testing.builders import NOW
 
 
 class FullStore(InstanceStore, Protocol):

@@ -14,7 +14,7 @@ from muster.cluster.snapshot import FailedLaunch, Memory, Quarantined, TypeHealt
 from muster.cluster.states import InstanceState
 from muster.stores.ledger.history import Spend
 from muster.stores.ledger.state import DEFAULT_RETENTION, Retention
-from muster.testing.ledger_builders import NOW, launch, moved, one_of_each, plan, record
+from muster.testing.builders import NOW, launch, moved, one_of_each, plan, record
 from muster.testing.ledger_contract.fixture import FullStore, StoreFixture
 
 S = InstanceState

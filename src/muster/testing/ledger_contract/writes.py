@@ -13,7 +13,7 @@ from muster.cluster.model import NodeKind
 from muster.cluster.snapshot import Memory, Quarantined
 from muster.cluster.states import CREATABLE, InstanceState
 from muster.errors import StoreError, VersionConflict
-from muster.testing.ledger_builders import NOW, launch, moved, plan, record
+from muster.testing.builders import NOW, launch, moved, plan, record
 from muster.testing.ledger_contract.fixture import FullStore, StoreFixture
 
 S = InstanceState

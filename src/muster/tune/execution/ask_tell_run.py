@@ -19,7 +19,7 @@ from muster.base.clock import SystemClock
 from muster.engines.ask_tell_engine import OwnLoopEngine
 from muster.errors import TuneError
 from muster.host.machine import environment
-from muster.stores.deletions import DeletionQueue
+from muster.stores.checkpoints import DeletionQueue
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins

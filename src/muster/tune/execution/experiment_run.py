@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from muster.base.clock import Clock, SystemClock
 from muster.host.machine import environment
-from muster.stores.deletions import DeletionQueue
+from muster.stores.checkpoints import DeletionQueue
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins

@@ -34,7 +34,7 @@ from muster.tune.logger.files.trial_log import (
 )
 
 if TYPE_CHECKING:
-    from muster.engines.ray.reach import Reach
+    from muster.engines.ray.remote_storage import Reach
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ def uploads_for(place: Place, run: RunConfig, clock: Clock) -> Uploads | None:
 
 def reach_of(place: Place, run: RunConfig) -> Reach | None:
     """What nodes of a cluster are told of a remote storage."""
-    from muster.engines.ray.reach import Reach
+    from muster.engines.ray.remote_storage import Reach
 
     if not place.is_remote or run.sync_config is None:
         return None
