@@ -12,10 +12,9 @@ from muster.cluster.reconcile import RULES, reconcile
 from muster.cluster.rules import capacity, draft
 from muster.cluster.rules.draft import is_head
 from muster.cluster.states import InstanceState as S
-from muster.sim.cluster.build import Scene
+from muster.sim.cluster.build import Commit, Scene
 from muster.sim.cluster.checkers import VersionsGrow, states_follow_the_table
 from muster.sim.cluster.run import Run
-from muster.sim.cluster.store import Commit
 from muster.testing.builders import instance
 
 

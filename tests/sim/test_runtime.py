@@ -6,11 +6,11 @@ from muster.base.resources import Resources
 from muster.base.rng import Seed
 from muster.cluster.model import NodeKind, NodeStatus, StopCause, Strategy
 from muster.cluster.plan import Drain
+from muster.sim.cluster.build import SimDrains
 from muster.sim.cluster.cloud import SimCloud
 from muster.sim.cluster.crash_points import Wire
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import WORKER_TYPES, catalogue_for
-from muster.sim.cluster.ports import SimDrains
 from muster.sim.cluster.runtime import SimRuntime
 from muster.sim.cluster.tasks import GangWork, TaskClass
 from muster.sim.cluster.world import World

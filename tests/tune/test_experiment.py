@@ -9,7 +9,7 @@ from muster.tune.config import CheckpointConfig
 from muster.tune.experiment import Experiment, Trial
 from muster.tune.experiment.experiment import as_experiments
 from muster.tune.experiment.trial import ExportFormat
-from muster.tune.trainable.registry import get_trainable, register_trainable
+from muster.tune.registry import get_trainable, register_trainable
 from muster.tune.trainable.trainable import Trainable
 
 

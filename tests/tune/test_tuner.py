@@ -14,7 +14,7 @@ from muster.tune.callback import Callback
 from muster.tune.config import FailureConfig, RunConfig, TuneConfig
 from muster.tune.schedulers import ASHAScheduler
 from muster.tune.search.space import grid_search, uniform
-from muster.tune.trainable.resources import with_resources
+from muster.tune.trainable.util import with_resources
 from muster.tune.tuner import Tuner
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from muster.tune.experiment import Experiment
     from muster.tune.progress_reporter import CLIReporter, JupyterNotebookReporter, ProgressReporter
+    from muster.tune.registry import register_env, register_trainable
     from muster.tune.result import Result
     from muster.tune.result_grid import ResultGrid
     from muster.tune.schedulers import create_scheduler
@@ -47,10 +48,8 @@ if TYPE_CHECKING:
         uniform,
     )
     from muster.tune.stopper import Stopper
-    from muster.tune.trainable.registry import register_env, register_trainable
-    from muster.tune.trainable.resources import with_resources
     from muster.tune.trainable.trainable import Trainable
-    from muster.tune.trainable.util import with_parameters
+    from muster.tune.trainable.util import with_parameters, with_resources
     from muster.tune.tune import run, run_experiments
     from muster.tune.tuner import Tuner
 
@@ -141,14 +140,14 @@ __getattr__, __dir__ = lazy_names(
         "quniform": ".search.space",
         "randint": ".search.space",
         "randn": ".search.space",
-        "register_env": ".trainable.registry",
-        "register_trainable": ".trainable.registry",
+        "register_env": ".registry",
+        "register_trainable": ".registry",
         "report": "muster.session.report",
         "run": ".tune",
         "run_experiments": ".tune",
         "sample_from": ".search.space",
         "uniform": ".search.space",
         "with_parameters": ".trainable.util",
-        "with_resources": ".trainable.resources",
+        "with_resources": ".trainable.util",
     },
 )

@@ -260,8 +260,8 @@ def _wanted(
     from muster.tune.execution.launch import place_of
     from muster.tune.execution.paths import dated_name
     from muster.tune.execution.restore import DEFAULT_NAME
+    from muster.tune.registry import trainable_name
     from muster.tune.trainable.packing import packed
-    from muster.tune.trainable.registry import trainable_name
 
     name = DEFAULT_NAME if trainable is None else trainable_name(trainable)
     asked = copy(run) if run is not None else RunConfig()

@@ -2,15 +2,96 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from muster.errors import TuneError
+from muster.tune.trainable.function_trainable import checked_trainable
 from muster.tune.trainable.function_trainable import is_function_trainable as _is_function
-from muster.tune.trainable.registry import (
-    get_trainable,
-    is_registered,
-    register_env,
-    register_trainable,
-)
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_NAME = "DEFAULT"
+_trainables: dict[str, Any] = {}
+_environments: dict[str, Callable[..., Any]] = {}
+
+
+def register_trainable(name: str, trainable: Any, warn: bool = True) -> None:  # noqa: ANN401 - function or class
+    """Make a trainable known by a name; a later one of the same name replaces it.
+
+    Raises TypeError when it is neither a function nor a subclass of Trainable, ValueError when the function
+    does not take exactly one argument.
+
+    Example:
+        >>> register_trainable("square", lambda config: {"y": config["x"] ** 2})
+        >>> get_trainable("square")({"x": 3})
+        {'y': 9}
+    """
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"register_trainable: the name must be a text, not {name!r}")
+    checked = checked_trainable(trainable)
+    if warn and name in _trainables and _trainables[name] is not checked:
+        logger.debug("trainable %s is replaced", name)
+    _trainables[name] = checked
+
+
+def get_trainable(name: str) -> Any:  # noqa: ANN401
+    """TuneError when there is none of this name."""
+    if name not in _trainables:
+        known = ", ".join(sorted(_trainables)) or "none"
+        raise TuneError(
+            f"Unknown trainable: {name}. Call tune.register_trainable({name!r}, ...) first. "
+            f"Registered: {known}"
+        )
+    return _trainables[name]
+
+
+def is_registered(name: str) -> bool:
+    return name in _trainables
+
+
+def register_env(name: str, env_creator: Callable[..., Any]) -> None:
+    """Make an environment's constructor known by a name."""
+    if not callable(env_creator):
+        raise TypeError(f"register_env: {env_creator!r} for {name!r} must be a function of the env's config")
+    _environments[name] = env_creator
+
+
+def get_env(name: str) -> Callable[..., Any]:
+    """TuneError when there is none of this name."""
+    if name not in _environments:
+        known = ", ".join(sorted(_environments)) or "none"
+        raise TuneError(
+            f"Unknown environment: {name}. Call tune.register_env({name!r}, ...) first. Registered: {known}"
+        )
+    return _environments[name]
+
+
+def trainable_name(trainable: object) -> str:
+    """What the trials of a trainable are called.
+
+    Example:
+        >>> trainable_name("registered"), trainable_name(lambda config: None), trainable_name(partial(len))
+        ('registered', 'lambda', 'len')
+    """
+    if isinstance(trainable, str):
+        return trainable
+    for attribute in ("_name", "__name__"):
+        name = getattr(trainable, attribute, None)
+        if isinstance(name, str) and name:
+            return _plain(name)
+    if isinstance(trainable, partial):
+        return trainable_name(trainable.func)
+    return DEFAULT_NAME
+
+
+def _plain(name: str) -> str:
+    if name == "<lambda>":
+        return "lambda"
+    return DEFAULT_NAME if name.startswith("<") else name
+
 
 __all__ = [
     "get_trainable_cls",

@@ -129,7 +129,7 @@ class ResultGrid:
             kind: "all", "curves", "parallel" or "importance".
 
         A trial's last value of the metric counts, as for get_best_result. Importance is the share of the
-        metric's variation that a parameter explains on its own; see muster.tune.plots.importance.
+        metric's variation that a parameter explains on its own; see muster.tune.plots.data.
 
         Example:
             results.plot("results.html")

@@ -212,7 +212,7 @@ def _launched(experiment: Experiment, told: Mapping[str, Any]) -> Launched:
 
 def _exporting(experiment: Experiment, reuses: bool) -> Any:  # noqa: ANN401 - function or class
     """The trainable, made to export its model when it has to."""
-    from muster.tune.trainable.exporting import with_export
+    from muster.tune.trainable.checkpointing import with_export
 
     if not experiment.export_formats:
         return experiment.trainable

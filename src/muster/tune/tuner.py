@@ -58,8 +58,8 @@ class Tuner:
         from muster.base.clock import SystemClock
         from muster.host.machine import environment
         from muster.tune.execution.paths import dated_name
+        from muster.tune.registry import trainable_name
         from muster.tune.trainable.packing import packed
-        from muster.tune.trainable.registry import trainable_name
 
         self._space = _as_space(param_space)
         self._trainable = None if trainable is None else _resolved(trainable)
@@ -217,7 +217,7 @@ def _restored(
     param_space: Mapping[str, Any] | None,
     filesystem: Any,  # noqa: ANN401
 ) -> Tuner:
-    from muster.tune.trainable.registry import trainable_name
+    from muster.tune.registry import trainable_name
 
     _, saved = opened(path, filesystem)
     given = DEFAULT_NAME if trainable is None else trainable_name(trainable)
@@ -235,8 +235,8 @@ def _restored(
 
 def _resolved(trainable: Any) -> Any:  # noqa: ANN401 - function, class or name
     """A function or class that can be run; refused here rather than in each of its trials."""
+    from muster.tune.registry import get_trainable
     from muster.tune.trainable.function_trainable import checked_trainable
-    from muster.tune.trainable.registry import get_trainable
 
     return get_trainable(trainable) if isinstance(trainable, str) else checked_trainable(trainable)
 

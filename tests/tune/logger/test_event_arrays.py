@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from tests.tune.logger.tensorboard_reading import accumulated, multiplexer, pictures_shown
 
-from muster.tune.logger.tensorboard.arrays import array_value
-from muster.tune.logger.tensorboard.events import frame, opening
-from muster.tune.logger.tensorboard.wire import delimited
+from muster.tune.logger.tensorboard.events import array_value, delimited, frame, opening
 
 tensorboard = pytest.importorskip("tensorboard")
 

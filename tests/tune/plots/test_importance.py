@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from muster.tune.plots.axes import parameter_axis
-from muster.tune.plots.importance import Ranking, bins_of, goodness_ranks, ranked
+from muster.tune.plots.data import Ranking, bins_of, goodness_ranks, ranked
 
 ABSENT = object()
 RANDOM = np.random.default_rng(7)
@@ -79,7 +79,7 @@ def test_without_any_effect_almost_no_experiment_exceeds_chance():
 def test_the_share_of_noise_is_zero_on_average():
     random = np.random.default_rng(1)
     axis = axes(p=random.uniform(0, 1, 60))
-    from muster.tune.plots.importance import _share
+    from muster.tune.plots.data import _share
 
     ranks = random.permuted(np.tile(np.arange(60.0), (4000, 1)), axis=1)
     assert abs(_share(bins_of(axis[0]), ranks).mean()) < 0.005

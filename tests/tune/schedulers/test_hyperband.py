@@ -13,7 +13,7 @@ from tests.tune.schedulers.fleet import Fleet, Search
 from muster.errors import RestoreError, TuneError
 from muster.trials.states import TrialState
 from muster.tune.schedulers import HyperBandScheduler
-from muster.tune.schedulers.hyperband_parameters import HyperBandParameters
+from muster.tune.schedulers.hyperband_bracket import HyperBandParameters
 
 NAN = math.nan
 

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from muster.tune.schedulers.hyperband_bands import Bands
-from muster.tune.schedulers.hyperband_parameters import HyperBandParameters
+from muster.tune.schedulers.hyperband_bracket import HyperBandParameters
 
 PARAMETERS = HyperBandParameters("training_iteration", 9, 3, stop_last_trials=True)
 

@@ -15,7 +15,7 @@ from muster.trials.model import CheckpointPolicy, Trial
 from muster.trials.restore import picture, replay, revive
 from muster.trials.trial_index import Roster
 from muster.tune.schedulers import PopulationBasedTraining
-from muster.tune.schedulers.pbt_members import Population
+from muster.tune.schedulers.pbt_explore import Population
 from muster.tune.search.space import choice, sample_from, uniform
 
 LRS = [0.1, 0.2, 0.5, 0.9]

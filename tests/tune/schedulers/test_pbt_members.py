@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from muster.tune.schedulers.pbt_members import Population
+from muster.tune.schedulers.pbt_explore import Population
 
 
 def population(**times: float) -> Population:

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.tune.schedulers.asha_stopping import RunningPercentile
+from muster.tune.schedulers.async_hyperband import RunningPercentile
 
 PERCENTS = [(1 - 1 / factor) * 100 for factor in (1.5, 2, 3, 4, 10)]
 

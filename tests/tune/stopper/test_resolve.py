@@ -10,7 +10,7 @@ from muster.tune.stopper import (
     NoopStopper,
     TimeoutStopper,
 )
-from muster.tune.stopper.resolve import resolve_stop
+from muster.tune.stopper.function_stopper import resolve_stop
 
 
 @pytest.mark.parametrize("nothing", [None, {}, [], 0])

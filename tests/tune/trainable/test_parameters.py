@@ -14,7 +14,8 @@ from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine, LocalOptions
 from muster.errors import TuneError
 from muster.testing.engine_contract.fixture import Driver
-from muster.tune.trainable import Trainable, large_objects, with_parameters
+from muster.tune.trainable import Trainable, with_parameters
+from muster.tune.trainable import util as large_objects
 
 BIG = 1_000_000
 

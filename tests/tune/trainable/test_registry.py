@@ -5,20 +5,20 @@ from functools import partial
 import pytest
 
 from muster.errors import TuneError
-from muster.tune.trainable import Trainable
-from muster.tune.trainable import registry as names
-from muster.tune.trainable.function_trainable import (
-    checked_function,
-    checked_trainable,
-    is_function_trainable,
-)
-from muster.tune.trainable.registry import (
+from muster.tune import registry as names
+from muster.tune.registry import (
     get_env,
     get_trainable,
     is_registered,
     register_env,
     register_trainable,
     trainable_name,
+)
+from muster.tune.trainable import Trainable
+from muster.tune.trainable.function_trainable import (
+    checked_function,
+    checked_trainable,
+    is_function_trainable,
 )
 
 

@@ -6,7 +6,7 @@ import pytest
 from muster.errors import TuneError
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.trainable import Trainable, with_parameters, with_resources
-from muster.tune.trainable.resources import resource_dict_to_bundles, trial_resources
+from muster.tune.trainable.util import resource_dict_to_bundles, trial_resources
 
 TWO = PlacementGroupFactory([{"CPU": 2}])
 

@@ -11,7 +11,7 @@ from muster.errors import TuneError
 from muster.session import Checkpoint
 from muster.testing.engine_contract.fixture import Driver
 from muster.tune.trainable import Trainable
-from muster.tune.trainable.checkpoints import TrainingResult
+from muster.tune.trainable.trainable import TrainingResult
 
 AUTO_KEYS = [
     "done",

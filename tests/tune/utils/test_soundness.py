@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from muster.tune.trainable.registry import register_trainable
+from muster.tune.registry import register_trainable
 from muster.tune.trainable.trainable import Trainable
 from muster.tune.utils import diagnose_serialization, validate_save_restore
 

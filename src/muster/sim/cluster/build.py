@@ -5,26 +5,248 @@ The composition root of the simulator: the runs, the crash matrix and the story 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from muster.base.ambient import Ambient
-from muster.base.ids import CountingIds
-from muster.base.rng import Seed
+from muster.base.ids import CloudId, CountingIds, InstanceId, RequestId
+from muster.base.rng import Seed, Stream
 from muster.cluster.controller import ClusterController, Ports
-from muster.cluster.model import NodeKind
-from muster.cluster.plan import Plan
-from muster.cluster.ports import InstanceStore
+from muster.cluster.model import (
+    ClusterSpec,
+    DrainFailure,
+    InstallFailure,
+    Instance,
+    NodeKind,
+    NodeStatus,
+    NodeType,
+)
+from muster.cluster.plan import Drain, Install, Plan
+from muster.cluster.ports import InstanceStore, Ledger
 from muster.cluster.spend import spend_so_far
-from muster.sim.cluster.cloud import Machine, SimCloud
-from muster.sim.cluster.crash_points import Killed, Wire
+from muster.cluster.states import TERMINAL
+from muster.errors import StoreError
+from muster.sim.cluster.cloud import Catalogue, Machine, SimCloud
+from muster.sim.cluster.crash_points import Killed, Wire, step
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import HEAD_TYPE, Setting
-from muster.sim.cluster.ports import SimDrains, SimInstaller, SimSpec
 from muster.sim.cluster.runtime import SimRuntime
-from muster.sim.cluster.store import SimStore
+from muster.sim.cluster.tasks import SimNode
 from muster.sim.cluster.world import World
 from muster.stores.ledger.memory import MemoryInstanceStore
+
+
+class SimSpec:
+    """The SpecSource port; `edits` tells what was done, newest last."""
+
+    def __init__(self, wire: Wire, faults: Faults, spec: ClusterSpec, sells: Catalogue) -> None:
+        self.wire = wire
+        self.spec = spec
+        self.edits: list[str] = []
+        self._faults, self._sells = faults, sells
+
+    @step("spec.current")
+    def current(self) -> tuple[ClusterSpec, str]:
+        bad = self._faults.hit("edit_invalid")
+        return self.spec, "simulated: available_node_types.gpu: not a mapping" if bad else ""
+
+    def edit(self, draw: Stream) -> None:
+        """Somebody saves the file: one drawn change to one worker type, or to the whole."""
+        workers = self.spec.node_types[1:]
+        if not workers:
+            return
+        chosen = draw.choice(workers)
+        change = draw.choice(
+            (self._price, self._price, self._limits, self._limits, self._cluster, self._hash, self._gone)
+        )
+        change(chosen, draw)
+
+    def _price(self, chosen: NodeType, draw: Stream) -> None:
+        price = round((chosen.price_per_hour or 1.0) * draw.uniform(0.5, 2.0), 3)
+        self._sells.prices[chosen.name] = price
+        self._put(chosen, replace(chosen, price_per_hour=price), f"{chosen.name} costs ${price}/h")
+
+    def _limits(self, chosen: NodeType, draw: Stream) -> None:
+        most = draw.randint(0, 6)
+        least = min(most, draw.choice((0, 0, 1, 2)))
+        edited = replace(chosen, min_nodes=least, max_nodes=most)
+        self._put(chosen, edited, f"{chosen.name} {least}..{most} nodes")
+
+    def _cluster(self, chosen: NodeType, draw: Stream) -> None:
+        most = draw.choice((None, 3, 5, 8))
+        self.spec = replace(self.spec, max_nodes=most)
+        self.edits.append(f"max_nodes {most}")
+
+    def _hash(self, chosen: NodeType, draw: Stream) -> None:
+        edited = replace(chosen, launch_hash=f"{chosen.name}/{len(self.edits) + 2}")
+        self._sells.types[chosen.name] = edited
+        self._put(chosen, edited, f"{chosen.name} has a new launch config")
+
+    def _gone(self, chosen: NodeType, draw: Stream) -> None:
+        kept = tuple(t for t in self.spec.node_types if t.name != chosen.name)
+        self.spec = replace(self.spec, node_types=kept)
+        self.edits.append(f"{chosen.name} removed")
+
+    def _put(self, old: NodeType, new: NodeType, text: str) -> None:
+        types = tuple(new if t.name == old.name else t for t in self.spec.node_types)
+        self.spec = replace(self.spec, node_types=types)
+        self.edits.append(text)
+
+
+class SimDrains:
+    """The Drainer port. `ends_at_deadline`: the runtime itself ends work whose time is up."""
+
+    def __init__(self, world: World, wire: Wire, faults: Faults, runtime: SimRuntime) -> None:
+        self.wire = wire
+        self.asked: list[Drain] = []
+        self.ends_at_deadline = True
+        self._world, self._faults, self._runtime = world, faults, runtime
+        self._failures: list[DrainFailure] = []
+
+    @step("drainer.drain")
+    def drain(self, action: Drain) -> None:
+        self.asked.append(action)
+        if self._faults.hit("drain_lost"):
+            return
+        if self._faults.hit("drain_refused"):
+            if self._faults.stream("drain_refused").random() < 0.5:
+                raise ConnectionError("simulated: the drain could not be delivered")
+            self._refuse(action, "simulated: drain refused")
+            return
+        node = self._runtime.nodes.get(action.node_id)
+        if node is None or not node.alive:
+            return  # as the runtime does it: a node it does not know is drained already
+        if not action.may_be_refused:
+            self.begin(node, action.deadline_s)
+        elif node.running:
+            self._refuse(action, "the node to be idle terminated is no longer idle")
+        else:
+            self._runtime.kill_node(node)
+
+    @step("drainer.poll")
+    def poll(self) -> Sequence[DrainFailure]:
+        told, self._failures = tuple(self._failures), []
+        return told
+
+    def begin(self, node: SimNode, deadline_s: float) -> None:
+        """No new work from now on; what runs may run until the deadline."""
+        deadline_at = self._world.time + deadline_s
+        earlier = node.drain_deadline_at
+        node.drain_deadline_at = deadline_at if earlier is None else min(earlier, deadline_at)
+        node.status = NodeStatus.DRAINING
+        if not node.running:
+            self._runtime.kill_node(node)
+        elif self.ends_at_deadline:
+            self._world.after(deadline_s, lambda: self._runtime.kill_node(node))
+
+    def _refuse(self, action: Drain, message: str) -> None:
+        self._failures.append(DrainFailure(instance_id=action.instance_id, message=message))
+
+
+class SimInstaller:
+    """The Installer port; idempotent per request id."""
+
+    def __init__(
+        self, world: World, wire: Wire, faults: Faults, find: Callable[[CloudId], Machine | None]
+    ) -> None:
+        self.wire = wire
+        self.takes_s = 10.0
+        self.on_installed: Callable[[Machine], None] = lambda machine: None
+        self._world, self._faults, self._find = world, faults, find
+        self.started: list[Install] = []
+        self._seen: set[RequestId] = set()
+        self._failures: list[InstallFailure] = []
+
+    @step("installer.start")
+    def start(self, action: Install) -> None:
+        if action.request_id in self._seen:
+            return
+        self._seen.add(action.request_id)
+        self.started.append(action)
+        machine = self._find(action.cloud_id)
+        if machine is None or self._faults.hit("install_hangs"):
+            return
+        if self._faults.hit("install_fails"):
+            failure = InstallFailure(instance_id=action.instance_id, message="simulated: ssh never answered")
+            self._world.after(self.takes_s, lambda: self._failures.append(failure))
+            return
+        self._world.after(self.takes_s, lambda: self.on_installed(machine))
+
+    @step("installer.poll")
+    def poll(self) -> Sequence[InstallFailure]:
+        told, self._failures = tuple(self._failures), []
+        return told
+
+
+@dataclass
+class Commit:
+    """One decision as it was written: what was there before, and what the plan put there."""
+
+    before: dict[InstanceId, Instance | None]
+    plan: Plan
+    old_version: int
+    new_version: int
+
+
+class SimStore:
+    """The InstanceStore port over an inner store."""
+
+    def __init__(self, wire: Wire, faults: Faults, inner: InstanceStore) -> None:
+        self.wire = wire
+        self.records: dict[InstanceId, Instance] = {}  # the newest of every record ever
+        self.live: dict[InstanceId, Instance] = {}  # those not in a terminal state
+        self.commits: list[Commit] = []  # since the checkers last looked
+        self.committed: Plan | None = None  # what this tick wrote down, if it did
+        self.newest: Plan | None = None  # the last one written down, by any controller
+        self.version = 0
+        self.inner = inner
+        self._faults = faults
+
+    @step("store.load")
+    def load(self) -> Ledger:
+        if self._faults.hit("store_read_fails"):
+            raise StoreError("simulated: the ledger cannot be read")
+        return self.inner.load()
+
+    @step("store.commit")
+    def commit(self, version: int, plan: Plan) -> int:
+        if self._faults.hit("store_write_fails"):
+            raise StoreError("simulated: no space left on device")
+        written = self.inner.commit(version, plan)
+        before = {record.instance_id: self.records.get(record.instance_id) for record in plan.writes}
+        self._note(plan)
+        self.commits.append(Commit(before, plan, version, written))
+        self.committed = self.newest = plan
+        self.version = written
+        if self._faults.hit("store_write_unclear"):
+            raise StoreError("simulated: written, but the disk did not say so")
+        return written
+
+    @step("store.handed_over")
+    def handed_over(self, request_ids: Sequence[RequestId]) -> None:
+        if self._faults.hit("store_write_fails"):
+            raise StoreError("simulated: no space left on device")
+        self.inner.handed_over(request_ids)
+
+    @step("store.raise_version")
+    def raise_version(self, at_least: int) -> int:
+        return self.inner.raise_version(at_least)
+
+    def _note(self, plan: Plan) -> None:
+        for record in plan.writes:
+            self.records[record.instance_id] = record
+            if record.state in TERMINAL:
+                self.live.pop(record.instance_id, None)
+            else:
+                self.live[record.instance_id] = record
+
+    def peek(self) -> Ledger:
+        """What the ledger holds, for checkers and people: no step, no fault."""
+        return self.inner.load()
+
 
 LONGEST_TIMEOUT_S = 200.0
 OpenStore = Callable[[], InstanceStore]  # called by every new life: a file is opened again, memory is kept

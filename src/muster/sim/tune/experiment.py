@@ -27,7 +27,7 @@ from muster.trials.ports import TrialStore
 from muster.trials.template import Settings, TrialTemplate
 from muster.tune.config import RunConfig, TuneConfig
 from muster.tune.execution.assemble import scheduler_of, search_of, stopper_of
-from muster.tune.stopper.resolve import resolve_stop
+from muster.tune.stopper.function_stopper import resolve_stop
 
 NAME = "simulated"
 ONE_CPU = PlacementGroupFactory([{"CPU": 1}])

@@ -13,11 +13,11 @@ from muster.trials.model import FailurePolicy
 from muster.trials.plugins import SearchAlgorithm, TrialScheduler
 from muster.trials.template import Settings, TrialTemplate
 from muster.tune.config import RunConfig, TuneConfig, log_files, seconds
-from muster.tune.stopper.resolve import resolve_stop
+from muster.tune.registry import trainable_name
+from muster.tune.stopper.function_stopper import resolve_stop
 from muster.tune.stopper.stopper import Stopper
 from muster.tune.trainable.checkpointing import checkpoint_policy
-from muster.tune.trainable.registry import trainable_name
-from muster.tune.trainable.resources import trial_resources
+from muster.tune.trainable.util import trial_resources
 
 PENDING_AHEAD = 200  # of a searcher that does not learn; others are asked one by one
 

@@ -94,7 +94,7 @@ def _start(asked: Launch, stack: ExitStack) -> tuple[Reporter, LocalEngine | Ray
     from muster.base.clock import SystemClock
     from muster.host.machine import environment
     from muster.tune.reporting.reporter import reporter_for
-    from muster.tune.trainable.resources import thread_limit, trial_resources
+    from muster.tune.trainable.util import thread_limit, trial_resources
 
     reporter = reporter_for(asked.run, clock=SystemClock(), environment=environment())
     stack.callback(reporter.abort)

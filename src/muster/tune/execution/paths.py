@@ -22,7 +22,7 @@ from muster.stores.checkpoints import CheckpointStore
 from muster.stores.experiment.reader import STORE_NAME, open_trials
 from muster.stores.storage import Storage
 from muster.trials.model import Trial
-from muster.tune.execution.names import trial_dirname, unique_dirname
+from muster.tune.search.trial_names import trial_dirname, unique_dirname
 
 STAGING = "~/.cache/muster/experiments"  # XDG's place for what can be fetched again
 

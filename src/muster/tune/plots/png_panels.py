@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from muster.tune.plots import style
+from muster.tune.plots import png_panel as style
 from muster.tune.plots.axes import Axis
 from muster.tune.plots.data import Scene
 from muster.tune.plots.labels import shortened

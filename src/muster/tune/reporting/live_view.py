@@ -6,20 +6,26 @@ Columns keep their place and only grow, so that the table stands still while its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from muster.base.clock import Clock
 from muster.tune.reporting import summary
+from muster.tune.reporting.event_lines import Narrator
 from muster.tune.reporting.formats import amount, brief, cell, duration, home_relative, rate, shortened
-from muster.tune.reporting.tables import columns_for, parameter, parameters_of
+from muster.tune.reporting.periodic import WatchingReporter
+from muster.tune.reporting.plain import HEARTBEAT_S
+from muster.tune.reporting.reporter import RunInfo
+from muster.tune.reporting.screen import Screen
+from muster.tune.reporting.snapshot import Picture
+from muster.tune.reporting.tables import columns_for, frame_for, parameter, parameters_of
 from muster.tune.reporting.tally import lookup
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
-    from muster.tune.reporting.reporter import RunInfo
-    from muster.tune.reporting.snapshot import Picture
 
 
 GAP = 2
@@ -292,3 +298,96 @@ def _tail(path: str, width: int) -> str:
 
 def _gib(count: float) -> str:
     return f"{count / 2**30:.1f}"
+
+
+REDRAW_S = 0.25
+
+
+class LiveReporter(WatchingReporter):
+    """What `verbose=1` shows on a terminal."""
+
+    def __init__(self, stream: TextIO, *, clock: Clock, environment: Mapping[str, str]) -> None:
+        super().__init__(clock=clock, period_s=REDRAW_S)
+        self._screen = Screen(stream, clock=clock, environment=environment)
+        self._home = environment.get("HOME", "")
+        self._view: LiveView | None = None
+
+    def catching(self) -> AbstractContextManager[None]:
+        return self._screen.catching()
+
+    def begin(self, info: RunInfo) -> None:
+        super().begin(info)
+        self._view = None
+        self._screen.open()
+
+    def note(self, text: str) -> None:
+        self._screen.print(text)
+
+    def show(self, picture: Picture, trials: Sequence[Trial]) -> None:
+        self._screen.draw(self._live_view().draw(picture, self._screen.size()))
+
+    def _live_view(self) -> LiveView:
+        """Made after the first step, while the first trials start: loading rich takes a while."""
+        if self._view is None:
+            from muster.tune.reporting.live_view import LiveView, glyphs_for
+
+            self._view = LiveView(glyphs_for(self._screen.encoding), home=self._home)
+        return self._view
+
+    def conclude(self, picture: Picture, trials: Sequence[Trial], *, interrupted: bool) -> None:
+        self._screen.settle()
+        self._screen.clear()
+        size = self._screen.size()
+        self._screen.print(*self._live_view().conclusion(picture, trials, size, interrupted=interrupted))
+        self._screen.close()
+
+    def abort(self) -> None:
+        self._screen.close()
+
+
+class DetailedLiveReporter(LiveReporter):
+    """From `verbose=2` on: the events of trials are told above the view."""
+
+    def __init__(self, stream: TextIO, *, clock: Clock, environment: Mapping[str, str], level: int) -> None:
+        super().__init__(stream, clock=clock, environment=environment)
+        frame = frame_for(self._screen.encoding)
+        self._narrator = Narrator(self._screen.print, clock=clock, level=level, frame=frame)
+        self._window_ends = 0.0
+
+    def begin(self, info: RunInfo) -> None:
+        self._narrator.begin(info.metric)
+        self._window_ends = self._clock.monotonic() + HEARTBEAT_S
+        super().begin(info)
+
+    def show(self, picture: Picture, trials: Sequence[Trial]) -> None:
+        if self._clock.monotonic() >= self._window_ends:
+            self._window_ends = self._clock.monotonic() + HEARTBEAT_S
+            self._narrator.new_window()
+        super().show(picture, trials)
+
+    def conclude(self, picture: Picture, trials: Sequence[Trial], *, interrupted: bool) -> None:
+        self._narrator.new_window()
+        super().conclude(picture, trials, interrupted=interrupted)
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self._tally.started(trial)
+        self._narrator.started(trial)
+
+    def on_trial_result(
+        self,
+        iteration: int,
+        trials: list[Trial],
+        trial: Trial,
+        result: dict[str, Any],
+        **info: Any,  # noqa: ANN401
+    ) -> None:
+        self._narrator.reported(trial, result)
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self._tally.completed(trial)
+        self._narrator.finished(trial)
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self._tally.failed(trial)
+        failure = self._tally.failures.get(trial.trial_id)
+        self._narrator.errored(trial, failure.message if failure is not None else "")

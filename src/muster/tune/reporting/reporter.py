@@ -73,7 +73,7 @@ def reporter_for(
 
         return NotebookReporter(clock=clock)
     if can_redraw(stream, environment):
-        from muster.tune.reporting.live import DetailedLiveReporter, LiveReporter
+        from muster.tune.reporting.live_view import DetailedLiveReporter, LiveReporter
 
         if level == 1:
             return LiveReporter(stream, clock=clock, environment=environment)

@@ -9,8 +9,7 @@ from muster.trials.model import Trial
 from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.hyperband import HyperBandScheduler
 from muster.tune.schedulers.hyperband_bands import somebody_runs
-from muster.tune.schedulers.hyperband_bracket import Bracket
-from muster.tune.schedulers.hyperband_parameters import HyperBandParameters
+from muster.tune.schedulers.hyperband_bracket import Bracket, HyperBandParameters
 
 
 class HyperBandForBOHB(HyperBandScheduler):

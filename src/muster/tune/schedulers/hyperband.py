@@ -25,10 +25,8 @@ from muster.tune.schedulers.hyperband_bands import (
     on_their_way,
     somebody_runs,
 )
-from muster.tune.schedulers.hyperband_bracket import Bracket
-from muster.tune.schedulers.hyperband_parameters import HyperBandParameters
-from muster.tune.schedulers.metric_scheduler import MetricScheduler
-from muster.tune.schedulers.trial_scheduler import first_waiting
+from muster.tune.schedulers.hyperband_bracket import Bracket, HyperBandParameters
+from muster.tune.schedulers.trial_scheduler import MetricScheduler, first_waiting
 
 
 class HyperBandScheduler(MetricScheduler):

@@ -12,8 +12,7 @@ from muster.trials.model import Trial
 from muster.trials.states import TrialState
 from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.asha_promotion import is_resting
-from muster.tune.schedulers.hyperband_bracket import Bracket
-from muster.tune.schedulers.hyperband_parameters import HyperBandParameters
+from muster.tune.schedulers.hyperband_bracket import Bracket, HyperBandParameters
 
 Find = Callable[[str], Trial | None]
 _UNDER_WAY = (TrialState.STARTING, TrialState.RUNNING)  # one that saves may pause after it, and be started

@@ -17,11 +17,9 @@ from muster.trials.model import CheckpointRef, Trial
 from muster.trials.states import TrialState
 from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers import pbt_explore
-from muster.tune.schedulers.metric_scheduler import MetricScheduler
-from muster.tune.schedulers.pbt_explore import Config, PbtParameters
+from muster.tune.schedulers.pbt_explore import Config, Member, PbtParameters, Population
 from muster.tune.schedulers.pbt_log import LogRow, log_row
-from muster.tune.schedulers.pbt_members import Member, Population
-from muster.tune.schedulers.trial_scheduler import first_waiting
+from muster.tune.schedulers.trial_scheduler import MetricScheduler, first_waiting
 from muster.tune.search.paths import copied
 
 logger = logging.getLogger(__name__)

@@ -19,11 +19,13 @@ from muster.trials.placement_group import PlacementGroupFactory, resource_dict_t
 from muster.trials.states import TrialState
 from muster.tune.execution.plugin_state import Plain
 from muster.tune.schedulers.resource_allocation import (
+    AT_REST,
+    Changes,
     DistributeResources,
     DistributeResourcesToTopJob,
+    Unsaved,
     size_of,
 )
-from muster.tune.schedulers.resource_changes import AT_REST, Changes, Unsaved
 from muster.tune.schedulers.trial_scheduler import FIFOScheduler, TrialScheduler, offer_search_properties
 
 __all__ = ["DistributeResources", "DistributeResourcesToTopJob", "ResourceChangingScheduler"]

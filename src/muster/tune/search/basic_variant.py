@@ -11,11 +11,11 @@ from muster.base.ids import IdSource, RandomIds
 from muster.errors import RestoreError
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
-from muster.tune.execution.names import format_vars
 from muster.tune.search.paths import flat_name
 from muster.tune.search.placeholders import SetAside, inject_placeholders
 from muster.tune.search.random_stream import RandomStream
 from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits
+from muster.tune.search.trial_names import format_vars
 from muster.tune.search.unresolved import Unresolved, find_unresolved
 from muster.tune.search.variant_cursor import VariantCursor, preset
 

@@ -11,11 +11,11 @@ from muster.base.ids import IdSource, RandomIds
 from muster.errors import MusterError, RestoreError, TuneError
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
-from muster.tune.execution.names import format_vars
 from muster.tune.search.paths import copied, flat_name, flattened
 from muster.tune.search.placeholders import SetAside, inject_placeholders, is_sole_key
 from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits
 from muster.tune.search.searcher import Searcher, restore_searcher, saved_searcher
+from muster.tune.search.trial_names import format_vars
 from muster.tune.search.wrapper import Wrapper, set_properties
 
 T = TypeVar("T")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.tune.execution.names import format_vars
 from muster.tune.search.paths import Path, flat_name
 from muster.tune.search.random_stream import RandomStream
 from muster.tune.search.sample_functions import RecursiveDependencyError
 from muster.tune.search.space import grid_search
+from muster.tune.search.trial_names import format_vars
 from muster.tune.search.unresolved import has_unresolved_values
 from muster.tune.search.variant_cursor import VariantCursor
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from muster.tune.trainable.resources import with_resources
 from muster.tune.trainable.trainable import Trainable
-from muster.tune.trainable.util import with_parameters
+from muster.tune.trainable.util import with_parameters, with_resources
 
 __all__ = ["Trainable", "with_parameters", "with_resources"]

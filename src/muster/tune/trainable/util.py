@@ -2,15 +2,309 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
+import mmap
+import os
+import pickle
+import shutil
+import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from muster.errors import TuneError
+from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
+from muster.tune.registry import trainable_name
 from muster.tune.trainable.function_trainable import is_trainable_class
-from muster.tune.trainable.large_objects import Spooled
-from muster.tune.trainable.registry import trainable_name
-from muster.tune.trainable.resources import with_resources
-from muster.tune.trainable.wrapping import innermost, wrapped_function
+
+SMALL = 16 * 1024  # bytes that may as well travel with the code
+_ALIGN = 64  # what numpy likes its data to begin at
+_NAME = "muster-parameters"
+_opened: dict[str, Any] = {}
+_opening = threading.Lock()
+_own: list[str] = []  # the directory of this process, once it has one
+_count: list[int] = [0]
+
+
+class Spooled:
+    """A value that is pickled as the name of a file, or as itself when it is small."""
+
+    __slots__ = ("_content", "_path")
+
+    def __init__(self, value: object, name: str) -> None:
+        """ValueError when it cannot be pickled, TuneError when it cannot be written."""
+        parts = _pickled(value, name)
+        self._content: bytes | None = None
+        self._path = ""
+        if sum(map(len, parts)) <= SMALL:
+            self._content = pickle.dumps([bytes(part) for part in parts])
+        else:
+            self._path = _written(parts, name)
+
+    def load(self) -> Any:  # noqa: ANN401 - the user's value
+        """The value: read once per process."""
+        if self._content is not None:
+            head, *buffers = pickle.loads(self._content)
+            return pickle.loads(head, buffers=[bytearray(buffer) for buffer in buffers])
+        with _opening:
+            if self._path not in _opened:
+                _opened[self._path] = _mapped(self._path)
+            return _opened[self._path]
+
+
+def _pickled(value: object, name: str) -> list[Any]:
+    """The pickle, and the buffers that stay out of it."""
+    import cloudpickle  # type: ignore[import-untyped]  # it has no types
+
+    buffers: list[Any] = []
+
+    def keep_out(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            buffers.append(buffer.raw())
+        except BufferError:
+            return True  # not in one piece: goes into the pickle
+        return False
+
+    try:
+        head = cloudpickle.dumps(value, protocol=5, buffer_callback=keep_out)
+    except Exception as error:
+        raise ValueError(
+            f"with_parameters: {name}, a {type(value).__name__}, cannot be pickled "
+            f"({type(error).__name__}: {error}); make it inside of the trainable instead"
+        ) from error
+    return [head, *buffers]
+
+
+def _written(parts: list[Any], name: str) -> str:
+    """A file: the lengths of all parts, then each of them at an aligned place."""
+    folder = _scratch()
+    _count[0] += 1
+    path = os.path.join(folder, f"{_count[0]}")
+    lengths = pickle.dumps([len(part) for part in parts])
+    try:
+        with open(path, "wb") as stream:
+            stream.write(len(lengths).to_bytes(8, "little") + lengths)
+            for part in parts:
+                stream.write(bytes(-stream.tell() % _ALIGN))
+                stream.write(part)
+    except OSError as error:
+        size = sum(map(len, parts)) / 1e6
+        raise TuneError(
+            f"with_parameters: {name} ({size:.0f} MB) cannot be written to {folder} ({error}); "
+            "free some space there, or set TMPDIR to a directory with more"
+        ) from error
+    return path
+
+
+def _mapped(path: str) -> Any:  # noqa: ANN401
+    try:
+        with open(path, "rb") as stream:
+            # Private pages: writing to an array changes neither the file nor what other trials see.
+            view = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
+    except OSError as error:
+        raise TuneError(
+            f"with_parameters: {path} cannot be read here ({error}); it exists only on the machine that "
+            "started the experiment, and while that process is alive"
+        ) from error
+    size = int.from_bytes(view[:8], "little")
+    place = 8 + size
+    parts: list[memoryview] = []
+    for length in pickle.loads(view[8:place]):
+        place += -place % _ALIGN
+        parts.append(view[place : place + length])
+        place += length
+    return pickle.loads(parts[0], buffers=parts[1:])
+
+
+def _scratch() -> str:
+    """The directory of this process; those of processes that were killed are removed on the way."""
+    if _own and _own[0].endswith(f"-{os.getpid()}") and os.path.isdir(_own[0]):
+        return _own[0]
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    home = os.path.join(tempfile.gettempdir(), f"{_NAME}-{user}")
+    os.makedirs(home, mode=0o700, exist_ok=True)
+    if hasattr(os, "getuid") and os.stat(home).st_uid != os.getuid():
+        raise TuneError(
+            f"with_parameters: {home} belongs to somebody else; set TMPDIR to a directory of yours"
+        )
+    _remove_orphans(home)
+    folder = tempfile.mkdtemp(prefix="", suffix=f"-{os.getpid()}", dir=home)
+    _own[:] = [folder]
+    atexit.register(_remove_own, folder, os.getpid())
+    return folder
+
+
+def _remove_own(folder: str, pid: int) -> None:
+    if os.getpid() == pid:  # a fork must not take its parent's files along
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_orphans(home: str) -> None:
+    for name in os.listdir(home):
+        pid = name.rpartition("-")[2]
+        if pid.isdigit() and not _is_alive(int(pid)):
+            shutil.rmtree(os.path.join(home, name), ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    if os.name == "nt":
+        return True  # there, signal 0 is Ctrl-C
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's, or a platform that does not tell
+    return True
+
+
+_KEPT = ("_resources", "__mixins__", "__doc__")
+
+
+def wrapped_function(inner: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """`inner` under the original's name, with its resources.
+
+    Not `functools.wraps`: that lends the signature, and `inner` takes the config alone.
+    """
+    inner.__name__ = trainable_name(original)
+    for name in _KEPT:
+        if hasattr(original, name):
+            setattr(inner, name, getattr(original, name))
+    inner._muster_original = original  # type: ignore[attr-defined]
+    return inner
+
+
+def innermost(trainable: Any) -> Any:  # noqa: ANN401
+    """What was wrapped."""
+    while (original := getattr(trainable, "_muster_original", None)) is not None:
+        trainable = original
+    return trainable
+
+
+Chooser = Callable[[Mapping[str, Any]], PlacementGroupFactory]
+Resources = PlacementGroupFactory | Chooser
+
+
+def as_resources(given: Any) -> Resources:  # noqa: ANN401 - checked here
+    """A dict, a PlacementGroupFactory or a function of the config; ValueError for anything else."""
+    if isinstance(given, PlacementGroupFactory):
+        return given
+    if isinstance(given, Mapping):
+        return resource_dict_to_bundles(given)
+    if callable(given) and not inspect.isclass(given):
+        chooser: Chooser = given
+        return chooser
+    raise ValueError(
+        f"resources {given!r}: must be a dict such as {{'cpu': 2}}, a PlacementGroupFactory, or a function "
+        "config -> PlacementGroupFactory"
+    )
+
+
+def with_resources(trainable: Any, resources: Any) -> Any:  # noqa: ANN401 - function or class, as given
+    """A trainable each of whose trials needs `resources`: a dict, a PlacementGroupFactory, or a function of
+    the config that returns one. The given trainable stays as it is.
+
+    Example:
+        >>> def train(config): ...
+        >>> with_resources(train, {"cpu": 2})._resources
+        PlacementGroupFactory([{'CPU': 2.0}], strategy='PACK')
+    """
+    is_class = inspect.isclass(trainable)
+    if not callable(trainable) or (is_class and not is_trainable_class(trainable)):
+        raise ValueError(
+            f"with_resources: needs a function or a subclass of tune.Trainable, not {trainable!r}"
+        )
+    needed = as_resources(resources)
+    return (
+        _class_with_resources(trainable, needed) if is_class else _function_with_resources(trainable, needed)
+    )
+
+
+def _function_with_resources(function: Callable[..., Any], needed: Resources) -> Callable[..., Any]:
+    def inner(config: Any, **more: Any) -> Any:  # noqa: ANN401
+        return function(config, **more)
+
+    wrapped_function(inner, function)._resources = needed  # type: ignore[attr-defined]
+    return inner
+
+
+def _class_with_resources(kind: Any, needed: Resources) -> type:  # noqa: ANN401
+    class Inner(kind):  # type: ignore[misc]  # a base that is known only now
+        @classmethod
+        def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
+            return needed if isinstance(needed, PlacementGroupFactory) else chosen(needed, config)
+
+    Inner.__name__ = trainable_name(kind)
+    Inner.__doc__ = kind.__doc__
+    return Inner
+
+
+def chosen(chooser: Chooser, config: Mapping[str, Any]) -> PlacementGroupFactory:
+    """What a user's function answers for a config; a dict will do, too."""
+    answer: Any = chooser(config)
+    if isinstance(answer, PlacementGroupFactory):
+        return answer
+    if isinstance(answer, Mapping):
+        return resource_dict_to_bundles(answer)
+    name = getattr(chooser, "__name__", repr(chooser))
+    raise TuneError(
+        f"the resource function {name} returned {answer!r}: it must return a PlacementGroupFactory"
+    )
+
+
+def trial_resources(trainable: Any, resources_per_trial: Any = None) -> Resources:  # noqa: ANN401
+    """What each trial needs: what the trainable says, else the experiment, else 1 CPU.
+
+    TuneError when both say something: at once for a function, per config for a class.
+    """
+    fallback = None if resources_per_trial is None else as_resources(resources_per_trial)
+    if is_trainable_class(trainable):
+        return lambda config: _class_request(trainable, config, fallback)
+    own: Resources | None = getattr(trainable, "_resources", None)
+    if own is not None and fallback is not None:
+        raise _both(trainable)
+    needed = own if own is not None else fallback
+    if needed is None:
+        return PlacementGroupFactory([{"CPU": 1}])
+    if isinstance(needed, PlacementGroupFactory):
+        return needed
+    chooser = needed
+    return lambda config: chosen(chooser, config)
+
+
+def _class_request(kind: Any, config: Mapping[str, Any], fallback: Resources | None) -> PlacementGroupFactory:  # noqa: ANN401
+    own: PlacementGroupFactory | None = kind.default_resource_request(dict(config))
+    if own is not None and fallback is not None:
+        raise _both(kind)
+    needed = own if own is not None else fallback
+    if needed is None:
+        return PlacementGroupFactory([{"CPU": 1}])
+    return needed if isinstance(needed, PlacementGroupFactory) else chosen(needed, config)
+
+
+def _both(trainable: object) -> TuneError:
+    return TuneError(
+        f"{trainable_name(trainable)} says itself what resources it needs, and so does resources_per_trial: "
+        "leave one of them out"
+    )
+
+
+def thread_limit(resources: Any, environment: Mapping[str, str]) -> dict[str, str]:  # noqa: ANN401
+    """OMP_NUM_THREADS for trials: as many threads as the trial has CPUs, unless the user has set it.
+
+    Numerical libraries start a thread per core of the machine: two trials on two cores would have four. This
+    one is for processes before they know their trial; the engine then sets what the trial itself has.
+    """
+    if "OMP_NUM_THREADS" in environment:
+        return {}
+    if callable(resources):
+        try:
+            resources = resources({})
+        except Exception:  # noqa: BLE001 - a user's function that needs its config
+            resources = None
+    cpus = getattr(resources, "head_cpus", 1.0)
+    return {"OMP_NUM_THREADS": str(max(1, int(cpus)))}
 
 
 class Parameters:

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from muster.tune.registry import get_trainable, trainable_name
 from muster.tune.trainable.function_trainable import is_trainable_class
 from muster.tune.trainable.packing import culprits
-from muster.tune.trainable.registry import get_trainable, trainable_name
 
 logger = logging.getLogger(__name__)
 

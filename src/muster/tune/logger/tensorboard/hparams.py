@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from muster.tune.logger.tensorboard.crc32c import MOST_KNOWN, KnownRecord, crc32c, masked
-from muster.tune.logger.tensorboard.wire import delimited, varint
+from muster.tune.logger.tensorboard.events import delimited, varint
 from muster.tune.logger.tracker import is_number
 
 logger = logging.getLogger(__name__)
