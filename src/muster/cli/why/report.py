@@ -160,11 +160,11 @@ def why_page(report: WhyReport, frame: Frame) -> Iterator[RenderableType]:
     yield from _now(report)
     titles = {MACHINE: "Waiting for it", NODE_TYPE: "Waiting for machines of this type"}
     yield from pending_section(titles.get(report.kind, "Waiting"), report.pending, frame)
-    yield from _types(report, frame)
+    yield from _types_section(report, frame)
     for machine in report.machines:
         title = "Story" if report.kind == MACHINE else _machine_line(machine)
-        yield from _story(title, machine.story, frame)
-    yield from _story("Story", report.story, frame)
+        yield from _story_section(title, machine.story, frame)
+    yield from _story_section("Story", report.story, frame)
 
 
 def _headline(report: WhyReport) -> str:
@@ -189,7 +189,7 @@ def _now(report: WhyReport) -> Iterator[Text]:
         yield Text("now    not waiting any more: placed, or given up")
 
 
-def _types(report: WhyReport, frame: Frame) -> Iterator[RenderableType]:
+def _types_section(report: WhyReport, frame: Frame) -> Iterator[RenderableType]:
     """Every type's own reason; for a type that nobody needs there is none."""
     grid = Grid("type", "verdict", "")
     for row in report.node_types:
@@ -203,7 +203,7 @@ def _machine_line(machine: MachineStory) -> str:
     return f"{machine.instance_id}: {machine.state}, {money(machine.cost)}"
 
 
-def _story(title: str, lines: Sequence[StoryLine], frame: Frame) -> Iterator[RenderableType]:
+def _story_section(title: str, lines: Sequence[StoryLine], frame: Frame) -> Iterator[RenderableType]:
     """With the time since the line before: what took long is seen at once."""
     grid = Grid("at", ">after", "", "")
     shown = lines[-MAX_LINES:]
