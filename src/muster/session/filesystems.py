@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 
@@ -28,6 +29,19 @@ def _wrapped(given: Any) -> Any:  # noqa: ANN401
         )
 
         return Local()
-    from muster.session.arrow_files import ArrowFiles
+    return _arrow_class()(given)
 
-    return ArrowFiles(given)
+
+@cache
+def _arrow_class() -> Any:  # noqa: ANN401
+    """Loads fsspec and pyarrow, so it runs only when a user passes a file system of pyarrow."""
+    from fsspec.implementations.arrow import ArrowFSWrapper  # type: ignore[import-untyped]
+
+    class ArrowFiles(ArrowFSWrapper):  # type: ignore[misc] # fsspec has no types
+        """Names never begin with a slash: pyarrow lists them without, and fsspec compares them as text."""
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return str(super()._strip_protocol(path)).lstrip("/")
+
+    return ArrowFiles

@@ -18,7 +18,6 @@ from typing import Any
 from muster.engines.ray.cluster_watcher import ON_THE_HEAD
 from muster.engines.ray.handshake import Address
 
-_log = logging.getLogger(__name__)
 _WAIT_S = 1.0
 _CHUNK = 1 << 16
 

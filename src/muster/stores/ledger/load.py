@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+import dataclasses
+from dataclasses import dataclass
 from typing import TypeVar
 
 from typing_extensions import ParamSpec
@@ -114,7 +115,7 @@ class Loader:
         try:
             return read(*args, **kwargs)
         except (ValueError, KeyError, RecursionError) as error:
-            self.damage.append(replace(damage, message=str(error)))
+            self.damage.append(dataclasses.replace(damage, message=str(error)))
             return None
 
 

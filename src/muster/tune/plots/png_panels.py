@@ -25,7 +25,7 @@ def draw_parallel(axes: Axes, scene: Scene) -> None:
         say_nothing_to_show(axes, why)
         return
     places = table(scene, columns)
-    _draw_lines(axes, scene, places)
+    _draw_parallel_lines(axes, scene, places)
     for at, column in enumerate(columns):
         _draw_axis(axes, at, column, len(columns), scene.mode)
     hidden = len(scene.parameters) - (len(columns) - 1)
@@ -45,7 +45,7 @@ def ramp() -> Any:  # noqa: ANN401 - a matplotlib colormap
     return colormaps[style.RAMP_NAME]
 
 
-def _draw_lines(axes: Axes, scene: Scene, places: np.ndarray) -> None:
+def _draw_parallel_lines(axes: Axes, scene: Scene, places: np.ndarray) -> None:
     from matplotlib.collections import LineCollection
 
     steps = np.arange(places.shape[1])

@@ -1,47 +1,27 @@
-"""Ray's import path of the domain classes, their samplers and the functions that make them."""
+"""The domains of a search space and their samplers; Ray's import path for them."""
 
 from __future__ import annotations
 
-from muster.tune.search.domains import Categorical, Domain, Float, Function, Integer
-from muster.tune.search.samplers import BaseSampler, Grid, LogUniform, Normal, Quantized, Sampler, Uniform
-from muster.tune.search.space import (
-    choice,
-    lograndint,
-    loguniform,
-    qlograndint,
-    qloguniform,
-    qrandint,
-    qrandn,
-    quniform,
-    randint,
-    randn,
-    sample_from,
-    uniform,
-)
+from muster.base.lazy import lazy_names
 
-__all__ = [
-    "BaseSampler",
-    "Categorical",
-    "Domain",
-    "Float",
-    "Function",
-    "Grid",
-    "Integer",
-    "LogUniform",
-    "Normal",
-    "Quantized",
-    "Sampler",
-    "Uniform",
-    "choice",
-    "lograndint",
-    "loguniform",
-    "qlograndint",
-    "qloguniform",
-    "qrandint",
-    "qrandn",
-    "quniform",
-    "randint",
-    "randn",
-    "sample_from",
-    "uniform",
-]
+# The functions that make domains are in `space`, which imports this module.
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    dict.fromkeys(
+        (
+            "choice",
+            "lograndint",
+            "loguniform",
+            "qlograndint",
+            "qloguniform",
+            "qrandint",
+            "qrandn",
+            "quniform",
+            "randint",
+            "randn",
+            "sample_from",
+            "uniform",
+        ),
+        "muster.tune.search.space",
+    ),
+)
