@@ -15,7 +15,7 @@ from muster.sim.tune.candidates import Terms
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.states import TrialState
 from muster.tune.schedulers import TrialScheduler
-from muster.tune.search.domains import Categorical, Domain, Float, Integer
+from muster.tune.search.sample import Categorical, Domain, Float, Integer
 
 
 class Saving(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from muster.autoscaler.timeline import TimelinePoint, read_timeline
+from muster.autoscaler.publish import TimelinePoint, read_timeline
 
 MUTED, GRID = "#6b7280", "#e5e7eb"
 WAITING = {"being bought": "#f59e0b", "machine on its way": "#fcd34d", "fits, about to start": "#a7f3d0"}

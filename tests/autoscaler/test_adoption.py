@@ -7,7 +7,7 @@ import socket
 import pytest
 from tests.autoscaler.scenes import Scene
 
-from muster.autoscaler.config_reload import Adoption, Given
+from muster.autoscaler.build import Adoption, Given
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.metrics import DEFAULT_PORT, Metrics, MetricsServer
 from muster.autoscaler.tick_interval import Pace

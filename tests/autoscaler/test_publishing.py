@@ -10,9 +10,8 @@ from tests.cluster.worlds import HEAD_NODE, spec
 
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.publish import StatusFile
+from muster.autoscaler.publish import StatusFile, Timeline, read_timeline
 from muster.autoscaler.status_files import read_status
-from muster.autoscaler.timeline import Timeline, read_timeline
 from muster.cluster.model import RuntimeReport
 from muster.testing.builders import amounts, demand, gang, node_report, node_type
 

@@ -18,8 +18,8 @@ import pytest
 from muster.autoscaler.build import MonitorOptions, build_monitor
 from muster.autoscaler.connect import Reach
 from muster.autoscaler.home import ClusterHome
+from muster.autoscaler.publish import read_timeline
 from muster.autoscaler.status_files import read_status
-from muster.autoscaler.timeline import read_timeline
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
 from muster.cluster.states import InstanceState

@@ -12,8 +12,7 @@ from muster.autoscaler.status_files import write_status
 from muster.base.clock import ManualClock
 from muster.cli.main import cli
 from muster.cli.status.status_frame import Frame
-from muster.cli.why.command import DEMAND, GANG, MACHINE, NODE_TYPE, Known, Meant, meant_by
-from muster.cli.why.report import answer, why_page
+from muster.cli.why import DEMAND, GANG, MACHINE, NODE_TYPE, Known, Meant, answer, meant_by, why_page
 from muster.cluster.model import StatusChange
 from muster.cluster.plan import Plan, Reason, Subject, Verdict
 from muster.cluster.states import InstanceState

@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from muster.config.document import Document
-from muster.config.load import parse_config
-from muster.config.normalize import COMMON
+from muster.config.load import COMMON, parse_config
 from muster.config.schema import (
     AuthConfig,
     ClusterConfig,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import json as msgspec_json
 
-from muster.autoscaler.timeline import TimelinePoint
+from muster.autoscaler.publish import TimelinePoint
 from muster.config.load import load_config
 from muster.host.processes import environment_says, table
 

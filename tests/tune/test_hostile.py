@@ -15,9 +15,9 @@ import pytest
 from muster import tune
 from muster.base.clock import ManualClock
 from muster.errors import StoreFull
+from muster.stores.experiment.full_disk import PatientStore
 from muster.stores.experiment.reader import open_trials
 from muster.tune import RunConfig, TuneConfig, Tuner
-from muster.tune.execution.full_disk import PatientStore
 
 
 def never_end():

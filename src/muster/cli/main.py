@@ -28,9 +28,7 @@ COMMANDS = {
     "status": Entry(
         "muster.cli.status.command", "status", "Show machines, waiting requests and spend of a cluster."
     ),
-    "why": Entry(
-        "muster.cli.why.command", "why", "Tell why a machine, a request or a node type is as it is."
-    ),
+    "why": Entry("muster.cli.why", "why", "Tell why a machine, a request or a node type is as it is."),
     "monitor": Entry("muster.cli.monitor", "monitor", "Run the autoscaler of a cluster, on its head."),
     "down": Entry("muster.cli.up_down", "down", "End a cluster and everything that belongs to it."),
     "tune": Entry("muster.cli.tune.command", "tune", "Look at experiments, and go on with interrupted ones."),

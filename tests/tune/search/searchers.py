@@ -9,8 +9,7 @@ import random
 from hypothesis import strategies as st
 
 from muster.tune.search import space
-from muster.tune.search.domains import Categorical, Integer
-from muster.tune.search.samplers import Quantized
+from muster.tune.search.sample import Categorical, Integer, Quantized
 from muster.tune.search.searcher import Searcher
 from muster.tune.search.unresolved import has_unresolved_values
 

@@ -12,7 +12,7 @@ from tests.tune.search.library_rules import FULL, LibraryRules, loss
 
 from muster.tune.search.bohb import TuneBOHB
 from muster.tune.search.concurrency_limiter import ConcurrencyLimiter
-from muster.tune.search.domains import Float
+from muster.tune.search.sample import Float
 from muster.tune.search.space import randn, uniform
 
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.tune.search import sample
-from muster.tune.search.domains import Categorical, Float, Integer
-from muster.tune.search.samplers import LogUniform, Normal, Quantized, Uniform
+from muster.tune.search.sample import Categorical, Float, Integer, LogUniform, Normal, Quantized, Uniform
 from muster.tune.search.space import (
     choice,
     grid_search,

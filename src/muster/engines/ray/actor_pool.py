@@ -15,7 +15,7 @@ from muster.base.framing import Kind, frame, pack
 from muster.engines.process_engine import Patience
 from muster.engines.ray import failures
 from muster.engines.ray.actor_handle import Place, RayDesk
-from muster.engines.ray.listener import Bell, Hello, Reception
+from muster.engines.ray.handshake import Bell, Hello, Reception
 from muster.engines.worker.handle import Desk, Role, Run
 from muster.engines.worker.poller import Eagerness, Watch
 from muster.host import machine

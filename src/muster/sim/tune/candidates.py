@@ -95,13 +95,13 @@ def _elastic(terms: Terms) -> dict[str, Any]:
 
 
 def _domains(space: Mapping[str, Any]) -> dict[str, Any]:
-    from muster.tune.search.domains import Domain
+    from muster.tune.search.sample import Domain
 
     return {name: domain for name, domain in space.items() if isinstance(domain, Domain)}
 
 
 def _bounds(space: Mapping[str, Any]) -> dict[str, Any]:
-    from muster.tune.search.domains import Float
+    from muster.tune.search.sample import Float
 
     ranges = {name: domain for name, domain in space.items() if isinstance(domain, Float)}
     return {name: [domain.lower, domain.upper] for name, domain in ranges.items()}

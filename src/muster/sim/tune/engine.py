@@ -15,8 +15,8 @@ from typing_extensions import assert_never
 
 from muster.base.resources import Resources
 from muster.session.progress import Progress, Signature, fill_result
+from muster.sim.event_queue import GONE, HasTurns, MovableClock, Timeline
 from muster.sim.tune.curve import Curve, Report, as_curve
-from muster.sim.tune.event_queue import GONE, HasTurns, MovableClock, Timeline
 from muster.sim.tune.faults import Fate, FaultPlan, FaultRates, happens
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (

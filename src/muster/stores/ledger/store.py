@@ -23,15 +23,16 @@ from muster.cluster.snapshot import Memory, Quarantined
 from muster.cluster.states import TERMINAL
 from muster.errors import VersionConflict
 from muster.stores.ledger.history import Pruner, SqliteHistory
-from muster.stores.ledger.load import Loader, set_aside
 from muster.stores.ledger.schema import LEDGER_SCHEMA, plain, stored
 from muster.stores.ledger.state import (
     DEFAULT_RETENTION,
     LedgerState,
+    Loader,
     Retention,
     checked_writes,
     ended_at,
     raised_version,
+    set_aside,
 )
 from muster.stores.sqlite import Database, Row
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from muster.base.clock import Clock, SystemClock
 from muster.host.machine import environment
 from muster.stores.checkpoints import DeletionQueue
+from muster.stores.experiment.full_disk import PatientStore
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
@@ -32,7 +33,6 @@ from muster.tune.execution.assemble import (
     template_of,
 )
 from muster.tune.execution.checkpoint_check import SoundStart
-from muster.tune.execution.full_disk import PatientStore
 from muster.tune.execution.launch import Launch, Launched
 from muster.tune.execution.loop import Execution
 from muster.tune.execution.paths import directory_namer

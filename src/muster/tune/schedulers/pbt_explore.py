@@ -16,7 +16,7 @@ from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
 from muster.base.rng import Stream, global_generators_at
 from muster.errors import TuneError
-from muster.tune.search.domains import Categorical, Domain
+from muster.tune.search.sample import Categorical, Domain
 from muster.tune.search.trial_names import format_vars
 
 Config = dict[str, Any]

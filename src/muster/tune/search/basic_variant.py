@@ -20,7 +20,7 @@ from muster.tune.search.unresolved import Unresolved, find_unresolved
 from muster.tune.search.variant_cursor import VariantCursor, preset
 
 if TYPE_CHECKING:
-    from muster.tune.search.samplers import RandomState
+    from muster.tune.search.sample import RandomState
 
 
 class BasicVariantGenerator(SearchAlgorithm):

@@ -12,10 +12,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from muster.tune.search.domains import Categorical, Domain, Float, Integer
 from muster.tune.search.paths import Path, children, filled, flat_name, flattened, is_container, rebuilt
 from muster.tune.search.placeholders import is_placeholder
-from muster.tune.search.samplers import LogUniform, Normal, Quantized, Uniform, grid_bounds
+from muster.tune.search.sample import (
+    Categorical,
+    Domain,
+    Float,
+    Integer,
+    LogUniform,
+    Normal,
+    Quantized,
+    Uniform,
+    grid_bounds,
+)
 from muster.tune.search.unresolved import find_unresolved, has_unresolved_values
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from muster.tune.search.domains import Categorical, Domain, Function
 from muster.tune.search.paths import Path, at, children, filled, flat_name, flattened, is_container, rebuilt
+from muster.tune.search.sample import Categorical, Domain, Function
 from muster.tune.search.sample_functions import resolve_functions
 
 REFERENCE, FUNCTION = "__ref_ph", "__fn_ph"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    from muster.tune.search.samplers import RandomState, Rng
+    from muster.tune.search.sample import RandomState, Rng
 
 
 State = dict[str, Any]
@@ -33,7 +33,7 @@ class RandomStream:
     def _make(self) -> Rng:
         import numpy as np
 
-        from muster.tune.search.samplers import as_rng
+        from muster.tune.search.sample import as_rng
 
         if self._given is not None:
             return as_rng(self._given)

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import math
+import sys as _sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
 from muster.base.lazy import lazy_names
+
+samplers = _sys.modules[__name__]
+
 
 # The functions that make domains are in `space`, which imports this module.
 __getattr__, __dir__ = lazy_names(
@@ -25,3 +34,449 @@ __getattr__, __dir__ = lazy_names(
         "muster.tune.search.space",
     ),
 )
+
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from muster.tune.search.sample import Categorical, Domain, Float, Integer
+
+    Rng = np.random.Generator | np.random.RandomState
+    RandomState = int | Rng | None
+
+# How far a bound may be from a multiple of q, in units of q, and still count as that multiple.
+_GRID_TOLERANCE = 1e-9
+
+
+def as_rng(random_state: RandomState) -> Rng:
+    """None: numpy's global state; an int: a new generator with that seed; else the object itself."""
+    import numpy as np
+
+    if random_state is None:
+        return np.random.mtrand._rand
+    if isinstance(random_state, (np.random.Generator, np.random.RandomState)):
+        return random_state
+    return np.random.default_rng(random_state)
+
+
+def _integers(rng: Rng, low: int, high: int, size: int | None) -> Any:  # noqa: ANN401 - scalar or array
+    """Integers in [low, high), for both kinds of numpy's generators."""
+    draw = getattr(rng, "integers", None) or rng.randint  # type: ignore[union-attr]
+    return draw(low, high, size=size)
+
+
+class Sampler:
+    """Base class: draws `size` raw values for a domain; the domain casts them."""
+
+    def draw(self, domain: Domain, rng: Rng, size: int | None) -> Any:  # noqa: ANN401 - scalar or array
+        raise NotImplementedError
+
+    def sample(
+        self,
+        domain: Domain,
+        config: Any = None,  # noqa: ANN401 - accepted because Ray passes it; only functions use it
+        size: int = 1,
+        random_state: RandomState = None,
+    ) -> Any:  # noqa: ANN401 - a value, or several
+        del config
+        rng = as_rng(random_state)
+        if size == 1:
+            return domain.cast(self.draw(domain, rng, None))
+        return self.many(domain, rng, size)
+
+    def many(self, domain: Domain, rng: Rng, size: int) -> Any:  # noqa: ANN401 - array or list
+        return domain.cast_many(self.draw(domain, rng, size))
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+
+BaseSampler = Sampler
+
+
+class Uniform(Sampler):
+    """Every value with equal chance."""
+
+    def draw(self, domain: Domain, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+        return domain.draw_uniform(rng, size)
+
+
+class LogUniform(Sampler):
+    """Every order of magnitude with equal chance. `base` changes nothing about the distribution."""
+
+    def __init__(self, base: float = 10) -> None:
+        if not base > 0:
+            raise AssertionError(f"the base of a log-uniform domain must be positive, not {base}")
+        self.base = base
+
+    def draw(self, domain: Domain, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+        return domain.draw_log_uniform(rng, size)
+
+
+class Normal(Sampler):
+    """Normally distributed around `mean`."""
+
+    def __init__(self, mean: float = 0.0, sd: float = 0.0) -> None:
+        if not sd > 0:
+            raise AssertionError(f"a normal distribution needs sd > 0, not {sd}")
+        self.mean, self.sd = mean, sd
+
+    def draw(self, domain: Domain, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+        del domain
+        return rng.normal(self.mean, self.sd, size)
+
+
+class Grid(Sampler):
+    """Not drawn: the variant generator goes through every option."""
+
+    def draw(self, domain: Domain, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+        raise RuntimeError("a grid is not sampled: every value is tried; use choice() to draw one")
+
+
+class Quantized(Sampler):
+    """Another sampler's values, rounded to multiples of `q`."""
+
+    def __init__(self, sampler: Sampler, q: float) -> None:
+        if not q > 0:
+            raise ValueError(f"a quantisation step must be positive, not {q}")
+        self.sampler, self.q = sampler, q
+
+    def get_sampler(self) -> Sampler:
+        return self.sampler
+
+    def draw(self, domain: Domain, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+        return domain.draw_quantized(self.sampler, self.q, rng, size)
+
+    def many(self, domain: Domain, rng: Rng, size: int) -> list[Any]:
+        return [domain.cast(value) for value in self.draw(domain, rng, size)]
+
+    def __str__(self) -> str:
+        return f"Quantized({self.sampler}, {self.q})"
+
+
+def grid_bounds(lower: float, upper: float, q: float) -> tuple[float, float]:
+    """The outermost multiples of `q` between the bounds, as indices; infinite bounds stay."""
+    low = lower if math.isinf(lower) else float(math.ceil(lower / q - _GRID_TOLERANCE))
+    high = upper if math.isinf(upper) else float(math.floor(upper / q + _GRID_TOLERANCE))
+    return low, high
+
+
+def float_uniform(domain: Float, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+    return rng.uniform(domain.lower, domain.upper, size)
+
+
+def float_log_uniform(domain: Float, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+    import numpy as np
+
+    drawn = np.exp(rng.uniform(math.log(domain.lower), math.log(domain.upper), size))
+    return np.clip(drawn, domain.lower, domain.upper)  # exp(log(x)) may miss x by a rounding error
+
+
+def float_quantized(domain: Float, sampler: Sampler, q: float, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+    """Drawn between the outermost multiples, then rounded: end points have half weight (as Ray's)."""
+    import numpy as np
+
+    low, high = grid_bounds(domain.lower, domain.upper, q)
+    if low > high:
+        raise ValueError(f"no multiple of {q} lies between {domain.lower} and {domain.upper}")
+    inner = domain.between(low * q, high * q) if not math.isinf(low) else domain
+    index = np.round(sampler.draw(inner, rng, size) / q)
+    return np.clip(index * q, domain.lower, domain.upper) + 0.0  # never -0.0
+
+
+def integer_uniform(domain: Integer, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+    return _integers(rng, domain.lower, domain.upper, size)
+
+
+def integer_log_uniform(domain: Integer, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+    return _floor_log_uniform(domain.lower, domain.upper, rng, size)
+
+
+def _floor_log_uniform(low: int, stop: int, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+    import numpy as np
+
+    drawn = np.floor(np.exp(rng.uniform(math.log(low), math.log(stop), size)))
+    return np.clip(drawn, low, max(low, stop - 1)).astype(np.int64)
+
+
+def integer_quantized(domain: Integer, sampler: Sampler, q: int, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+    """The index of a multiple is drawn, so that every multiple, the upper bound included, counts the same."""
+    if q == 1:
+        return sampler.draw(domain, rng, size)  # as the plain domain: the upper bound is excluded
+    low, high = -(-domain.lower // q), domain.upper // q
+    if low > high:
+        raise ValueError(f"no multiple of {q} lies between {domain.lower} and {domain.upper}")
+    if isinstance(sampler, LogUniform):
+        return _floor_log_uniform(int(low), int(high) + 1, rng, size) * q
+    return _integers(rng, int(low), int(high) + 1, size) * q
+
+
+def option_index(domain: Categorical, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+    if not domain.categories:
+        raise ValueError("choice() of nothing: give it at least one option")
+    return _integers(rng, 0, len(domain.categories), size)
+
+
+def pick(options: Sequence[Any], index: Any) -> Any:  # noqa: ANN401 - an option, or a list of them
+    if getattr(index, "ndim", 0):
+        return [options[i] for i in index]
+    return options[index]
+
+
+D = TypeVar("D", bound="Domain")
+
+
+class Domain:
+    """A set of values and at most one way to draw from it."""
+
+    default_sampler: Callable[[], Sampler] = Uniform
+    sampler: Sampler | None = None
+
+    def cast(self, value: Any) -> Any:  # noqa: ANN401 - what the user gets
+        """A drawn value as the type users see."""
+        return value
+
+    def cast_many(self, values: Any) -> Any:  # noqa: ANN401 - an array
+        return values
+
+    def set_sampler(self, sampler: Sampler, allow_override: bool = False) -> None:
+        """Choose how values are drawn; a second choice is refused."""
+        if self.sampler is not None and not allow_override:
+            raise ValueError(
+                f"{self!r} already has the sampler {self.sampler}: a domain takes one, "
+                f"so {sampler} cannot be added"
+            )
+        self.sampler = sampler
+
+    def get_sampler(self) -> Sampler:
+        return self.sampler if self.sampler is not None else self.default_sampler()
+
+    def with_sampler(self: D, sampler: Sampler, allow_override: bool = False) -> D:
+        new = copy.copy(self)
+        new.set_sampler(sampler, allow_override)
+        return new
+
+    def quantized(self: D, q: float) -> D:
+        """The same domain on multiples of `q`."""
+        return self.with_sampler(Quantized(self.get_sampler(), q), allow_override=True)
+
+    def sample(
+        self,
+        config: Any = None,  # noqa: ANN401 - handed to functions
+        size: int = 1,
+        random_state: RandomState = None,
+    ) -> Any:  # noqa: ANN401
+        """One value; with `size` above 1 an array (plain numbers) or a list."""
+        return self.get_sampler().sample(self, config=config, size=size, random_state=random_state)
+
+    def is_grid(self) -> bool:
+        return isinstance(self.sampler, Grid)
+
+    def is_function(self) -> bool:
+        return False
+
+    def is_valid(self, value: Any) -> bool:  # noqa: ANN401 - anything a user may write
+        """Whether a user may preset this value. Never raises."""
+        raise NotImplementedError
+
+    @property
+    def domain_str(self) -> str:
+        raise NotImplementedError
+
+    def draw_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+        raise ValueError(f"{self!r} cannot be drawn uniformly")
+
+    def draw_log_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+        raise ValueError(f"{self!r} cannot be drawn on a log scale")
+
+    def draw_quantized(self, sampler: Sampler, q: float, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+        raise ValueError(f"{self!r} cannot be quantised")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.domain_str}, {self.get_sampler()})"
+
+
+class _Range(Domain):
+    """Numbers between two bounds."""
+
+    lower: float
+    upper: float
+
+    def is_valid(self, value: Any) -> bool:  # noqa: ANN401
+        # Ray lets a value that cannot be compared raise; here it is simply not in the domain.
+        try:
+            return bool(self.lower <= value <= self.upper)
+        except (TypeError, ValueError):
+            return False
+
+    @property
+    def domain_str(self) -> str:
+        return f"({self.lower}, {self.upper})"
+
+    def _require_log_bounds(self) -> None:
+        if not (
+            self.lower > 0 and self.upper > 0 and math.isfinite(self.lower) and math.isfinite(self.upper)
+        ):
+            raise ValueError(
+                f"a log scale needs finite bounds above 0, not {self.domain_str}: "
+                "did you pass the exponents, e.g. -4 instead of 1e-4?"
+            )
+
+
+class Float(_Range):
+    """Real numbers from `lower` to `upper`; None is no bound."""
+
+    def __init__(self, lower: float | None, upper: float | None) -> None:
+        super().__init__()
+        self.lower = -math.inf if lower is None else lower
+        self.upper = math.inf if upper is None else upper
+
+    def cast(self, value: Any) -> float:  # noqa: ANN401
+        return float(value)
+
+    def between(self, lower: float, upper: float) -> Float:
+        new = copy.copy(self)
+        new.lower, new.upper = lower, upper
+        return new
+
+    def uniform(self) -> Float:
+        if not (self.lower > -math.inf and self.upper < math.inf):
+            raise ValueError(f"a uniform domain needs finite bounds, not {self.domain_str}")
+        return self.with_sampler(Uniform())
+
+    def loguniform(self, base: float = 10) -> Float:
+        self._require_log_bounds()
+        return self.with_sampler(LogUniform(base))
+
+    def normal(self, mean: float = 0.0, sd: float = 1.0) -> Float:
+        return self.with_sampler(Normal(mean, sd))
+
+    def quantized(self, q: float) -> Float:
+        new = self.with_sampler(Quantized(self.get_sampler(), q), allow_override=True)
+        for bound in (self.lower, self.upper):
+            if math.isfinite(bound) and not math.isclose(bound / q, round(bound / q), abs_tol=1e-9):
+                raise ValueError(
+                    f"the bound {bound} is not a multiple of the quantisation step {q}: change one of them"
+                )
+        return new
+
+    def draw_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+        return samplers.float_uniform(self, rng, size)
+
+    def draw_log_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+        return samplers.float_log_uniform(self, rng, size)
+
+    def draw_quantized(self, sampler: Sampler, q: float, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+        return samplers.float_quantized(self, sampler, q, rng, size)
+
+
+class Integer(_Range):
+    """Whole numbers from `lower` up to, without, `upper`."""
+
+    lower: int
+    upper: int
+
+    def __init__(self, lower: int, upper: int) -> None:
+        super().__init__()
+        self.lower, self.upper = lower, upper
+
+    def cast(self, value: Any) -> int:  # noqa: ANN401
+        return int(value)
+
+    def uniform(self) -> Integer:
+        return self.with_sampler(Uniform())
+
+    def loguniform(self, base: float = 10) -> Integer:
+        self._require_log_bounds()
+        return self.with_sampler(LogUniform(base))
+
+    def draw_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+        return samplers.integer_uniform(self, rng, size)
+
+    def draw_log_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+        return samplers.integer_log_uniform(self, rng, size)
+
+    def draw_quantized(self, sampler: Sampler, q: float, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+        return samplers.integer_quantized(self, sampler, int(q), rng, size)
+
+
+class Categorical(Domain):
+    """One of the given options, whatever their types."""
+
+    def __init__(self, categories: Sequence[Any]) -> None:
+        super().__init__()
+        self.categories = list(categories)
+
+    def uniform(self) -> Categorical:
+        return self.with_sampler(Uniform())
+
+    def grid(self) -> Categorical:
+        """Try every option instead of drawing one."""
+        return self.with_sampler(Grid())
+
+    def is_valid(self, value: Any) -> bool:  # noqa: ANN401
+        try:
+            return value in self.categories
+        except (TypeError, ValueError):  # arrays compare to arrays, not to a truth value
+            return any(value is option for option in self.categories)
+
+    @property
+    def domain_str(self) -> str:
+        return f"{self.categories}"
+
+    def draw_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
+        return samplers.pick(self.categories, samplers.option_index(self, rng, size))
+
+    def __len__(self) -> int:
+        return len(self.categories)
+
+    def __getitem__(self, index: int) -> Any:  # noqa: ANN401
+        return self.categories[index]
+
+
+class Function(Domain):
+    """Whatever the user's function returns, given nothing or the configuration."""
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        super().__init__()
+        self.func = func
+        self.pass_config = _takes_config(func)
+
+    def call(self, config: Any) -> Any:  # noqa: ANN401
+        return self.func(config) if self.pass_config else self.func()
+
+    def sample(self, config: Any = None, size: int = 1, random_state: RandomState = None) -> Any:  # noqa: ANN401
+        del random_state  # the function's chance is its own
+        return self.call(config) if size == 1 else [self.call(config) for _ in range(size)]
+
+    def is_function(self) -> bool:
+        return True
+
+    def is_valid(self, value: Any) -> bool:  # noqa: ANN401
+        return True
+
+    @property
+    def domain_str(self) -> str:
+        return f"{self.func}()"
+
+    def __repr__(self) -> str:
+        return f"Function({self.func!r})"
+
+
+def _takes_config(func: Callable[..., Any]) -> bool:
+    import inspect
+
+    try:
+        signature = inspect.signature(func)
+    except (TypeError, ValueError):
+        return False  # some builtins do not tell; those that are useful here take nothing
+    candidates: tuple[tuple[Any, ...], ...] = (({},), ())
+    for arguments in candidates:
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return bool(arguments)
+    raise ValueError(
+        f"sample_from() takes a function of nothing or of the config, but {func!r} takes {signature}"
+    )

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, SupportsIndex
 
 from muster.errors import TuneError
-from muster.tune.search.domains import Domain, Function
 from muster.tune.search.paths import Path, children, flat_name, is_container, rebuilt
+from muster.tune.search.sample import Domain, Function
 
 logger = logging.getLogger(__name__)
 

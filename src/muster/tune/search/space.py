@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from muster.tune.search.domains import Categorical, Float, Function, Integer
+from muster.tune.search.sample import Categorical, Float, Function, Integer
 
 _UNSET: Any = object()
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any
 
-from muster.tune.search.domains import Categorical, Domain, Float, Function, Integer
 from muster.tune.search.paths import Path, children, flat_name, is_container, sort_key
+from muster.tune.search.sample import Categorical, Domain, Float, Function, Integer
 
 _LEAVES = (int, float, str, bool, type(None))
 Grids = list[tuple[Path, Sequence[Any]]]

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from muster.tune.search.domains import Domain, Function
 from muster.tune.search.paths import Path, at, children, filled, flat_name, is_container, rebuilt
 from muster.tune.search.placeholders import is_sole_key
 from muster.tune.search.random_stream import RandomStream, State, as_plain
+from muster.tune.search.sample import Domain, Function
 from muster.tune.search.sample_functions import RecursiveDependencyError, resolve_functions
 from muster.tune.search.unresolved import Unresolved, find_unresolved
 

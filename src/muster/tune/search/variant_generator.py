@@ -14,7 +14,7 @@ from muster.tune.search.unresolved import has_unresolved_values
 from muster.tune.search.variant_cursor import VariantCursor
 
 if TYPE_CHECKING:
-    from muster.tune.search.samplers import RandomState
+    from muster.tune.search.sample import RandomState
 
 __all__ = [
     "RecursiveDependencyError",

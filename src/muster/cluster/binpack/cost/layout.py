@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from muster.cluster.binpack.cost.column_generation import Fractional, generate, start_values
-from muster.cluster.binpack.cost.nodes import Filled, fill_nodes
+from muster.cluster.binpack.cost.column_generation import Fractional, generate, start_values, weightings_for
+from muster.cluster.binpack.cost.knapsack import TINY, Wish, best_fill
 from muster.cluster.binpack.cost.problem import (
     Bins,
     Bools,
@@ -25,7 +25,180 @@ from muster.cluster.binpack.cost.problem import (
     counts_that_fit,
     load_size,
 )
-from muster.cluster.binpack.cost.rounding import Till, buy_greedily, whole_machines
+
+BLOCKS = 4
+REFILLS = 12
+
+
+class Filled(NamedTuple):
+    """Loads per bin, and what of the demand is left."""
+
+    loads: Floats  # bins x classes
+    left: Floats
+
+
+def fill_nodes(bins: Bins, items: Items, wanted: Floats, value: Floats) -> Filled:
+    """Serve as much value as possible on the bins; those that can grow do so for what is left then."""
+    filled = _fill_as_they_are(bins, items, wanted, value)
+    if bins.growth is None or not filled.left.any():
+        return filled
+    rows = np.flatnonzero(bins.growth.any(axis=1))
+    free = bins.free[rows] - load_size(filled.loads[rows], items) + bins.growth[rows]
+    allowed = None if bins.allowed is None else bins.allowed[rows]
+    more = _fill_as_they_are(Bins(free, allowed, bins.tier[rows]), items, filled.left, value)
+    filled.loads[rows] += more.loads
+    return Filled(filled.loads, more.left)
+
+
+def _fill_as_they_are(bins: Bins, items: Items, wanted: Floats, value: Floats) -> Filled:
+    loads = np.zeros((len(bins.free), len(wanted)))
+    left = wanted.copy()
+    free = bins.free.copy()
+    for block in _blocks(bins):
+        _fill_block(block, Bins(free, bins.allowed, bins.tier), items, (loads, left), value)
+    return Filled(loads, left)
+
+
+def _blocks(bins: Bins) -> list[Ints]:
+    """Interleaved slices of the bins, tier by tier, the fullest first: so that free nodes stay free."""
+    blocks: list[Ints] = []
+    for tier in np.unique(bins.tier):
+        rows = np.flatnonzero(bins.tier == tier)
+        ranked = rows[np.lexsort(bins.free[rows].T[::-1])]
+        count = BLOCKS if len(rows) >= 8 * BLOCKS else 1
+        blocks += [ranked[start::count] for start in range(count)]
+    return [block for block in blocks if len(block)]
+
+
+def _fill_block(rows: Ints, bins: Bins, items: Items, tally: tuple[Floats, Floats], value: Floats) -> None:
+    loads, left = tally
+    for _ in range(REFILLS):
+        if not len(rows) or not left.any():
+            return
+        taken = _fill_alike(
+            bins.free[rows], None if bins.allowed is None else bins.allowed[rows], items, Wish(left, value)
+        )
+        before = np.cumsum(taken, axis=0) - taken
+        kept = np.clip(left - before, 0.0, taken)
+        loads[rows] += kept
+        bins.free[rows] -= load_size(kept, items)
+        left -= kept.sum(axis=0)
+        rows = rows[(kept < taken).any(axis=1)]
+
+
+def _fill_alike(free: Floats, allowed: Bools | None, items: Items, wish: Wish) -> Floats:
+    """One fill per distinct bin."""
+    key = free if allowed is None else np.hstack([free, allowed])
+    _, first, same = np.unique(key, axis=0, return_index=True, return_inverse=True)
+    weights = weightings_for(items, len(first))
+    some = None if allowed is None else allowed[first]
+    filled: Floats = best_fill(free[first], items, some, wish, weights)[same.reshape(-1)]
+    return filled
+
+
+class Till:
+    """What is still wanted and what may still be bought."""
+
+    def __init__(self, items: Items, market: Market, wanted: Floats) -> None:
+        self.items, self.market = items, market
+        self.left = wanted.copy()
+        self.room = market.room.copy()
+        self.total_room = market.total_room
+        self.bought: list[Purchase] = []
+
+    def buy(self, type_: int, load: Floats, most: float = np.inf) -> int:
+        """As many copies as are wanted whole and there is room for; returns how many."""
+        held = load > 0
+        wanted = np.floor(self.left[held] / load[held]).min(initial=np.inf)
+        copies = min(most, self.room[type_], self.total_room, wanted)
+        if not held.any() or copies < 1:
+            return 0
+        self.left -= copies * load
+        self.room[type_] -= copies
+        self.total_room -= copies
+        self.bought.append(Purchase(type_, load, int(copies)))
+        return int(copies)
+
+    def undo(self, keep: int) -> None:
+        """Take back every purchase after the first `keep`."""
+        for purchase in self.bought[keep:]:
+            self.left += purchase.copies * purchase.load
+            self.room[purchase.type] += purchase.copies
+            self.total_room += purchase.copies
+        del self.bought[keep:]
+
+    @property
+    def spent(self) -> float:
+        return float(sum(self.market.cost[p.type] * p.copies for p in self.bought))
+
+    def open_types(self) -> Bools:
+        is_open: Bools = (self.room >= 1) & (self.total_room >= 1)
+        return is_open
+
+    def last_machine(self) -> int | None:
+        """The cheapest type of which one machine holds all that is still wanted."""
+        used = self.left > 0
+        need = (self.left[used, None] * self.items.size[used]).sum(axis=0)
+        able = self.open_types() & (self.market.size >= need).all(axis=1)
+        able &= self.market.allowed[:, used].all(axis=1)
+        types = np.flatnonzero(able)
+        return int(types[self.market.cost[types].argmin()]) if len(types) else None
+
+
+def whole_machines(till: Till, plan: Fractional, up_from: float) -> None:
+    """Each pattern of the relaxed purchase in whole numbers, most used first; parts >= `up_from` go up."""
+    for index in np.lexsort((np.arange(len(plan.amounts)), -plan.amounts)):
+        copies = float(np.floor(plan.amounts[index] + 1.0 - up_from))
+        while copies >= 1:
+            bought = till.buy(int(plan.types[index]), np.minimum(plan.loads[index], till.left), copies)
+            copies = copies - bought if bought else 0.0
+
+
+def buy_greedily(till: Till, value: Floats, rent: Floats) -> None:
+    """Best value per dollar first, until nothing is wanted or nothing can be bought.
+
+    Whenever one machine could hold all the rest, that end is remembered; the cheapest end is taken.
+    """
+    greedy = _Greedy(till, value, rent)
+    best: tuple[float, int, int] | None = None  # spent in all, purchases before the end, type of the last
+    while till.left.any():
+        last = till.last_machine()
+        if last is not None:
+            end = (till.spent + float(till.market.cost[last]), len(till.bought), last)
+            best = end if best is None or end < best else best
+        if not greedy.step():
+            break
+    if best is not None and (till.left.any() or best[0] < till.spent):
+        till.undo(best[1])
+        till.buy(best[2], till.left.copy(), 1)
+
+
+class _Greedy:
+    """One pattern per type, filled anew only when the demand no longer has it."""
+
+    def __init__(self, till: Till, value: Floats, rent: Floats) -> None:
+        self.till, self.value = till, value
+        self.cost = till.market.cost + rent
+        self.weights = weightings_for(till.items, len(self.cost))
+        self.loads = np.zeros((len(self.cost), len(till.left)))
+        self.stale: Bools = np.ones(len(self.cost), dtype=bool)
+
+    def step(self) -> bool:
+        till, market = self.till, self.till.market
+        is_open = till.open_types()
+        rows = np.flatnonzero(self.stale & is_open)
+        if len(rows):
+            wish = Wish(till.left, self.value)
+            allowed = market.allowed[rows]
+            self.loads[rows] = best_fill(market.size[rows], till.items, allowed, wish, self.weights)
+        worth = np.einsum("ij,j->i", self.loads, np.maximum(self.value, TINY))
+        ratio = np.where(is_open, worth / self.cost, 0.0)
+        best = int(ratio.argmax()) if len(ratio) else -1
+        if best < 0 or ratio[best] <= 0 or not till.buy(best, self.loads[best].copy()):
+            return False
+        self.stale = np.asarray((self.loads > till.left).any(axis=1))
+        return True
+
 
 LOOSE = 32  # machines that may be given up, the worst used ones
 MOST_TRIES = 14

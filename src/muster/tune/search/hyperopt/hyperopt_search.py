@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any, ClassVar
 
 from muster.tune.search.dimensions import Dimension, dimension_of, flat_point, open_branches
-from muster.tune.search.domains import Categorical, Domain, Function
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal
 from muster.tune.search.paths import Path, children, copied, is_container, rebuilt
+from muster.tune.search.sample import Categorical, Domain, Function
 from muster.tune.search.unresolved import find_unresolved, has_unresolved_values
 
 OWNER = "HyperOptSearch"

@@ -1,1 +1,0 @@
-"""`muster why`: why a node, a type or a demand is in its present state."""
