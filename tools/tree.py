@@ -119,8 +119,8 @@ def _strong_components(graph: dict[str, list[str]]) -> list[list[str]]:
     stack: list[str] = []
     on_stack: set[str] = set()
     found: list[list[str]] = []
-    for root in graph:
-        work = [(root, iter(graph[root]))] if root not in index else []
+    for root, first in graph.items():
+        work = [(root, iter(first))] if root not in index else []
         while work:
             node, edges = work[-1]
             if node not in index:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-import sys as _sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from muster.base.lazy import lazy_names
-
-samplers = _sys.modules[__name__]
-
 
 # The functions that make domains are in `space`, which imports this module.
 __getattr__, __dir__ = lazy_names(
@@ -38,8 +34,6 @@ __getattr__, __dir__ = lazy_names(
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from muster.tune.search.sample import Categorical, Domain, Float, Integer
 
     Rng = np.random.Generator | np.random.RandomState
     RandomState = int | Rng | None
@@ -361,13 +355,13 @@ class Float(_Range):
         return new
 
     def draw_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-        return samplers.float_uniform(self, rng, size)
+        return float_uniform(self, rng, size)
 
     def draw_log_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-        return samplers.float_log_uniform(self, rng, size)
+        return float_log_uniform(self, rng, size)
 
     def draw_quantized(self, sampler: Sampler, q: float, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-        return samplers.float_quantized(self, sampler, q, rng, size)
+        return float_quantized(self, sampler, q, rng, size)
 
 
 class Integer(_Range):
@@ -391,13 +385,13 @@ class Integer(_Range):
         return self.with_sampler(LogUniform(base))
 
     def draw_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-        return samplers.integer_uniform(self, rng, size)
+        return integer_uniform(self, rng, size)
 
     def draw_log_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-        return samplers.integer_log_uniform(self, rng, size)
+        return integer_log_uniform(self, rng, size)
 
     def draw_quantized(self, sampler: Sampler, q: float, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-        return samplers.integer_quantized(self, sampler, int(q), rng, size)
+        return integer_quantized(self, sampler, int(q), rng, size)
 
 
 class Categorical(Domain):
@@ -425,7 +419,7 @@ class Categorical(Domain):
         return f"{self.categories}"
 
     def draw_uniform(self, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-        return samplers.pick(self.categories, samplers.option_index(self, rng, size))
+        return pick(self.categories, option_index(self, rng, size))
 
     def __len__(self) -> int:
         return len(self.categories)
