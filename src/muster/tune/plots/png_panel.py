@@ -7,10 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-import sys as _sys
-
-style = _sys.modules[__name__]
-
 
 INK = "#1f2933"
 SOFT = "#616e7c"  # text that explains
@@ -36,19 +32,19 @@ def tidy(axes: Axes) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
-        axes.spines[side].set_color(style.FAINT)
-    axes.tick_params(which="both", colors=style.SOFT, labelsize=style.SMALL, length=3)
-    axes.xaxis.label.set_color(style.INK)
-    axes.yaxis.label.set_color(style.INK)
-    axes.grid(axis="y", color=style.FAINT, linewidth=0.5, alpha=0.6)
+        axes.spines[side].set_color(FAINT)
+    axes.tick_params(which="both", colors=SOFT, labelsize=SMALL, length=3)
+    axes.xaxis.label.set_color(INK)
+    axes.yaxis.label.set_color(INK)
+    axes.grid(axis="y", color=FAINT, linewidth=0.5, alpha=0.6)
     axes.set_axisbelow(True)
 
 
 def title(axes: Axes, text: str) -> None:
-    axes.set_title(text, loc="left", fontsize=style.TITLE_SIZE, fontweight="bold", color=style.INK, pad=10)
+    axes.set_title(text, loc="left", fontsize=TITLE_SIZE, fontweight="bold", color=INK, pad=10)
 
 
 def say_nothing_to_show(axes: Axes, why: str) -> None:
     """An empty panel that says why."""
     axes.set_axis_off()
-    axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color=style.SOFT, wrap=True)
+    axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color=SOFT, wrap=True)
