@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import PublishedStatus, read_record, read_status
-from muster.host.processes import Process, table
+from muster.host.processes import ProcessInfo, table
 from muster.providers.process.records import NodeDirectory, NodeRecord
 
 T = TypeVar("T")
@@ -223,7 +223,7 @@ def _names(pid: int, words: Iterable[str]) -> bool:
 
 def _ancestors() -> set[int]:
     """This process and those that called it."""
-    by_pid: dict[int, Process] = {one.pid: one for one in table()}
+    by_pid: dict[int, ProcessInfo] = {one.pid: one for one in table()}
     found, pid = set(), os.getpid()
     while pid in by_pid and pid not in found:
         found.add(pid)

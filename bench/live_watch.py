@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bench.live_cluster import Family
 from muster.cluster.model import NodeReport, NodeStatus, RuntimeReport
 from muster.errors import EngineError
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
 
 FAMILY_EVERY = 4  # looks at the GCS per look at the process table
@@ -47,7 +47,7 @@ class Watch:
         family: Family | None = None,
         hear: Callable[[Look], None] = lambda look: None,
     ) -> None:
-        self._link = GcsLink(address, auth)
+        self._link = GcsClient(address, auth)
         self._source = GcsNodeSource(self._link)
         self._every_s, self._family, self._hear = every_s, family, hear
         self._stop = threading.Event()
@@ -56,7 +56,7 @@ class Watch:
         self.misses = 0  # looks at which the GCS did not answer
 
     @property
-    def link(self) -> GcsLink:
+    def link(self) -> GcsClient:
         return self._link
 
     def start(self) -> None:

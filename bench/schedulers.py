@@ -19,7 +19,7 @@ from pathlib import Path
 from bench import schedulers_large, schedulers_plot, schedulers_scale, schedulers_summary, table
 from bench.options import Options
 from bench.schedulers_race import SAMPLES, WORKERS, Entry, Race, race
-from muster.sim.tune.candidates import SCHEDULERS, NotThere, Terms, make_searcher
+from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled, make_searcher
 from muster.sim.tune.problems import PROBLEMS
 from muster.tune.search.space import uniform
 
@@ -65,7 +65,7 @@ def contestants(with_peer: bool) -> list[Entry]:
     try:
         make_searcher("optuna", 0)
         found += [Entry(one.scheduler, "optuna") for one in found if one.scheduler in WITH_OPTUNA]
-    except NotThere as missing:
+    except NotInstalled as missing:
         table.note(f"left out: {missing}")
     if with_peer:
         from bench.peer import schedulers
@@ -76,8 +76,8 @@ def contestants(with_peer: bool) -> list[Entry]:
 
 def _is_there(name: str) -> bool:
     try:
-        SCHEDULERS[name].make(Terms(space={"x": uniform(0.0, 1.0)}))
-    except (NotThere, RuntimeError) as missing:
+        SCHEDULERS[name].make(CandidateSettings(space={"x": uniform(0.0, 1.0)}))
+    except (NotInstalled, RuntimeError) as missing:
         table.note(f"left out: {missing}")
         return False
     return True

@@ -9,7 +9,7 @@ import time
 
 from bench import table
 from bench.schedulers_race import COSTS
-from muster.sim.tune.candidates import SCHEDULERS, Terms
+from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.problems import PROBLEMS
 
@@ -38,7 +38,7 @@ def large(quick: bool) -> dict[str, float]:
 def experiment(name: str, trials: int) -> tuple[float, int]:
     """CPU seconds, and results."""
     problem = PROBLEMS["power_law"]
-    terms = Terms(max_t=problem.max_t, seed=1, space=problem.space())
+    terms = CandidateSettings(max_t=problem.max_t, seed=1, space=problem.space())
     asked = SimulatedExperiment(
         curve=problem.curve(1),
         space=problem.space(),

@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from muster.sim.tune.candidates import SCHEDULERS, Terms, make_searcher
+from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, make_searcher
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.problems import PROBLEMS
@@ -62,7 +62,7 @@ class Race:
 def race(problem_name: str, entry: Entry, seed: int, samples: int = SAMPLES) -> Race:
     problem = PROBLEMS[problem_name]
     space = problem.space()
-    terms = Terms(max_t=problem.max_t, eta=3, seed=seed, space=space)
+    terms = CandidateSettings(max_t=problem.max_t, eta=3, seed=seed, space=space)
     asked = SimulatedExperiment(
         curve=problem.curve(seed),
         space=space,
@@ -91,7 +91,7 @@ def race(problem_name: str, entry: Entry, seed: int, samples: int = SAMPLES) -> 
     )
 
 
-def _scheduler(entry: Entry, terms: Terms):
+def _scheduler(entry: Entry, terms: CandidateSettings):
     if not entry.is_ray:
         return SCHEDULERS[entry.scheduler].make(terms)
     from bench.peer import schedulers

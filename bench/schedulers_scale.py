@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from bench import table
-from muster.sim.tune.candidates import SCHEDULERS, Terms
+from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.problems import PROBLEMS
 
@@ -87,7 +87,7 @@ def _row(name: str, sizes: Sequence[int], costs: Sequence[Cost]) -> tuple[str, .
 def cost_of(name: str, trials: int) -> Cost:
     """One experiment."""
     problem = PROBLEMS["power_law"]
-    terms = Terms(max_t=MAX_T, seed=1, space=problem.space())
+    terms = CandidateSettings(max_t=MAX_T, seed=1, space=problem.space())
     watch = Watch()
     asked = SimulatedExperiment(
         curve=problem.curve(1),

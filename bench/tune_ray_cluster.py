@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from muster.errors import EngineError
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.testing.ray_cluster import AUTH, RayCluster
 
@@ -45,7 +45,7 @@ def _ready_cluster(cpus: int) -> RayCluster:
 
 
 def _is_ready(cluster: RayCluster) -> bool:
-    source = GcsNodeSource(GcsLink(cluster.address, AUTH))
+    source = GcsNodeSource(GcsClient(cluster.address, AUTH))
     give_up = time.monotonic() + _READY_S
     while time.monotonic() < give_up and cluster.nodes["head-0"].process.poll() is None:
         try:

@@ -11,7 +11,7 @@ import random
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from muster.sim.tune.candidates import Terms
+from muster.sim.tune.candidates import CandidateSettings
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.states import TrialState
 from muster.tune.schedulers import TrialScheduler
@@ -157,7 +157,7 @@ def _made(wanted: Saving | CheckpointRef | None) -> CheckpointRef | None:
     return min(made, key=lambda one: one.index, default=None)
 
 
-def population(terms: Terms) -> PeerPopulation:
+def population(terms: CandidateSettings) -> PeerPopulation:
     """With the parameters that ours gets; Ray draws from the global generators, so these are seeded."""
     import numpy as np
     from ray.tune.schedulers import PopulationBasedTraining

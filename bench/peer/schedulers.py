@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from muster.sim.tune.candidates import Terms
+from muster.sim.tune.candidates import CandidateSettings
 
 NAMES = ("asha", "hyperband", "median", "pbt")
 
 
-def scheduler(name: str, terms: Terms) -> Any:
+def scheduler(name: str, terms: CandidateSettings) -> Any:
     """With the parameters that ours gets."""
     from ray.tune import schedulers
 

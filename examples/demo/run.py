@@ -23,7 +23,7 @@ from pathlib import Path
 from picture import draw, trial_spans
 
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.launcher import Brought, Launcher
+from muster.autoscaler.launcher import LaunchedCluster, Launcher
 from muster.autoscaler.status_files import read_status
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
@@ -104,7 +104,7 @@ class Demo:
             self._told = step
             print(f"        {step}", flush=True)
 
-    def _start_experiment(self, brought: Brought) -> None:
+    def _start_experiment(self, brought: LaunchedCluster) -> None:
         command = [sys.executable, str(HERE / "experiment.py"), "--trials", str(self.trials)]
         command += ["--storage", str(self.folder / "results"), "--diary", str(self.diary)]
         cluster = {"RAY_ADDRESS": brought.record.address, **brought.record.auth}

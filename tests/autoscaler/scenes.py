@@ -8,7 +8,7 @@ from tests.cluster.worlds import HEAD_NODE, machine
 from muster.autoscaler.monitor import Loop, Monitor
 from muster.autoscaler.recording_ports import Sightings, watched
 from muster.autoscaler.tick import Tick
-from muster.autoscaler.tick_interval import Pace
+from muster.autoscaler.tick_interval import TickInterval
 from muster.cluster.controller import ClusterController
 from muster.testing.builders import node_report
 
@@ -63,7 +63,7 @@ class Scene:
         )
         self.monitor = Monitor(
             self.loop,
-            Pace(base_s=1.0, max_s=5.0),
+            TickInterval(base_s=1.0, max_s=5.0),
             clock=self.stage.clock,
             outlets=(*outlets, self.heard),
             metrics=metrics,

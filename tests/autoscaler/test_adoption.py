@@ -7,10 +7,10 @@ import socket
 import pytest
 from tests.autoscaler.scenes import Scene
 
-from muster.autoscaler.build import Adoption, Given
+from muster.autoscaler.build import CommandLineOverrides, ConfigReload
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.metrics import DEFAULT_PORT, Metrics, MetricsServer
-from muster.autoscaler.tick_interval import Pace
+from muster.autoscaler.tick_interval import TickInterval
 from muster.base.clock import ManualClock
 from muster.config.source import FileSpecSource
 from muster.stores.ledger.store import SqliteInstanceStore
@@ -34,10 +34,10 @@ class Desk:
         self._file = folder / "cluster.yaml"
         self.write()
         self._source = FileSpecSource(self._file)
-        self.pace, self.events, self.server = Pace(1.0, 5.0), EventLog(), server
-        self._adoption = Adoption(
+        self.pace, self.events, self.server = TickInterval(1.0, 5.0), EventLog(), server
+        self._adoption = ConfigReload(
             config=lambda: self._source.config,
-            given=Given(**given),
+            given=CommandLineOverrides(**given),
             pace=self.pace,
             store=store,
             server=server,

@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
-from muster.autoscaler.build import MonitorOptions, Stopped, build_monitor, reach_head
-from muster.autoscaler.connect import Reach, find_reach
+from muster.autoscaler.build import MonitorOptions, StartCancelled, build_monitor, reach_head
+from muster.autoscaler.connect import HeadAddress, find_head_address
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import ClusterRecord, write_record
 from muster.base.clock import SystemClock
 from muster.errors import ClusterError, ConfigError, EngineUnreachable, LedgerLocked
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.stores.ledger.store import SqliteInstanceStore
 
@@ -47,30 +47,30 @@ def noted(home, **changes):
 def test_the_address_is_what_was_said_then_the_environment_then_what_up_noted(home):
     noted(home)
     environment = {"RAY_ADDRESS": "10.0.0.2:2"}
-    assert find_reach(home, "10.0.0.3:3", environment).address == "10.0.0.3:3"
-    assert find_reach(home, None, environment).address == "10.0.0.2:2"
-    assert find_reach(home, None, {}).address == "10.0.0.1:1"
+    assert find_head_address(home, "10.0.0.3:3", environment).address == "10.0.0.3:3"
+    assert find_head_address(home, None, environment).address == "10.0.0.2:2"
+    assert find_head_address(home, None, {}).address == "10.0.0.1:1"
 
 
 def test_an_address_that_nobody_knows_is_asked_for(home):
     with pytest.raises(ClusterError, match="--address HOST:PORT"):
-        find_reach(home, None, {})
+        find_head_address(home, None, {})
 
 
 def test_the_token_is_that_of_the_environment_then_of_up_then_of_the_home(home):
     home.token.write_text("secret", encoding="utf-8")
     of_home = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(home.token)}
-    assert find_reach(home, "h:1", {}).auth == of_home
+    assert find_head_address(home, "h:1", {}).auth == of_home
     noted(home, auth={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/elsewhere"})
-    assert find_reach(home, "h:1", {}).auth["RAY_AUTH_TOKEN_PATH"] == "/elsewhere"
+    assert find_head_address(home, "h:1", {}).auth["RAY_AUTH_TOKEN_PATH"] == "/elsewhere"
     given = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "secret", "PATH": "/bin"}
-    reach = find_reach(home, "h:1", given)
+    reach = find_head_address(home, "h:1", given)
     assert reach.auth == {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "secret"}
     assert "secret" not in repr(reach)
 
 
 def options(config, home, address="127.0.0.1:1"):
-    return MonitorOptions(config=config, home=home, reach=Reach(address))
+    return MonitorOptions(config=config, home=home, reach=HeadAddress(address))
 
 
 def test_a_ledger_that_is_in_use_is_said_with_the_process_that_has_it(config, home):
@@ -86,7 +86,7 @@ def test_what_was_opened_is_closed_when_a_later_step_fails(config, home):
     stop = threading.Event()
     stop.set()
     for _ in range(2):  # were the ledger still locked, the second would say so
-        with pytest.raises(Stopped):
+        with pytest.raises(StartCancelled):
             build_monitor(options(config, home), {}, stop)
 
 
@@ -101,7 +101,7 @@ def test_a_config_that_cannot_be_used_is_said_with_its_line(config, home):
         build_monitor(options(config, home), {}, threading.Event())
 
 
-class NoHead(GcsLink):
+class NoHead(GcsClient):
     """Refuses so often, then is still starting, then is there."""
 
     def __init__(self, refusals):
@@ -140,7 +140,7 @@ def test_a_head_that_is_not_up_is_waited_for_and_said_once(caplog):
 def test_a_gcs_that_restarted_and_counts_from_zero_is_believed_at_once():
     from ray.core.generated import autoscaler_pb2
 
-    class Counting(GcsLink):
+    class Counting(GcsClient):
         versions = iter([7, 8, 1, 2, 3, 1])
 
         def resource_state(self):

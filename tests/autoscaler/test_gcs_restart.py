@@ -12,13 +12,13 @@ import pytest
 from tests.autoscaler.kept_cluster import KeptCluster, Redis
 
 from muster.autoscaler.build import MonitorOptions, build_monitor
-from muster.autoscaler.connect import Reach
+from muster.autoscaler.connect import HeadAddress
 from muster.autoscaler.home import ClusterHome
 from muster.base.clock import SystemClock
 from muster.cluster.model import NodeStatus
 from muster.errors import EngineUnreachable
 from muster.providers.process.head import stop_everything
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import max_resources
 from muster.stores.ledger.history import open_history
@@ -89,11 +89,11 @@ class Scene:
     def __init__(self, cluster, folder):
         self.cluster, self.home = cluster, ClusterHome(folder / "home")
         (folder / "cluster.yaml").write_text(CONFIG, encoding="utf-8")
-        self.link = GcsLink(cluster.address, AUTH)
+        self.link = GcsClient(cluster.address, AUTH)
         self.source = GcsNodeSource(self.link)
         self.failure = None
         self._stop = threading.Event()
-        reach = Reach(cluster.address, AUTH)
+        reach = HeadAddress(cluster.address, AUTH)
         self._options = MonitorOptions(folder / "cluster.yaml", self.home, reach, metrics_port=0)
         self._loop = threading.Thread(target=self._run)
         self._loop.start()

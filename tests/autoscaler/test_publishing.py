@@ -10,7 +10,7 @@ from tests.cluster.worlds import HEAD_NODE, spec
 
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.home import ClusterHome
-from muster.autoscaler.publish import StatusFile, Timeline, read_timeline
+from muster.autoscaler.publish import StatusFile, TimelineFile, read_timeline
 from muster.autoscaler.status_files import read_status
 from muster.cluster.model import RuntimeReport
 from muster.testing.builders import amounts, demand, gang, node_report, node_type
@@ -61,7 +61,7 @@ def test_the_status_file_is_written_when_something_changed_and_now_and_then(home
 
 
 def test_the_timeline_has_a_line_per_change(home):
-    scene = Scene(wishes=spec(node_type("cpu", price_per_hour=36.0)), outlets=[Timeline(home.timeline)])
+    scene = Scene(wishes=spec(node_type("cpu", price_per_hour=36.0)), outlets=[TimelineFile(home.timeline)])
     scene.tick()
     scene.tick()
     scene.stage.runtime.demands = [demand(count=2), demand({"CPU": 64})]
@@ -83,7 +83,7 @@ def test_the_timeline_has_a_line_per_change(home):
 
 
 def test_gangs_are_counted_as_running_when_a_node_holds_one(home):
-    scene = Scene(outlets=[Timeline(home.timeline)])
+    scene = Scene(outlets=[TimelineFile(home.timeline)])
     holder = node_report("n-h", labels={"_PG_a": "", "_PG_b": "", "zone": "x"}, total=amounts({"CPU": 2}))
     report = RuntimeReport(nodes=(HEAD_NODE, holder), gangs=(gang(gang_id="c"),), version=9)
     scene.stage.runtime.answers["read"] = lambda: report
@@ -93,7 +93,7 @@ def test_gangs_are_counted_as_running_when_a_node_holds_one(home):
 
 
 def test_the_timeline_stays_small_and_keeps_the_newest(home):
-    scene = Scene(outlets=[Timeline(home.timeline, kept_bytes=2000)])
+    scene = Scene(outlets=[TimelineFile(home.timeline, kept_bytes=2000)])
     for size in range(64, 130):
         scene.stage.runtime.demands = [demand({"CPU": size}, count=size)]
         scene.tick()

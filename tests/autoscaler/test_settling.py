@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.autoscaler.launcher import settle
+from muster.autoscaler.launcher import close_ledger
 from muster.base.clock import ManualClock
 from muster.base.ids import CountingIds
 from muster.cluster.model import StatusChange
@@ -46,7 +46,7 @@ def written(path: Path, *states: InstanceState, price: float = 3.6, **plan) -> N
 def test_a_record_in_any_state_ends(tmp_path: Path, state: InstanceState):
     path = tmp_path / "ledger.db"
     written(path, state)
-    settle(path, ManualClock(1000.0), CountingIds())
+    close_ledger(path, ManualClock(1000.0), CountingIds())
     with open_history(path) as history:
         (record,) = history.find()
     assert record.state in TERMINAL
@@ -56,19 +56,19 @@ def test_a_record_in_any_state_ends(tmp_path: Path, state: InstanceState):
 def test_what_machines_cost_until_now_is_added_up_and_does_not_grow_any_more(tmp_path: Path):
     path = tmp_path / "ledger.db"
     written(path, _S.ALLOCATED, memory=Memory(spent=2.0))
-    spend = settle(path, ManualClock(1100.0), CountingIds())
+    spend = close_ledger(path, ManualClock(1100.0), CountingIds())
     assert spend == Spend(gone=3.0, live=0.0, per_hour=0.0)  # 1,000 s at $3.60 per hour
-    assert settle(path, ManualClock(9000.0), CountingIds(1)) == spend
+    assert close_ledger(path, ManualClock(9000.0), CountingIds(1)) == spend
 
 
 def test_effects_that_were_not_carried_out_are_dropped(tmp_path: Path):
     path = tmp_path / "ledger.db"
     written(path, _S.QUEUED, actions=(Launch(request_id="r-1", shape={"cpu": 1}, instance_ids=("i-0",)),))
-    settle(path, ManualClock(1000.0), CountingIds())
+    close_ledger(path, ManualClock(1000.0), CountingIds())
     with SqliteInstanceStore(path, clock=ManualClock(1001.0)) as store:
         ledger = store.load()
     assert (ledger.outbox, dict(ledger.instances)) == ((), {})
 
 
 def test_a_cluster_without_a_ledger_cost_nothing_that_is_known(tmp_path: Path):
-    assert settle(tmp_path / "none.db", ManualClock(1.0), CountingIds()) is None
+    assert close_ledger(tmp_path / "none.db", ManualClock(1.0), CountingIds()) is None

@@ -6,7 +6,7 @@ from enum import Enum
 
 import pytest
 
-from muster.base.state_machine import Machine
+from muster.base.state_machine import StateMachine
 from muster.errors import InvalidTransition
 
 
@@ -16,7 +16,7 @@ class Light(Enum):
     BROKEN = 2
 
 
-LIGHTS = Machine("light", {Light.OFF: [Light.ON], Light.ON: [Light.OFF, Light.BROKEN], Light.BROKEN: []})
+LIGHTS = StateMachine("light", {Light.OFF: [Light.ON], Light.ON: [Light.OFF, Light.BROKEN], Light.BROKEN: []})
 
 
 def test_only_listed_edges_are_allowed():
@@ -45,7 +45,7 @@ def test_can_reach_includes_the_target():
 @pytest.mark.parametrize("edges", [{1: [1]}, {1: [2]}])
 def test_a_table_with_self_loops_or_unknown_states_cannot_be_built(edges):
     with pytest.raises(ValueError, match="odd"):
-        Machine("odd", edges)
+        StateMachine("odd", edges)
 
 
 def test_a_source_nobody_knows_allows_nothing():

@@ -7,7 +7,7 @@ from muster.cluster.model import NodeKind, NodeReport, NodeStatus, RuntimeReport
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.snapshot import FailedLaunch
 from muster.cluster.states import InstanceState
-from muster.cluster.status import ClusterStatus
+from muster.cluster.status import StatusSnapshot
 from muster.testing.builders import amounts, demand, gang, instance
 
 AT = 1_700_000_000.0
@@ -79,7 +79,7 @@ def _runtime():
 
 
 def _status():
-    return ClusterStatus(
+    return StatusSnapshot(
         at=AT,
         instances={},
         price_per_hour=0.46,

@@ -15,7 +15,7 @@ from muster.base.clock import SystemClock
 from muster.cli.main import cli
 from muster.cli.status.command import status_page
 from muster.cli.status.report import build_report
-from muster.cli.status.status_frame import Frame
+from muster.cli.status.status_frame import PageSize
 from muster.cluster.model import NodeReport, NodeStatus, RuntimeReport
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.host.processes import mark_of
@@ -27,7 +27,7 @@ def page(report, width=80, **frame) -> list[str]:
 
     console = Console(width=width, highlight=False, markup=False, emoji=False, force_terminal=False)
     with console.capture() as kept:
-        for part in status_page(report, Frame(width=width, **frame)):
+        for part in status_page(report, PageSize(width=width, **frame)):
             console.print(part)
     return [line.rstrip() for line in kept.get().splitlines()]
 

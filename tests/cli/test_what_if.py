@@ -10,7 +10,7 @@ from muster.cluster.binpack.request import PackNode
 from muster.cluster.model import ClusterSpec, NodeKind, NodeStatus, RuntimeReport
 from muster.cluster.plan import Drain, Plan, Subject
 from muster.cluster.reconcile import reconcile
-from muster.config.demand_file import Wanted
+from muster.config.demand_file import PlannedDemand
 from muster.testing.builders import (
     cloud_instance,
     cluster_spec,
@@ -29,26 +29,26 @@ SPEC = cluster_spec([HEAD, CPU], head_node_type="head", max_nodes=3)
 
 
 def test_a_cluster_without_a_listed_head_is_planned_with_an_empty_one():
-    answer = what_if(SPEC, Wanted(demands=(demand({"CPU": 2}, name="a"),)))
+    answer = what_if(SPEC, PlannedDemand(demands=(demand({"CPU": 2}, name="a"),)))
     assert answer.head_assumed
     assert [node.key for node in answer.request.nodes] == [ASSUMED_HEAD]
     assert answer.packing.demands[0].placed == {ASSUMED_HEAD: 1}
 
 
 def test_the_assumed_head_counts_against_the_maximum():
-    answer = what_if(SPEC, Wanted(demands=(demand({"CPU": 4}, 9, name="a"),)))
+    answer = what_if(SPEC, PlannedDemand(demands=(demand({"CPU": 4}, 9, name="a"),)))
     assert answer.packing.launch == {"cpu": 2}
 
 
 def test_a_listed_head_is_taken_as_it_is():
     head = pack_node("h", HEAD, kind=NodeKind.HEAD, available={"CPU": 0})
-    answer = what_if(SPEC, Wanted(nodes=(head,), demands=(demand({"CPU": 2}, name="a"),)))
+    answer = what_if(SPEC, PlannedDemand(nodes=(head,), demands=(demand({"CPU": 2}, name="a"),)))
     assert not answer.head_assumed
     assert answer.request.nodes == (head,)
     assert answer.packing.launch == {"cpu": 1}
 
 
-def loop_plan(spec: ClusterSpec, nodes: tuple[PackNode, ...], wanted: Wanted) -> Plan:
+def loop_plan(spec: ClusterSpec, nodes: tuple[PackNode, ...], wanted: PlannedDemand) -> Plan:
     """The same cluster and demand through the loop's own entry point."""
     reports = tuple(
         node_report(
@@ -83,7 +83,7 @@ def test_the_running_loop_decides_and_explains_the_same():
     idle = pack_node("w", CPU, available={"CPU": 1}, idle_s=0.0)
     lazy = pack_node("z", OLD, available={"CPU": 0}, idle_s=900.0)
     spec = replace(SPEC, node_types=(HEAD, CPU, OLD), max_nodes=5)
-    wanted = Wanted(
+    wanted = PlannedDemand(
         nodes=(head, idle, lazy),
         demands=(
             demand({"CPU": 3}, 2, name="a"),

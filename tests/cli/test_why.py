@@ -11,7 +11,7 @@ from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import write_status
 from muster.base.clock import ManualClock
 from muster.cli.main import cli
-from muster.cli.status.status_frame import Frame
+from muster.cli.status.status_frame import PageSize
 from muster.cli.why import DEMAND, GANG, MACHINE, NODE_TYPE, Known, Meant, answer, meant_by, why_page
 from muster.cluster.model import StatusChange
 from muster.cluster.plan import Plan, Reason, Subject, Verdict
@@ -62,7 +62,7 @@ def page(meant: Meant, seen: Known, width: int = 80) -> list[str]:
 
     console = Console(width=width, highlight=False, markup=False, emoji=False, force_terminal=False)
     with console.capture() as kept:
-        for part in why_page(answer(meant, seen), Frame(width=width)):
+        for part in why_page(answer(meant, seen), PageSize(width=width)):
             console.print(part)
     return [line.rstrip() for line in kept.get().splitlines()]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from muster.stores.experiment.reader import open_trials
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.testing.builders import START, created, exited, reported, started
-from muster.trials.events import Fact, FailureKind, SearchExhausted, TrialFailure
+from muster.trials.events import Fact, SearchExhausted, TrialFailure, TrialFailureKind
 
 SETTINGS = {"metric": "loss", "mode": "min", "trainable_name": "train"}
 FAILURE = TrialFailure(
-    kind=FailureKind.USER_ERROR,
+    kind=TrialFailureKind.USER_ERROR,
     message="boom",
     traceback='Traceback (most recent call last):\n  File "t.py", line 3, in train\n    go()\n    ^^^^\n'
     "ValueError: no such luck",

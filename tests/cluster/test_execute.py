@@ -7,7 +7,7 @@ from tests.cluster.fakes import Stage
 from tests.cluster.worlds import S, past, record
 
 from muster.cluster.controller import Executor, is_wanted
-from muster.cluster.failure_inbox import Inbox
+from muster.cluster.failure_inbox import FailureInbox
 from muster.cluster.model import (
     DrainFailure,
     FailureKind,
@@ -62,7 +62,7 @@ def stage():
 
 
 def run(stage, actions=ALL, records=RECORDS):
-    inbox = Inbox()
+    inbox = FailureInbox()
     Executor(stage.ports, inbox).execute(actions, records)
     return inbox
 

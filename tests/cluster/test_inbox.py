@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from muster.cluster.failure_inbox import Inbox
+from muster.cluster.failure_inbox import FailureInbox
 from muster.cluster.model import DrainFailure, InstallFailure, LaunchFailure, TerminateFailure
 
 
 def test_failures_are_kept_by_kind_in_order_and_cleared_together():
-    inbox = Inbox()
+    inbox = FailureInbox()
     first, second = (LaunchFailure(request_id=r, node_type="cpu") for r in ("r-1", "r-2"))
     others = (TerminateFailure(cloud_id="c"), DrainFailure(instance_id="d"), InstallFailure(instance_id="i"))
     for failure in (first, *others, second):
@@ -23,7 +23,7 @@ FAILURES = tuple(LaunchFailure(request_id=r, node_type="cpu") for r in ("r-1", "
 
 def offered_inbox():
     """Two failures were part of a decision at version 7; a third came later."""
-    inbox = Inbox()
+    inbox = FailureInbox()
     inbox.put(FAILURES[0])
     inbox.put(FAILURES[1])
     inbox.offer(7)
@@ -48,7 +48,7 @@ def test_a_commit_that_was_not_stored_settles_nothing():
 
 
 def test_an_inbox_that_offered_nothing_keeps_everything():
-    inbox = Inbox()
+    inbox = FailureInbox()
     inbox.put(FAILURES[0])
     inbox.settle(99)
     assert inbox.launch == [FAILURES[0]]

@@ -7,7 +7,7 @@ from tests.cluster.fakes import START, Stage
 from tests.cluster.worlds import CPU, HEAD_MACHINE, HEAD_NODE, machine, node, spec
 
 from muster.base.resources import Resources
-from muster.cluster.failure_inbox import Inbox
+from muster.cluster.failure_inbox import FailureInbox
 from muster.cluster.model import (
     Constraint,
     DrainFailure,
@@ -26,7 +26,7 @@ from muster.testing.builders import demand, gang
 
 
 def observer(stage):
-    return Observer(stage.ports, stage.ambient, Inbox())
+    return Observer(stage.ports, stage.ambient, FailureInbox())
 
 
 def look(stage):
@@ -204,7 +204,7 @@ def test_a_report_older_than_one_already_seen_is_ignored_for_a_while():
 
 def test_failures_are_collected_until_they_are_part_of_a_decision():
     stage = Stage()
-    inbox = Inbox()
+    inbox = FailureInbox()
     eye = Observer(stage.ports, stage.ambient, inbox)
     launch = LaunchFailure(request_id="r", node_type="cpu")
     stage.provider.answers["poll_launch_failures"] = (launch, "nonsense")

@@ -7,7 +7,7 @@ from tests.cluster.worlds import HEAD, S, record
 
 from muster.cluster.plan import Plan, Reason, Subject, Verdict
 from muster.cluster.snapshot import Memory, Quarantined
-from muster.cluster.status import ClusterStatus, status_of
+from muster.cluster.status import StatusSnapshot, status_of
 from muster.testing.builders import NOW
 
 
@@ -22,7 +22,7 @@ def test_a_status_counts_machines_and_money_and_repeats_the_reasons():
         record("c", S.QUEUED, price_per_hour=1.5),
     ]
     status = status_of(iter(instances), Memory(spent=10.0), plan)
-    assert status == ClusterStatus(
+    assert status == StatusSnapshot(
         at=NOW + 3600.0,
         instances={"head": {"RAY_RUNNING": 1}, "cpu": {"RAY_RUNNING": 2, "QUEUED": 1}},
         price_per_hour=3.0,

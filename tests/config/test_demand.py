@@ -5,7 +5,7 @@ import pytest
 from muster.base.resources import Resources
 from muster.cluster.model import Constraint, Demand, Gang, LabelMatch, LabelOperator, Strategy
 from muster.cluster.states import InstanceState
-from muster.config.demand_file import Wanted, load_demand
+from muster.config.demand_file import PlannedDemand, load_demand
 from muster.errors import ConfigError
 from muster.testing.builders import cluster_spec, node_type, pack_node
 
@@ -28,7 +28,7 @@ nodes:
   - {id: i-1, type: cpu, available: {CPU: 0}, idle_s: 3}
   - {type: gpu, count: 2, state: coming}
 """)
-    assert load_demand(path, SPEC) == Wanted(
+    assert load_demand(path, SPEC) == PlannedDemand(
         demands=(Demand(shape=Resources.of(CPU=0.5), count=4, name="work"),),
         gangs=(
             Gang(
@@ -76,7 +76,7 @@ def test_a_json_file_does_as_well(write):
 
 
 def test_an_empty_file_asks_for_nothing(write):
-    assert load_demand(write(""), SPEC) == Wanted()
+    assert load_demand(write(""), SPEC) == PlannedDemand()
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.trials.puppets import First, Stage, steps, trials
 
-from muster.trials.events import FailureKind, TrialFailure
+from muster.trials.events import TrialFailure, TrialFailureKind
 from muster.trials.model import FailurePolicy
 from muster.trials.plugins import CONTINUE, PAUSE
-from muster.trials.restore import picture, revive
+from muster.trials.restore import restore, snapshot
 from muster.trials.template import TrialTemplate
 from muster.tune import PlacementGroupFactory as Pgf
 from muster.tune.config import RunConfig, TuneConfig
@@ -88,7 +88,7 @@ def test_c033_resources_may_change_at_a_pause_and_the_new_ones_are_held():
     assert [amount for n, amount in enumerate(used) if amount and used[n - 1 : n] != [amount]] == [1.0, 2.0]
     revived = Stage(steps(3), [])
     make = lambda trial_id, config, params, tag: trials(1)[0]  # noqa: E731
-    revive(revived.state, picture(stage.state), [], make)
+    restore(revived.state, snapshot(stage.state), [], make)
     assert revived.trial("t0").placement_group_factory == Pgf([{"CPU": 2}])
 
 
@@ -109,7 +109,7 @@ def test_c035_a_lost_machine_is_a_failure_that_is_tried_again():
 
     def script(config, start):
         seen.append(start)
-        return [{"loss": 1.0}, lost(FailureKind.NODE_LOST)] if len(seen) == 1 else [{"loss": 0.5}]
+        return [{"loss": 1.0}, lost(TrialFailureKind.NODE_LOST)] if len(seen) == 1 else [{"loss": 0.5}]
 
     stage = Stage(script, trials(1, max_failures=1)).run()
     assert (stage.statuses, stage.trial("t0").num_failures) == ({"t0": "TERMINATED"}, 1)
@@ -120,10 +120,10 @@ def test_c035_a_lost_machine_is_a_failure_that_is_tried_again():
 @pytest.mark.parametrize(
     ("kind", "is_flagged", "failures", "status"),
     [
-        (FailureKind.PREEMPTED, False, 0, "TERMINATED"),
-        (FailureKind.PREEMPTED, True, 1, "ERROR"),
-        (FailureKind.NODE_LOST, False, 1, "ERROR"),
-        (FailureKind.KILLED, True, 1, "ERROR"),
+        (TrialFailureKind.PREEMPTED, False, 0, "TERMINATED"),
+        (TrialFailureKind.PREEMPTED, True, 1, "ERROR"),
+        (TrialFailureKind.NODE_LOST, False, 1, "ERROR"),
+        (TrialFailureKind.KILLED, True, 1, "ERROR"),
     ],
 )
 def test_c036_c037_preemption_is_nobodys_fault_unless_it_is_to_be_counted(kind, is_flagged, failures, status):

@@ -7,7 +7,7 @@ import pytest
 
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine, LocalOptions
-from muster.engines.local.resources import Budget
+from muster.engines.local.resources import ResourcePool
 from muster.testing.engine_contract.fixture import Driver
 from muster.testing.trainables import counts
 from muster.trials.commands import StopTrial
@@ -56,7 +56,7 @@ def test_c266_an_empty_first_bundle_is_nothing_for_the_trainable_itself():
         True,
         [{"CPU": 1.0}, {"CPU": 2.0}],
     )
-    there = Budget({"CPU": 4})
+    there = ResourcePool({"CPU": 4})
     assert there.take(needs).units == {"CPU": 30_000}
     assert Pgf([{"CPU": 1}, {"CPU": 2}]) != needs
 

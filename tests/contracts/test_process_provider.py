@@ -12,7 +12,7 @@ from muster.base.ids import RandomIds
 from muster.providers.process.program import NodeProgram
 from muster.providers.process.provider import ProcessNodeProvider
 from muster.providers.process.stop import stop_everything
-from muster.providers.registry import ProviderSurroundings
+from muster.providers.registry import ProviderContext
 from muster.testing.provider_contract import ProviderContract
 
 SLEEPER = NodeProgram(command=lambda record, ports: ["sleep", "600"])
@@ -30,7 +30,7 @@ class TestProcessProvider(ProviderContract):
         stop_everything(tmp_path / "nodes", SystemClock())
 
     def make_provider(self, cluster_name: str) -> ProcessNodeProvider:
-        surroundings = ProviderSurroundings(
+        surroundings = ProviderContext(
             cluster_name=cluster_name, home=self._home, address="", clock=SystemClock(), ids=RandomIds()
         )
         self._made.append(ProcessNodeProvider({}, cluster_name, surroundings, program=SLEEPER, grace_s=1.0))

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from muster.engines.local.resources import Budget
+from muster.engines.local.resources import ResourcePool
 from muster.trials.placement_group import PlacementGroupFactory as Pgf
 
 
 def budget(gpu_ids=("4", "7"), **capacity):
-    return Budget({"CPU": 2, "GPU": 2, "memory": 1000, **capacity}, gpu_ids)
+    return ResourcePool({"CPU": 2, "GPU": 2, "memory": 1000, **capacity}, gpu_ids)
 
 
 def test_fractions_end_at_exactly_nothing_and_come_back_exactly():

@@ -6,7 +6,7 @@ import pytest
 
 from muster.engines.worker.exit_report import ended, failed, shortened
 from muster.engines.worker.failures import ExitReader, of_verdict
-from muster.trials.events import FailureKind, TrialFailure
+from muster.trials.events import TrialFailure, TrialFailureKind
 
 KILLED_BY_9 = int(signal.SIGKILL)
 LEFT_WITH_3 = 3 << 8
@@ -16,17 +16,17 @@ def test_a_kill_is_for_lack_of_memory_only_when_the_kernel_counted_one():
     counts = iter([4, 4, 5, 5])
     reader = ExitReader(lambda: next(counts))
     kinds = [reader.of_status(KILLED_BY_9).kind for _ in range(3)]
-    assert kinds == [FailureKind.KILLED, FailureKind.OUT_OF_MEMORY, FailureKind.KILLED]
+    assert kinds == [TrialFailureKind.KILLED, TrialFailureKind.OUT_OF_MEMORY, TrialFailureKind.KILLED]
 
 
 @pytest.mark.parametrize(
     ("status", "note", "kind"),
     [
-        (LEFT_WITH_3, "", FailureKind.EXITED),
-        (0, "", FailureKind.EXITED),
-        (int(signal.SIGSEGV), "", FailureKind.KILLED),
-        (None, "", FailureKind.KILLED),
-        (0, "no process could be made: limit", FailureKind.START),
+        (LEFT_WITH_3, "", TrialFailureKind.EXITED),
+        (0, "", TrialFailureKind.EXITED),
+        (int(signal.SIGSEGV), "", TrialFailureKind.KILLED),
+        (None, "", TrialFailureKind.KILLED),
+        (0, "no process could be made: limit", TrialFailureKind.START),
     ],
 )
 def test_ends_without_a_word_are_told_apart(status, note, kind):
@@ -45,7 +45,7 @@ class Stubborn(Exception):
 def test_an_exception_that_cannot_be_built_again_is_not_sent():
     found = of_verdict(failed(Stubborn(1, 2)))
     expected = TrialFailure(
-        kind=FailureKind.USER_ERROR,
+        kind=TrialFailureKind.USER_ERROR,
         message=found.message,
         traceback=found.message,
         exception=None,

@@ -18,7 +18,7 @@ from muster.session import Checkpoint, get_checkpoint, report
 from muster.testing.engine_contract.fixture import Driver
 from muster.testing.engine_contract.misbehaving import is_gone
 from muster.testing.trainables import Steps, counts, prints_much, waits
-from muster.trials.events import FailureKind, TrialStarted
+from muster.trials.events import TrialFailureKind, TrialStarted
 
 
 @pytest.fixture
@@ -49,7 +49,10 @@ def test_a_keyboard_interrupt_inside_of_a_trial_is_an_error_of_that_trial(opened
     driver.start("a", "interrupts_itself")
     driver.start("b", "counts", {"steps": 1})
     failure = driver.to_exit("a").failure
-    assert (failure.kind, failure.message.endswith("KeyboardInterrupt")) == (FailureKind.USER_ERROR, True)
+    assert (failure.kind, failure.message.endswith("KeyboardInterrupt")) == (
+        TrialFailureKind.USER_ERROR,
+        True,
+    )
     assert driver.to_exit("b").is_done
 
 
@@ -63,7 +66,7 @@ def test_a_segmentation_fault_is_named(opened):
     driver = opened(reads_address_zero)
     driver.start("a", "reads_address_zero")
     failure = driver.to_exit("a").failure
-    assert (failure.kind, failure.message) == (FailureKind.KILLED, "killed by signal 11 (SIGSEGV)")
+    assert (failure.kind, failure.message) == (TrialFailureKind.KILLED, "killed by signal 11 (SIGSEGV)")
 
 
 def allocates_against_a_limit(config):
@@ -80,8 +83,8 @@ def test_memory_refused_and_a_kill_are_told_apart(opened):
     driver.start("killed", "waits")
     os.kill(driver.to_report("killed").result["pid"], signal.SIGKILL)
     refused, killed = driver.to_exit("refused").failure, driver.to_exit("killed").failure
-    assert (refused.kind, refused.message.endswith("MemoryError")) == (FailureKind.OUT_OF_MEMORY, True)
-    assert (killed.kind, killed.message) == (FailureKind.KILLED, "killed by signal 9 (SIGKILL)")
+    assert (refused.kind, refused.message.endswith("MemoryError")) == (TrialFailureKind.OUT_OF_MEMORY, True)
+    assert (killed.kind, killed.message) == (TrialFailureKind.KILLED, "killed by signal 9 (SIGKILL)")
 
 
 def deletes_its_directory(config):
@@ -219,7 +222,7 @@ def test_what_cannot_be_reported_is_named_and_the_others_go_on(opened):
     driver.start("a", "reports_a_lock")
     driver.start("b", "reports_a_lambda", {"y": 2})
     failure = driver.to_exit("a").failure
-    assert failure.kind is FailureKind.UNPICKLABLE
+    assert failure.kind is TrialFailureKind.UNPICKLABLE
     assert "the reported value 'guard' (lock) cannot be pickled" in failure.message
     assert driver.to_exit("b").is_done
     assert driver.results("b", "made")[0](1) == 3

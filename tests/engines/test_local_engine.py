@@ -16,7 +16,7 @@ from muster.testing.engine_contract.fixture import Driver
 from muster.testing.engine_contract.misbehaving import is_gone
 from muster.testing.trainables import TRAINABLES, Steps, counts, forks, waits
 from muster.trials.commands import StopTrial
-from muster.trials.events import FailureKind, TrialExited, TrialReported, TrialStarted
+from muster.trials.events import TrialExited, TrialFailureKind, TrialReported, TrialStarted
 from muster.trials.placement_group import PlacementGroupFactory
 
 
@@ -97,7 +97,7 @@ def test_a_stopped_process_is_found_silent(opened):
     driver = opened(waits, beat_s=0.1, silent_after_s=0.5)
     driver.start("a", "waits")
     os.kill(driver.to_report("a").result["pid"], signal.SIGSTOP)
-    assert driver.to_exit("a", answer=False).failure.kind is FailureKind.SILENT
+    assert driver.to_exit("a", answer=False).failure.kind is TrialFailureKind.SILENT
 
 
 def sleeps(config):
@@ -117,7 +117,7 @@ def test_a_killed_helper_fails_its_trials_and_is_replaced(opened):
     pid = driver.to_report("a").result["pid"]
     os.kill(driver.engine._staff._nursery.pid, signal.SIGKILL)
     failure = driver.to_exit("a", answer=False).failure
-    assert (failure.kind, "helper process" in failure.message) == (FailureKind.KILLED, True)
+    assert (failure.kind, "helper process" in failure.message) == (TrialFailureKind.KILLED, True)
     driver.poll_until(lambda: is_gone(pid))
     driver.start("b", "counts")
     assert driver.to_exit("b").is_done
@@ -128,7 +128,7 @@ def test_a_helper_told_to_end_takes_everything_along_and_is_replaced(opened):
     driver.start("a", "forks")
     result = driver.to_report("a").result
     os.kill(driver.engine._staff._nursery.pid, signal.SIGTERM)
-    assert driver.to_exit("a", answer=False).failure.kind is FailureKind.KILLED
+    assert driver.to_exit("a", answer=False).failure.kind is TrialFailureKind.KILLED
     driver.poll_until(lambda: all(is_gone(result[key]) for key in ("pid", "forked", "started")))
     driver.start("b", "counts")
     assert driver.to_exit("b").is_done
@@ -246,14 +246,14 @@ def test_code_that_cannot_be_read_fails_its_trial_with_the_reason(opened):
     driver.start("b", "counts", {"steps": 1})
     assert driver.to_exit("b").is_done
     failure = driver.to_exit("a").failure
-    assert (failure.kind, "no_such_module" in failure.message) == (FailureKind.UNPICKLABLE, True)
+    assert (failure.kind, "no_such_module" in failure.message) == (TrialFailureKind.UNPICKLABLE, True)
 
 
 def exits(config):
     sys.exit(config["code"])
 
 
-@pytest.mark.parametrize(("code", "kind"), [(0, None), (None, None), (4, FailureKind.USER_ERROR)])
+@pytest.mark.parametrize(("code", "kind"), [(0, None), (None, None), (4, TrialFailureKind.USER_ERROR)])
 def test_sys_exit_with_zero_is_an_end_and_with_another_code_an_error(opened, code, kind):
     driver = opened(exits)
     driver.start("a", "exits", {"code": code})
@@ -344,7 +344,7 @@ def test_a_tensor_is_refused_wherever_it_hides(opened):
     driver = opened(reports_tensor)
     driver.start("a", "reports_tensor")
     failure = driver.to_exit("a").failure
-    assert failure.kind is FailureKind.USER_ERROR
+    assert failure.kind is TrialFailureKind.USER_ERROR
     assert "ValueError: a torch tensor was reported" in failure.message
 
 

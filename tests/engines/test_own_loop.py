@@ -1,20 +1,20 @@
-"""OwnLoopEngine: the lock-step protocol without processes."""
+"""AskTellEngine: the lock-step protocol without processes."""
 
 from __future__ import annotations
 
 import pytest
 
 from muster.base.clock import ManualClock
-from muster.engines.ask_tell_engine import OwnLoopEngine
+from muster.engines.ask_tell_engine import AskTellEngine
 from muster.session.checkpoint import Checkpoint
 from muster.trials.commands import ContinueTrial, SaveTrial, StartTrial, StopTrial
-from muster.trials.events import CheckpointSaved, FailureKind, TrialExited, TrialReported, TrialStarted
+from muster.trials.events import CheckpointSaved, TrialExited, TrialFailureKind, TrialReported, TrialStarted
 from muster.trials.placement_group import PlacementGroupFactory
 
 
 @pytest.fixture
 def engine():
-    return OwnLoopEngine(ManualClock())
+    return AskTellEngine(ManualClock())
 
 
 def start(engine, tmp_path, **more):
@@ -67,7 +67,7 @@ def test_a_failure_keeps_the_exception(engine, tmp_path):
     start(engine, tmp_path)
     engine.fail("t", ValueError("wrong"))
     failure = engine.poll(0.0)[-1].failure
-    assert (failure.kind, failure.exception is not None) == (FailureKind.USER_ERROR, True)
+    assert (failure.kind, failure.exception is not None) == (TrialFailureKind.USER_ERROR, True)
     assert "wrong" in failure.message
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.base.framing import FrameReader, frame, is_plain, opened, pack, portable, unpack
+from muster.base.framing import FrameReader, frame, is_plain, pack, portable, unpack, unpickle
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 PLAIN = st.recursive(
@@ -40,19 +40,19 @@ def test_plain_values_come_back_as_they_were(value):
 def test_what_marshal_would_change_is_pickled(value):
     assert not is_plain(value)
     assert isinstance(portable(value), bytes)
-    assert repr(opened(portable(value))) == repr(value)
+    assert repr(unpickle(portable(value))) == repr(value)
 
 
 def test_a_value_that_holds_itself_is_pickled():
     loop = {}
     loop["self"] = loop
     assert not is_plain(loop)
-    again = opened(portable(loop))
+    again = unpickle(portable(loop))
     assert again["self"] is again
 
 
 def test_functions_that_only_we_know_are_pickled_by_value():
-    assert opened(portable(lambda: math.pi))() == math.pi
+    assert unpickle(portable(lambda: math.pi))() == math.pi
 
 
 @given(st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=50)), max_size=8), st.integers(1, 13))

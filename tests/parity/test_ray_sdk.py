@@ -9,9 +9,9 @@ from tests.engines.ray_gcs.driver import RayDriver
 
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec, Demand
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
-from muster.runtimes.ray.publish import Announcer
+from muster.runtimes.ray.publish import StatePublisher
 from muster.testing.builders import node_type
 from muster.testing.ray_cluster import AUTH, RayCluster
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.ray
 
 def test_rays_own_request_resources_reaches_us() -> None:
     with RayCluster() as cluster:
-        link = GcsLink(cluster.address, AUTH)
-        Announcer(link).tell(ClusterSpec(node_types=(node_type(),)))
+        link = GcsClient(cluster.address, AUTH)
+        StatePublisher(link).tell(ClusterSpec(node_types=(node_type(),)))
         kept = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         driver = RayDriver({**kept, **cluster.environment()})
         try:

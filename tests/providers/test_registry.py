@@ -13,7 +13,7 @@ from muster.config.load import parse_config
 from muster.config.node_launch import node_launches
 from muster.config.schema import ProviderConfig
 from muster.errors import ConfigError, ProviderError
-from muster.providers.registry import NOT_BUILT, ProviderSurroundings, build_provider
+from muster.providers.registry import NOT_BUILT, ProviderContext, build_provider
 from muster.testing.builders import node_report
 
 YAML = """
@@ -31,7 +31,7 @@ def config_of(tmp_path, provider):
 
 
 def surroundings(tmp_path, **more):
-    return ProviderSurroundings(
+    return ProviderContext(
         cluster_name="mine", home=tmp_path, address="", clock=ManualClock(), ids=CountingIds(), **more
     )
 

@@ -12,9 +12,9 @@ from muster.cluster.reconcile import RULES, reconcile
 from muster.cluster.rules import capacity, draft
 from muster.cluster.rules.draft import is_head
 from muster.cluster.states import InstanceState as S
-from muster.sim.cluster.build import Commit, Scene
+from muster.sim.cluster.build import CommittedPlan, SimulatedCluster
 from muster.sim.cluster.checkers import VersionsGrow, states_follow_the_table
-from muster.sim.cluster.run import Run
+from muster.sim.cluster.run import SeedRun
 from muster.testing.builders import instance
 
 
@@ -27,7 +27,7 @@ def with_rules(monkeypatch, *, without: str = "", instead=None, also=None) -> No
 
 def heard(said: str, seeds: int) -> bool:
     """Whether one of the first seeds raises this alarm."""
-    return any(said in text for seed in range(seeds) for text in Run(seed).to_end().violations)
+    return any(said in text for seed in range(seeds) for text in SeedRun(seed).to_end().violations)
 
 
 def test_machines_that_are_never_given_back_are_found(monkeypatch):
@@ -93,21 +93,23 @@ def test_spend_that_is_counted_twice_is_found(monkeypatch):
 def test_hops_outside_the_table_are_found():
     before = instance("i-1", S.TERMINATED, since=1.0)
     after = replace(before, state=S.RAY_RUNNING, history=(*before.history, *instance("i-1").history))
-    scene = _scene_with(Commit({before.instance_id: before}, _plan(after), 1, 2))
+    scene = _scene_with(CommittedPlan({before.instance_id: before}, _plan(after), 1, 2))
     assert list(states_follow_the_table(scene)) == ["i-1: went from TERMINATED to RAY_RUNNING"]
 
 
 def test_a_rewritten_history_is_found():
     before = instance("i-1", S.ALLOCATED, since=1.0)
     after = instance("i-1", S.ALLOCATED, since=2.0)
-    scene = _scene_with(Commit({before.instance_id: before}, _plan(after), 1, 2))
+    scene = _scene_with(CommittedPlan({before.instance_id: before}, _plan(after), 1, 2))
     assert list(states_follow_the_table(scene)) == ["i-1: its history was rewritten"]
 
 
 def test_a_version_that_falls_is_found():
     check = VersionsGrow()
-    list(check(_scene_with(Commit({}, _plan(), 6, 7))))
-    assert list(check(_scene_with(Commit({}, _plan(), 6, 6)))) == ["the ledger went from version 7 to 6"]
+    list(check(_scene_with(CommittedPlan({}, _plan(), 6, 7))))
+    assert list(check(_scene_with(CommittedPlan({}, _plan(), 6, 6)))) == [
+        "the ledger went from version 7 to 6"
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -115,8 +117,8 @@ def _no_log_lines(caplog):
     caplog.set_level("CRITICAL")
 
 
-def _scene_with(commit: Commit) -> Scene:
-    scene = Run(0).scene
+def _scene_with(commit: CommittedPlan) -> SimulatedCluster:
+    scene = SeedRun(0).scene
     scene.store.commits.append(commit)
     return scene
 

@@ -14,7 +14,7 @@ from muster.base.clock import ManualClock
 from muster.sim.cluster import crash_matrix
 from muster.sim.cluster.cloud import SimCloud
 from muster.sim.cluster.crash_matrix import live_through
-from muster.sim.cluster.options import Setting
+from muster.sim.cluster.options import RunOptions
 from muster.sim.cluster.run import quiet
 from muster.sim.cluster.world import START_OF_DAY
 from muster.stores.ledger.store import SqliteInstanceStore
@@ -79,7 +79,7 @@ def test_the_same_holds_on_a_ledger_file_that_is_opened_again(tmp_path, fatal):
 def test_the_matrix_notices_a_cloud_that_buys_twice_for_one_request(monkeypatch):
     launch, setting = SimCloud.launch, crash_matrix._setting
 
-    def slow() -> Setting:
+    def slow() -> RunOptions:
         made = setting()
         made.catalogue.api_s = (
             1.5 * crash_matrix.TICK_S

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from muster.cli.main import cli
 from muster.sim.cluster.faults import KINDS, Faults
-from muster.sim.cluster.run import Run, simulate, sweep
+from muster.sim.cluster.run import SeedRun, simulate, sweep
 
 HERE = Path(__file__).parent
 SEEDS = 300
@@ -52,7 +52,7 @@ def test_the_trace_does_not_depend_on_the_hash_seed(hash_seed):
 
 
 def test_the_seed_turns_about_half_of_the_fault_kinds_on():
-    drawn = [Faults.drawn(Run(seed).seed).rates for seed in range(60)]
+    drawn = [Faults.drawn(SeedRun(seed).seed).rates for seed in range(60)]
     on = sum(len(rates) for rates in drawn) / (60 * len(KINDS))
     assert 0.35 < on < 0.55
     assert any(not rates for rates in drawn)

@@ -13,7 +13,7 @@ from muster.base.clock import ManualClock, SystemClock
 from muster.errors import ConfigError, StoreError
 from muster.session.publish import MANIFEST
 from muster.stores.experiment.store import STORE_NAME, SqliteTrialStore
-from muster.stores.mirror import Mirror, Pace
+from muster.stores.mirror import Mirror, MirrorInterval
 from muster.stores.storage import MARKER, Storage
 from muster.stores.uploads import Uploader
 from muster.testing.builders import created, reported, started
@@ -155,7 +155,7 @@ def here(tmp_path):
 
 @pytest.fixture
 def mirror(here, remote, clock):
-    pace = Pace(again_s=5.0, store_s=10.0, retry_s=1.0, retry_max_s=4.0)
+    pace = MirrorInterval(again_s=5.0, store_s=10.0, retry_s=1.0, retry_max_s=4.0)
     return Mirror(here, Storage("/exp", remote), clock=clock, pace=pace)
 
 
@@ -314,7 +314,9 @@ def test_what_was_deleted_here_is_deleted_there_once_the_store_is_up_to_date(mir
 
 @pytest.fixture
 def uploader(here, remote):
-    made = Uploader(Mirror(here, Storage("/exp", remote), clock=SystemClock(), pace=Pace(retry_s=0.01)))
+    made = Uploader(
+        Mirror(here, Storage("/exp", remote), clock=SystemClock(), pace=MirrorInterval(retry_s=0.01))
+    )
     yield made
     made.close()
 
@@ -352,7 +354,7 @@ def test_a_flaky_storage_gets_everything_in_the_end_and_the_failures_are_told(up
 
 def test_a_flush_that_was_given_up_does_not_keep_hammering_the_storage(here, remote):
     remote.broken.add("result")
-    pace = Pace(retry_s=60.0)
+    pace = MirrorInterval(retry_s=60.0)
     uploader = Uploader(Mirror(here, Storage("/exp", remote), clock=SystemClock(), pace=pace))
     assert uploader.flush(0.3) is False
     SystemClock().sleep(0.15)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from muster.trials.commands import ContinueTrial, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
     CheckpointSaved,
-    FailureKind,
     TrialExited,
     TrialFailure,
+    TrialFailureKind,
     TrialReported,
     TrialStarted,
 )
@@ -85,7 +85,7 @@ class ScriptedEngine:
         elif isinstance(item, (Exception, TrialFailure)):
             del self.running[trial_id]
             is_told = isinstance(item, TrialFailure)
-            failure = item if is_told else TrialFailure(kind=FailureKind.USER_ERROR, message=str(item))
+            failure = item if is_told else TrialFailure(kind=TrialFailureKind.USER_ERROR, message=str(item))
             self.events.append(TrialExited(trial_id=trial_id, at=at, failure=failure))
         else:
             run[1] += 1

@@ -6,11 +6,11 @@ from copy import deepcopy
 
 from tests.trials.puppets import First, Stage, steps, trials
 
-from muster.trials.checkpoints import Doomed, adopt, deletable, register
+from muster.trials.checkpoints import CheckpointToDelete, adopt, deletable, register
 from muster.trials.controller import TrialController
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE
-from muster.trials.restore import begin_anew, picture, replay
+from muster.trials.restore import begin_anew, replay, snapshot
 
 OTHERS = CheckpointRef(path="/x/b/checkpoint_000007", index=7, metrics={"score": 1.0, "trial_id": "b"})
 
@@ -69,7 +69,7 @@ def test_the_choice_that_adopted_is_made_again_on_a_restore_and_only_that_one():
     original = stage()
     moments = []
     while original.step():
-        moments.append((len(original.facts), deepcopy(picture(original.state))))
+        moments.append((len(original.facts), deepcopy(snapshot(original.state))))
     assert original.scheduler.is_done
     borrowed = 0
     for count, seen in moments:
@@ -80,7 +80,7 @@ def test_the_choice_that_adopted_is_made_again_on_a_restore_and_only_that_one():
             original.facts[:count],
             lambda trial_id, *_: next(t for t in trials(2) if t.trial_id == trial_id),
         )
-        assert {**picture(again.state), "iteration": 0} == {**seen, "iteration": 0}
+        assert {**snapshot(again.state), "iteration": 0} == {**seen, "iteration": 0}
         borrowed += any("adopted" in record for record in seen["trials"])
     assert borrowed > 1
 
@@ -90,7 +90,7 @@ def test_a_picture_brings_it_back_and_a_directory_in_use_is_not_deleted():
     while not original.state.roster.borrowed:
         original.step()
     again = stage()
-    replay(again.state, picture(original.state), [], lambda trial_id, *_: Trial("f", trial_id=trial_id))
+    replay(again.state, snapshot(original.state), [], lambda trial_id, *_: Trial("f", trial_id=trial_id))
     assert again.trial("t1").checkpoint == original.trial("t1").checkpoint
     (path,) = again.state.roster.borrowed
     assert path.startswith("/x/t0/")
@@ -107,7 +107,7 @@ def test_a_picture_brings_it_back_and_a_directory_in_use_is_not_deleted():
     begin_anew(again.state, again.trial("t1"))
     assert again.trial("t1").checkpoint is None
     assert path in [each.path for each in controller.take_deletable()]
-    assert deletable([Doomed(ref=OTHERS, after=0)], 0, {OTHERS.path})[0] == ()
+    assert deletable([CheckpointToDelete(ref=OTHERS, after=0)], 0, {OTHERS.path})[0] == ()
 
 
 def test_a_save_that_the_scheduler_asks_for_comes_before_its_answer():

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.trials.checkpoints import (
-    Doomed,
+    CheckpointToDelete,
     best_checkpoint,
     best_checkpoints,
     deletable,
@@ -125,7 +125,7 @@ def test_the_best_by_any_metric_ignores_nan_and_absent_ones():
 
 
 def test_a_checkpoint_may_go_once_its_fact_is_durable_and_nobody_uses_it():
-    doomed = [Doomed(ref=ref(i), after=after) for i, after in enumerate((3, 5, 4, 2))]
+    doomed = [CheckpointToDelete(ref=ref(i), after=after) for i, after in enumerate((3, 5, 4, 2))]
     now, later = deletable(doomed, 4, in_use={ref(3).path})
     assert ([r.index for r in now], [d.ref.index for d in later]) == ([0, 2], [1, 3])
     assert deletable(later, 5) == ((ref(1), ref(3)), ())

@@ -11,7 +11,7 @@ from muster.trials.events import TrialCreated
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointPolicy, FailurePolicy
 from muster.trials.plugins import Plugins
-from muster.trials.restore import picture, replay, revive
+from muster.trials.restore import replay, restore, snapshot
 from muster.trials.template import Settings, TrialTemplate
 from muster.tune.schedulers import ASHAScheduler, FIFOScheduler
 from muster.tune.search.basic_variant import BasicVariantGenerator
@@ -66,7 +66,7 @@ def recorded(kind, limit=400):
             engine.submit(command)
         facts.extend(state.take_facts())
         moments.append(
-            (len(facts), deepcopy(picture(state)), state.search.save_state(), state.scheduler.save_state())
+            (len(facts), deepcopy(snapshot(state)), state.search.save_state(), state.scheduler.save_state())
         )
         if state.is_finished:
             return facts, moments
@@ -95,7 +95,7 @@ def test_at_every_step_the_restored_experiment_stands_where_the_running_one_stoo
         count, seen, search, scheduler = moments[position]
         for base in (None, moments[position // 2]):
             state = restored(kind, base, facts[:count])
-            now = picture(state)
+            now = snapshot(state)
             assert state.warnings == []
             assert {**now, "iteration": 0} == {**seen, "iteration": 0}, f"step {position}"
             assert state.search.save_state() == search
@@ -115,7 +115,7 @@ def saved_as_it_runs(kind, every):
             engine.submit(command)
         if step % every == 0:
             state.take_facts()
-            seen = deepcopy(picture(state))
+            seen = deepcopy(snapshot(state))
             ended += seen["ended"]
             state.roster.unarchived.clear()
             moment = (
@@ -160,7 +160,7 @@ def test_a_revived_experiment_runs_to_its_end_without_losing_or_doubling_a_trial
     for position in range(0, len(moments), 9):
         count, *_ = moments[position]
         state = fresh(kind, {"CPU": 3})
-        revive(state, None, facts[:count], TEMPLATE.make)
+        restore(state, None, facts[:count], TEMPLATE.make)
         engine = ScriptedEngine(script, {"CPU": 3})
         for _ in range(400):
             for event in engine.poll(0.0):

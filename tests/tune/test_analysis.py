@@ -8,7 +8,7 @@ from tests.tune.experiments import add_checkpoint, logged_row, trial, write_json
 
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.testing.builders import created, exited, reported, saved, started
-from muster.trials.events import FailureKind, TrialFailure
+from muster.trials.events import TrialFailure, TrialFailureKind
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
 from muster.trials.results import flatten, note_result
 from muster.trials.states import TrialState
@@ -173,7 +173,10 @@ def stored(root):
     """An experiment of two trials as the controller leaves it: facts in the store, logs beside it."""
     ref = add_checkpoint(root / "train_a_dir", 0, loss=2.0)
     failure = TrialFailure(
-        kind=FailureKind.USER_ERROR, message="boom", traceback="line 1", exception=pickle.dumps(KeyError("k"))
+        kind=TrialFailureKind.USER_ERROR,
+        message="boom",
+        traceback="line 1",
+        exception=pickle.dumps(KeyError("k")),
     )
     facts = [created("a", {"lr": 0.5}), created("b", {"lr": 0.7}), started("a"), started("b")]
     facts += [reported("a", 1, loss=4.0), reported("a", 2, loss=2.0), saved("a", ref), exited("a")]

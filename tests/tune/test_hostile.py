@@ -15,7 +15,7 @@ import pytest
 from muster import tune
 from muster.base.clock import ManualClock
 from muster.errors import StoreFull
-from muster.stores.experiment.full_disk import PatientStore
+from muster.stores.experiment.full_disk import FullDiskStore
 from muster.stores.experiment.reader import open_trials
 from muster.tune import RunConfig, TuneConfig, Tuner
 
@@ -159,7 +159,7 @@ class Full:
 
 def test_facts_wait_for_room_on_the_disk(tmp_path):
     store, told = Full(failures=5), []
-    patient = PatientStore(store, ManualClock(), told.append, lambda: False, tmp_path)
+    patient = FullDiskStore(store, ManualClock(), told.append, lambda: False, tmp_path)
     patient.append(["fact"])
     assert store.taken == [["fact"]]
     assert told == [
@@ -170,24 +170,24 @@ def test_facts_wait_for_room_on_the_disk(tmp_path):
 
 def test_room_in_reserve_is_used_first_and_given_back_at_the_end(tmp_path):
     told = []
-    patient = PatientStore(Full(failures=1), ManualClock(), told.append, lambda: False, tmp_path)
+    patient = FullDiskStore(Full(failures=1), ManualClock(), told.append, lambda: False, tmp_path)
     assert [file.stat().st_size for file in tmp_path.iterdir()] == [1 << 20]
     patient.append(["fact"])
     assert told == [f"the disk of {tmp_path} is full; make room soon, little is left in reserve"]
     assert list(tmp_path.iterdir()) == []
-    again = PatientStore(Full(failures=0), ManualClock(), told.append, lambda: False, tmp_path)
+    again = FullDiskStore(Full(failures=0), ManualClock(), told.append, lambda: False, tmp_path)
     again.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_after_a_minute_without_room_it_is_said_how_to_go_on(tmp_path):
-    patient = PatientStore(Full(failures=10_000), ManualClock(), lambda text: None, lambda: False, tmp_path)
+    patient = FullDiskStore(Full(failures=10_000), ManualClock(), lambda text: None, lambda: False, tmp_path)
     with pytest.raises(StoreFull, match=r"make room, then go on with Tuner\.restore"):
         patient.append(["fact"])
 
 
 def test_somebody_who_wants_to_stop_does_not_wait_for_room(tmp_path):
-    patient = PatientStore(Full(failures=3), ManualClock(), lambda text: None, lambda: True, tmp_path)
+    patient = FullDiskStore(Full(failures=3), ManualClock(), lambda text: None, lambda: True, tmp_path)
     with pytest.raises(StoreFull, match="make room"):
         patient.append(["fact"])
 

@@ -17,8 +17,8 @@ from muster.session.publish import publish_copy
 from muster.stores.storage import Storage
 from muster.trials.model import CheckpointRef, Trial
 from muster.tune import Callback, CheckpointConfig, ResumeConfig, RunConfig, TuneConfig, Tuner
-from muster.tune.execution.launch import Launched
-from muster.tune.execution.paths import Place
+from muster.tune.execution.launch import ExperimentOutcome
+from muster.tune.execution.paths import ExperimentPaths
 
 
 def make_train():
@@ -311,7 +311,7 @@ def test_a_checkpoint_that_nobody_was_told_of_is_not_copied(tmp_path, monkeypatc
 
 def test_a_checkpoint_of_a_remote_experiment_is_found_here_or_there(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    place = Place(f"memory://{tmp_path.name}", "exp")
+    place = ExperimentPaths(f"memory://{tmp_path.name}", "exp")
     here = place.directory / "t" / "checkpoint_000000"
     here.mkdir(parents=True)
     assert place.checkpoint(str(here)) == tune.Checkpoint(str(here))
@@ -321,6 +321,6 @@ def test_a_checkpoint_of_a_remote_experiment_is_found_here_or_there(tmp_path, mo
     of_trial = Trial("f", trial_id="t")
     of_trial.checkpoints = (CheckpointRef(path=str(here.with_name("checkpoint_000001")), index=1),)
     state = SimpleNamespace(roster=SimpleNamespace(order=[of_trial]))
-    launched = Launched(state=state, place=place, is_interrupted=False, is_uploaded=False)
+    launched = ExperimentOutcome(state=state, place=place, is_interrupted=False, is_uploaded=False)
     (record,) = launched.records()
     assert (record.checkpoint, record.best_checkpoints) == (there, [(there, {})])

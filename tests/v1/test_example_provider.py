@@ -12,7 +12,7 @@ from muster.base.ids import RandomIds
 from muster.cluster.model import FailureKind
 from muster.config.load import load_config
 from muster.config.node_launch import NodeLaunch, node_launches
-from muster.providers.registry import ProviderSurroundings, build_provider
+from muster.providers.registry import ProviderContext, build_provider
 from muster.providers.v1.adapter import V1Adapter, inline_pools
 from muster.testing import ProviderContract
 
@@ -76,7 +76,7 @@ def test_the_page_shows_the_example_as_it_is():
 
 def test_the_cluster_file_of_the_example_builds_the_provider(tmp_path):
     config = load_config(EXAMPLES / "rack.yaml")
-    around = ProviderSurroundings(
+    around = ProviderContext(
         cluster_name="rack", home=tmp_path, address="", clock=SystemClock(), ids=RandomIds()
     )
     port = build_provider(config, lambda: node_launches(config), around)

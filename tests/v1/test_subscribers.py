@@ -11,7 +11,7 @@ from tests.v1.scripted import Scripted, adapted, counted
 
 from muster.autoscaler.metrics import Metrics
 from muster.cluster.controller import Executor
-from muster.cluster.failure_inbox import Inbox
+from muster.cluster.failure_inbox import FailureInbox
 from muster.cluster.plan import Launch, Terminate
 from muster.testing.builders import node_type
 
@@ -30,7 +30,7 @@ def stage():
 
 
 def carry_out(stage, *actions, records):
-    Executor(stage.ports, Inbox()).execute(actions, {r.instance_id: r for r in records})
+    Executor(stage.ports, FailureInbox()).execute(actions, {r.instance_id: r for r in records})
 
 
 LAUNCHED = Launch(request_id="r-1", shape={"cpu": 1}, instance_ids=("a",))

@@ -12,15 +12,22 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.autoscaler.connect import Reach
+from muster.autoscaler.connect import HeadAddress
 from muster.autoscaler.events import Event, EventLog
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.lease import Lease
 from muster.autoscaler.metrics import DEFAULT_PORT, Metrics, MetricsServer, host_for
-from muster.autoscaler.monitor import Loop, Monitor, Outlet, Stop
-from muster.autoscaler.publish import Announcement, LeaseKey, LeaseRenewal, StatusFile, Timeline, VerdictBoard
+from muster.autoscaler.monitor import Loop, Monitor, StopSignal, TickListener
+from muster.autoscaler.publish import (
+    Announcement,
+    LeaseKey,
+    LeaseRenewal,
+    StatusFile,
+    TimelineFile,
+    VerdictBoard,
+)
 from muster.autoscaler.recording_ports import Sightings, watched
-from muster.autoscaler.tick_interval import Pace
+from muster.autoscaler.tick_interval import TickInterval
 from muster.base.ambient import Ambient
 from muster.base.clock import Clock, SystemClock
 from muster.base.ids import IdSource, RandomIds
@@ -32,11 +39,11 @@ from muster.config.schema import ClusterConfig, MonitorConfig
 from muster.config.source import FileSpecSource
 from muster.config.to_spec import retention_of
 from muster.errors import EngineUnreachable
-from muster.providers.registry import ProviderSurroundings, build_provider
-from muster.runtimes.ray.client import GcsLink, host_and_port
+from muster.providers.registry import ProviderContext, build_provider
+from muster.runtimes.ray.client import GcsClient, host_and_port
 from muster.runtimes.ray.drainer import GcsDrainer
 from muster.runtimes.ray.node_source import GcsNodeSource
-from muster.runtimes.ray.publish import Announcer
+from muster.runtimes.ray.publish import StatePublisher
 from muster.runtimes.ray.verdict_board import BoardWriter
 from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore
@@ -45,7 +52,7 @@ _AT_START = "counts when the monitor is started again"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class CommandLineOverrides:
     """What the command line said; it stands over the file."""
 
     interval_s: float | None = None
@@ -61,7 +68,7 @@ class Given:
         return DEFAULT_PORT if wished is None else wished
 
 
-def unheeded(config: ClusterConfig, given: Given) -> dict[str, tuple[object, str]]:
+def unheeded(config: ClusterConfig, given: CommandLineOverrides) -> dict[str, tuple[object, str]]:
     """The keys that a running monitor does not take: their value, and what is said when it changes."""
     monitor = config.muster.monitor
     keys: dict[str, tuple[object, str]] = {
@@ -79,12 +86,12 @@ def unheeded(config: ClusterConfig, given: Given) -> dict[str, tuple[object, str
 
 
 @dataclass
-class Adoption:
+class ConfigReload:
     """The parts of a running monitor that an edit may change."""
 
     config: Callable[[], ClusterConfig]  # as the loop has read it
-    given: Given
-    pace: Pace
+    given: CommandLineOverrides
+    pace: TickInterval
     store: SqliteInstanceStore
     server: MetricsServer | None
     events: EventLog
@@ -143,19 +150,19 @@ class MonitorOptions:
 
     config: Path
     home: ClusterHome
-    reach: Reach
+    reach: HeadAddress
     interval_s: float | None = None
     metrics_port: int | None = None
 
 
-class Stopped(Exception):
+class StartCancelled(Exception):
     """Asked to end before the cluster was reached."""
 
 
 def build_monitor(
     options: MonitorOptions,
     environment: Mapping[str, str],
-    stop: Stop,
+    stop: StopSignal,
     *,
     clock: Clock | None = None,
     ids: IdSource | None = None,
@@ -181,7 +188,7 @@ class _Parts:
     ) -> None:
         self._options, self._environment, self._stack = options, environment, stack
         self._clock, self._ids = clock, ids
-        self._given = Given(interval_s=options.interval_s, metrics_port=options.metrics_port)
+        self._given = CommandLineOverrides(interval_s=options.interval_s, metrics_port=options.metrics_port)
         self._events = EventLog()
         self._kept: ExitStack | None = None
         self._source = FileSpecSource(options.config, environment)
@@ -191,14 +198,14 @@ class _Parts:
             SqliteInstanceStore(options.home.ledger, clock=clock, retention=retention, wait_s=LOCK_WAIT_S)
         )
         host_and_port(options.reach.address)  # what can never be reached is not waited for
-        self._link = GcsLink(options.reach.address, options.reach.auth)
+        self._link = GcsClient(options.reach.address, options.reach.auth)
         self._nodes = GcsNodeSource(self._link)
 
     def keep(self, stack: ExitStack) -> None:
         """From here on the monitor closes what was opened."""
         self._kept = stack
 
-    def monitor(self, stop: Stop) -> Monitor:
+    def monitor(self, stop: StopSignal) -> Monitor:
         session = reach_head(self._link, stop)
         lease = Lease(LeaseKey(self._link), self._clock, self._ids)
         lease.take(lambda seconds: _pause(stop, seconds))
@@ -207,7 +214,7 @@ class _Parts:
         metrics, server = self._metrics(session)
         seen = Sightings()
         controller = ClusterController(watched(self._ports(), seen), self._ambient())
-        pace = Pace(*self._given.bounds(self._source.config.muster.monitor))
+        pace = TickInterval(*self._given.bounds(self._source.config.muster.monitor))
         loop = Loop(
             controller=controller,
             store=self._store,
@@ -225,8 +232,8 @@ class _Parts:
             close=self._close,
         )
 
-    def _adoption(self, pace: Pace, server: MetricsServer | None) -> Adoption:
-        return Adoption(
+    def _adoption(self, pace: TickInterval, server: MetricsServer | None) -> ConfigReload:
+        return ConfigReload(
             config=lambda: self._source.config,
             given=self._given,
             pace=pace,
@@ -251,7 +258,7 @@ class _Parts:
         return Ambient(clock=self._clock, ids=self._ids, seed=Seed(0))
 
     def _ports(self) -> Ports:
-        surroundings = ProviderSurroundings(
+        surroundings = ProviderContext(
             cluster_name=self._source.config.cluster_name,
             home=self._options.home.path,
             address=self._options.reach.address,
@@ -290,23 +297,25 @@ class _Parts:
         self._stack.callback(_quietly, server.close)
         return metrics, server
 
-    def _outlets(self, lease: Lease, metrics: Metrics | None, server: MetricsServer | None) -> list[Outlet]:
+    def _outlets(
+        self, lease: Lease, metrics: Metrics | None, server: MetricsServer | None
+    ) -> list[TickListener]:
         home, events, host = self._options.home, self._events, host_and_port(self._link.address)[0]
-        outlets: list[Outlet] = [] if metrics is None else [metrics]
+        outlets: list[TickListener] = [] if metrics is None else [metrics]
         return [
             *outlets,
             events,
             VerdictBoard(BoardWriter(self._link)),
             StatusFile(home, lambda: events.newest, lambda: server.port if server is not None else None),
-            Timeline(home.timeline),
+            TimelineFile(home.timeline),
             Announcement(
-                Announcer(self._link), lambda: f"{host}:{server.port}" if server is not None else ""
+                StatePublisher(self._link), lambda: f"{host}:{server.port}" if server is not None else ""
             ),
             LeaseRenewal(lease),
         ]
 
 
-def reach_head(link: GcsLink, stop: Stop) -> str:
+def reach_head(link: GcsClient, stop: StopSignal) -> str:
     """The name of the head's session, once it is up; said once when it is not."""
     pause_s, longest_s = HEAD_RETRY_S
     told = False
@@ -326,9 +335,9 @@ def reach_head(link: GcsLink, stop: Stop) -> str:
         pause_s = min(2 * pause_s, longest_s)
 
 
-def _pause(stop: Stop, seconds: float) -> None:
+def _pause(stop: StopSignal, seconds: float) -> None:
     if stop.wait(seconds):
-        raise Stopped
+        raise StartCancelled
 
 
 def _quietly(close: Callable[[], object]) -> None:

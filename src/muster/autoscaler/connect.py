@@ -16,14 +16,14 @@ _NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 @dataclass(frozen=True)
-class Reach:
+class HeadAddress:
     """How to talk to the head; never shown with the token in it."""
 
     address: str
     auth: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def find_reach(home: ClusterHome, address: str | None, environment: Mapping[str, str]) -> Reach:
+def find_head_address(home: ClusterHome, address: str | None, environment: Mapping[str, str]) -> HeadAddress:
     """ClusterError when nobody says where the head is."""
     record = read_record(home)
     known = address or environment.get("RAY_ADDRESS") or (record.address if record is not None else "")
@@ -34,9 +34,9 @@ def find_reach(home: ClusterHome, address: str | None, environment: Mapping[str,
         )
     given = {name: environment[name] for name in _NAMES if environment.get(name)}
     if given:
-        return Reach(known, given)
+        return HeadAddress(known, given)
     if record is not None and record.auth:
-        return Reach(known, dict(record.auth))
+        return HeadAddress(known, dict(record.auth))
     if home.token.is_file():
-        return Reach(known, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(home.token)})
-    return Reach(known)
+        return HeadAddress(known, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(home.token)})
+    return HeadAddress(known)

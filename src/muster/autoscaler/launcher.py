@@ -54,7 +54,7 @@ from muster.stores.ledger.store import SqliteInstanceStore
 DETAILS = "ended by muster down"
 
 
-def settle(path: Path, clock: Clock, ids: IdSource) -> Spend | None:
+def close_ledger(path: Path, clock: Clock, ids: IdSource) -> Spend | None:
     """What the cluster has cost in all; None when it never had a ledger. Repeating it changes nothing."""
     if not path.is_file():
         return None
@@ -94,7 +94,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Brought:
+class LaunchedCluster:
     """What `up` did."""
 
     record: ClusterRecord
@@ -108,7 +108,7 @@ class Brought:
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedCluster:
     """What `down` did."""
 
     monitor_pid: int | None  # None: none ran
@@ -146,7 +146,7 @@ class Launcher:
         self._clock, self._ids, self._tell = clock, ids, tell
         self._programs = programs or Programs()
 
-    def up(self, config_file: Path, *, port: int | None = None) -> Brought:
+    def up(self, config_file: Path, *, port: int | None = None) -> LaunchedCluster:
         """Idempotent: what runs stays, what is missing is started. `port` is the head's; None: a free one."""
         config = load_config(config_file, self._environment)
         _check_provider(config)
@@ -172,11 +172,11 @@ class Launcher:
                 record = replace(record, monitor=running, monitor_pid=running.pid)
             write_record(home, record)
             undo.pop_all()
-        return Brought(
+        return LaunchedCluster(
             record=record, home=home, head_started=not head.already, monitor_started=running is None
         )
 
-    def down(self, home: ClusterHome, *, purge: bool = False) -> Ended:
+    def down(self, home: ClusterHome, *, purge: bool = False) -> EndedCluster:
         """Monitor first, or it starts new nodes; then workers, head and temporary files. Idempotent."""
         monitor = _running_monitor(home)
         if monitor is not None:
@@ -186,12 +186,12 @@ class Launcher:
         stopped = stop_everything(home.nodes, self._clock)
         spend = None
         if not stopped.left:
-            spend = settle(home.ledger, self._clock, self._ids)
+            spend = close_ledger(home.ledger, self._clock, self._ids)
             for file in (home.cluster, home.token, home.status):
                 file.unlink(missing_ok=True)
         if purge and not stopped.left:
             shutil.rmtree(home.path, ignore_errors=True)
-        return Ended(
+        return EndedCluster(
             monitor_pid=None if monitor is None else monitor.pid,
             nodes=stopped.nodes,
             left=stopped.left,

@@ -14,7 +14,7 @@ from muster.autoscaler.lease import AlreadyMonitored
 from muster.autoscaler.metrics import Metrics
 from muster.autoscaler.recording_ports import Sightings, sound
 from muster.autoscaler.tick import Tick
-from muster.autoscaler.tick_interval import Pace, wishes
+from muster.autoscaler.tick_interval import TickInterval, wishes
 from muster.base.clock import Clock
 from muster.base.log import OnChange
 from muster.cluster.controller import ClusterController
@@ -30,7 +30,7 @@ _LOOK_DUTY = 50.0  # and looks, which grow with the cluster, a fiftieth
 _FATAL = (EngineDenied, EngineMissing, AlreadyMonitored)
 
 
-class Stop(Protocol):
+class StopSignal(Protocol):
     """How the loop is asked to end, and how it waits; `threading.Event` is one."""
 
     def is_set(self) -> bool: ...
@@ -38,7 +38,7 @@ class Stop(Protocol):
     def wait(self, timeout: float) -> bool: ...
 
 
-class Outlet(Protocol):
+class TickListener(Protocol):
     """Somebody who is told of every tick."""
 
     def hear(self, tick: Tick) -> None: ...
@@ -62,10 +62,10 @@ class Monitor:
     def __init__(
         self,
         loop: Loop,
-        pace: Pace,
+        pace: TickInterval,
         *,
         clock: Clock,
-        outlets: Sequence[Outlet] = (),
+        outlets: Sequence[TickListener] = (),
         metrics: Metrics | None = None,
         close: Callable[[], None] | None = None,
     ) -> None:
@@ -80,7 +80,7 @@ class Monitor:
         self._problem = ""
         self._is_away = False
 
-    def run(self, stop: Stop, *, once: bool = False) -> None:
+    def run(self, stop: StopSignal, *, once: bool = False) -> None:
         """Until asked to stop; the tick under way is finished, and everything is closed."""
         try:
             while not stop.is_set():
@@ -137,7 +137,7 @@ class Monitor:
         except Exception as error:  # noqa: BLE001 - said; the monitor goes on as it was
             logger.warning("an edit is not taken on: %s: %s", type(error).__name__, error)
 
-    def _tell(self, outlet: Outlet, tick: Tick) -> None:
+    def _tell(self, outlet: TickListener, tick: Tick) -> None:
         """One that cannot be reached does not keep the others from hearing."""
         name = type(outlet).__name__
         try:
@@ -164,7 +164,7 @@ class Monitor:
 
     # -- between ticks ---------------------------------------------------------------------------------
 
-    def _wait(self, stop: Stop, interval_s: float) -> None:
+    def _wait(self, stop: StopSignal, interval_s: float) -> None:
         """Until the next tick is due, there is news, or the loop is to end."""
         due = self._ended_at + interval_s
         while (left_s := due - self._clock.monotonic()) > 0:

@@ -22,8 +22,8 @@ from muster.autoscaler.tick_interval import picture_of
 from muster.cluster.model import NodeStatus, RuntimeReport
 from muster.cluster.plan import Subject
 from muster.cluster.spend import price_per_hour, spend_so_far
-from muster.runtimes.ray.client import GcsLink
-from muster.runtimes.ray.publish import Announcer
+from muster.runtimes.ray.client import GcsClient
+from muster.runtimes.ray.publish import StatePublisher
 from muster.runtimes.ray.verdict_board import BoardWriter
 
 LEASE_SPACE, LEASE_KEY = "__muster", "monitor"
@@ -32,7 +32,7 @@ LEASE_SPACE, LEASE_KEY = "__muster", "monitor"
 class Announcement:
     """The flag for Ray's tools, the limits of the cluster, where the metrics are."""
 
-    def __init__(self, announcer: Announcer, metrics_address: Callable[[], str]) -> None:
+    def __init__(self, announcer: StatePublisher, metrics_address: Callable[[], str]) -> None:
         self._announcer, self._metrics_address = announcer, metrics_address
 
     def hear(self, tick: Tick) -> None:
@@ -65,7 +65,7 @@ class LeaseRenewal:
 class LeaseKey:
     """The key of the lease in the cluster's own store."""
 
-    def __init__(self, link: GcsLink) -> None:
+    def __init__(self, link: GcsClient) -> None:
         self._link = link
 
     def get(self) -> bytes | None:
@@ -142,7 +142,7 @@ class TimelinePoint(Struct, frozen=True, kw_only=True):
     price_per_hour: float
 
 
-class Timeline:
+class TimelineFile:
     """Appends a point when it differs from the last one in more than time and money."""
 
     def __init__(self, path: Path, kept_bytes: int = KEPT_BYTES) -> None:

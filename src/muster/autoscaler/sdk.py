@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from muster.runtimes.ray.client import GcsLink
+    from muster.runtimes.ray.client import GcsClient
     from muster.runtimes.ray.status import ClusterStatus
 
 __all__ = ["get_cluster_status", "request_resources"]
@@ -57,8 +57,8 @@ def get_cluster_status(gcs_address: str | None = None, timeout: float = TIMEOUT_
     return status_from_bytes(reply)
 
 
-def _link(gcs_address: str | None, timeout_s: float) -> GcsLink:
-    from muster.runtimes.ray.client import GcsLink
+def _link(gcs_address: str | None, timeout_s: float) -> GcsClient:
+    from muster.runtimes.ray.client import GcsClient
     from muster.runtimes.ray.native import find_address
 
-    return GcsLink(find_address(gcs_address), call_timeout_s=timeout_s)
+    return GcsClient(find_address(gcs_address), call_timeout_s=timeout_s)

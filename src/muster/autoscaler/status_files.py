@@ -19,7 +19,7 @@ from muster.autoscaler.home import ClusterHome
 from muster.base import codec
 from muster.cluster.model import Instance, RuntimeReport
 from muster.cluster.snapshot import FailedLaunch, Quarantined
-from muster.cluster.status import ClusterStatus
+from muster.cluster.status import StatusSnapshot
 from muster.errors import StoreError
 from muster.host.processes import ProcessMark
 
@@ -45,7 +45,7 @@ class PublishedStatus(Struct, frozen=True, kw_only=True):
     version: int  # of the ledger
     interval_s: float  # when the monitor means to look again
     monitor_pid: int
-    status: ClusterStatus
+    status: StatusSnapshot
     instances: tuple[Instance, ...]  # live records
     runtime: RuntimeReport | None  # None: the runtime could not be read at this look
     quarantined: tuple[Quarantined, ...] = ()

@@ -9,7 +9,7 @@ from muster.cluster.model import ClusterSpec, RuntimeReport
 from muster.cluster.plan import Plan
 from muster.cluster.ports import Ledger
 from muster.cluster.snapshot import ProviderTraits
-from muster.cluster.status import ClusterStatus, status_of
+from muster.cluster.status import StatusSnapshot, status_of
 
 LEDGER_UNUSABLE = "ledger"  # the source of the note that a plan without a ledger carries
 
@@ -51,5 +51,5 @@ class Tick:
         """False: the ledger could not be used, so nothing was decided or done."""
         return all(note.source != LEDGER_UNUSABLE for note in self.plan.quarantined)
 
-    def status(self) -> ClusterStatus:
+    def status(self) -> StatusSnapshot:
         return status_of(self.ledger.instances.values(), self.ledger.memory, self.plan)

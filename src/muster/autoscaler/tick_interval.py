@@ -17,7 +17,7 @@ _AFTER_S = 0.1  # a limit must be passed, not only reached
 _GONE = frozenset({NodeStatus.DEAD, NodeStatus.DRAINING})
 
 
-class Pace:
+class TickInterval:
     """The interval doubles from `base_s` to `max_s` while the picture stays the same."""
 
     def __init__(self, base_s: float, max_s: float) -> None:

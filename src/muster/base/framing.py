@@ -24,7 +24,7 @@ _KEYS = frozenset({str, int})
 Frame = tuple[int, bytes]
 
 
-class Kind:
+class FrameKind:
     """What a frame means; plain integers, because comparing Enum members costs more than reading a frame."""
 
     INIT = 1  # to zygote: how to be like the driver
@@ -97,11 +97,11 @@ def pickled(value: object) -> bytes:
 
 
 def portable(value: object) -> Any:  # noqa: ANN401 - the value itself, or bytes
-    """The value when it is plain, else its pickle as bytes: what `pack` can take. Undone by `opened`."""
+    """The value when it is plain, else its pickle as bytes: what `pack` can take. Undone by `unpickle`."""
     return value if is_plain(value) else pickled(value)
 
 
-def opened(value: Any) -> Any:  # noqa: ANN401
+def unpickle(value: Any) -> Any:  # noqa: ANN401
     """Undo `portable`; raises what unpickling raises."""
     return pickle.loads(value) if type(value) is bytes else value
 

@@ -10,7 +10,7 @@ from muster.errors import InvalidTransition
 S = TypeVar("S", bound=Hashable)
 
 
-class Machine(Generic[S]):
+class StateMachine(Generic[S]):
     """A named table of allowed transitions; closed under its own states, checked when built."""
 
     def __init__(self, name: str, edges: Mapping[S, Iterable[S]]) -> None:

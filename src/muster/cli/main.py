@@ -11,7 +11,7 @@ from muster import __version__
 from muster.errors import MusterError, SimulationError
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """Where a sub-command lives; its module is imported when it is used, so `--help` stays fast."""
 
     module: str
@@ -20,18 +20,22 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "plan": Entry("muster.cli.plan.command", "plan", "Show what a cluster would launch and stop, and why."),
-    "sim": Entry(
+    "plan": CommandEntry(
+        "muster.cli.plan.command", "plan", "Show what a cluster would launch and stop, and why."
+    ),
+    "sim": CommandEntry(
         "muster.cli.sim.command", "sim", "Run the autoscaler against a simulated cloud that misbehaves."
     ),
-    "up": Entry("muster.cli.up_down", "up", "Start the cluster of a file, or a new monitor for it."),
-    "status": Entry(
+    "up": CommandEntry("muster.cli.up_down", "up", "Start the cluster of a file, or a new monitor for it."),
+    "status": CommandEntry(
         "muster.cli.status.command", "status", "Show machines, waiting requests and spend of a cluster."
     ),
-    "why": Entry("muster.cli.why", "why", "Tell why a machine, a request or a node type is as it is."),
-    "monitor": Entry("muster.cli.monitor", "monitor", "Run the autoscaler of a cluster, on its head."),
-    "down": Entry("muster.cli.up_down", "down", "End a cluster and everything that belongs to it."),
-    "tune": Entry("muster.cli.tune.command", "tune", "Look at experiments, and go on with interrupted ones."),
+    "why": CommandEntry("muster.cli.why", "why", "Tell why a machine, a request or a node type is as it is."),
+    "monitor": CommandEntry("muster.cli.monitor", "monitor", "Run the autoscaler of a cluster, on its head."),
+    "down": CommandEntry("muster.cli.up_down", "down", "End a cluster and everything that belongs to it."),
+    "tune": CommandEntry(
+        "muster.cli.tune.command", "tune", "Look at experiments, and go on with interrupted ones."
+    ),
 }
 
 BAD_INPUT = 2

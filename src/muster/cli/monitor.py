@@ -55,8 +55,8 @@ def monitor(
     CONFIG is the cluster's YAML file; edits are taken up while it runs. The head must have been started with
     `--no-monitor`, else Ray's own autoscaler runs beside this one.
     """
-    from muster.autoscaler.build import MonitorOptions, Stopped, build_monitor
-    from muster.autoscaler.connect import find_reach
+    from muster.autoscaler.build import MonitorOptions, StartCancelled, build_monitor
+    from muster.autoscaler.connect import find_head_address
     from muster.autoscaler.home import ClusterHome
     from muster.autoscaler.known_clusters import clusters_root
     from muster.config.load import load_config
@@ -70,7 +70,7 @@ def monitor(
     options = MonitorOptions(
         config=config,
         home=where,
-        reach=find_reach(where, address, environment),
+        reach=find_head_address(where, address, environment),
         interval_s=interval,
         metrics_port=metrics_port,
     )
@@ -78,7 +78,7 @@ def monitor(
         loop = build_monitor(options, environment, stop)
         logger.info("running the cluster at %s; its files are in %s", options.reach.address, where.path)
         loop.run(stop, once=once)
-    except Stopped:
+    except StartCancelled:
         pass
     logger.info("the monitor has ended")
 

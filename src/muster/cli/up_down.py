@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from muster.autoscaler.launcher import Brought, Ended, Launcher, Tell
+    from muster.autoscaler.launcher import EndedCluster, LaunchedCluster, Launcher, Tell
 
 
 _UP_EPILOG = """\b
@@ -69,7 +69,7 @@ def _progress() -> Iterator[Tell]:
         yield line.update
 
 
-def _show_brought(brought: Brought) -> None:
+def _show_brought(brought: LaunchedCluster) -> None:
     from rich.text import Text
 
     from muster.cli.console import emit, show
@@ -135,7 +135,7 @@ def down(ctx: click.Context, cluster: str, yes: bool, purge: bool) -> None:
     _show_ended(known.name, ended, purge=purge)
 
 
-def _show_ended(name: str, ended: Ended, *, purge: bool) -> None:
+def _show_ended(name: str, ended: EndedCluster, *, purge: bool) -> None:
     from rich.text import Text
 
     from muster.cli.console import show

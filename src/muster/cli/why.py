@@ -17,7 +17,7 @@ from muster.autoscaler.status_files import PublishedStatus
 from muster.cli.format import clock_time, money, span, used_of
 from muster.cli.plan.view import BAD, HEADING, QUIET
 from muster.cli.status.report import NodeRow, PendingRow, StatusReport, TypeRow, build_report
-from muster.cli.status.status_frame import Frame, Grid, pending_section
+from muster.cli.status.status_frame import PageSize, TableGrid, pending_section
 from muster.cluster.model import Instance
 from muster.cluster.plan import Reason, Subject
 from muster.cluster.spend import cost_of
@@ -136,7 +136,7 @@ def why(subject: str, cluster: str | None, as_json: bool) -> None:
     from muster.autoscaler.known_clusters import clusters_root, find_cluster
     from muster.base.codec import encode_plain
     from muster.cli.console import console, emit
-    from muster.cli.status.status_frame import Frame
+    from muster.cli.status.status_frame import PageSize
     from muster.cli.why import answer, meant_by, why_page
 
     known = known_of(find_cluster(cluster, clusters_root(os.environ)))
@@ -146,7 +146,7 @@ def why(subject: str, cluster: str | None, as_json: bool) -> None:
         emit(encode_plain(report))
         return
     page = console()
-    for part in why_page(report, Frame(width=page.width)):
+    for part in why_page(report, PageSize(width=page.width)):
         page.print(part)
 
 
@@ -304,7 +304,7 @@ def _verdict_story(meant: Meant, decisions: Iterable[Decision]) -> Iterator[Stor
 MAX_LINES = 40  # of one story: the newest
 
 
-def why_page(report: WhyReport, frame: Frame) -> Iterator[RenderableType]:
+def why_page(report: WhyReport, frame: PageSize) -> Iterator[RenderableType]:
     """Top to bottom."""
     yield Text.assemble((_headline(report), HEADING), (f"  of {report.cluster}", QUIET))
     if report.problem:
@@ -341,9 +341,9 @@ def _now(report: WhyReport) -> Iterator[Text]:
         yield Text("now    not waiting any more: placed, or given up")
 
 
-def _types_section(report: WhyReport, frame: Frame) -> Iterator[RenderableType]:
+def _types_section(report: WhyReport, frame: PageSize) -> Iterator[RenderableType]:
     """Every type's own reason; for a type that nobody needs there is none."""
-    grid = Grid("type", "verdict", "")
+    grid = TableGrid("type", "verdict", "")
     for row in report.node_types:
         grid.add(row.node_type, row.reason.value, row.detail)
     yield from grid.section("Node types", frame, of=len(report.node_types))
@@ -355,9 +355,9 @@ def _machine_line(machine: MachineStory) -> str:
     return f"{machine.instance_id}: {machine.state}, {money(machine.cost)}"
 
 
-def _story_section(title: str, lines: Sequence[StoryLine], frame: Frame) -> Iterator[RenderableType]:
+def _story_section(title: str, lines: Sequence[StoryLine], frame: PageSize) -> Iterator[RenderableType]:
     """With the time since the line before: what took long is seen at once."""
-    grid = Grid("at", ">after", "", "")
+    grid = TableGrid("at", ">after", "", "")
     shown = lines[-MAX_LINES:]
     before = [None, *(line.at for line in shown)]
     for line, earlier in zip(shown, before, strict=False):

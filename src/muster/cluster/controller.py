@@ -11,7 +11,7 @@ from typing_extensions import assert_never
 from muster.base.ambient import Ambient
 from muster.base.ids import InstanceId, RequestId
 from muster.base.log import OnChange, fields
-from muster.cluster.failure_inbox import Inbox
+from muster.cluster.failure_inbox import FailureInbox
 from muster.cluster.model import (
     DrainFailure,
     FailureKind,
@@ -32,7 +32,7 @@ from muster.errors import MusterError, ProviderError, VersionConflict
 class Executor:
     """Hands committed effects to their ports, in order, each on its own."""
 
-    def __init__(self, ports: Ports, inbox: Inbox) -> None:
+    def __init__(self, ports: Ports, inbox: FailureInbox) -> None:
         self._ports = ports
         self._inbox = inbox
         self._changes = OnChange(logger)
@@ -184,7 +184,7 @@ class ClusterController:
     def __init__(self, ports: Ports, ambient: Ambient) -> None:
         self._ports = ports
         self._ambient = ambient
-        self._inbox = Inbox()
+        self._inbox = FailureInbox()
         self._observer = Observer(ports, ambient, self._inbox)
         self._executor = Executor(ports, self._inbox)
         self._changes = OnChange(logger)

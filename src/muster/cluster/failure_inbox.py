@@ -9,7 +9,7 @@ from muster.cluster.model import DrainFailure, InstallFailure, LaunchFailure, Te
 Failure = LaunchFailure | TerminateFailure | DrainFailure | InstallFailure
 
 
-class Inbox:
+class FailureInbox:
     """Filled by the observer (polled failures) and the executor (refused calls); emptied after a commit."""
 
     def __init__(self) -> None:

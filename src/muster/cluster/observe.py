@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from muster.base.ambient import Ambient
 from muster.base.clock import SteadyClock
 from muster.base.ids import CloudId
-from muster.cluster.failure_inbox import Failure, Inbox
+from muster.cluster.failure_inbox import Failure, FailureInbox
 from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
@@ -38,7 +38,7 @@ _FAILURES = (LaunchFailure, TerminateFailure, DrainFailure, InstallFailure)
 class Observer:
     """One look at the world per call. Keeps only what it needs to recognise an outdated report."""
 
-    def __init__(self, ports: Ports, ambient: Ambient, inbox: Inbox) -> None:
+    def __init__(self, ports: Ports, ambient: Ambient, inbox: FailureInbox) -> None:
         self._ports = ports
         self._ambient = ambient
         self._inbox = inbox

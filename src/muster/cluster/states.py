@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from muster.base.state_machine import Machine
+from muster.base.state_machine import StateMachine
 
 
 class InstanceState(Enum):
@@ -31,7 +31,7 @@ class InstanceState(Enum):
 
 _S = InstanceState
 
-INSTANCE_MACHINE: Machine[InstanceState] = Machine(
+INSTANCE_MACHINE: StateMachine[InstanceState] = StateMachine(
     "instance",
     {
         _S.UNKNOWN: (),

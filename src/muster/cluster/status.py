@@ -1,4 +1,4 @@
-"""ClusterStatus: what a person may want to know, read from the ledger and the newest plan."""
+"""StatusSnapshot: what a person may want to know, read from the ledger and the newest plan."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from muster.cluster.plan import Plan, Verdict
 from muster.cluster.snapshot import Memory, Quarantined
 from muster.cluster.spend import price_per_hour, spend_so_far
 
-__all__ = ["ClusterStatus", "spend_so_far", "status_of"]
+__all__ = ["StatusSnapshot", "spend_so_far", "status_of"]
 
 
-class ClusterStatus(Struct, frozen=True, kw_only=True):
+class StatusSnapshot(Struct, frozen=True, kw_only=True):
     """One moment of a cluster."""
 
     at: float
@@ -25,14 +25,14 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     quarantined: tuple[Quarantined, ...]
 
 
-def status_of(instances: Iterable[Instance], memory: Memory, plan: Plan) -> ClusterStatus:
+def status_of(instances: Iterable[Instance], memory: Memory, plan: Plan) -> StatusSnapshot:
     """The read model behind `muster status` and `muster why`."""
     live = tuple(instances)
     counts: dict[str, dict[str, int]] = {}
     for instance in live:
         states = counts.setdefault(instance.node_type, {})
         states[instance.state.name] = states.get(instance.state.name, 0) + 1
-    return ClusterStatus(
+    return StatusSnapshot(
         at=plan.at,
         instances=counts,
         price_per_hour=price_per_hour(live),

@@ -157,7 +157,7 @@ class DemandFile(Section, frozen=True, kw_only=True):
     nodes: tuple[NodeEntry, ...] = ()
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class PlannedDemand(Struct, frozen=True, kw_only=True):
     """The file as the planner takes it."""
 
     demands: tuple[Demand, ...] = ()
@@ -166,12 +166,12 @@ class Wanted(Struct, frozen=True, kw_only=True):
     nodes: tuple[PackNode, ...] = ()
 
 
-def load_demand(path: Path, spec: ClusterSpec) -> Wanted:
+def load_demand(path: Path, spec: ClusterSpec) -> PlannedDemand:
     """Read a demand file; ConfigError names file, line, key and fix."""
     document = Document.load(path)
     file = checked(document, (), document.data or {}, DemandFile)
     constraints = _named(document, "constraints", file.constraints)
-    return Wanted(
+    return PlannedDemand(
         demands=_named(document, "demands", file.demands),
         gangs=_gangs(document, file.gangs),
         constraints=(Constraint(demands=constraints),) if constraints else (),

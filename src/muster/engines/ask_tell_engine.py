@@ -1,4 +1,4 @@
-"""OwnLoopEngine: an engine whose trials are run by the user's own loop. AskTell drives it.
+"""AskTellEngine: an engine whose trials are run by the user's own loop. AskTell drives it.
 
 The lock-step protocol of `trials.ports.Engine`, without processes: what the loop says becomes an event, and
 every command is answered at once. Never waits, never computes.
@@ -14,7 +14,7 @@ from typing import Any
 from typing_extensions import assert_never
 
 from muster.base.clock import Clock
-from muster.base.framing import is_plain, opened, portable
+from muster.base.framing import is_plain, portable, unpickle
 from muster.engines.worker.exit_report import failed
 from muster.engines.worker.failures import of_verdict
 from muster.engines.worker.session import refuse_tensors
@@ -27,7 +27,7 @@ from muster.trials.events import CheckpointSaved, EngineEvent, TrialExited, Tria
 from muster.trials.model import CheckpointRef
 
 
-class OwnLoopEngine:
+class AskTellEngine:
     """Holds the trials that the loop was given and has not ended."""
 
     def __init__(self, clock: Clock) -> None:
@@ -180,5 +180,5 @@ def _own_copy(metrics: Mapping[str, Any]) -> dict[str, Any]:
         except Exception as error:
             kind = type(value).__name__
             raise TypeError(f"tell: the value of {key!r} (a {kind}) cannot be pickled: {error}") from error
-    made: dict[str, Any] = opened(portable(dict(metrics)))
+    made: dict[str, Any] = unpickle(portable(dict(metrics)))
     return made

@@ -1,4 +1,4 @@
-"""LockstepEngine: what every engine with trials in processes does: answers, stops, deadlines, events.
+"""ProcessEngine: what every engine with trials in processes does: answers, stops, deadlines, events.
 
 LocalEngine and RayEngine say how a trial gets its process (`_begin`) and gives up its place; their staff says
 how bytes get to processes. One thread, one poller, no call that waits but `poll`.
@@ -15,10 +15,10 @@ from msgspec import Struct
 from typing_extensions import Self
 
 from muster.base.clock import Clock
-from muster.base.framing import Kind, frame, opened, pack, unpack
+from muster.base.framing import FrameKind, frame, pack, unpack, unpickle
 from muster.engines.worker import failures
-from muster.engines.worker.handle import Desk, Run
-from muster.engines.worker.protocol import Order
+from muster.engines.worker.handle import TrialRun, WorkerHandle
+from muster.engines.worker.protocol import StartOrder
 from muster.session.progress import fill_result
 from muster.session.publish import checkpoint_name
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
@@ -33,22 +33,22 @@ from muster.trials.events import (
 from muster.trials.model import CheckpointRef
 
 
-class WaitingLine:
+class StartQueue:
     """In order of arrival. Who waits blocks only those after it that want some of the same resources."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, TrialRun] = {}
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def add(self, run: Run) -> None:
+    def add(self, run: TrialRun) -> None:
         self._runs[run.command.trial_id] = run
 
-    def remove(self, run: Run) -> None:
+    def remove(self, run: TrialRun) -> None:
         self._runs.pop(run.command.trial_id, None)
 
-    def may_start(self) -> Iterator[Run]:
+    def may_start(self) -> Iterator[TrialRun]:
         """Who may be tried now; one that is still there when the next is asked for is taken to be blocked."""
         wanted_by_blocked: set[str] = set()
         for run in list(self._runs.values()):
@@ -62,13 +62,13 @@ class WaitingLine:
                 return  # nearly everybody wants some: do not look through thousands
 
 
-_CONTINUE = frame(Kind.CONTINUE)
-_SAVE = frame(Kind.SAVE)
-_STOP = {keep: frame(Kind.STOP, pack(keep)) for keep in (False, True)}
+_CONTINUE = frame(FrameKind.CONTINUE)
+_SAVE = frame(FrameKind.SAVE)
+_STOP = {keep: frame(FrameKind.STOP, pack(keep)) for keep in (False, True)}
 _FAR = float("inf")
 
 
-class Patience(Struct, frozen=True, kw_only=True):
+class EngineTimeouts(Struct, frozen=True, kw_only=True):
     """How long processes are waited for."""
 
     beat_s: float = 5.0  # how often a trial's process says that it lives
@@ -77,55 +77,55 @@ class Patience(Struct, frozen=True, kw_only=True):
     leave_within_s: float = 10.0  # a process that said good-bye is gone by then, or killed
 
 
-class ProcessStaff(Protocol):
+class ProcessPool(Protocol):
     """The processes of an engine, and the lines to them."""
 
-    def send(self, desk: Desk, data: bytes) -> None: ...
+    def send(self, desk: WorkerHandle, data: bytes) -> None: ...
 
     def wait(self, timeout_s: float, now: float) -> None: ...
 
-    def unseat(self, desk: Desk, *, keep: bool) -> None: ...
+    def unseat(self, desk: WorkerHandle, *, keep: bool) -> None: ...
 
-    def kill(self, desk: Desk, number: signal.Signals) -> None: ...
+    def kill(self, desk: WorkerHandle, number: signal.Signals) -> None: ...
 
-    def is_silent(self, desk: Desk, now: float) -> bool: ...
+    def is_silent(self, desk: WorkerHandle, now: float) -> bool: ...
 
     def close(self) -> None: ...
 
 
-class LockstepEngine:
+class ProcessEngine:
     """The side of the port that does not depend on where processes are.
 
     Not thread-safe: one thread submits and polls.
     """
 
-    _staff: ProcessStaff
+    _staff: ProcessPool
 
-    def __init__(self, clock: Clock, patience: Patience) -> None:
+    def __init__(self, clock: Clock, patience: EngineTimeouts) -> None:
         self._clock = clock
         self._patience = patience
-        self._trials: dict[str, Run] = {}
+        self._trials: dict[str, TrialRun] = {}
         self._events: list[EngineEvent] = []
         self._next_look = 0.0
         self._left_s: Callable[[], float] = lambda: _FAR
-        self._waiting = WaitingLine()
+        self._waiting = StartQueue()
         self._is_starting = False
 
     # What an engine says itself
 
-    def _begin(self, run: Run) -> None:
+    def _begin(self, run: TrialRun) -> None:
         """Give it a process, now or later."""
         raise NotImplementedError
 
-    def _withdraw(self, run: Run) -> None:
+    def _withdraw(self, run: TrialRun) -> None:
         """It has no process yet and needs none any more."""
         raise NotImplementedError
 
-    def _release(self, run: Run) -> None:
+    def _release(self, run: TrialRun) -> None:
         """It is over: what it held is free."""
         raise NotImplementedError
 
-    def _try_start(self, run: Run) -> bool:
+    def _try_start(self, run: TrialRun) -> bool:
         """Give it what it needs; False when it must wait."""
         raise NotImplementedError
 
@@ -166,7 +166,7 @@ class LockstepEngine:
         elif isinstance(command, StartTrial):
             if command.trial_id in self._trials:
                 raise ValueError(f"trial {command.trial_id} is running already")
-            run = self._trials[command.trial_id] = Run(command)
+            run = self._trials[command.trial_id] = TrialRun(command)
             self._begin(run)
         elif isinstance(command, StopTrial):
             self._submit_stop(command)
@@ -194,7 +194,7 @@ class LockstepEngine:
                 return ()
 
     def close(self) -> None:
-        self._waiting = WaitingLine()
+        self._waiting = StartQueue()
         self._trials.clear()
         self._events.clear()
         self._staff.close()
@@ -215,7 +215,7 @@ class LockstepEngine:
         self._look_at(run.due_at)
         self._staff.send(run.desk, _STOP[command.keep_process])
 
-    def _kill(self, run: Run, failure: TrialFailure | None) -> None:
+    def _kill(self, run: TrialRun, failure: TrialFailure | None) -> None:
         """End it by force; its TrialExited follows when the process is gone."""
         if run.desk is not None and run.kill_at is None:
             run.failure = failure
@@ -223,7 +223,12 @@ class LockstepEngine:
             self._staff.kill(run.desk, signal.SIGKILL)
 
     def _finish(
-        self, run: Run, *, failure: TrialFailure | None = None, is_done: bool = False, reusable: bool = False
+        self,
+        run: TrialRun,
+        *,
+        failure: TrialFailure | None = None,
+        is_done: bool = False,
+        reusable: bool = False,
     ) -> None:
         """The one place where TrialExited is made."""
         del self._trials[run.command.trial_id]
@@ -241,27 +246,27 @@ class LockstepEngine:
 
     # What processes say (called by Staff)
 
-    def heard(self, desk: Desk, kind: int, payload: bytes) -> None:
+    def heard(self, desk: WorkerHandle, kind: int, payload: bytes) -> None:
         """One frame of a worker."""
         run = desk.run
         if run is None:
             return
-        if kind == Kind.REPORT:
+        if kind == FrameKind.REPORT:
             self._heard_report(run, payload)
-        elif kind == Kind.STARTED:
+        elif kind == FrameKind.STARTED:
             self._heard_started(run, unpack(payload))
-        elif kind == Kind.SAVED:
+        elif kind == FrameKind.SAVED:
             self._heard_saved(run, *unpack(payload))
-        elif kind == Kind.EXITED:
+        elif kind == FrameKind.EXITED:
             self._heard_exited(desk, run, unpack(payload))
 
-    def _heard_report(self, run: Run, payload: bytes) -> None:
+    def _heard_report(self, run: TrialRun, payload: bytes) -> None:
         if run.stopping:
             return  # it had not heard yet; after a stop only the exit is told
         metrics, index, now, stamp = unpack(payload)
         if type(metrics) is bytes:
             try:
-                metrics = opened(metrics)
+                metrics = unpickle(metrics)
             except Exception as error:  # noqa: BLE001 - unpickling user objects runs user code
                 self._kill(run, failures.unsendable("a result cannot be unpickled in the driver", error))
                 return
@@ -278,11 +283,11 @@ class LockstepEngine:
             )
         )
 
-    def _checkpoint(self, run: Run, index: int) -> CheckpointRef:
+    def _checkpoint(self, run: TrialRun, index: int) -> CheckpointRef:
         path = os.path.join(os.path.abspath(run.command.trial_dir), checkpoint_name(index))
         return CheckpointRef(path=path, index=index, metrics=run.last_result)
 
-    def _heard_started(self, run: Run, location: tuple[int, str, str, bool]) -> None:
+    def _heard_started(self, run: TrialRun, location: tuple[int, str, str, bool]) -> None:
         who = run.who
         who.pid, who.hostname, who.node_ip, who.from_function = location
         if not run.stopping:
@@ -291,7 +296,7 @@ class LockstepEngine:
                 TrialStarted(trial_id=who.trial_id, at=self._clock.now(), location=place, reused=run.reused)
             )
 
-    def _heard_saved(self, run: Run, index: int | None, message: str) -> None:
+    def _heard_saved(self, run: TrialRun, index: int | None, message: str) -> None:
         run.unanswered = 0  # one answer follows, however many reports came before
         if not run.stopping:
             made = None if index is None else self._checkpoint(run, index)
@@ -301,7 +306,7 @@ class LockstepEngine:
                 )
             )
 
-    def _heard_exited(self, desk: Desk, run: Run, verdict: Any) -> None:  # noqa: ANN401 - unpacked Verdict
+    def _heard_exited(self, desk: WorkerHandle, run: TrialRun, verdict: Any) -> None:  # noqa: ANN401 - unpacked Verdict
         is_done, stays = verdict[0], verdict[1]
         run.verdict = verdict
         if stays and run.kill_at is None:
@@ -313,7 +318,7 @@ class LockstepEngine:
             run.kill_at = self._clock.monotonic() + self._patience.leave_within_s
             self._look_at(run.kill_at)
 
-    def _ended(self, desk: Desk, unexplained: Callable[[], TrialFailure]) -> None:
+    def _ended(self, desk: WorkerHandle, unexplained: Callable[[], TrialFailure]) -> None:
         """A worker process has ended; `unexplained` tells why when neither it nor we have said so."""
         run = desk.run
         if run is None:
@@ -345,7 +350,7 @@ class LockstepEngine:
                 self._look_after_run(run, desk, now)
         self._look_around(now)
 
-    def _look_after_run(self, run: Run, desk: Desk, now: float) -> None:
+    def _look_after_run(self, run: TrialRun, desk: WorkerHandle, now: float) -> None:
         if run.kill_at is not None and now >= run.kill_at:
             run.kill_at = _FAR
             self._staff.kill(desk, signal.SIGKILL)
@@ -362,10 +367,10 @@ class LockstepEngine:
                 self._look_at(max(when, now + 0.001))
 
 
-def order_of(command: StartTrial, env: Mapping[str, str]) -> Order:
+def order_of(command: StartTrial, env: Mapping[str, str]) -> StartOrder:
     """What the process is told."""
     checkpoint = command.checkpoint
-    return Order(
+    return StartOrder(
         trial_id=command.trial_id,
         trial_name=command.trial_name,
         trainable_name=command.trainable_name,

@@ -28,7 +28,7 @@ class ProcessMark(Struct, frozen=True, kw_only=True):
     boot: str = ""
 
 
-class Process(Struct, frozen=True, kw_only=True):
+class ProcessInfo(Struct, frozen=True, kw_only=True):
     """One line of the process table."""
 
     pid: int
@@ -44,7 +44,7 @@ class Process(Struct, frozen=True, kw_only=True):
         return self.state not in _GONE
 
 
-def find(pid: int) -> Process | None:
+def find(pid: int) -> ProcessInfo | None:
     """The process with this id, zombies included; None when there is none."""
     if _has_proc():
         return _from_proc(pid)
@@ -65,7 +65,7 @@ def lives(mark: ProcessMark | None) -> bool:
     return process is not None and process.started == mark.started and process.lives
 
 
-def table() -> list[Process]:
+def table() -> list[ProcessInfo]:
     """Every process that can be seen."""
     if not _has_proc():
         return _from_ps()
@@ -82,7 +82,7 @@ def environment_says(pid: int, entry: str) -> bool:
         return False
 
 
-def send(processes: Iterable[Process], number: int) -> None:
+def send(processes: Iterable[ProcessInfo], number: int) -> None:
     """Signal each; one that ended meanwhile or changed its id's owner is left alone."""
     for process in processes:
         now = find(process.pid)
@@ -128,7 +128,7 @@ def _has_proc() -> bool:
     return sys.platform.startswith("linux")
 
 
-def _from_proc(pid: int) -> Process | None:
+def _from_proc(pid: int) -> ProcessInfo | None:
     try:
         with open(f"{_PROC}/{pid}/stat", encoding="utf-8", errors="replace") as stream:
             before, _, after = stream.read().rpartition(")")
@@ -137,7 +137,7 @@ def _from_proc(pid: int) -> Process | None:
     fields = after.split()
     if len(fields) < 20:
         return None
-    return Process(
+    return ProcessInfo(
         pid=pid,
         parent=int(fields[1]),
         group=int(fields[2]),
@@ -148,19 +148,19 @@ def _from_proc(pid: int) -> Process | None:
     )
 
 
-def _from_ps() -> list[Process]:
+def _from_ps() -> list[ProcessInfo]:
     said = subprocess.run(
         _PS, capture_output=True, text=True, check=False, env={"LC_ALL": "C", "PATH": os.defpath}
     )
     return [process for line in said.stdout.splitlines() if (process := parse_ps(line)) is not None]
 
 
-def parse_ps(line: str) -> Process | None:
+def parse_ps(line: str) -> ProcessInfo | None:
     """One line of `ps`: three numbers, the state, a date of five words, the command."""
     words = line.split(None, 9)
     if len(words) < 10 or not all(word.isdigit() for word in words[:3]):
         return None
-    return Process(
+    return ProcessInfo(
         pid=int(words[0]),
         parent=int(words[1]),
         group=int(words[2]),

@@ -110,7 +110,7 @@ def _no_class(loaded: object, home: str, name: str) -> str:
 
 
 @dataclass(frozen=True)
-class ProviderSurroundings:
+class ProviderContext:
     """Where a provider works. Whatever it needs of time, ids and the environment comes from here."""
 
     cluster_name: str
@@ -125,7 +125,7 @@ class ProviderSurroundings:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Launches", "ManagedProvider", "ProviderSurroundings", "build_provider"]
+__all__ = ["Launches", "ManagedProvider", "ProviderContext", "build_provider"]
 
 Launches = Callable[[], Mapping[str, NodeLaunch]]  # today's node types, asked again for every launch
 
@@ -153,7 +153,7 @@ class ManagedProvider(CloudProvider, Protocol):
 def build_provider(
     config: ClusterConfig,
     launches: Launches,
-    surroundings: ProviderSurroundings,
+    surroundings: ProviderContext,
 ) -> ManagedProvider:
     """The provider of a cluster file; ConfigError names the key and the fix."""
     kind = config.provider.type
@@ -163,21 +163,17 @@ def build_provider(
     return build(config, launches, surroundings)
 
 
-Build = Callable[[ClusterConfig, Launches, ProviderSurroundings], ManagedProvider]
+Build = Callable[[ClusterConfig, Launches, ProviderContext], ManagedProvider]
 
 
-def _process(
-    config: ClusterConfig, launches: Launches, surroundings: ProviderSurroundings
-) -> ManagedProvider:
+def _process(config: ClusterConfig, launches: Launches, surroundings: ProviderContext) -> ManagedProvider:
     from muster.providers.process.provider import ProcessNodeProvider
 
     made = ProcessNodeProvider(config.provider.settings(), surroundings.cluster_name, surroundings)
     return _adapted(config, made, launches, surroundings)
 
 
-def _external(
-    config: ClusterConfig, launches: Launches, surroundings: ProviderSurroundings
-) -> ManagedProvider:
+def _external(config: ClusterConfig, launches: Launches, surroundings: ProviderContext) -> ManagedProvider:
     from muster.providers.registry import make_external
 
     made = make_external(config.provider.settings(), surroundings.cluster_name)
@@ -190,9 +186,7 @@ def _external(
     return _adapted(config, made, launches, surroundings)
 
 
-def _readonly(
-    config: ClusterConfig, launches: Launches, surroundings: ProviderSurroundings
-) -> ManagedProvider:
+def _readonly(config: ClusterConfig, launches: Launches, surroundings: ProviderContext) -> ManagedProvider:
     from muster.providers.registry import ReadOnlyProvider
 
     if surroundings.runtime is None:
@@ -210,7 +204,7 @@ def _adapted(
     config: ClusterConfig,
     node_provider: Any,  # noqa: ANN401 - duck typed
     launches: Launches,
-    surroundings: ProviderSurroundings,
+    surroundings: ProviderContext,
 ) -> ManagedProvider:
     from muster.providers.v1.adapter import AdapterLimits, V1Adapter
 

@@ -37,7 +37,7 @@ class HasTurns:
 Happening = Callable[[], None]
 
 
-class Timeline:
+class EventQueue:
     """A heap of plans over a clock that it moves."""
 
     def __init__(self, clock: MovableClock) -> None:

@@ -21,7 +21,7 @@ from muster.base.clock import Clock
 from muster.errors import MusterError, StoreError
 from muster.session.publish import MANIFEST, publish_copy, set_aside, staging_path
 from muster.stores.storage import Storage
-from muster.trials.checkpoints import Doomed, deletable
+from muster.trials.checkpoints import CheckpointToDelete, deletable
 from muster.trials.model import CheckpointRef
 
 _NAME = re.compile(r"checkpoint_(\d{6,})")
@@ -170,7 +170,7 @@ class DeletionQueue:
         self, delete: Callable[[CheckpointRef], None], sync: Callable[[], None], *, clock: Clock
     ) -> None:
         self._delete, self._sync, self._clock = delete, sync, clock
-        self._doomed: tuple[Doomed, ...] = ()
+        self._doomed: tuple[CheckpointToDelete, ...] = ()
         self._ready: deque[CheckpointRef] = deque()
         self._wake = threading.Condition()
         self._is_closing = False
@@ -179,7 +179,7 @@ class DeletionQueue:
 
     def discard(self, refs: Iterable[CheckpointRef], after: int) -> None:
         """Delete these once `after` facts, counted over the experiment's life, are durable."""
-        self._doomed += tuple(Doomed(ref=ref, after=after) for ref in refs)
+        self._doomed += tuple(CheckpointToDelete(ref=ref, after=after) for ref in refs)
 
     def discard_now(self, refs: Iterable[CheckpointRef]) -> None:
         """Delete these, which are known to be safe to delete. Never blocks."""

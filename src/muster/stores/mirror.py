@@ -31,7 +31,7 @@ LOOKING_SHARE = 20.0  # of the time between two stores, looking through all file
 Print = tuple[int, int]  # size and time of change: enough for files that are written once or appended to
 
 
-class Pace(Struct, frozen=True, kw_only=True):
+class MirrorInterval(Struct, frozen=True, kw_only=True):
     """How eager the copying is."""
 
     again_s: float = 5.0  # a file that grows is copied again after so long at the earliest
@@ -54,7 +54,7 @@ class Mirror:
         storage: Storage,
         *,
         clock: Clock,
-        pace: Pace | None = None,
+        pace: MirrorInterval | None = None,
         wanted: Callable[[str], bool] | None = None,
         shared: Callable[[str], bool] | None = None,
     ) -> None:
@@ -65,7 +65,7 @@ class Mirror:
         self.source, self.storage = Path(source), storage
         self._wanted = wanted or (lambda name: True)
         self._shared = shared or (lambda name: False)
-        self.clock, self._pace = clock, pace or Pace()
+        self.clock, self._pace = clock, pace or MirrorInterval()
         self._lock = threading.Lock()
         self._changed: dict[str, None] = {"": None}  # ordered; everything, at first
         self._discarded: dict[str, _Trouble] = {}

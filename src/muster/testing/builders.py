@@ -34,10 +34,10 @@ from muster.cluster.snapshot import Memory, Snapshot
 from muster.cluster.states import InstanceState
 from muster.trials.events import (
     CheckpointSaved,
-    FailureKind,
     TrialCreated,
     TrialExited,
     TrialFailure,
+    TrialFailureKind,
     TrialReported,
     TrialStarted,
 )
@@ -277,6 +277,6 @@ def exited(trial_id: str = "a_00000", failure: TrialFailure | None = None) -> Tr
 def failed(trial_id: str = "a_00000") -> TrialExited:
     """Its code raised."""
     failure = TrialFailure(
-        kind=FailureKind.USER_ERROR, message="boom", traceback="line 1\nline 2", exception=b"\x80\x04N."
+        kind=TrialFailureKind.USER_ERROR, message="boom", traceback="line 1\nline 2", exception=b"\x80\x04N."
     )
     return exited(trial_id, failure)

@@ -19,7 +19,7 @@ LOWEST: Score = (0, 0.0)  # NaN
 _ABSENT = object()
 
 
-class Doomed(Struct, frozen=True, kw_only=True):
+class CheckpointToDelete(Struct, frozen=True, kw_only=True):
     """A checkpoint that retention gave up, and the fact that made it superfluous."""
 
     ref: CheckpointRef
@@ -109,15 +109,15 @@ def trimmed(ref: CheckpointRef, policy: CheckpointPolicy) -> CheckpointRef:
 
 
 def deletable(
-    doomed: Iterable[Doomed], durable: int, in_use: Collection[str] = ()
-) -> tuple[tuple[CheckpointRef, ...], tuple[Doomed, ...]]:
+    doomed: Iterable[CheckpointToDelete], durable: int, in_use: Collection[str] = ()
+) -> tuple[tuple[CheckpointRef, ...], tuple[CheckpointToDelete, ...]]:
     """Those that may be deleted now, and those that wait.
 
     One waits while a crash could still bring back a state that refers to it (`durable` counts the facts that
     would survive), and while its directory is in use: kept by a trial, or being loaded, as in an exploit.
     """
     now: list[CheckpointRef] = []
-    later: list[Doomed] = []
+    later: list[CheckpointToDelete] = []
     for each in doomed:
         if each.after <= durable and each.ref.path not in in_use:
             now.append(each.ref)

@@ -13,7 +13,7 @@ from muster.base.resources import SCALE, Resources
 from muster.trials.checkpoints import adopt
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.states import TrialState
-from muster.trials.trial_index import Roster
+from muster.trials.trial_index import TrialIndex
 
 
 class Occupancy(NamedTuple):
@@ -44,7 +44,7 @@ class ResourceReading:
         return units / SCALE if units % SCALE else units // SCALE
 
 
-class Wish(Enum):
+class PluginRequest(Enum):
     """What a plug-in asked for."""
 
     PAUSE = "pause"
@@ -56,14 +56,14 @@ class Wish(Enum):
 
 
 class Recorded(NamedTuple):
-    wish: Wish
+    wish: PluginRequest
     trial: Trial
 
 
 class ControllerView:
     """One per experiment. `get_live_trials` are the trials that are not finished."""
 
-    def __init__(self, roster: Roster, search_alg: object) -> None:
+    def __init__(self, roster: TrialIndex, search_alg: object) -> None:
         self._roster = roster
         self.search_alg = search_alg
         self._recorded: list[Recorded] = []
@@ -103,13 +103,15 @@ class ControllerView:
         return ResourceReading(self._roster.capacity)
 
     def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
-        self._recorded.append(Recorded(Wish.PAUSE if should_checkpoint else Wish.PAUSE_WITHOUT_SAVE, trial))
+        self._recorded.append(
+            Recorded(PluginRequest.PAUSE if should_checkpoint else PluginRequest.PAUSE_WITHOUT_SAVE, trial)
+        )
 
     def stop_trial(self, trial: Trial) -> None:
-        self._recorded.append(Recorded(Wish.STOP, trial))
+        self._recorded.append(Recorded(PluginRequest.STOP, trial))
 
     def _schedule_trial_save(self, trial: Trial, *_: Any, **__: Any) -> None:  # noqa: ANN401 - Ray's signature
-        self._recorded.append(Recorded(Wish.SAVE, trial))
+        self._recorded.append(Recorded(PluginRequest.SAVE, trial))
 
     def adopt_checkpoint(self, trial: Trial, checkpoint: CheckpointRef) -> None:
         """At once: a trial without a process will go on from another's checkpoint. From a choice only."""
@@ -122,17 +124,17 @@ class ControllerView:
 
         A restore then asks for it again; other choices are only asked for again when they were carried out.
         """
-        self._recorded.append(Recorded(Wish.REMEMBER, trial))
+        self._recorded.append(Recorded(PluginRequest.REMEMBER, trial))
 
     def keep_steps(self, trial: Trial) -> None:
         """For a hook that answers PAUSE: only with a checkpoint of this step; else the trial goes on."""
-        self._recorded.append(Recorded(Wish.KEEP_STEPS, trial))
+        self._recorded.append(Recorded(PluginRequest.KEEP_STEPS, trial))
 
     def withdraw_save(self, trial: Trial) -> bool:
         """Whether a save of it was asked for; whoever asks sees to it."""
-        return self.withdraw(trial, Wish.SAVE)
+        return self.withdraw(trial, PluginRequest.SAVE)
 
-    def withdraw(self, trial: Trial, wish: Wish) -> bool:
+    def withdraw(self, trial: Trial, wish: PluginRequest) -> bool:
         kept = [one for one in self._recorded if one.trial is not trial or one.wish is not wish]
         is_wanted = len(kept) < len(self._recorded)
         self._recorded = kept

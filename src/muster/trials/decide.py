@@ -44,7 +44,7 @@ def missing_criteria(trial: Trial, flat: Mapping[str, Any]) -> list[str]:
 _DECISIONS = frozenset({CONTINUE, PAUSE, STOP, NOOP})
 
 
-class Judgement(NamedTuple):
+class TrialDecision(NamedTuple):
     """What is to happen with the trial that reported."""
 
     decision: str
@@ -52,7 +52,7 @@ class Judgement(NamedTuple):
     checkpoint: CheckpointRef | None  # made by the report itself
 
 
-def judge(state: ExperimentState, trial: Trial, event: TrialReported) -> Judgement:
+def decide(state: ExperimentState, trial: Trial, event: TrialReported) -> TrialDecision:
     """The order of the steps is Ray's: the searcher never sees the last result here, only at completion."""
     result = dict(event.result)  # the event is a fact: what we and the callbacks add does not belong to it
     result["trial_id"] = trial.trial_id
@@ -68,7 +68,7 @@ def judge(state: ExperimentState, trial: Trial, event: TrialReported) -> Judgeme
     )
     note_result(trial, result, flat, event.at)
     due = decision != PAUSE and _save_is_due(trial, result)
-    return Judgement(decision, due and event.checkpoint is None, event.checkpoint)
+    return TrialDecision(decision, due and event.checkpoint is None, event.checkpoint)
 
 
 def _decide(state: ExperimentState, trial: Trial, result: dict[str, Any], flat: dict[str, Any]) -> str:

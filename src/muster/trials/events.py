@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from muster.trials.model import CheckpointRef
 
 
-class FailureKind(Enum):
+class TrialFailureKind(Enum):
     """Why a trial's process failed; told apart because people react differently."""
 
     USER_ERROR = "user-error"  # its code raised
@@ -30,7 +30,7 @@ class FailureKind(Enum):
 class TrialFailure(Struct, frozen=True, kw_only=True):
     """What a failed trial left behind."""
 
-    kind: FailureKind
+    kind: TrialFailureKind
     message: str
     traceback: str = ""
     exception: bytes | None = None  # pickled, when it can be

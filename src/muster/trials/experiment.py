@@ -11,10 +11,10 @@ from typing import Any
 from typing_extensions import assert_never
 
 from muster.errors import MusterError, TuneError
-from muster.trials.checkpoints import Doomed
+from muster.trials.checkpoints import CheckpointToDelete
 from muster.trials.commands import EngineCommand
 from muster.trials.controller_view import ControllerView
-from muster.trials.decide import judge
+from muster.trials.decide import decide
 from muster.trials.events import (
     CapacityChanged,
     CheckpointSaved,
@@ -33,7 +33,7 @@ from muster.trials.model import CheckpointRef, Trial
 from muster.trials.plugins import Plugins
 from muster.trials.states import FINISHED, TrialState
 from muster.trials.template import Settings
-from muster.trials.trial_index import Roster
+from muster.trials.trial_index import TrialIndex
 
 _BUNCH = 16  # trials
 
@@ -55,14 +55,16 @@ class ExperimentState:
         self.stopper = plugins.stopper
         self.hooks = plugins.hooks
         self.directory_for = directory_for  # below the experiment's; asked once per trial
-        self.roster = Roster(capacity, settings.experiment_dir)
+        self.roster = TrialIndex(capacity, settings.experiment_dir)
         self.view = ControllerView(self.roster, plugins.search)
         self.iteration = 0
         self.is_stopping = False  # no new trials; the running ones are being ended
         self.first_failure: Trial | None = None
         self.lifecycle = Lifecycle(self)
         self.warnings: list[str] = []  # for the controller to log, then clear
-        self.doomed: list[Doomed] = []  # checkpoints that may go once the facts so far are durable
+        self.doomed: list[
+            CheckpointToDelete
+        ] = []  # checkpoints that may go once the facts so far are durable
         self.facts_noted = 0
         self._facts: list[Fact] = []
         self.is_exhausted = False  # the searcher has no more trials
@@ -157,7 +159,7 @@ class ExperimentState:
 
     def give_up(self, checkpoints: Sequence[CheckpointRef]) -> None:
         """These are no longer kept; their directories wait until a crash cannot bring them back."""
-        self.doomed.extend(Doomed(ref=ref, after=self.facts_noted) for ref in checkpoints)
+        self.doomed.extend(CheckpointToDelete(ref=ref, after=self.facts_noted) for ref in checkpoints)
 
     def _drop(self, trial: Trial, event: TrialReported) -> None:
         """It was told to stop while this was on the way: everybody has heard of its last result already."""
@@ -170,7 +172,7 @@ class ExperimentState:
     ) -> None:
         match event:
             case TrialReported():
-                self.lifecycle.obey(trial, judge(self, trial, event), event.at)
+                self.lifecycle.obey(trial, decide(self, trial, event), event.at)
             case TrialStarted():
                 self.lifecycle.started(trial, event)
             case CheckpointSaved():

@@ -9,15 +9,15 @@ from msgspec.structs import replace
 
 from muster.trials.checkpoints import register
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
-from muster.trials.controller_view import Wish
-from muster.trials.decide import Judgement
+from muster.trials.controller_view import PluginRequest
+from muster.trials.decide import TrialDecision
 from muster.trials.events import (
     CheckpointSaved,
-    FailureKind,
     TrialAdmitted,
     TrialCreated,
     TrialExited,
     TrialFailure,
+    TrialFailureKind,
     TrialStarted,
 )
 from muster.trials.model import CheckpointPolicy, CheckpointRef, FailurePolicy, Trial
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 # Nothing the trial did: the machine was taken away. Counted only when the user says so.
-_NOT_ITS_FAULT = frozenset({FailureKind.PREEMPTED})
+_NOT_ITS_FAULT = frozenset({TrialFailureKind.PREEMPTED})
 # Trying again would end the same way.
-_FINAL = frozenset({FailureKind.RESET_REFUSED, FailureKind.UNPICKLABLE, FailureKind.START})
+_FINAL = frozenset({TrialFailureKind.RESET_REFUSED, TrialFailureKind.UNPICKLABLE, TrialFailureKind.START})
 
 
 def counts(trial: Trial, failure: TrialFailure, policy: FailurePolicy, was_restoring: bool) -> bool:
@@ -129,7 +129,7 @@ class Lifecycle:
         """It can never start here: say so now instead of waiting for ever."""
         needs, has = self._state.roster.size(trial), self._state.roster.capacity
         message = f"trial {trial.trial_id} needs ({needs}), but there is only ({has}) in all"
-        failure = TrialFailure(kind=FailureKind.START, message=message)
+        failure = TrialFailure(kind=TrialFailureKind.START, message=message)
         self._state.note(TrialExited(trial_id=trial.trial_id, at=at, failure=failure))
         self._fail(trial, failure, at)
 
@@ -144,7 +144,7 @@ class Lifecycle:
         _stand_at_checkpoint(trial)
         self._tell("on_trial_start", trial)
 
-    def obey(self, trial: Trial, judgement: Judgement, at: float) -> None:
+    def obey(self, trial: Trial, judgement: TrialDecision, at: float) -> None:
         """Carry out what was decided on a report, after the checkpoint that is due."""
         if judgement.checkpoint is not None:
             self._keep(trial, judgement.checkpoint)
@@ -153,13 +153,15 @@ class Lifecycle:
         if trial.state is not _S.RUNNING:
             return  # its report met another order
         if self._must_save(trial, judgement):
-            careful = judgement.decision == PAUSE and self._state.view.withdraw(trial, Wish.KEEP_STEPS)
+            careful = judgement.decision == PAUSE and self._state.view.withdraw(
+                trial, PluginRequest.KEEP_STEPS
+            )
             self._save_then(trial, _PAUSE_IF_SAVED if careful else judgement.decision)
         else:
             self._carry_out(trial, judgement.decision, at)
         self.obey_wishes(at)
 
-    def _must_save(self, trial: Trial, judgement: Judgement) -> bool:
+    def _must_save(self, trial: Trial, judgement: TrialDecision) -> bool:
         """Before the decision is carried out. A save that a plug-in asked for is done here: it waits now."""
         view, decision = self._state.view, judgement.decision
         is_wanted = decision == PAUSE
@@ -220,13 +222,13 @@ class Lifecycle:
         for wish, trial in self._state.view.take():
             if trial.is_finished():
                 continue
-            if wish is Wish.STOP:
+            if wish is PluginRequest.STOP:
                 self.stop(trial, at)
-            elif wish is Wish.PAUSE:
+            elif wish is PluginRequest.PAUSE:
                 self._pause(trial)
-            elif wish is Wish.PAUSE_WITHOUT_SAVE:
+            elif wish is PluginRequest.PAUSE_WITHOUT_SAVE:
                 self._leave(trial, _S.PAUSED)
-            elif wish is Wish.SAVE and trial.state is _S.RUNNING:
+            elif wish is PluginRequest.SAVE and trial.state is _S.RUNNING:
                 self._save_then(trial, CONTINUE)
 
     def _complete(self, trial: Trial) -> None:

@@ -11,7 +11,7 @@ from muster.trials.model import Trial
 CONTINUE, PAUSE, STOP, NOOP = "CONTINUE", "PAUSE", "STOP", "NOOP"
 
 
-class SearchAlgorithm(Protocol):
+class SearchPlugin(Protocol):
     """Hands out trials one by one."""
 
     metric: Any
@@ -37,7 +37,7 @@ class SearchAlgorithm(Protocol):
     def restore_state(self, state: bytes) -> None: ...
 
 
-class TrialScheduler(Protocol):
+class SchedulerPlugin(Protocol):
     """Decides which trial runs and whether it goes on."""
 
     metric: Any
@@ -55,7 +55,7 @@ class TrialScheduler(Protocol):
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None: ...  # noqa: ANN401
 
 
-class Stopper(Protocol):
+class StopperPlugin(Protocol):
     """Ends trials, or everything."""
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool: ...
@@ -73,7 +73,7 @@ class Hooks(Protocol):
 class Plugins:
     """The user objects of one experiment."""
 
-    search: SearchAlgorithm
-    scheduler: TrialScheduler
-    stopper: Stopper | None
+    search: SearchPlugin
+    scheduler: SchedulerPlugin
+    stopper: StopperPlugin | None
     hooks: Hooks

@@ -52,7 +52,7 @@ _PLAIN = (
 )
 
 
-def picture(state: ExperimentState) -> dict[str, Any]:
+def snapshot(state: ExperimentState) -> dict[str, Any]:
     """Everything of the core that the plug-ins do not save themselves, as plain data.
 
     `ended` holds trials that are over, except those that an earlier archive holds: so what a picture costs
@@ -75,7 +75,7 @@ def picture(state: ExperimentState) -> dict[str, Any]:
     }
 
 
-def revive(
+def restore(
     state: ExperimentState,
     seen: Mapping[str, Any] | None,
     facts: Iterable[Fact],
@@ -90,7 +90,7 @@ def revive(
     the picture are there and no fact has been handled yet.
     """
     replay(state, seen, facts, make_trial, witness, on_loaded)
-    settle(state)
+    finish_restore(state)
 
 
 def replay(
@@ -105,7 +105,7 @@ def replay(
 
     With the room that there was then: schedulers that look at it must decide as they did.
     """
-    hooks, state.hooks = state.hooks, witness or _Silence()
+    hooks, state.hooks = state.hooks, witness or _NullHooks()
     capacity = state.roster.capacity
     try:
         if seen is not None:
@@ -119,7 +119,7 @@ def replay(
         state.roster.capacity = capacity
 
 
-def settle(state: ExperimentState) -> None:
+def finish_restore(state: ExperimentState) -> None:
     """No process outlives its driver: what ran, waits, before those that had not begun."""
     pending = state.roster.pending
     behind = tuple(pending)
@@ -130,7 +130,7 @@ def settle(state: ExperimentState) -> None:
         pending[trial_id] = pending.pop(trial_id)
 
 
-class _Silence:
+class _NullHooks:
     """Callbacks heard all of it the first time."""
 
     def fire(self, hook: str, **info: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from muster.base.state_machine import Machine
+from muster.base.state_machine import StateMachine
 
 
 class TrialState(Enum):
@@ -24,7 +24,7 @@ class TrialState(Enum):
 
 _S = TrialState
 
-TRIAL_MACHINE: Machine[TrialState] = Machine(
+TRIAL_MACHINE: StateMachine[TrialState] = StateMachine(
     "trial",
     {
         _S.PENDING: (

@@ -11,7 +11,7 @@ from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.states import FINISHED, HAS_PROCESS, TrialState
 
 
-class Roster:
+class TrialIndex:
     """Keeps the indexes true: all state changes go through `move`."""
 
     def __init__(self, capacity: Mapping[str, float], experiment_dir: str = "") -> None:

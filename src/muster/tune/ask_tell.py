@@ -24,7 +24,7 @@ from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
     from muster.trials.model import Trial
-    from muster.tune.execution.ask_tell_run import Wanted
+    from muster.tune.execution.ask_tell_run import AskTellSpec
     from muster.tune.result_grid import ResultGrid
 
 
@@ -83,11 +83,11 @@ class AskTell:
         trainable: Any = None,  # noqa: ANN401 - function, class or name
         resume: ResumeConfig | None = None,
     ) -> None:
-        from muster.tune.execution.ask_tell_run import HandDriven
+        from muster.tune.execution.ask_tell_run import AskTellRun
 
         self._wanted = _wanted(dict(param_space or {}), tune_config, run_config, trainable, resume)
         self._thread = threading.get_ident()
-        self._parts = HandDriven(self._wanted)
+        self._parts = AskTellRun(self._wanted)
         self._state, self._engine = self._parts.state, self._parts.engine
         # Forgotten, or the end of the program: nothing is lost, but the files should be complete.
         self._close = weakref.finalize(self, self._parts.close)
@@ -99,9 +99,9 @@ class AskTell:
         They go on from their last checkpoint; without one they begin again. Runs code that was pickled in the
         directory: restore only what is yours.
         """
-        from muster.tune.execution.restore import opened
+        from muster.tune.execution.restore import open_experiment
 
-        _, saved = opened(os.fspath(path), storage_filesystem)
+        _, saved = open_experiment(os.fspath(path), storage_filesystem)
         return cls(
             saved.param_space,
             tune_config=saved.tune_config,
@@ -252,12 +252,12 @@ def _wanted(
     run: RunConfig | None,
     trainable: Any,  # noqa: ANN401
     resume: ResumeConfig | None,
-) -> Wanted:
+) -> AskTellSpec:
     from muster.base.clock import SystemClock
     from muster.host.machine import environment
     from muster.stores.experiment.reader import STORE_NAME
-    from muster.tune.execution.ask_tell_run import Wanted
-    from muster.tune.execution.launch import place_of
+    from muster.tune.execution.ask_tell_run import AskTellSpec
+    from muster.tune.execution.launch import paths_of
     from muster.tune.execution.paths import dated_name
     from muster.tune.execution.restore import DEFAULT_NAME
     from muster.tune.registry import trainable_name
@@ -267,13 +267,13 @@ def _wanted(
     asked = copy(run) if run is not None else RunConfig()
     asked.name = asked.name or dated_name(name, SystemClock().now(), environment())
     _refuse_what_a_loop_cannot(asked)
-    place = place_of(asked)
+    place = paths_of(asked)
     if resume is None and (place.directory / STORE_NAME).exists():
         raise TuneError(
             f"{place.address} already holds an experiment: AskTell.restore({place.address!r}) goes on with "
             "it; for a new one choose another RunConfig(name=...)"
         )
-    return Wanted(
+    return AskTellSpec(
         name=name,
         param_space=space,
         tune=tune or TuneConfig(),

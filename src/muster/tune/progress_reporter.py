@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import SystemClock
 from muster.tune.reporting import legacy as text
-from muster.tune.reporting.formats import Outlet, shortened
+from muster.tune.reporting.formats import SafeStream, shortened
 from muster.tune.reporting.reporter import in_notebook
 from muster.tune.reporting.summary import error_file
 from muster.tune.reporting.tables import KNOWN_METRICS, best_first, fair_choice
@@ -214,7 +214,7 @@ class CLIReporter(TuneReporterBase):
     """
 
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
-        Outlet().say(self.text(trials, done, *sys_info))
+        SafeStream().say(self.text(trials, done, *sys_info))
 
     def text(self, trials: list[Trial], done: bool, *sys_info: str) -> str:
         """What `report` prints."""

@@ -31,7 +31,7 @@ from muster.tune.experiment.experiment import as_experiments
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
-    from muster.tune.execution.launch import Launched
+    from muster.tune.execution.launch import ExperimentOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -184,13 +184,13 @@ def _checkpoint_config(told: Mapping[str, Any]) -> CheckpointConfig:
     return config
 
 
-def _launched(experiment: Experiment, told: Mapping[str, Any]) -> Launched:
+def _launched(experiment: Experiment, told: Mapping[str, Any]) -> ExperimentOutcome:
     """Run one experiment; `told` are the arguments of run() or run_experiments()."""
-    from muster.tune.execution.launch import Launch, launch
+    from muster.tune.execution.launch import ExperimentSpec, launch
     from muster.tune.trainable.packing import packed
 
     trainable = _exporting(experiment, told["reuse_actors"])
-    asked = Launch(
+    asked = ExperimentSpec(
         trainable=trainable,
         trainable_name=experiment.run_identifier,
         code=packed(trainable),
@@ -279,7 +279,7 @@ def _run_config(experiment: Experiment, told: Mapping[str, Any]) -> RunConfig:
     )
 
 
-def _analysis(launched: Launched, metric: Any, mode: Any) -> ExperimentAnalysis:  # noqa: ANN401
+def _analysis(launched: ExperimentOutcome, metric: Any, mode: Any) -> ExperimentAnalysis:  # noqa: ANN401
     place = launched.place
     is_there = place.is_remote and launched.is_uploaded  # else the files of the trials are here
     return ExperimentAnalysis(
@@ -291,14 +291,16 @@ def _analysis(launched: Launched, metric: Any, mode: Any) -> ExperimentAnalysis:
     )
 
 
-def _incomplete(launched: Launched) -> list[Trial]:
+def _incomplete(launched: ExperimentOutcome) -> list[Trial]:
     """Trials that did not end well; those of an interrupted run have not ended at all."""
     if launched.is_interrupted:
         return []
     return [trial for trial in launched.state.roster.order if trial.status != trial.TERMINATED]
 
 
-def _raise_if_asked(launched: Launched, analysis: ExperimentAnalysis, told: Mapping[str, Any]) -> None:
+def _raise_if_asked(
+    launched: ExperimentOutcome, analysis: ExperimentAnalysis, told: Mapping[str, Any]
+) -> None:
     failed = _incomplete(launched)
     if not failed:
         return

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from muster.errors import TuneError
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
-from muster.tune.execution.restore import DEFAULT_NAME, can_restore, checked_space, opened
+from muster.tune.execution.restore import DEFAULT_NAME, can_restore, checked_space, open_experiment
 from muster.tune.result_grid import ResultGrid
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
     from muster.tune.ask_tell import AskedTrial, AskTell
-    from muster.tune.execution.launch import Launched
-    from muster.tune.execution.paths import Place
+    from muster.tune.execution.launch import ExperimentOutcome
+    from muster.tune.execution.paths import ExperimentPaths
 
 
 class _OnClassOnly:
@@ -76,7 +76,7 @@ class Tuner:
 
     def fit(self) -> ResultGrid:
         """Run the experiment to its end; failed trials are results too. Ctrl-C stops gently."""
-        from muster.tune.execution.launch import Launch, launch
+        from muster.tune.execution.launch import ExperimentSpec, launch
 
         if self._trainable is None:
             raise TuneError(
@@ -84,7 +84,7 @@ class Tuner:
                 "use ask() and tell()"
             )
         launched = launch(
-            Launch(
+            ExperimentSpec(
                 trainable=self._trainable,
                 trainable_name=self._name,
                 code=self._code,
@@ -187,10 +187,10 @@ class Tuner:
         """Whether `path` is the directory of an experiment."""
         return can_restore(path, storage_filesystem)
 
-    def _place(self) -> Place:
-        from muster.tune.execution.launch import place_of
+    def _place(self) -> ExperimentPaths:
+        from muster.tune.execution.launch import paths_of
 
-        return place_of(self._run)
+        return paths_of(self._run)
 
     def _defaults(self) -> dict[str, Any]:
         metric, mode = self._tune.metric, self._tune.mode
@@ -199,7 +199,7 @@ class Tuner:
             "default_mode": mode if isinstance(mode, str) else None,
         }
 
-    def _results(self, launched: Launched) -> ResultGrid:
+    def _results(self, launched: ExperimentOutcome) -> ResultGrid:
         """From memory, or from the storage when the files are there and not here."""
         place = launched.place
         if place.is_remote and launched.is_uploaded:
@@ -219,7 +219,7 @@ def _restored(
 ) -> Tuner:
     from muster.tune.registry import trainable_name
 
-    _, saved = opened(path, filesystem)
+    _, saved = open_experiment(path, filesystem)
     given = DEFAULT_NAME if trainable is None else trainable_name(trainable)
     if given != saved.trainable_name:
         raise ValueError(

@@ -6,7 +6,7 @@ from copy import deepcopy
 
 import pytest
 
-from muster.cluster.binpack.limits import mean_utilization, settle
+from muster.cluster.binpack.limits import mean_utilization, resolve_limits
 from muster.cluster.binpack.pack import pack
 from muster.cluster.model import FailureKind, NodeKind, StopCause
 from muster.cluster.states import InstanceState
@@ -171,7 +171,7 @@ def test_w2_a_minimum_above_its_types_maximum_is_bought_up_to_it():
 
 def test_w3_machines_bought_for_a_minimum_are_distinct_nodes():
     a = node_type("a", CPU4, min_nodes=3, labels={"zone": "z"})
-    nodes = settle(pack_request([a])).nodes
+    nodes = resolve_limits(pack_request([a])).nodes
     assert len({id(node) for node in nodes}) == 3
     assert nodes == (pack_node("", a, state=InstanceState.QUEUED),) * 3
     # 3 x 4 CPUs hold exactly 12 requests; one object three times over would hold 4.
@@ -257,7 +257,7 @@ def test_rooms_are_counted_after_the_cluster_shrank():
 def test_the_list_is_grouped_by_type_in_order_of_appearance_with_new_machines_in_front():
     a, b, c = node_type("a"), node_type("b", min_nodes=2), node_type("c", min_nodes=1)
     nodes = (pack_node("i-1", a), pack_node("i-2", b), pack_node("i-3", a))
-    listed = settle(pack_request([a, b, c], nodes=nodes)).nodes
+    listed = resolve_limits(pack_request([a, b, c], nodes=nodes)).nodes
     assert [(node.node_type, node.key) for node in listed] == [
         ("b", ""),
         ("b", "i-2"),
@@ -277,7 +277,7 @@ def test_only_types_that_lost_a_node_are_reordered():
         pack_node("i-a-free", a),
         pack_node("i-a-idle", a, idle_s=9.0),
     )
-    listed = settle(pack_request([a, b], nodes=nodes)).nodes
+    listed = resolve_limits(pack_request([a, b], nodes=nodes)).nodes
     assert [node.key for node in listed] == ["i-a-free", "i-a-used", "i-a-head", "i-b-used", "i-b-free"]
 
 
@@ -289,7 +289,7 @@ def test_after_the_cluster_shrank_the_list_is_in_victim_order_with_the_head_last
         pack_node("i-pending", b, state=ALLOCATED),
         pack_node("i-free", b),
     )
-    listed = settle(pack_request([a, b], nodes=nodes, max_nodes=3)).nodes
+    listed = resolve_limits(pack_request([a, b], nodes=nodes, max_nodes=3)).nodes
     assert [node.key for node in listed] == ["i-free", "i-used", "i-head"]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.cluster.binpack.demand_classes import CountedGangs, MergedDemands, Tally
+from muster.cluster.binpack.demand_classes import CountedGangs, MergedDemands, PlacementTally
 from muster.cluster.binpack.pack import pack
 from muster.cluster.binpack.request import Book, ItemOutcome, PackSolution, Placement, Unplaced
 from muster.cluster.model import Constraint
@@ -14,7 +14,7 @@ from muster.testing.builders import demand, gang, node_type, pack_nodes, pack_re
 
 
 def tally(placed=None, coming=None, bought=None, unplaced=0, place=0):
-    counted = Tally()
+    counted = PlacementTally()
     counted.placed[place] = placed or {}
     counted.coming[place] = coming or {}
     counted.bought[place] = bought or {}

@@ -18,7 +18,7 @@ from muster import tune
 from muster.base.clock import SystemClock
 from muster.engines.ray.connect import connect, import_ray, open_ray_engine
 from muster.engines.ray.engine import RayOptions
-from muster.engines.ray.remote_storage import Reach
+from muster.engines.ray.remote_storage import RemoteStorage
 from muster.stores.mirror import Mirror
 from muster.stores.storage import Storage
 from muster.stores.uploads import Uploader
@@ -174,7 +174,7 @@ def parts(cluster, hidden, request):
     folder, storage = hidden / name, Storage(f"s3://bucket/{name}")
     folder.mkdir()
     storage.validate()
-    reach = Reach(uri=storage.uri, filesystem=None, root=str(folder))
+    reach = RemoteStorage(uri=storage.uri, filesystem=None, root=str(folder))
     options = RayOptions(kill_after_s=0.3, reach=reach)
     with open_ray_engine(trainables={"trains": cloudpickle.dumps(trains)}, options=options) as engine:
         yield Parts(engine, folder, storage)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from muster.engines.ray.failures import is_unsure, of_outcome
-from muster.trials.events import FailureKind
+from muster.trials.events import TrialFailureKind
 
 HEAD = "The actor died unexpectedly before finishing this task.\n\tclass_name: A\n\tpid: 1\n"
 
@@ -18,24 +18,30 @@ def outcome(name, text, **attributes):
     [
         (
             outcome("ActorDiedError", HEAD + "Worker unexpectedly exits", preempted=True),
-            FailureKind.PREEMPTED,
+            TrialFailureKind.PREEMPTED,
         ),
         (
             outcome("OutOfMemoryError", "Task was killed due to the node running low on memory."),
-            FailureKind.OUT_OF_MEMORY,
+            TrialFailureKind.OUT_OF_MEMORY,
         ),
-        (outcome("NodeDiedError", "the node died"), FailureKind.NODE_LOST),
+        (outcome("NodeDiedError", "the node died"), TrialFailureKind.NODE_LOST),
         (
             outcome("ActorDiedError", HEAD + "The actor died because its node has died."),
-            FailureKind.NODE_LOST,
+            TrialFailureKind.NODE_LOST,
         ),
-        (outcome("ActorUnavailableError", "The actor is temporarily unavailable"), FailureKind.NODE_LOST),
-        (outcome("RuntimeEnvSetupError", "Failed to set up runtime environment."), FailureKind.START),
-        (outcome("ActorUnschedulableError", "The actor is not schedulable"), FailureKind.START),
-        (outcome("ActorDiedError", "its constructor raised", _actor_init_failed=True), FailureKind.START),
-        (outcome("ActorDiedError", HEAD + "it was killed by `ray.kill`."), FailureKind.KILLED),
-        (outcome("RayTaskError", "anything else"), FailureKind.START),
-        (None, FailureKind.EXITED),
+        (
+            outcome("ActorUnavailableError", "The actor is temporarily unavailable"),
+            TrialFailureKind.NODE_LOST,
+        ),
+        (outcome("RuntimeEnvSetupError", "Failed to set up runtime environment."), TrialFailureKind.START),
+        (outcome("ActorUnschedulableError", "The actor is not schedulable"), TrialFailureKind.START),
+        (
+            outcome("ActorDiedError", "its constructor raised", _actor_init_failed=True),
+            TrialFailureKind.START,
+        ),
+        (outcome("ActorDiedError", HEAD + "it was killed by `ray.kill`."), TrialFailureKind.KILLED),
+        (outcome("RayTaskError", "anything else"), TrialFailureKind.START),
+        (None, TrialFailureKind.EXITED),
     ],
 )
 def test_what_ray_says_becomes_a_kind_of_failure(found, kind):
@@ -45,7 +51,7 @@ def test_what_ray_says_becomes_a_kind_of_failure(found, kind):
 def test_who_dies_without_a_word_was_killed():
     said = HEAD + "Worker exit type: SYSTEM_ERROR Worker unexpectedly exits with a connection error code 2."
     failure = of_outcome(outcome("ActorDiedError", said))
-    assert (failure.kind, failure.message) == (FailureKind.KILLED, "killed by signal 9 (SIGKILL)")
+    assert (failure.kind, failure.message) == (TrialFailureKind.KILLED, "killed by signal 9 (SIGKILL)")
 
 
 def test_the_message_is_one_line_without_identifiers():

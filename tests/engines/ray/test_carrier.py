@@ -14,8 +14,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from muster.base.clock import ManualClock
 from muster.engines.ray.actor import look_for_storage
-from muster.engines.ray.remote_storage import Reach, Scratch, StorageCarrier
-from muster.engines.worker.protocol import Order
+from muster.engines.ray.remote_storage import RemoteStorage, ScratchDirectory, StorageTransfer
+from muster.engines.worker.protocol import StartOrder
 from muster.errors import StoreError
 from muster.session.publish import MANIFEST, publish_copy
 from muster.stores.storage import MARKER, Storage
@@ -83,7 +83,7 @@ def scratch(tmp_path, monkeypatch):
 @pytest.fixture
 def make(remote, storage, clock):
     def made(*, sees=False, root=DRIVER, **more):
-        return StorageCarrier(Reach("exp", remote, root, **more), sees=sees, clock=clock)
+        return StorageTransfer(RemoteStorage("exp", remote, root, **more), sees=sees, clock=clock)
 
     return made
 
@@ -104,7 +104,7 @@ def order(trial_dir=f"{DRIVER}/t", **more):
         "stays_when_done": True,
         "env": {},
     }
-    return Order(**{**told, **more})
+    return StartOrder(**{**told, **more})
 
 
 def published(folder, name, tmp_path, **files):
@@ -254,20 +254,23 @@ def test_a_checkpoint_of_somebody_else_and_a_trial_elsewhere_are_left_alone(make
 
 
 def test_a_storage_that_is_another_one_on_each_machine_is_refused(remote, storage, tmp_path):
-    assert Reach("exp", remote, DRIVER).problem() == ""
-    other = Reach("exp", Remote(tmp_path / "other"), DRIVER)
+    assert RemoteStorage("exp", remote, DRIVER).problem() == ""
+    other = RemoteStorage("exp", Remote(tmp_path / "other"), DRIVER)
     assert other.problem() == (
         "what the driver wrote to exp is not there: it is not the same storage on every machine"
     )
     access = look_for_storage("/nobody/sees/this", other.pickled())
     assert (access.sees, access.carrier, access.problem) == (False, None, other.problem())
-    assert look_for_storage("/nobody/sees/this", Reach("exp", remote, DRIVER).pickled()).carrier is not None
+    assert (
+        look_for_storage("/nobody/sees/this", RemoteStorage("exp", remote, DRIVER).pickled()).carrier
+        is not None
+    )
     assert "cannot be made here" in look_for_storage("/nobody/sees/this", b"no pickle").problem
     assert storage.exists(MARKER)
 
 
 def test_a_package_that_the_node_lacks_is_named():
-    problem = Reach("nosuch://bucket/exp", None, DRIVER).problem()
+    problem = RemoteStorage("nosuch://bucket/exp", None, DRIVER).problem()
     assert "install the package that brings fsspec the protocol 'nosuch'" in problem
 
 
@@ -280,9 +283,9 @@ def test_directories_of_processes_that_were_killed_are_swept_and_others_are_not(
     command = [sys.executable, "-c", code, str(scratch)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         theirs = process.stdout.readline().strip()
-        mine = Scratch().path()
+        mine = ScratchDirectory().path()
         assert sorted(map(str, scratch.iterdir())) == sorted([mine, theirs])
         process.send_signal(signal.SIGKILL)
         process.wait()
-        again = Scratch().path()
+        again = ScratchDirectory().path()
     assert (os.path.isdir(mine), os.path.isdir(theirs), os.path.isdir(again)) == (True, False, True)

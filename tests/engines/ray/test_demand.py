@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from muster.engines.ray.cluster_watcher import (
+    CapacityHistory,
+    ClusterCapacity,
     Growth,
-    Memory,
-    Room,
     expected_starts,
     late_ones,
     typical,
@@ -22,7 +22,7 @@ def group(*bundles, strategy="PACK", **options):
 
 
 def test_what_is_taken_is_counted_exactly():
-    room = Room({"CPU": 1})
+    room = ClusterCapacity({"CPU": 1})
     third = group({"CPU": 0.1})
     for _ in range(10):
         assert room.fits(third)
@@ -34,7 +34,7 @@ def test_what_is_taken_is_counted_exactly():
 
 
 def test_a_cluster_that_may_grow_has_room_that_is_not_there_yet():
-    room = Room({})
+    room = ClusterCapacity({})
     assert room.update({"CPU": 2}, {"CPU": 8, "GPU": 1})
     big = group({"CPU": 4, "GPU": 1})
     assert (room.fits(big), room.is_there(big), room.why_never(big)) == (True, False, None)
@@ -42,26 +42,26 @@ def test_a_cluster_that_may_grow_has_room_that_is_not_there_yet():
 
 
 def test_what_is_there_counts_even_if_the_autoscaler_knows_nothing_of_it():
-    room = Room({})
+    room = ClusterCapacity({})
     room.update({"CPU": 16}, {"CPU": 8})
     assert room.limit.to_floats() == {"CPU": 16.0}
 
 
 def test_without_a_bound_everything_is_shown():
-    room = Room({})
+    room = ClusterCapacity({})
     room.update({"CPU": 2}, None, is_bounded=False)
     assert (room.fits(group({"CPU": 99})), room.why_never(group({"CPU": 99}))) == (True, None)
 
 
 def test_an_update_tells_whether_anything_changed():
-    room = Room({})
+    room = ClusterCapacity({})
     assert room.update({"CPU": 2}, None)
     assert not room.update({"CPU": 2}, None)
     assert room.update({"CPU": 3}, None)
 
 
 def test_idle_places_may_be_thought_away():
-    room = Room({"CPU": 2})
+    room = ClusterCapacity({"CPU": 2})
     room.take(ONE)
     room.take(ONE)
     assert not room.fits(ONE)
@@ -154,7 +154,7 @@ def test_what_no_node_could_ever_hold_is_named(request_, why):
 
 
 def test_a_node_that_went_away_is_remembered_for_a_while_because_it_may_come_back():
-    memory = Memory(keep_s=300.0)
+    memory = CapacityHistory(keep_s=300.0)
     memory.note(NODES, now=0.0)
     memory.note(NODES[::-1], now=10.0)  # in another order, and the same
     memory.note(NODES[1:], now=20.0)

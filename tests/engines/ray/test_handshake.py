@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from muster.base.framing import Kind, frame
-from muster.engines.ray.handshake import MOST_HELLO, NONCE, DriverUnreachable, Guest, call
+from muster.base.framing import FrameKind, frame
+from muster.engines.ray.handshake import MOST_HELLO, NONCE, DriverUnreachable, PendingConnection, call
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 
@@ -25,7 +25,7 @@ class Door:
 
     def _greet(self):
         line, _ = self._socket.accept()
-        guest = Guest(line, self._key, now=0.0)
+        guest = PendingConnection(line, self._key, now=0.0)
         try:
             line.settimeout(10)
             while (hello := guest.read()) is None:
@@ -84,7 +84,7 @@ def test_the_next_address_is_tried():
 
 def test_a_stranger_gets_little_memory():
     ours, theirs = socket.socketpair()
-    guest = Guest(ours, KEY, now=0.0)
+    guest = PendingConnection(ours, KEY, now=0.0)
     theirs.setblocking(False)
     sent = 0
     with pytest.raises(ConnectionResetError):
@@ -99,8 +99,8 @@ def test_a_stranger_gets_little_memory():
 
 def test_what_is_not_a_hello_is_refused():
     ours, theirs = socket.socketpair()
-    guest = Guest(ours, KEY, now=0.0)
-    theirs.sendall(frame(Kind.REPORT, b"x" * 64))
+    guest = PendingConnection(ours, KEY, now=0.0)
+    theirs.sendall(frame(FrameKind.REPORT, b"x" * 64))
     with pytest.raises(ConnectionRefusedError):
         guest.read()
     ours.close()

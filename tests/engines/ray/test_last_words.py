@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from muster.engines.ray.failures import of_crash, of_exit_code
-from muster.trials.events import FailureKind
+from muster.trials.events import TrialFailureKind
 
 CRASH = b'Fatal Python error: Segmentation fault\n\nStack (most recent call first):\n  File "a.py", line 3\n'
 
@@ -9,14 +9,14 @@ CRASH = b'Fatal Python error: Segmentation fault\n\nStack (most recent call firs
 def test_a_crash_is_told_by_its_signal_with_the_stack():
     found = of_crash(b"\x01\x02" + CRASH)
     assert found is not None
-    assert (found.kind, found.message) == (FailureKind.KILLED, "killed by signal 11 (SIGSEGV)")
+    assert (found.kind, found.message) == (TrialFailureKind.KILLED, "killed by signal 11 (SIGSEGV)")
     assert found.traceback.endswith('File "a.py", line 3')
 
 
 def test_a_crash_of_python_itself_is_told_in_its_words():
     found = of_crash(b"Fatal Python error: deallocating None\nmore\n")
     assert found is not None
-    assert (found.kind, found.message) == (FailureKind.EXITED, "Python crashed: deallocating None")
+    assert (found.kind, found.message) == (TrialFailureKind.EXITED, "Python crashed: deallocating None")
 
 
 def test_other_bytes_are_no_last_words():
@@ -24,5 +24,5 @@ def test_other_bytes_are_no_last_words():
 
 
 def test_an_exit_code_is_named():
-    assert of_exit_code(3).kind is FailureKind.EXITED
+    assert of_exit_code(3).kind is TrialFailureKind.EXITED
     assert "exit code 3" in of_exit_code(3).message

@@ -17,13 +17,13 @@ import pytest
 import muster
 from muster.engines.ray.connect import connect, import_ray, open_ray_engine
 from muster.engines.ray.engine import RayOptions
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.verdict_board import KEY, SPACE, Board, GangVerdict
 from muster.session import report
 from muster.testing.engine_contract.fixture import Driver
 from muster.testing.ray_cluster import AUTH, RayCluster
 from muster.testing.trainables import TRAINABLES
-from muster.trials.events import FailureKind, TrialReported, TrialStarted
+from muster.trials.events import TrialFailureKind, TrialReported, TrialStarted
 from muster.trials.placement_group import PlacementGroupFactory
 
 pytestmark = pytest.mark.ray
@@ -141,11 +141,11 @@ def test_what_no_node_can_hold_fails_and_says_so(cluster, tmp_path):
     with opened(capacity={"CPU": 8}) as engine:
         driver = Driver(engine, tmp_path)
         driver.start("a", "counts", resources={"CPU": 3})
-        assert failure(driver, "a") == (FailureKind.START, "can never start: no node has CPU: 3")
+        assert failure(driver, "a") == (TrialFailureKind.START, "can never start: no node has CPU: 3")
 
 
 def test_the_autoscalers_verdict_ends_a_trial_that_can_never_be_placed(cluster, tmp_path):
-    link = GcsLink(cluster.address)
+    link = GcsClient(cluster.address)
     with opened(capacity={"ghost": 1}) as engine:
         link.kv_put(KEY, msgspec.json.encode(Board(at=time.time())), SPACE)
         driver = Driver(engine, tmp_path)
@@ -155,7 +155,7 @@ def test_the_autoscalers_verdict_ends_a_trial_that_can_never_be_placed(cluster, 
         verdict = GangVerdict(reason="infeasible", detail="no node type has ghost")
         board = Board(at=time.time(), gangs={place.group.id.hex(): verdict})
         link.kv_put(KEY, msgspec.json.encode(board), SPACE)
-        told = (FailureKind.START, "can never start: infeasible: no node type has ghost")
+        told = (TrialFailureKind.START, "can never start: infeasible: no node type has ghost")
         assert failure(driver, "a") == told
     link.kv_put(KEY, msgspec.json.encode(Board()), SPACE)
 
@@ -182,7 +182,7 @@ def test_a_node_that_does_not_see_the_storage_is_named(driver, tmp_path):
     driver.engine._hiring._witnesses[str(tmp_path)] = str(tmp_path / "nobody_sees_this")
     driver.start("a", "counts")
     kind, message = failure(driver, "a")
-    assert kind is FailureKind.START
+    assert kind is TrialFailureKind.START
     assert f"does not see {tmp_path}; set RunConfig(storage_path=...)" in message
 
 
@@ -268,7 +268,7 @@ def test_a_label_selector_chooses_the_node_and_a_lost_node_is_not_the_trials_fau
         driver.to_report("a")
         cluster.nodes["lost-1"].kill()
         kind, message = failure(driver, "a")
-    assert (kind, message.startswith("its node went away")) == (FailureKind.NODE_LOST, True)
+    assert (kind, message.startswith("its node went away")) == (TrialFailureKind.NODE_LOST, True)
 
 
 def test_a_node_that_is_taken_back_is_told_apart(cluster, tmp_path):
@@ -280,10 +280,10 @@ def test_a_node_that_is_taken_back_is_told_apart(cluster, tmp_path):
         driver.start("a", "waits", resources={"spot": 1})
         driver.to_report("a")
         deadline_ms = int((time.time() + 60) * 1000)
-        link = GcsLink(cluster.address)
+        link = GcsClient(cluster.address)
         assert link.drain_node(node, PREEMPTION, "the spot market", deadline_ms) == (True, "")
         cluster.nodes["spot-1"].kill()  # as the cloud does
-        assert failure(driver, "a")[0] is FailureKind.PREEMPTED
+        assert failure(driver, "a")[0] is TrialFailureKind.PREEMPTED
 
 
 def test_nodes_without_the_package_are_sent_it(cluster, tmp_path, monkeypatch):
@@ -334,5 +334,5 @@ def test_a_node_with_another_python_or_ray_ends_the_trial_in_one_line(driver, mo
         monkeypatch.setattr("platform.python_version", lambda: "3.9.1")
     driver.start("a", "counts")
     kind, message = failure(driver, "a")
-    assert (kind, message.count("\n")) == (FailureKind.START, 0)
+    assert (kind, message.count("\n")) == (TrialFailureKind.START, 0)
     assert f"the driver {told.split()[1]}: " in message

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from muster.engines.ray.actor_handle import Place
+from muster.engines.ray.actor_handle import ActorPlacement
 from muster.trials.placement_group import PlacementGroupFactory
 
 
-def place(**facts) -> Place:
-    made = Place(1, PlacementGroupFactory([{"CPU": 1}]), None)
+def place(**facts) -> ActorPlacement:
+    made = ActorPlacement(1, PlacementGroupFactory([{"CPU": 1}]), None)
     made.asked_at, made.seated_at = 3.0, 7.0
     for name, value in facts.items():
         setattr(made, name, value)

@@ -11,7 +11,7 @@ import pytest
 from tests.engines.ray_gcs.driver import RayDriver
 
 from muster.cluster.model import NodeReport, NodeStatus
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.testing.ray_cluster import AUTH, RayCluster
 
@@ -36,7 +36,7 @@ def node_of(source: GcsNodeSource, cloud_id: str) -> NodeReport:
 
 def add_worker(cluster: RayCluster, cloud_id: str, resources: dict[str, float], **more: object) -> None:
     """Returns when it has joined; tried again where Ray gives up because the machine is busy."""
-    source = GcsNodeSource(GcsLink(cluster.address, AUTH))
+    source = GcsNodeSource(GcsClient(cluster.address, AUTH))
     for _ in range(5):
         worker = cluster.add_worker(cloud_id, resources, **more)  # type: ignore[arg-type]
         while worker.process.poll() is None:
@@ -53,18 +53,18 @@ def cluster() -> Iterator[RayCluster]:
         labels = {"tier": "small", "region": "eu"}
         add_worker(cluster, "w-1", {"CPU": 2, "one": 1}, node_type="small", labels=labels)
         add_worker(cluster, "w-2", {"CPU": 1, "two": 1}, node_type="spare")
-        source = GcsNodeSource(GcsLink(cluster.address, AUTH))
+        source = GcsNodeSource(GcsClient(cluster.address, AUTH))
         wait_for(source.read, lambda report: all(node.status is NodeStatus.IDLE for node in report.nodes))
         yield cluster
 
 
 @pytest.fixture(scope="package")
-def link(cluster: RayCluster) -> GcsLink:
-    return GcsLink(cluster.address, AUTH)
+def link(cluster: RayCluster) -> GcsClient:
+    return GcsClient(cluster.address, AUTH)
 
 
 @pytest.fixture(scope="package")
-def source(link: GcsLink) -> GcsNodeSource:
+def source(link: GcsClient) -> GcsNodeSource:
     return GcsNodeSource(link)
 
 

@@ -22,7 +22,7 @@ from muster.cluster.model import (
 )
 from muster.cluster.plan import PendingInstance, PendingRequest, ScalingReport
 from muster.cluster.snapshot import FailedLaunch
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
 
 pytestmark = pytest.mark.ray
@@ -80,7 +80,7 @@ def test_nodes_carry_the_identity_they_were_started_with(source: GcsNodeSource) 
     assert first.ip
 
 
-def test_a_head_of_ours_turns_the_v2_protocol_on(link: GcsLink) -> None:
+def test_a_head_of_ours_turns_the_v2_protocol_on(link: GcsClient) -> None:
     assert link.kv_get("__autoscaler_v2_enabled", "__autoscaler") == b"1"
     assert link.session_name().startswith("session_")
 
@@ -125,7 +125,7 @@ def status_text(environment: dict[str, str], address: str, *flags: str) -> str:
 
 
 def test_ray_status_shows_what_is_pending_failed_and_waiting_for_ever(
-    driver: RayDriver, link: GcsLink, source: GcsNodeSource, environment: dict[str, str]
+    driver: RayDriver, link: GcsClient, source: GcsNodeSource, environment: dict[str, str]
 ) -> None:
     driver.run("""
 @ray.remote(num_cpus=640)
@@ -166,7 +166,7 @@ waiting = huge.remote()
     assert "no capacity in zone x" in long
 
 
-def test_a_new_monitor_is_heard_though_its_ledger_starts_below(link: GcsLink) -> None:
+def test_a_new_monitor_is_heard_though_its_ledger_starts_below(link: GcsClient) -> None:
     GcsNodeSource(link).publish(40, ScalingReport())
     assert GcsNodeSource(link).published_version() == 40
     later = GcsNodeSource(link)

@@ -12,9 +12,9 @@ from muster.autoscaler import sdk
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec, Constraint, Demand, LabelMatch, LabelOperator, NodeType
 from muster.cluster.plan import Reason, ScalingReport, Subject, Verdict
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
-from muster.runtimes.ray.publish import Announcer, max_resources
+from muster.runtimes.ray.publish import StatePublisher, max_resources
 from muster.runtimes.ray.verdict_board import Board, BoardWriter, GangVerdict, read_board
 from muster.testing.ray_cluster import AUTH
 
@@ -39,10 +39,12 @@ def read_constraint(source: GcsNodeSource) -> set[tuple[Resources, int, frozense
     }
 
 
-def test_the_cluster_is_told_once_and_again_when_something_changes(link: GcsLink, driver: RayDriver) -> None:
+def test_the_cluster_is_told_once_and_again_when_something_changes(
+    link: GcsClient, driver: RayDriver
+) -> None:
     assert max_resources(link) is None
     link.kv_put("__autoscaler_v2_enabled", b"0", "__autoscaler")
-    announcer = Announcer(link)
+    announcer = StatePublisher(link)
     announcer.tell(spec(3), "10.0.0.1:44217")
     assert link.kv_get("__autoscaler_v2_enabled", "__autoscaler") == b"1"
     assert link.kv_get("AutoscalerMetricsAddress") == b"10.0.0.1:44217"
@@ -55,8 +57,8 @@ def test_the_cluster_is_told_once_and_again_when_something_changes(link: GcsLink
     assert told == {"CPU": 20, "GPU": 5}
 
 
-def test_the_config_lies_where_rays_own_call_puts_it(link: GcsLink) -> None:
-    Announcer(link).tell(spec(2))
+def test_the_config_lies_where_rays_own_call_puts_it(link: GcsClient) -> None:
+    StatePublisher(link).tell(spec(2))
     ours = link.kv_get("__autoscaler_cluster_config", "__autoscaler")
     assert ours
     link.kv_put("__autoscaler_cluster_config", b"", "__autoscaler")
@@ -65,7 +67,7 @@ def test_the_config_lies_where_rays_own_call_puts_it(link: GcsLink) -> None:
     assert wire.ClusterConfig.FromString(theirs) == wire.ClusterConfig.FromString(ours)
 
 
-def test_verdicts_are_written_when_they_change_and_read_by_anybody(link: GcsLink) -> None:
+def test_verdicts_are_written_when_they_change_and_read_by_anybody(link: GcsClient) -> None:
     assert read_board(link) == Board()
     writer = BoardWriter(link, refresh_s=10.0)
     verdict = Verdict(subject=Subject.GANG, subject_id="ab", reason=Reason.INFEASIBLE, detail="too large")
@@ -82,7 +84,7 @@ def test_verdicts_are_written_when_they_change_and_read_by_anybody(link: GcsLink
 
 
 def test_a_wish_replaces_the_last_and_an_empty_one_takes_it_back(
-    link: GcsLink, source: GcsNodeSource, driver: RayDriver, monkeypatch: pytest.MonkeyPatch
+    link: GcsClient, source: GcsNodeSource, driver: RayDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SDK-1, SDK-2; the first in a driver, the others where only RAY_ADDRESS says which cluster."""
     driver.run("from muster.autoscaler.sdk import request_resources; request_resources(num_cpus=3)")
@@ -111,7 +113,7 @@ def test_a_wish_replaces_the_last_and_an_empty_one_takes_it_back(
 
 
 def test_the_status_holds_nodes_demand_and_what_we_told(
-    link: GcsLink, source: GcsNodeSource, driver: RayDriver
+    link: GcsClient, source: GcsNodeSource, driver: RayDriver
 ) -> None:
     """SDK-9, SDK-10, in a driver."""
     version = source.published_version() + 1

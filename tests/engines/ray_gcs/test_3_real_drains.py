@@ -11,7 +11,7 @@ from tests.engines.ray_gcs.driver import RayDriver
 from muster.base.ids import InstanceId, NodeId, RequestId
 from muster.cluster.model import DrainFailure, NodeStatus, StopCause
 from muster.cluster.plan import Drain
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.drainer import GcsDrainer
 from muster.runtimes.ray.node_source import GcsNodeSource
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.ray
 
 
 @pytest.fixture
-def drainer(link: GcsLink) -> Iterator[GcsDrainer]:
+def drainer(link: GcsClient) -> Iterator[GcsDrainer]:
     drainer = GcsDrainer(link)
     yield drainer
     drainer.close()

@@ -16,18 +16,18 @@ from muster.cluster.model import ClusterSpec
 from muster.cluster.plan import ScalingReport
 from muster.errors import EngineMissing, EngineUnreachable
 from muster.providers.process.ray_command import NodeIdentity
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
-from muster.runtimes.ray.publish import Announcer
+from muster.runtimes.ray.publish import StatePublisher
 from muster.testing.ray_cluster import AUTH, RayCluster, RayNode, free_ports
 
 pytestmark = pytest.mark.ray
 CONNECT = """
 import sys, json
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.errors import MusterError
 try:
-    link = GcsLink(sys.argv[1], json.loads(sys.argv[2]))
+    link = GcsClient(sys.argv[1], json.loads(sys.argv[2]))
     link.connect()
     print("session", link.session_name())
 except MusterError as error:
@@ -36,9 +36,9 @@ except MusterError as error:
 # Ray's client would end this process two seconds after the GCS is gone, were it left at its settings.
 STAY = """
 import sys, json
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.errors import EngineUnreachable
-link = GcsLink(sys.argv[1], json.loads(sys.argv[2]), call_timeout_s=8.0)
+link = GcsClient(sys.argv[1], json.loads(sys.argv[2]), call_timeout_s=8.0)
 link.connect()
 print("connected", flush=True)
 sys.stdin.readline()
@@ -106,21 +106,21 @@ def test_only_the_right_token_is_let_in(cluster: RayCluster) -> None:
 
 
 def test_a_cluster_of_another_line_is_refused(cluster: RayCluster) -> None:
-    link = GcsLink(cluster.address, AUTH)
+    link = GcsClient(cluster.address, AUTH)
     told = link.kv_get("CLUSTER_METADATA", "cluster")
     assert told is not None
     assert json.loads(told)["ray_version"].startswith("2.60.")
     link.kv_put("CLUSTER_METADATA", json.dumps({"ray_version": "2.9.3"}).encode(), "cluster")
     with pytest.raises(EngineMissing) as caught:
-        GcsLink(cluster.address, AUTH).connect()
+        GcsClient(cluster.address, AUTH).connect()
     assert str(caught.value).startswith(f"the cluster at {cluster.address} runs Ray 2.9.3, not 2.60.*: ")
     link.kv_put("CLUSTER_METADATA", told, "cluster")
-    GcsLink(cluster.address, AUTH).connect()
+    GcsClient(cluster.address, AUTH).connect()
 
 
 def test_a_head_that_restarts_is_found_again_and_told_everything_anew(cluster: RayCluster) -> None:
-    link = GcsLink(cluster.address, AUTH, call_timeout_s=5.0)
-    source, announcer = GcsNodeSource(link), Announcer(link)
+    link = GcsClient(cluster.address, AUTH, call_timeout_s=5.0)
+    source, announcer = GcsNodeSource(link), StatePublisher(link)
     announcer.tell(ClusterSpec())
     source.publish(50, ScalingReport())
     session = link.session_name()

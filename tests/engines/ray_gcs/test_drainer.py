@@ -12,13 +12,13 @@ from muster.base.ids import InstanceId, NodeId, RequestId
 from muster.cluster.model import DrainFailure, StopCause
 from muster.cluster.plan import Drain
 from muster.errors import EngineUnreachable
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.drainer import GcsDrainer
 
 Call = tuple[str, int, str, int]
 
 
-class ScriptedLink(GcsLink):
+class ScriptedLink(GcsClient):
     """A link whose GCS answers as told; no connection is made."""
 
     def __init__(self, answer: Callable[[str], tuple[bool, str]]) -> None:

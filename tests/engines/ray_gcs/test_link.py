@@ -13,14 +13,14 @@ import pytest
 import ray
 
 from muster.errors import EngineDenied, EngineMissing, EngineUnreachable
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.native import check_auth, check_ray, find_address
 from muster.testing.ray_cluster import AUTH
 
 
 def message_of(error: type[Exception], address: str) -> str:
     with pytest.raises(error) as caught:
-        GcsLink(address, AUTH).connect()
+        GcsClient(address, AUTH).connect()
     text = str(caught.value)
     assert "\n" not in text
     return text

@@ -14,7 +14,7 @@ from muster.providers.process.program import NodeProgram
 from muster.providers.process.provider import ProcessNodeProvider
 from muster.providers.process.ray_command import NodeSize
 from muster.providers.process.records import NodeRecord
-from muster.providers.registry import ProviderSurroundings
+from muster.providers.registry import ProviderContext
 from muster.providers.v1.tags import worker_tags
 
 CLOCK = SystemClock()
@@ -38,7 +38,7 @@ def shell(script: str, **more: Any) -> NodeProgram:
 def make_provider(
     home: Path, program: NodeProgram, clock: Clock = CLOCK, grace_s: float = 0.5
 ) -> ProcessNodeProvider:
-    surroundings = ProviderSurroundings(
+    surroundings = ProviderContext(
         cluster_name="c",
         home=home,
         address="",

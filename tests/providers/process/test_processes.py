@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.providers.process.stand_in import until
 
 from muster.host import processes
-from muster.host.processes import Process, lives, mark_of, parse_ps, send
+from muster.host.processes import ProcessInfo, lives, mark_of, parse_ps, send
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_the_environment_tells_what_a_process_was_started_with() -> None:
     [
         (
             "  501   1   501 Ss   Mon Jul  6 09:08:07 2026     /opt/ray/raylet",
-            Process(
+            ProcessInfo(
                 pid=501,
                 parent=1,
                 group=501,
@@ -87,7 +87,7 @@ def test_the_environment_tells_what_a_process_was_started_with() -> None:
         ("", None),
     ],
 )
-def test_a_line_of_ps_is_understood(line: str, expected: Process | None) -> None:
+def test_a_line_of_ps_is_understood(line: str, expected: ProcessInfo | None) -> None:
     assert parse_ps(line) == expected
 
 

@@ -20,7 +20,7 @@ from muster.providers.process.head import Head, HeadRequest, start_head, stop_ev
 from muster.providers.process.provider import ProcessNodeProvider
 from muster.providers.process.ray_command import NodeSize
 from muster.providers.process.records import NodeDirectory
-from muster.providers.registry import ProviderSurroundings
+from muster.providers.registry import ProviderContext
 from muster.runtimes.ray.native import set_up
 from muster.testing.ray_cluster import AUTH
 
@@ -76,7 +76,7 @@ def auth_of(home: Path) -> dict[str, str]:
 
 
 def provider_of(home: Path, address: str) -> ProcessNodeProvider:
-    surroundings = ProviderSurroundings(
+    surroundings = ProviderContext(
         cluster_name="c",
         home=home,
         address=address,

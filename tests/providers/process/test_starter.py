@@ -13,7 +13,7 @@ import pytest
 from tests.providers.process.stand_in import until
 
 from muster.host.processes import find, lives, mark_of
-from muster.providers.process.node_fork_server import Order, StarterLink
+from muster.providers.process.node_fork_server import ForkOrder, NodeForkServer
 
 WARM = """
 import os, sys
@@ -25,9 +25,9 @@ def main():
 OWNER = """
 import sys
 from pathlib import Path
-from muster.providers.process.node_fork_server import Order, StarterLink
+from muster.providers.process.node_fork_server import Order, NodeForkServer
 home, begin = Path(sys.argv[1]), sys.argv[2]
-link = StarterLink("", {}, home / "starter.log")
+link = NodeForkServer("", {}, home / "starter.log")
 order = Order(argv=["sleep", "600"], env={"PATH": "/usr/bin:/bin"}, log=str(home / "log"), cwd=str(home))
 def admit(pid):
     print(pid, flush=True)
@@ -42,16 +42,16 @@ sys.stdin.readline()
 
 @pytest.fixture
 def link(tmp_path):
-    made = StarterLink(
+    made = NodeForkServer(
         "warm_stand_in", {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}, tmp_path / "s.log"
     )
     yield made
     made.close()
 
 
-def order(home: Path, *argv: str) -> Order:
+def order(home: Path, *argv: str) -> ForkOrder:
     env = {"PATH": os.environ["PATH"], "WHO": "node"}
-    return Order(argv=argv, env=env, log=str(home / "log"), cwd=str(home))
+    return ForkOrder(argv=argv, env=env, log=str(home / "log"), cwd=str(home))
 
 
 def ended(pid: int) -> None:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from muster.sim.tune.candidates import SCHEDULERS, NotThere, Terms
+from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled
 from muster.sim.tune.chaos import chaotic, longest_s, outlive
 from muster.sim.tune.experiment import SimulatedExperiment, StuckExperiment
 from muster.tune.schedulers import FIFOScheduler
@@ -19,8 +19,8 @@ FEWER = {} if ASKED else {"pb2": 40}  # it fits a Gaussian process before most o
 def or_skip(name):
     space = chaotic("fifo", 0).space
     try:
-        SCHEDULERS[name].make(Terms(space=space))
-    except (NotThere, RuntimeError) as missing:
+        SCHEDULERS[name].make(CandidateSettings(space=space))
+    except (NotInstalled, RuntimeError) as missing:
         pytest.skip(str(missing))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from muster.sim.tune import crash_matrix
-from muster.sim.tune.candidates import SCHEDULERS, NotThere, Terms, make_searcher
+from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled, make_searcher
 from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import SimulatedExperiment
@@ -18,7 +18,7 @@ from muster.tune.schedulers import ASHAScheduler
 from muster.tune.search.space import uniform
 
 SPACE = {"x": uniform(0.0, 1.0), "y": uniform(-1.0, 1.0)}
-TERMS = Terms(max_t=9, seed=3, space=SPACE)
+TERMS = CandidateSettings(max_t=9, seed=3, space=SPACE)
 CURVE = FunctionCurve(
     lambda config, t: {"loss": config["x"] + config["y"] ** 2 + 1.0 / t},
     seconds=lambda config, t: 60.0 * (1.0 + abs(config["x"])),
@@ -54,7 +54,7 @@ def cell(name, searcher):
     try:
         contestant.make(TERMS)
         make_searcher(searcher, 5)
-    except (NotThere, RuntimeError) as missing:
+    except (NotInstalled, RuntimeError) as missing:
         pytest.skip(str(missing))
     if contestant.needs_no_searcher and searcher != "random":
         pytest.skip(f"{contestant.kind} changes configs itself and refuses trials of a searcher")

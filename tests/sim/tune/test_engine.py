@@ -14,8 +14,8 @@ from muster.sim.tune.faults import Fate, FaultPlan, FaultRates
 from muster.trials.commands import ContinueTrial, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
     CheckpointSaved,
-    FailureKind,
     TrialExited,
+    TrialFailureKind,
     TrialReported,
     TrialStarted,
 )
@@ -86,7 +86,7 @@ def test_a_duration_that_makes_no_sense_is_the_trials_error(seconds):
     made = engine(FunctionCurve(lambda config, t: {}, seconds=seconds))
     made.submit(start())
     *_, gone = made.poll(0.1)
-    assert gone.failure.kind is FailureKind.USER_ERROR
+    assert gone.failure.kind is TrialFailureKind.USER_ERROR
     assert "seconds: must be 0 or more" in gone.failure.message
 
 
@@ -173,10 +173,10 @@ class Doomed(FaultPlan):
 @pytest.mark.parametrize(
     ("fate", "kind", "at"),
     [
-        (Fate(crash_after_s=2.5), FailureKind.USER_ERROR, 2.5),
-        (Fate(crash_after_s=2.5, is_killed=True), FailureKind.KILLED, 2.5),
-        (Fate(loss_after_s=2.5), FailureKind.NODE_LOST, 32.5),
-        (Fate(loss_after_s=2.5, crash_after_s=3.0), FailureKind.NODE_LOST, 32.5),
+        (Fate(crash_after_s=2.5), TrialFailureKind.USER_ERROR, 2.5),
+        (Fate(crash_after_s=2.5, is_killed=True), TrialFailureKind.KILLED, 2.5),
+        (Fate(loss_after_s=2.5), TrialFailureKind.NODE_LOST, 32.5),
+        (Fate(loss_after_s=2.5, crash_after_s=3.0), TrialFailureKind.NODE_LOST, 32.5),
     ],
 )
 def test_a_fault_comes_at_its_moment_whatever_the_trial_is_doing(fate, kind, at):
@@ -226,7 +226,7 @@ def test_a_time_limit_is_kept():
     made.submit(start(time_limit_s=30.0))
     made.poll(0.1)
     (gone,) = made.poll(0.1)
-    assert (gone.at, gone.failure.kind) == (30.0, FailureKind.TIME_LIMIT)
+    assert (gone.at, gone.failure.kind) == (30.0, TrialFailureKind.TIME_LIMIT)
 
 
 def test_a_fate_depends_on_the_trial_and_its_attempt_and_on_nothing_else():

@@ -15,7 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from muster import tune
 from muster.stores.experiment.reader import STORE_NAME
-from muster.stores.mirror import Pace
+from muster.stores.mirror import MirrorInterval
 
 STEPS = 12
 
@@ -58,7 +58,9 @@ def keep_copies(bucket, copies, is_over):
 def test_a_lost_machine_costs_no_result_that_its_storage_knows(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(
-        "muster.stores.mirror.Pace", functools.partial(Pace, again_s=30.0, store_s=0.2), raising=True
+        "muster.stores.mirror.MirrorInterval",
+        functools.partial(MirrorInterval, again_s=30.0, store_s=0.2),
+        raising=True,
     )
     monkeypatch.setattr("muster.tune.execution.upload.LOGS_EVERY_S", 0.1)
     tuner = tune.Tuner(

@@ -10,7 +10,7 @@ import pytest
 from tests.tune.logger.logging_scene import Scene, checkpoint_at, make_trial
 
 from muster.errors import TuneError
-from muster.trials.events import FailureKind, TrialFailure
+from muster.trials.events import TrialFailure, TrialFailureKind
 from muster.tune import logger as exported
 from muster.tune.callback import Callback, CallbackList
 from muster.tune.logger.csv import CSVLoggerCallback
@@ -25,7 +25,9 @@ def names(scene, trial):
 
 
 def failed(exception=b"\x80\x04N.", traceback="Traceback\nValueError: boo\n"):
-    return TrialFailure(kind=FailureKind.USER_ERROR, message="boo", traceback=traceback, exception=exception)
+    return TrialFailure(
+        kind=TrialFailureKind.USER_ERROR, message="boo", traceback=traceback, exception=exception
+    )
 
 
 def test_the_names_of_ray_are_exported():

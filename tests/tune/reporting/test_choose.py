@@ -11,7 +11,7 @@ from muster.base.clock import ManualClock
 from muster.tune.config import RunConfig
 from muster.tune.progress_reporter import CLIReporter, JupyterNotebookReporter, detect_reporter
 from muster.tune.reporting import Reporter, reporter_for
-from muster.tune.reporting.legacy import DetailedDrivenReporter, DrivenReporter
+from muster.tune.reporting.legacy import DetailedLegacyReporter, LegacyReporter
 from muster.tune.reporting.live_view import DetailedLiveReporter, LiveReporter
 from muster.tune.reporting.notebook import NotebookReporter
 from muster.tune.reporting.plain import DetailedPlainReporter, PlainReporter
@@ -62,12 +62,12 @@ def test_a_notebook_has_html_c210():
 
 
 def test_a_given_reporter_is_driven():
-    assert chosen(Tty(), verbose=1, progress_reporter=CLIReporter()) is DrivenReporter
-    assert chosen(Tty(), verbose=2, progress_reporter=CLIReporter()) is DetailedDrivenReporter
+    assert chosen(Tty(), verbose=1, progress_reporter=CLIReporter()) is LegacyReporter
+    assert chosen(Tty(), verbose=2, progress_reporter=CLIReporter()) is DetailedLegacyReporter
 
 
 def test_the_old_console_is_there_for_those_who_ask():
-    assert chosen(Tty(), verbose=1, env=environment(RAY_AIR_NEW_OUTPUT="0")) is DrivenReporter
+    assert chosen(Tty(), verbose=1, env=environment(RAY_AIR_NEW_OUTPUT="0")) is LegacyReporter
 
 
 def test_the_old_reporter_fits_the_place_c210(caplog):

@@ -5,7 +5,7 @@ from tests.tune.reporting.scene import NOW, move, run_info, step, trial
 
 from muster.base.clock import ManualClock
 from muster.tune.progress_reporter import CLIReporter, ProgressReporter
-from muster.tune.reporting.legacy import DetailedDrivenReporter, DrivenReporter
+from muster.tune.reporting.legacy import DetailedLegacyReporter, LegacyReporter
 
 
 class Recording(ProgressReporter):
@@ -27,7 +27,7 @@ class Recording(ProgressReporter):
 
 def driven(reporter, level=1, *, tables=False):
     clock = ManualClock(NOW)
-    kind = DrivenReporter if level == 1 else DetailedDrivenReporter
+    kind = LegacyReporter if level == 1 else DetailedLegacyReporter
     made = kind(reporter, clock=clock, level=level, tables=tables)
     made.begin(run_info())
     return made, clock
@@ -140,4 +140,4 @@ def test_a_reporter_that_was_passed_shows_its_table_at_any_level(capsys):
 def test_only_from_level_two_on_results_are_listened_to():
     from muster.tune.callback import Callback
 
-    assert DrivenReporter.on_trial_result is Callback.on_trial_result
+    assert LegacyReporter.on_trial_result is Callback.on_trial_result

@@ -6,12 +6,12 @@ from rich.console import Console
 from tests.tune.reporting.scene import NOW, finish, move, run_info, start, step, trial
 
 from muster.base.clock import ManualClock
-from muster.trials.events import FailureKind, TrialFailure
+from muster.trials.events import TrialFailure, TrialFailureKind
 from muster.tune.reporting.live_view import ASCII, LiveView, glyphs_for
-from muster.tune.reporting.periodic import WatchingReporter
+from muster.tune.reporting.periodic import PeriodicReporter
 
 
-class Watching(WatchingReporter):
+class Watching(PeriodicReporter):
     """Keeps the pictures."""
 
     def show(self, picture, trials):
@@ -44,7 +44,7 @@ def half_way(**changes):
         finish(reporter, trials, each)
     failed = trials[6]
     failed.num_failures, failed.error_filename = 1, "error.txt"
-    failure = TrialFailure(kind=FailureKind.USER_ERROR, message="Traceback\nValueError: boom")
+    failure = TrialFailure(kind=TrialFailureKind.USER_ERROR, message="Traceback\nValueError: boom")
     reporter.on_trial_failure(iteration=0, trials=trials, trial=failed, failure=failure)
     reporter.on_trial_error(iteration=0, trials=trials, trial=move(failed, "ERROR"))
     clock.advance(10)

@@ -2,25 +2,25 @@ from __future__ import annotations
 
 import pytest
 
-from muster.tune.reporting.periodic import Pace, Speed
+from muster.tune.reporting.periodic import ReportInterval, Speed
 
 
 def test_a_cheap_picture_comes_once_per_period():
-    pace = Pace(0.25)
+    pace = ReportInterval(0.25)
     assert pace.due == float("-inf")
     pace.showed(10.0, 10.001)
     assert pace.due == 10.25
 
 
 def test_expensive_pictures_come_so_rarely_that_they_take_two_percent_of_the_time():
-    pace = Pace(0.25)
+    pace = ReportInterval(0.25)
     for at in (10.0, 20.0, 30.0):
         pace.showed(at, at + 0.1)
     assert pace.due == pytest.approx(35.0)
 
 
 def test_one_slow_picture_does_not_stop_the_next():
-    pace = Pace(0.25)
+    pace = ReportInterval(0.25)
     pace.showed(10.0, 11.0)
     assert pace.due == 11.0
     pace.showed(11.0, 11.001)

@@ -6,7 +6,7 @@ import pytest
 from tests.tune.reporting.scene import NOW, finish, move, run_info, start, step, trial
 
 from muster.base.clock import ManualClock
-from muster.trials.events import FailureKind, TrialFailure
+from muster.trials.events import TrialFailure, TrialFailureKind
 from muster.tune.callback import Callback
 from muster.tune.reporting.event_lines import LINES_PER_WINDOW
 from muster.tune.reporting.plain import HEARTBEAT_S, DetailedPlainReporter, PlainReporter
@@ -32,7 +32,7 @@ def said(stream):
 
 
 def fail(reporter, trials, each, message):
-    failure = TrialFailure(kind=FailureKind.USER_ERROR, message=message)
+    failure = TrialFailure(kind=TrialFailureKind.USER_ERROR, message=message)
     reporter.on_trial_failure(iteration=0, trials=trials, trial=each, failure=failure)
 
 

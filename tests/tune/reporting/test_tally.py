@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.tune.reporting.scene import move, trial
 
-from muster.tune.reporting.tally import KEPT_BEST, KEPT_FAILURES, Tally, last_line, lookup
+from muster.tune.reporting.tally import KEPT_BEST, KEPT_FAILURES, ExperimentTally, last_line, lookup
 
 NAN = float("nan")
 
@@ -15,7 +15,7 @@ def finished(tally, *trials):
 
 
 def test_counts_follow_the_events():
-    tally = Tally("loss", "min")
+    tally = ExperimentTally("loss", "min")
     trials = [trial(n, "PENDING") for n in range(6)]
     for each in trials[:4]:
         tally.started(move(each, "RUNNING"))
@@ -33,7 +33,7 @@ def test_counts_follow_the_events():
 
 
 def test_a_pause_of_which_nobody_told_is_seen_and_ends_with_the_next_start():
-    tally = Tally("loss", "min")
+    tally = ExperimentTally("loss", "min")
     each = trial(0, "RUNNING", loss=1.0)
     tally.started(each)
     move(each, "PAUSED")
@@ -49,7 +49,7 @@ def test_a_pause_of_which_nobody_told_is_seen_and_ends_with_the_next_start():
 
 
 def test_a_paused_trial_that_is_stopped_counts_once():
-    tally = Tally("loss", "min")
+    tally = ExperimentTally("loss", "min")
     each = trial(0, "PAUSED", loss=1.0)
     tally.reset([each])
     tally.completed(move(each, "TERMINATED"))
@@ -58,7 +58,7 @@ def test_a_paused_trial_that_is_stopped_counts_once():
 
 
 def test_a_paused_trial_that_fails_is_not_the_best():
-    tally = Tally("loss", "min")
+    tally = ExperimentTally("loss", "min")
     each = trial(0, "PAUSED", loss=1.0)
     tally.reset([each])
     tally.failed(move(each, "ERROR"))
@@ -67,27 +67,27 @@ def test_a_paused_trial_that_fails_is_not_the_best():
 
 @pytest.mark.parametrize(("mode", "best"), [("min", [2, 0, 3]), ("max", [3, 0, 2])])
 def test_nan_is_never_the_best_and_zero_may_be_c207(mode, best):
-    tally = Tally("loss", mode)
+    tally = ExperimentTally("loss", mode)
     trials = [trial(n, loss=loss) for n, loss in enumerate([0.5, NAN, 0.0, 3])] + [trial(4)]
     finished(tally, *trials)
     assert [scored.trial for scored in tally.ranked(5)] == [trials[n] for n in best]
 
 
 def test_only_nan_means_no_best():
-    tally = Tally("loss", "min")
+    tally = ExperimentTally("loss", "min")
     finished(tally, trial(0, loss=NAN))
     assert tally.ranked(5) == []
 
 
 def test_the_earlier_of_two_equal_trials_is_the_better_one():
-    tally = Tally("loss", "min")
+    tally = ExperimentTally("loss", "min")
     trials = [trial(n, loss=1.0) for n in range(3)]
     finished(tally, *trials)
     assert [scored.trial for scored in tally.ranked(2)] == trials[:2]
 
 
 def test_a_running_trial_can_be_the_best_and_lose_that_again():
-    tally = Tally("loss", "min")
+    tally = ExperimentTally("loss", "min")
     done, running = trial(0, loss=1.0), trial(1, "RUNNING", loss=0.5)
     finished(tally, done)
     tally.started(running)
@@ -98,7 +98,7 @@ def test_a_running_trial_can_be_the_best_and_lose_that_again():
 
 
 def test_what_is_kept_does_not_grow_with_the_number_of_trials():
-    tally = Tally("loss", "max")
+    tally = ExperimentTally("loss", "max")
     for number in range(2000):
         each = trial(number, loss=float(number % 997), failures=1)
         tally.started(each)
@@ -111,7 +111,7 @@ def test_what_is_kept_does_not_grow_with_the_number_of_trials():
 
 
 def test_restored_trials_are_counted_once():
-    tally = Tally("loss", "min")
+    tally = ExperimentTally("loss", "min")
     trials = [trial(0, loss=1.0), trial(1, "ERROR"), trial(2, "PAUSED", loss=0.5), trial(3, "PENDING")]
     tally.started(trials[0])
     tally.completed(trials[0])
@@ -122,7 +122,7 @@ def test_restored_trials_are_counted_once():
 
 
 def test_without_a_metric_nothing_is_best():
-    tally = Tally()
+    tally = ExperimentTally()
     finished(tally, trial(0, loss=1.0))
     assert tally.ranked(5) == []
 

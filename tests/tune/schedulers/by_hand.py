@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.trials.controller_view import ControllerView, Wish
+from muster.trials.controller_view import ControllerView, PluginRequest
 from muster.trials.model import Trial
 from muster.trials.states import TrialState
-from muster.trials.trial_index import Roster
+from muster.trials.trial_index import TrialIndex
 
 _S = TrialState
 
@@ -26,7 +26,7 @@ class ByHand:
 
     def __init__(self, scheduler: Any, count: int = 0, search: Any = None) -> None:
         self.scheduler = scheduler
-        self.roster = Roster({"CPU": 10_000})
+        self.roster = TrialIndex({"CPU": 10_000})
         self.view = ControllerView(self.roster, search or EndedSearch())
         self.saves_slowly = False  # a pause gets stuck in SAVING until `rest`
         self.trials = [self.add() for _ in range(count)]
@@ -96,9 +96,9 @@ class ByHand:
 
     def _obey_wishes(self) -> None:
         for wish, trial in self.view.take():
-            if wish is Wish.REMEMBER or trial.is_finished():
+            if wish is PluginRequest.REMEMBER or trial.is_finished():
                 continue
-            assert wish is Wish.STOP
+            assert wish is PluginRequest.STOP
             if trial.state in (_S.RUNNING, _S.SAVING):
                 self.complete(trial)
             else:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from muster.trials.controller_view import ControllerView, Wish
+from muster.trials.controller_view import ControllerView, PluginRequest
 from muster.trials.model import Trial
 from muster.trials.states import TrialState
-from muster.trials.trial_index import Roster
+from muster.trials.trial_index import TrialIndex
 
 _S = TrialState
 
@@ -45,7 +45,7 @@ class Fleet:
 
     def __init__(self, scheduler: Any, search: Search, curve: Callable[[str, int], float], workers: int = 1):
         self.scheduler, self.search, self.curve, self.workers = scheduler, search, curve, workers
-        self.roster = Roster({"CPU": workers})
+        self.roster = TrialIndex({"CPU": workers})
         self.view = ControllerView(self.roster, search)
         self.time: dict[str, int] = {}
         self.failures: dict[str, int] = {}
@@ -148,8 +148,8 @@ class Fleet:
         for wish, trial in self.view.take():
             if trial.is_finished():
                 continue  # asked for twice, because choosing was
-            if wish is Wish.REMEMBER:
+            if wish is PluginRequest.REMEMBER:
                 continue
-            assert (wish, trial.state) == (Wish.STOP, _S.PAUSED)
+            assert (wish, trial.state) == (PluginRequest.STOP, _S.PAUSED)
             self.scheduler.on_trial_remove(self.view, trial)
             self._finish(trial, _S.TERMINATED)

@@ -15,16 +15,16 @@ from tests.trials.puppets import Noted
 from muster.trials.commands import ContinueTrial, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
     CheckpointSaved,
-    FailureKind,
     TrialExited,
     TrialFailure,
+    TrialFailureKind,
     TrialReported,
     TrialStarted,
 )
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointPolicy, CheckpointRef
 from muster.trials.plugins import Plugins
-from muster.trials.restore import picture
+from muster.trials.restore import snapshot
 from muster.trials.template import Settings, TrialTemplate
 from muster.tune.search.basic_variant import BasicVariantGenerator
 from muster.tune.search.space import grid_search
@@ -149,7 +149,7 @@ class World:
         draw, chaos = self.rng.random, self.chaos
         delay = self.rng.randint(1, chaos.slowest_step)
         if draw() < chaos.fails:
-            failure = TrialFailure(kind=FailureKind.USER_ERROR, message="drawn")
+            failure = TrialFailure(kind=TrialFailureKind.USER_ERROR, message="drawn")
             self._later(process, TrialExited(trial_id=name, at=self.now, failure=failure), delay)
         elif draw() < chaos.returns or (process.step == 0 and draw() < chaos.never_reports):
             self._later(process, TrialExited(trial_id=name, at=self.now, is_done=True), delay)
@@ -181,7 +181,7 @@ class World:
         state = self.state
         return (
             len(self.facts),
-            deepcopy(picture(state)),
+            deepcopy(snapshot(state)),
             state.search.save_state(),
             state.scheduler.save_state(),
         )

@@ -227,7 +227,7 @@ def test_a_decision_does_not_look_at_every_trial_when_they_report_at_the_same_ti
     asked = []
     mean = curves.others.__globals__["Curve"].mean
     monkeypatch.setattr(
-        "muster.tune.schedulers.median_stopping_rule.Curve.mean", lambda *a: asked.append(1) or mean(*a)
+        "muster.tune.schedulers.median_stopping_rule.ScoreCurve.mean", lambda *a: asked.append(1) or mean(*a)
     )
     for name in range(2000):
         curves.record(str(name), 1, float(name))

@@ -14,8 +14,8 @@ from tests.tune.schedulers.pbt_world import Chaos, World
 from muster.errors import TuneError
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
-from muster.trials.restore import picture, replay
-from muster.trials.trial_index import Roster
+from muster.trials.restore import replay, snapshot
+from muster.trials.trial_index import TrialIndex
 from muster.tune.schedulers import PB2
 from muster.tune.schedulers import pb2_model as model
 
@@ -53,7 +53,7 @@ def test_bounds_that_cannot_be_are_refused(bounds, kind, text):
 
 
 def test_missing_values_are_drawn_within_their_bounds():
-    view = ControllerView(Roster({"CPU": 1}), None)
+    view = ControllerView(TrialIndex({"CPU": 1}), None)
     scheduler = pb2(hyperparam_bounds={"lr": [2, 3], "deep": {"n": [5, 6]}})
     for number in range(20):
         trial = Trial("f", trial_id=f"t{number}", config={"deep": {"other": 1}})
@@ -65,7 +65,7 @@ def test_missing_values_are_drawn_within_their_bounds():
 
 def histories(scheduler, nested):
     """Two trials with some past; the configuration the worse one is given."""
-    view = ControllerView(Roster({"CPU": 2}), None)
+    view = ControllerView(TrialIndex({"CPU": 2}), None)
     trials = []
     for number, (lr, n) in enumerate([(0.2, 3), (0.8, 7)]):
         config = {"lr": lr, "deep": {"n": n}} if nested else {"lr": lr, "n": n}
@@ -119,7 +119,7 @@ def test_at_every_step_the_restored_population_stands_where_the_running_one_stoo
         state.search.restore_state(search_then)
         state.scheduler.restore_state(scheduler_then)
         replay(state, picture_then, original.facts[start:count], original.template.make)
-        assert {**picture(state), "iteration": 0} == {**seen, "iteration": 0}
+        assert {**snapshot(state), "iteration": 0} == {**seen, "iteration": 0}
         assert (state.search.save_state(), state.scheduler.save_state()) == (search, scheduler)
 
 

@@ -12,8 +12,8 @@ from tests.tune.schedulers.pbt_world import Chaos, World
 from muster.errors import TuneError
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import CheckpointPolicy, Trial
-from muster.trials.restore import picture, replay, revive
-from muster.trials.trial_index import Roster
+from muster.trials.restore import replay, restore, snapshot
+from muster.trials.trial_index import TrialIndex
 from muster.tune.schedulers import PopulationBasedTraining
 from muster.tune.schedulers.pbt_explore import Population
 from muster.tune.search.space import choice, sample_from, uniform
@@ -104,7 +104,7 @@ def test_the_most_behind_runs_next():
 
 def test_a_perturbation_starts_the_interval_anew():
     scheduler = pbt(perturbation_interval=4)
-    view = ControllerView(Roster({"CPU": 2}), None)
+    view = ControllerView(TrialIndex({"CPU": 2}), None)
     trial = Trial("f", trial_id="a", config={"lr": 1.0})
     scheduler.on_trial_add(view, trial)
     counted = []
@@ -263,7 +263,7 @@ def test_the_barrier_opens_when_the_trial_that_all_wait_for_ends():
 def test_members_beyond_the_next_meeting_get_a_later_one():
     """All at 10 when they should meet at 4: 8 would let nobody run."""
     scheduler = pbt(synch=True)
-    roster = Roster({"CPU": 2})
+    roster = TrialIndex({"CPU": 2})
     view = ControllerView(roster, None)
     for name in ("a", "b"):
         trial = Trial("f", trial_id=name, config={"lr": 1.0})
@@ -345,7 +345,7 @@ def test_at_every_step_the_restored_population_stands_where_the_running_one_stoo
                 state.scheduler.restore_state(scheduler_then)
             replay(state, picture_then, original.facts[start:count], original.template.make)
             assert state.warnings == []
-            assert {**picture(state), "iteration": 0} == {**seen, "iteration": 0}, f"step {position}"
+            assert {**snapshot(state), "iteration": 0} == {**seen, "iteration": 0}, f"step {position}"
             assert (state.search.save_state(), state.scheduler.save_state()) == (search, scheduler)
 
 
@@ -356,7 +356,7 @@ def test_a_population_whose_processes_died_with_the_driver_runs_to_its_end(synch
     )
     for position in range(0, len(moments), 5):
         again = world(pbt(synch=synch), cpus=3, end=10)
-        revive(again.state, None, original.facts[: moments[position][0]], again.template.make)
+        restore(again.state, None, original.facts[: moments[position][0]], again.template.make)
         again.run()
         assert {trial.status for trial in again.trials} == {"TERMINATED"}
 
@@ -387,13 +387,13 @@ def test_what_cannot_work_is_refused_at_once(changes, kind, text):
 def test_a_search_algorithm_is_refused():
     from muster.tune.search import Searcher, SearchGenerator
 
-    view = ControllerView(Roster({"CPU": 1}), SearchGenerator(Searcher()))
+    view = ControllerView(TrialIndex({"CPU": 1}), SearchGenerator(Searcher()))
     with pytest.raises(ValueError, match="leave out TuneConfig"):
         pbt().on_trial_add(view, Trial("f", trial_id="a"))
 
 
 def test_a_result_without_metric_or_time_is_an_error_that_names_both(caplog):
-    view, trial = ControllerView(Roster({"CPU": 1}), None), Trial("f", trial_id="a", config={"lr": 1})
+    view, trial = ControllerView(TrialIndex({"CPU": 1}), None), Trial("f", trial_id="a", config={"lr": 1})
     with pytest.raises(RuntimeError, match=r"no 'training_iteration' and no 'score', it reported: loss"):
         pbt().on_trial_result(view, trial, {"loss": 1})
     lenient = pbt(require_attrs=False)
@@ -404,7 +404,7 @@ def test_a_result_without_metric_or_time_is_an_error_that_names_both(caplog):
 
 def test_a_missing_metric_is_named_when_the_first_trial_comes():
     with pytest.raises(ValueError, match=r"PopulationBasedTraining compares trials and needs a metric"):
-        pbt(metric=None).on_trial_add(ControllerView(Roster({"CPU": 1}), None), Trial("f", trial_id="a"))
+        pbt(metric=None).on_trial_add(ControllerView(TrialIndex({"CPU": 1}), None), Trial("f", trial_id="a"))
 
 
 def test_strings_of_a_choice_become_neighbours_or_are_drawn_again():

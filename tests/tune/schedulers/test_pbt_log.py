@@ -10,7 +10,7 @@ from tests.tune.schedulers.test_pbt import LRS, pbt
 
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
-from muster.trials.trial_index import Roster
+from muster.trials.trial_index import TrialIndex
 from muster.tune.schedulers import PopulationBasedTrainingReplay
 from muster.tune.schedulers.pbt_log import LogRow, PolicyLog
 
@@ -140,7 +140,7 @@ def test_only_rows_that_lead_to_the_last_one_count(tmp_path):
 
 def test_without_a_policy_the_trial_keeps_its_own_configuration(tmp_path):
     replay = PopulationBasedTrainingReplay(policy(tmp_path))
-    view = ControllerView(Roster({"CPU": 1}), None)
+    view = ControllerView(TrialIndex({"CPU": 1}), None)
     with pytest.raises(ValueError, match="pass one as param_space"):
         replay.on_trial_add(view, Trial("f", trial_id="a"))
     trial = Trial("f", trial_id="a", config={"v": 3})
@@ -151,7 +151,7 @@ def test_without_a_policy_the_trial_keeps_its_own_configuration(tmp_path):
 
 def test_a_second_trial_is_refused_and_a_configuration_replaced_with_a_warning(tmp_path, caplog):
     replay = PopulationBasedTrainingReplay(policy(tmp_path, ["a", "b", 3, 2, {"v": 0}, {"v": 1}]))
-    view = ControllerView(Roster({"CPU": 1}), None)
+    view = ControllerView(TrialIndex({"CPU": 1}), None)
     trial = Trial("f", trial_id="a", config={"v": 3})
     replay.on_trial_add(view, trial)
     assert trial.config == {"v": 0}

@@ -10,11 +10,11 @@ import pytest
 from muster import tune
 from muster.base.resources import Resources
 from muster.errors import TuneError
-from muster.trials.controller_view import ControllerView, Wish
+from muster.trials.controller_view import ControllerView, PluginRequest
 from muster.trials.model import Trial
 from muster.trials.placement_group import PlacementGroupFactory as Pgf
 from muster.trials.states import TrialState as S
-from muster.trials.trial_index import Roster
+from muster.trials.trial_index import TrialIndex
 from muster.tune import schedulers
 from muster.tune.execution.assemble import scheduler_of
 from muster.tune.schedulers import ASHAScheduler, FIFOScheduler, ResourceChangingScheduler
@@ -32,7 +32,7 @@ class Hand:
     def __init__(self, allocate, capacity, base=None, count=4, needs=ONE_CPU):
         self.scheduler = ResourceChangingScheduler(base, allocate)
         self.scheduler.set_search_properties("score", "max")
-        self.roster = Roster(capacity)
+        self.roster = TrialIndex(capacity)
         self.view = ControllerView(self.roster, None)
         self.needs = needs
         for _ in range(count):
@@ -141,7 +141,7 @@ def test_c180_a_trial_with_too_much_shrinks_when_others_wait(allocate):
     for _ in range(3):
         hand.add()
     assert hand.go_on() == []  # no room
-    assert hand.report(0, time=2) == ("PAUSE", [Wish.KEEP_STEPS])
+    assert hand.report(0, time=2) == ("PAUSE", [PluginRequest.KEEP_STEPS])
     assert hand.go_on() == ["t0", "t1", "t2", "t3"]
     assert [trial.placement_group_factory.bundles for trial in hand.roster.order] == cpus(1, 1, 1, 1)
 
@@ -234,7 +234,7 @@ def test_a_stop_or_pause_of_the_base_scheduler_stands():
 
 def test_a_trial_that_grew_is_started_before_trials_that_wait():
     hand = Hand(DistributeResources(), {"CPU": 4}, count=1)
-    assert hand.report(0) == ("PAUSE", [Wish.KEEP_STEPS])
+    assert hand.report(0) == ("PAUSE", [PluginRequest.KEEP_STEPS])
     hand.add()  # the searcher gave one meanwhile
     assert hand.go_on() == ["t0"]
     assert hand.used == {"CPU": 4.0}
@@ -258,7 +258,7 @@ def test_a_trial_goes_on_with_what_it_had_when_others_took_what_it_was_to_get(ot
 
 def test_nothing_is_promised_twice():
     hand = Hand(lambda *_: Pgf([{"CPU": 3}]), {"CPU": 4}, count=2)
-    assert hand.report(0) == ("PAUSE", [Wish.KEEP_STEPS])
+    assert hand.report(0) == ("PAUSE", [PluginRequest.KEEP_STEPS])
     assert hand.report(1) == ("CONTINUE", [])
     assert hand.go_on() == ["t0"]
     assert hand.report(1, time=2) == ("CONTINUE", [])  # a trial is not stopped for what is not free

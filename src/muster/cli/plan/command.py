@@ -15,7 +15,7 @@ from muster.cluster.binpack.pack import pack
 from muster.cluster.binpack.request import Offer, Packing, PackNode, PackRequest
 from muster.cluster.model import ClusterSpec, NodeKind, Objective
 from muster.cluster.plan import Verdict
-from muster.config.demand_file import Wanted, load_demand, load_nodes
+from muster.config.demand_file import PlannedDemand, load_demand, load_nodes
 from muster.config.load import load_config
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
@@ -95,7 +95,7 @@ def plan(
 ASSUMED_HEAD = "head"
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class WhatIfAnswer(Struct, frozen=True, kw_only=True):
     """A question with all that the planner says to it."""
 
     spec: ClusterSpec
@@ -105,7 +105,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     head_assumed: bool
 
 
-def what_if(spec: ClusterSpec, wanted: Wanted) -> Answer:
+def what_if(spec: ClusterSpec, wanted: PlannedDemand) -> WhatIfAnswer:
     """Plan one tick of a cluster that is as described, with nothing backed off."""
     head_assumed = not any(node.kind is NodeKind.HEAD for node in wanted.nodes)
     nodes = (*_assumed_head(spec), *wanted.nodes) if head_assumed else wanted.nodes
@@ -122,7 +122,7 @@ def what_if(spec: ClusterSpec, wanted: Wanted) -> Answer:
         idle_timeout_s=spec.idle_timeout_s,
     )
     packing = pack(request)
-    return Answer(
+    return WhatIfAnswer(
         spec=spec,
         request=request,
         packing=packing,

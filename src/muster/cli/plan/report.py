@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
-from muster.cli.plan.command import Answer
+from muster.cli.plan.command import WhatIfAnswer
 from muster.cluster.binpack.explain import rejections
 from muster.cluster.binpack.pack import choose_objective
 from muster.cluster.binpack.request import ItemOutcome, PackNode
@@ -44,7 +44,7 @@ class Item(Struct, frozen=True, kw_only=True):
     rejected: Mapping[str, Reason]  # node type -> why it was not used; for a gang empty
 
 
-class Launch(Struct, frozen=True, kw_only=True):
+class LaunchRow(Struct, frozen=True, kw_only=True):
     node_type: str
     machine_type: str
     market: str
@@ -53,7 +53,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     total_per_hour: float | None
 
 
-class Stop(Struct, frozen=True, kw_only=True):
+class StopRow(Struct, frozen=True, kw_only=True):
     node: str
     node_type: str
     reason: Reason
@@ -61,7 +61,7 @@ class Stop(Struct, frozen=True, kw_only=True):
     price_per_hour: float | None
 
 
-class Node(Struct, frozen=True, kw_only=True):
+class PlanNode(Struct, frozen=True, kw_only=True):
     """A node that stays, or goes: every node is here."""
 
     node: str
@@ -94,20 +94,20 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     objective: str
     satisfied: bool  # every request is placed or planned
     head_assumed: bool
-    launch: tuple[Launch, ...]
-    stop: tuple[Stop, ...]
+    launch: tuple[LaunchRow, ...]
+    stop: tuple[StopRow, ...]
     price: Price
     demands: tuple[Item, ...]
     gangs: tuple[Item, ...]
     constraints: tuple[Item, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[PlanNode, ...]
     node_types: tuple[TypeVerdict, ...]
 
 
 _DECIMALS = 6  # of a dollar: hides the dust of adding floats, no price
 
 
-def build_report(answer: Answer) -> PlanReport:
+def build_report(answer: WhatIfAnswer) -> PlanReport:
     """Arrange the planner's answer; decides nothing."""
     reasons = _Reasons(answer.verdicts)
     demands = _items(answer, reasons, Subject.DEMAND)
@@ -149,7 +149,7 @@ class _Reasons:
         return self._by_subject.get((subject, name), ())
 
 
-def _items(answer: Answer, reasons: _Reasons, subject: Subject) -> tuple[Item, ...]:
+def _items(answer: WhatIfAnswer, reasons: _Reasons, subject: Subject) -> tuple[Item, ...]:
     request, packing = answer.request, answer.packing
     demands: Sequence[Demand] = request.demands
     outcomes: Sequence[ItemOutcome] = packing.demands
@@ -174,7 +174,7 @@ def _items(answer: Answer, reasons: _Reasons, subject: Subject) -> tuple[Item, .
 class _Rejected:
     """Why the other node types were not used. What was left out found the shop as the plan leaves it."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: WhatIfAnswer) -> None:
         packing = answer.packing
         bought = Counter(packing.launch)
         self._before, self._room_before = packing.offers, packing.room
@@ -217,12 +217,12 @@ def _why(verdicts: Iterable[Verdict]) -> tuple[Why, ...]:
     )
 
 
-def _node(node: PackNode, reasons: _Reasons) -> Node:
+def _node(node: PackNode, reasons: _Reasons) -> PlanNode:
     verdict = reasons.of(Subject.NODE, node.key)[0]
-    return Node(node=node.key, node_type=node.node_type, reason=verdict.reason, detail=verdict.detail)
+    return PlanNode(node=node.key, node_type=node.node_type, reason=verdict.reason, detail=verdict.detail)
 
 
-def _launches(answer: Answer) -> tuple[Launch, ...]:
+def _launches(answer: WhatIfAnswer) -> tuple[LaunchRow, ...]:
     """What would be bought, in the order of the cluster file."""
     return tuple(
         _launch(known, answer.packing.launch[known.name])
@@ -231,9 +231,9 @@ def _launches(answer: Answer) -> tuple[Launch, ...]:
     )
 
 
-def _launch(known: NodeType, count: int) -> Launch:
+def _launch(known: NodeType, count: int) -> LaunchRow:
     price = known.price_per_hour
-    return Launch(
+    return LaunchRow(
         node_type=known.name,
         machine_type=known.machine_type,
         market=known.market,
@@ -243,10 +243,10 @@ def _launch(known: NodeType, count: int) -> Launch:
     )
 
 
-def _stops(answer: Answer, reasons: _Reasons) -> tuple[Stop, ...]:
+def _stops(answer: WhatIfAnswer, reasons: _Reasons) -> tuple[StopRow, ...]:
     prices = _prices(answer)
     return tuple(
-        Stop(
+        StopRow(
             node=removal.instance_id,
             node_type=removal.node_type,
             reason=reasons.of(Subject.NODE, removal.instance_id)[0].reason,
@@ -257,7 +257,7 @@ def _stops(answer: Answer, reasons: _Reasons) -> tuple[Stop, ...]:
     )
 
 
-def _price(answer: Answer) -> Price:
+def _price(answer: WhatIfAnswer) -> Price:
     prices = _prices(answer)
     now = Counter(node.node_type for node in answer.request.nodes)
     launch = Counter(answer.packing.launch)
@@ -276,7 +276,7 @@ def _sum(prices: Mapping[str, float], counts: Mapping[str, int]) -> float:
     return round(sum((prices.get(name, 0.0) * count for name, count in counts.items()), 0.0), _DECIMALS)
 
 
-def _prices(answer: Answer) -> dict[str, float]:
+def _prices(answer: WhatIfAnswer) -> dict[str, float]:
     return {
         known.name: known.price_per_hour
         for known in answer.spec.node_types
@@ -284,7 +284,7 @@ def _prices(answer: Answer) -> dict[str, float]:
     }
 
 
-def _objective(answer: Answer) -> str:
+def _objective(answer: WhatIfAnswer) -> str:
     heads = Counter(node.node_type for node in answer.request.nodes if node.kind is NodeKind.HEAD)
     workers = [known for known in answer.spec.node_types if known.max_nodes > heads[known.name]]
     return choose_objective(answer.spec.objective, workers).value

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from muster.base.resources import Resources
 from muster.cli.format import money
-from muster.cli.plan.report import SERVED, Item, Node, PlanReport, Why
+from muster.cli.plan.report import SERVED, Item, PlanNode, PlanReport, Why
 from muster.cluster.plan import Reason
 
 MAX_ROWS = 20  # per section; programs read --json
@@ -124,7 +124,7 @@ def _rejected(item: Item) -> str:
     return "; ".join(f"{reason.value}: {_names(names)}" for reason, names in by_reason.items())
 
 
-def _nodes(nodes: Iterable[Node]) -> Iterator[RenderableType]:
+def _nodes(nodes: Iterable[PlanNode]) -> Iterator[RenderableType]:
     """Nodes of one type that share a reason share a row."""
     groups: dict[tuple[Reason, str, str], list[str]] = {}
     for node in nodes:

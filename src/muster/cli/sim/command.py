@@ -8,7 +8,7 @@ import click
 
 from muster.cli.console import complain, emit, show
 from muster.cli.sim.tune_command import tune_command
-from muster.sim.cluster.run import Report, Run, quiet, sweep
+from muster.sim.cluster.run import Report, SeedRun, quiet, sweep
 from muster.sim.cluster.trace import HEADER
 
 _SEED = click.option("--seed", type=click.IntRange(min=0), required=True, help="Which world.")
@@ -85,14 +85,14 @@ def day(seed: int) -> None:
     show(*story_pages(tell_day(seed)))
 
 
-def _run(seed: int, verbose: bool, until_tick: int | None, fail: bool = True) -> Run:
+def _run(seed: int, verbose: bool, until_tick: int | None, fail: bool = True) -> SeedRun:
     from muster.cli.sim.view import header, summary
 
     def tell(line: str, happened: bool) -> None:
         if happened or verbose:
             emit(line.encode())
 
-    one = Run(seed, tell)
+    one = SeedRun(seed, tell)
     emit(header(one).encode())
     emit(HEADER.encode())
     report = one.to_end(until_tick)

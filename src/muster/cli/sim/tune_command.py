@@ -16,7 +16,7 @@ import click
 from msgspec.structs import replace
 
 from muster.errors import ConfigError
-from muster.sim.tune.candidates import NotThere, Terms, make_searcher
+from muster.sim.tune.candidates import CandidateSettings, NotInstalled, make_searcher
 from muster.sim.tune.curve import Curve
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import ONE_CPU, SimulatedExperiment
@@ -27,7 +27,7 @@ from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.template import TrialTemplate
 
 if TYPE_CHECKING:
-    from muster.tune.execution.launch import Launch
+    from muster.tune.execution.launch import ExperimentSpec
 
 
 DEFAULT_SAMPLES = 64
@@ -35,7 +35,7 @@ DEFAULT_SCHEDULERS = ("fifo", "asha")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class SimTuneOptions:
     """The options, as given."""
 
     script: Path | None
@@ -55,7 +55,7 @@ class Wish:
 class Reply:
     """The answers, and what is worth knowing about them."""
 
-    wish: Wish
+    wish: SimTuneOptions
     answers: list[Answer] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
@@ -66,8 +66,8 @@ class _Ground:
 
     curve: Curve
     problem: Problem | None
-    launch: Launch | None
-    wish: Wish
+    launch: ExperimentSpec | None
+    wish: SimTuneOptions
 
     @property
     def recorded(self) -> RecordedCurve | None:
@@ -99,7 +99,7 @@ def _any() -> Problem:
     return next(iter(PROBLEMS.values()))
 
 
-def ask(wish: Wish) -> Reply:
+def ask(wish: SimTuneOptions) -> Reply:
     """Every scheduler on the same ground."""
     from muster.cli.sim.tune_command import launch_of
 
@@ -138,7 +138,7 @@ def _check_metric(ground: _Ground) -> None:
 
 def _schedulers(ground: _Ground) -> dict[str, Callable[[], Any]]:
     wish, launch = ground.wish, ground.launch
-    terms = Terms(max_t=ground.max_t, eta=None, seed=wish.seed, space=ground.space)
+    terms = CandidateSettings(max_t=ground.max_t, eta=None, seed=wish.seed, space=ground.space)
     if wish.schedulers or launch is None:
         return {spec: scheduler_maker(spec, terms) for spec in wish.schedulers or DEFAULT_SCHEDULERS}
     given = launch.tune.scheduler
@@ -204,7 +204,7 @@ def _search(ground: _Ground, reply: Reply) -> tuple[int, Callable[[], Any] | Non
 def _named(name: str, seed: int) -> Callable[[], Any] | None:
     try:
         made = make_searcher(name, seed)
-    except NotThere as missing:
+    except NotInstalled as missing:
         raise ConfigError(f"--searcher {name}: {missing}") from missing
     return None if made is None else lambda: make_searcher(name, seed)
 
@@ -287,11 +287,11 @@ def tune_command(**told: Any) -> None:  # noqa: ANN401 - the options above
     Exit codes: 0 answered; 2 bad input.
     """
     from muster.cli.console import emit, remark, show
-    from muster.cli.sim.tune_command import Wish, ask
+    from muster.cli.sim.tune_command import SimTuneOptions, ask
     from muster.cli.sim.view import as_document, draw, reply_pages
 
     as_json, plot = told.pop("as_json"), told.pop("plot")
-    reply = ask(Wish(**told))
+    reply = ask(SimTuneOptions(**told))
     for text in reply.remarks:
         remark(text)
     if as_json:
@@ -306,12 +306,12 @@ def tune_command(**told: Any) -> None:  # noqa: ANN401 - the options above
 class _Reached(BaseException):
     """The script came to the launch; not an Exception, so that it does not catch it itself."""
 
-    def __init__(self, asked: Launch) -> None:
+    def __init__(self, asked: ExperimentSpec) -> None:
         self.asked = asked
         super().__init__()
 
 
-def launch_of(script: Path) -> Launch:
+def launch_of(script: Path) -> ExperimentSpec:
     """Runs the script as `python SCRIPT` would; ConfigError when it fails or never tunes anything."""
     if not script.is_file():
         raise ConfigError(f"{script}: there is no such file. Give a Python file that builds a Tuner")
@@ -342,7 +342,7 @@ def _tuners(left: dict[str, Any]) -> list[Any]:
 def _no_launch() -> Iterator[None]:
     from muster.tune.execution import launch as module
 
-    def reached(asked: Launch) -> None:
+    def reached(asked: ExperimentSpec) -> None:
         raise _Reached(asked)
 
     real = module.launch

@@ -18,16 +18,16 @@ from muster.cli.sim.tune_command import Reply
 from muster.cli.tune.table import plain, strict_json
 from muster.cluster.plan import Subject, Verdict
 from muster.errors import ConfigError
-from muster.sim.cluster.build import Scene
+from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.options import GIB
-from muster.sim.cluster.run import Report, Run
+from muster.sim.cluster.run import Report, SeedRun
 from muster.sim.cluster.story import CLOSES, OPENS, SAMPLE_S, DayStory, Moment
 from muster.sim.tune.what_if import Answer, over_time
 
 _REQUESTS = (Subject.DEMAND, Subject.GANG, Subject.CONSTRAINT)
 
 
-def header(run: Run) -> str:
+def header(run: SeedRun) -> str:
     """The seed and every drawn option."""
     drawn = run.header()
     rates = drawn.pop("faults")
@@ -59,12 +59,12 @@ def summary(report: Report) -> str:
     )
 
 
-def standstill(scene: Scene) -> list[RenderableType]:
+def standstill(scene: SimulatedCluster) -> list[RenderableType]:
     """The world at the moment a replay stops."""
     return [_instances(scene), _machines(scene), _pending(scene)]
 
 
-def _instances(scene: Scene) -> Table:
+def _instances(scene: SimulatedCluster) -> Table:
     table = _table("instances", "id", "type", "state", "machine", "node", "since", "said")
     for record in scene.store.live.values():
         since = f"{record.since - scene.world.wall_shift:.0f}"
@@ -73,7 +73,7 @@ def _instances(scene: Scene) -> Table:
     return table
 
 
-def _machines(scene: Scene) -> Table:
+def _machines(scene: SimulatedCluster) -> Table:
     table = _table("machines (truth)", "id", "type", "born", "node", "tasks", "$/h")
     for machine in scene.cloud.alive():
         node = scene.runtime.node_on(machine)
@@ -84,7 +84,7 @@ def _machines(scene: Scene) -> Table:
     return table
 
 
-def _pending(scene: Scene) -> Table:
+def _pending(scene: SimulatedCluster) -> Table:
     table = _table("pending demand", "who", "count", "reason", "detail")
     for verdict in scene.plan.verdicts if scene.plan else ():
         if verdict.subject in _REQUESTS:

@@ -20,7 +20,7 @@ from muster.autoscaler.known_clusters import KnownCluster, open_cluster
 from muster.cli.format import clock_time, money, span, used_of
 from muster.cli.plan.view import BAD, GOOD, HEADING, QUIET
 from muster.cli.status.report import NodeRow, StatusReport
-from muster.cli.status.status_frame import WAITING, WIDE_ENOUGH, Frame, Grid, pending_section
+from muster.cli.status.status_frame import WAITING, WIDE_ENOUGH, PageSize, TableGrid, pending_section
 from muster.cluster.plan import Reason
 from muster.errors import ClusterError, MusterError
 
@@ -36,7 +36,7 @@ _REASON_WORDS = {Reason.KEPT_NEEDED: "needed", Reason.KEPT_MIN_NODES: "kept: min
 _SPARE = ("memory", "object_store_memory")  # shown when in use, or with -v
 
 
-def status_page(report: StatusReport, frame: Frame) -> Iterator[RenderableType]:
+def status_page(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
     """Top to bottom; what is wrong stands above everything else."""
     yield _title(report, frame)
     yield from _warnings(report)
@@ -58,7 +58,7 @@ def machines_line(report: StatusReport) -> str:
     return ", ".join(f"{count} {word}" for word, count in counts.items()) or "none"
 
 
-def _title(report: StatusReport, frame: Frame) -> Text:
+def _title(report: StatusReport, frame: PageSize) -> Text:
     title = Text.assemble((report.cluster, HEADING), (f"  {report.address}", QUIET))
     looked = f"looked {span(report.age_s)} ago"
     room = frame.width - title.cell_len - len(looked)
@@ -87,10 +87,10 @@ def _names(used: dict[str, float], total: dict[str, float], *, verbose: bool) ->
     return (*first, *(name for name in rest if verbose or name not in _SPARE or used.get(name)))
 
 
-def _nodes(report: StatusReport, frame: Frame) -> Iterator[RenderableType]:
+def _nodes(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
     """A narrow page leaves out the price and the reason; `muster why` has both."""
     columns = ("machine", "type", "state", ">for", "in use", ">$/h", "")
-    grid = Grid(*columns[: len(columns) if frame.width >= WIDE_ENOUGH else 5])
+    grid = TableGrid(*columns[: len(columns) if frame.width >= WIDE_ENOUGH else 5])
     for row in report.nodes[: frame.machines]:
         used, total = dict(row.used), dict(row.total)
         grid.add(
@@ -105,7 +105,7 @@ def _nodes(report: StatusReport, frame: Frame) -> Iterator[RenderableType]:
     return grid.section("Machines", frame, of=len(report.nodes))
 
 
-def _machine_name(row: NodeRow, frame: Frame) -> str:
+def _machine_name(row: NodeRow, frame: PageSize) -> str:
     name = row.instance_id or row.node_id[:12]
     return name if frame.width >= 80 else f"{name[:4]}…{name[-5:]}" if len(name) > 10 else name
 
@@ -125,35 +125,35 @@ def _why_node(row: NodeRow) -> str:
     return f"{known}: {row.detail}" if row.detail else known
 
 
-def _types(report: StatusReport, frame: Frame) -> Iterator[RenderableType]:
+def _types(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
     """Types that cannot be had for now; with -v all that were looked at."""
     rows = [row for row in report.node_types if frame.verbose or row.reason in BLOCKED_TYPES]
-    grid = Grid("type", "verdict", "")
+    grid = TableGrid("type", "verdict", "")
     for row in rows[: frame.others]:
         style = BAD if row.reason in BLOCKED_TYPES else ""
         grid.add(row.node_type, Text(row.reason.value, style=style), row.detail)
     return grid.section("Node types", frame, of=len(rows))
 
 
-def _failures(report: StatusReport, frame: Frame) -> Iterator[RenderableType]:
-    grid = Grid("at", "type", "reason")
+def _failures(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
+    grid = TableGrid("at", "type", "reason")
     for row in report.failures[: frame.others]:
         grid.add(clock_time(row.at), row.node_type, Text(row.message, style=BAD))
     return grid.section("Failed launches", frame, of=len(report.failures))
 
 
-def _events(report: StatusReport, frame: Frame) -> Iterator[RenderableType]:
+def _events(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
     """The newest; a status that is asked for again and again tells the rest."""
-    grid = Grid("at", "")
+    grid = TableGrid("at", "")
     shown = report.events[: frame.others]
     for row in shown:
         grid.add(clock_time(row.at), Text(row.message, style=WAITING if row.level == "warning" else ""))
     return grid.section("Lately", frame, of=len(shown))
 
 
-def _set_aside(report: StatusReport, frame: Frame) -> Iterator[RenderableType]:
+def _set_aside(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
     """Inputs that made no sense; everything else went on."""
-    grid = Grid("what", "why")
+    grid = TableGrid("what", "why")
     for note in report.set_aside[: frame.others]:
         grid.add(note.source, note.message)
     return grid.section("Set aside", frame, of=len(report.set_aside))
@@ -204,11 +204,11 @@ def status(ctx: click.Context, cluster: str | None, as_json: bool, live: bool, v
     else:
         from muster.cli.console import console
         from muster.cli.status.command import status_page
-        from muster.cli.status.status_frame import Frame
+        from muster.cli.status.status_frame import PageSize
 
         page = console()
         for part in status_page(
-            report, Frame(width=page.width, others=20 if verbose else 5, verbose=verbose)
+            report, PageSize(width=page.width, others=20 if verbose else 5, verbose=verbose)
         ):
             page.print(part)
     ctx.exit(OUT_OF_DATE if report.problem else 0)
@@ -276,7 +276,7 @@ def fitted(report: StatusReport, page: Console, *, verbose: bool) -> RenderableT
     width, height = min(page.width, MAX_WIDTH), page.height
     options = page.options.update(width=width, height=None)
     for machines, requests, others in _ROWS:
-        frame = Frame(
+        frame = PageSize(
             width=width, machines=machines, requests=requests, others=others, wrap=False, verbose=verbose
         )
         lines = page.render_lines(Group(*status_page(report, frame)), options, pad=False)

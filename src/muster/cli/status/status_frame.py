@@ -22,7 +22,7 @@ _INDENT = 2
 _LEAST = 8  # columns that the last cell gets in any case
 
 
-class Frame(Struct, frozen=True, kw_only=True):
+class PageSize(Struct, frozen=True, kw_only=True):
     """The page's size."""
 
     width: int = 80
@@ -33,7 +33,7 @@ class Frame(Struct, frozen=True, kw_only=True):
     verbose: bool = False
 
 
-class Grid:
+class TableGrid:
     """Rows under a quiet header. A column whose name starts with `>` stands right."""
 
     def __init__(self, *columns: str) -> None:
@@ -45,7 +45,7 @@ class Grid:
         texts = [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
         self._rows.append(texts[: len(self._names)])
 
-    def section(self, title: str, frame: Frame, *, of: int) -> Iterator[RenderableType]:
+    def section(self, title: str, frame: PageSize, *, of: int) -> Iterator[RenderableType]:
         """A heading, the table, and how many rows of all `of` are not shown; nothing when there are none."""
         if not of:
             return
@@ -53,7 +53,7 @@ class Grid:
         yield Padding(self._table(frame), (0, 0, 0, _INDENT), expand=False)
         yield from more_line(of - len(self._rows))
 
-    def _table(self, frame: Frame) -> Table:
+    def _table(self, frame: PageSize) -> Table:
         table = Table(box=None, pad_edge=False, header_style=QUIET, padding=(0, _GAP, 0, 0), show_edge=False)
         last = len(self._names) - 1
         for position, (name, right) in enumerate(zip(self._names, self._right, strict=True)):
@@ -84,7 +84,7 @@ _COUNT_GAP = 2
 _SPAN = 7  # "90 min" and room
 
 
-def pending_section(title: str, pending: Sequence[PendingRow], frame: Frame) -> Iterator[RenderableType]:
+def pending_section(title: str, pending: Sequence[PendingRow], frame: PageSize) -> Iterator[RenderableType]:
     """Blocked requests come first: they are what a person looks for."""
     rows = sorted(pending, key=lambda row: row.reason in SERVED)
     if not rows:
@@ -107,7 +107,7 @@ def pending_section(title: str, pending: Sequence[PendingRow], frame: Frame) -> 
     yield from more_line(len(rows) - len(shown))
 
 
-def _widths(rows: Sequence[PendingRow], frame: Frame) -> tuple[int, int]:
+def _widths(rows: Sequence[PendingRow], frame: PageSize) -> tuple[int, int]:
     reason = max(len(row.reason.value) for row in rows)
     shape = max(_asks_for(row).cell_len for row in rows)
     return min(shape, frame.width - _COUNT_INDENT - reason - _SPAN - 2 * _COUNT_GAP), reason
@@ -131,7 +131,7 @@ def _asks_for(row: PendingRow) -> Text:
     return Text.assemble(row.shape or row.subject_id, (names.get(row.kind, ""), QUIET))
 
 
-def _sentence(told: str, frame: Frame) -> Iterator[RenderableType]:
+def _sentence(told: str, frame: PageSize) -> Iterator[RenderableType]:
     if told:
         text = Text(told, style=QUIET, no_wrap=not frame.wrap, overflow="fold" if frame.wrap else "ellipsis")
         yield Padding(text, (0, 0, 0, _COUNT_INDENT + _COUNT_GAP), expand=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from muster.cli.tune.experiment import Experiment
+from muster.cli.tune.experiment import ExperimentView
 from muster.cli.tune.table import not_data, plain, strict_json
 from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
@@ -17,7 +17,7 @@ from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import number
 
 
-class Scored(Struct, frozen=True):
+class ScoredTrial(Struct, frozen=True):
     """A trial and the value that counts."""
 
     trial: TrialSummary
@@ -25,20 +25,20 @@ class Scored(Struct, frozen=True):
 
 
 def best_of(
-    experiment: Experiment, metric: str | None = None, mode: str | None = None, scope: str = "last"
-) -> list[Scored]:
+    experiment: ExperimentView, metric: str | None = None, mode: str | None = None, scope: str = "last"
+) -> list[ScoredTrial]:
     """Trials with a finite value, the best first; equal ones in the order of their creation."""
     metric, mode = wanted_metric(experiment, metric, mode)
     found = []
     for trial in experiment.trials:
         value = _last(trial, metric) if scope == "last" else _analysed(experiment, trial, metric, mode, scope)
         if value is not None and math.isfinite(value):
-            found.append(Scored(trial, value))
+            found.append(ScoredTrial(trial, value))
     found.sort(key=lambda each: -each.value if mode == "max" else each.value)
     return found
 
 
-def wanted_metric(experiment: Experiment, metric: str | None, mode: str | None) -> tuple[str, str]:
+def wanted_metric(experiment: ExperimentView, metric: str | None, mode: str | None) -> tuple[str, str]:
     """As asked, else as the experiment was told; ConfigError when neither says."""
     chosen = metric or experiment.metric
     if not chosen:
@@ -51,7 +51,7 @@ def wanted_metric(experiment: Experiment, metric: str | None, mode: str | None) 
     return chosen, mode
 
 
-def need_best(found: Sequence[Scored], experiment: Experiment, metric: str) -> None:
+def need_best(found: Sequence[ScoredTrial], experiment: ExperimentView, metric: str) -> None:
     """ConfigError that says what was reported instead."""
     if found:
         return
@@ -63,7 +63,7 @@ def need_best(found: Sequence[Scored], experiment: Experiment, metric: str) -> N
     raise ConfigError(f"{experiment.path}: no trial has a finite {metric!r}; {told}")
 
 
-def reported_metrics(experiment: Experiment) -> list[str]:
+def reported_metrics(experiment: ExperimentView) -> list[str]:
     """Names of numbers in last results that we did not fill in ourselves."""
     names: dict[str, None] = {}
     for trial in experiment.trials:
@@ -80,7 +80,7 @@ def _last(trial: TrialSummary, metric: str) -> float | None:
 
 
 def _analysed(
-    experiment: Experiment, trial: TrialSummary, metric: str, mode: str, scope: str
+    experiment: ExperimentView, trial: TrialSummary, metric: str, mode: str, scope: str
 ) -> float | None:
     """Over all results in the trial's log; a trial that reported and has none is an error, not a guess."""
     from muster.tune.analysis.result_files import TrialFolder
@@ -99,7 +99,7 @@ def _analysed(
 
 
 def best_page(
-    experiment: Experiment, count: int, form: str, asked: Mapping[str, str | None]
+    experiment: ExperimentView, count: int, form: str, asked: Mapping[str, str | None]
 ) -> tuple[list[str], list[str]]:
     """The page, and remarks about what cannot be pasted; `asked` holds metric, mode and scope."""
     metric, mode = wanted_metric(experiment, asked.get("metric"), asked.get("mode"))
@@ -123,7 +123,7 @@ def _yaml(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _table(
-    chosen: Sequence[Scored], experiment: Experiment, goal: tuple[str, str], total: int
+    chosen: Sequence[ScoredTrial], experiment: ExperimentView, goal: tuple[str, str], total: int
 ) -> Iterator[str]:
     metric, mode = goal
     yield f"{experiment.name}: best {len(chosen)} of {total:,} by {metric} ({mode})"
@@ -138,7 +138,7 @@ def _table(
             yield f"checkpoint: {trial.checkpoint.path}"
 
 
-def _record(each: Scored, experiment: Experiment, metric: str) -> dict[str, Any]:
+def _record(each: ScoredTrial, experiment: ExperimentView, metric: str) -> dict[str, Any]:
     trial = each.trial
     return {
         "trial_id": trial.trial_id,

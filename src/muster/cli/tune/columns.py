@@ -100,7 +100,7 @@ def own_metrics(rows: Iterable[Row], at_most: int = 3) -> list[str]:
     return list(found)[:at_most]
 
 
-class Columns:
+class RowColumns:
     """The columns of some rows, found by what people call them."""
 
     def __init__(self, rows: Sequence[Row], fixed: Sequence[str]) -> None:
@@ -162,7 +162,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def filtered(rows: Sequence[Row], filters: Iterable[str], columns: Columns) -> list[Row]:
+def filtered(rows: Sequence[Row], filters: Iterable[str], columns: RowColumns) -> list[Row]:
     """Rows that pass all `<column> <op> <value>`; one without a value in the column passes none."""
     kept = list(rows)
     for text in filters:
@@ -171,7 +171,7 @@ def filtered(rows: Sequence[Row], filters: Iterable[str], columns: Columns) -> l
     return kept
 
 
-def _condition(text: str, columns: Columns) -> Callable[[Row], bool]:
+def _condition(text: str, columns: RowColumns) -> Callable[[Row], bool]:
     match = _FILTER.fullmatch(text)
     if match is None:
         raise ConfigError(

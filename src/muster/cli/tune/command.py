@@ -15,7 +15,7 @@ import click
 
 from muster.cli.console import emit, has_colours, remark
 from muster.cli.tune.columns import trial_row
-from muster.cli.tune.experiment import Experiment
+from muster.cli.tune.experiment import ExperimentView
 from muster.cli.tune.table import plain, strict_json
 from muster.errors import ConfigError, MusterError
 from muster.tune.analysis.tables import Row, flat_row, need_pandas
@@ -89,14 +89,14 @@ def ls(path: str, as_json: bool, watch: bool, output: Path | None, desc: bool, *
     muster tune ls results
     """
     from muster.cli.tune.command import write_rows
-    from muster.cli.tune.ls import Choice, as_record, as_text, listing
+    from muster.cli.tune.ls import ListOptions, as_record, as_text, listing
     from muster.cli.tune.table import page_size
 
     if watch and (as_json or output is not None):
         raise click.UsageError("--watch shows a table: leave out --json and --output")
     limit = asked["limit"] or (max(page_size()[1] - 8, 5) if watch else None)
     words = {"filters": asked["filters"], "sort": asked["sort"], "columns": asked["columns"]}
-    choice = Choice(**words, descending=desc, limit=limit, active_first=watch)
+    choice = ListOptions(**words, descending=desc, limit=limit, active_first=watch)
 
     def look() -> tuple[Iterable[str], bool]:
         found = listing(path, choice)
@@ -241,9 +241,9 @@ def resume(ctx: click.Context, /, path: str, **asked: Any) -> None:  # noqa: ANN
     muster tune resume results/mine --trainable my_project.train:train
     muster tune resume results/mine --script train.py
     """
-    from muster.cli.tune.resume import Wish, resumed
+    from muster.cli.tune.resume import ResumeRequest, resumed
 
-    lines, code = resumed(path, Wish(**asked), tell=remark)
+    lines, code = resumed(path, ResumeRequest(**asked), tell=remark)
     _print(lines)
     ctx.exit(code)
 
@@ -318,12 +318,12 @@ def write_rows(rows: Rows, columns: Sequence[str], file: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def trial_rows(experiment: Experiment) -> list[Row]:
+def trial_rows(experiment: ExperimentView) -> list[Row]:
     """One per trial: its last result, its config and what became of it."""
     return [trial_row(trial, experiment.trial_path(trial)) for trial in experiment.trials]
 
 
-def result_rows(experiment: Experiment, unread: list[str]) -> Iterator[Row]:
+def result_rows(experiment: ExperimentView, unread: list[str]) -> Iterator[Row]:
     """One per result that was logged; trials whose log cannot be read are named in `unread`."""
     from muster.tune.analysis.result_files import TrialFolder
 

@@ -39,7 +39,7 @@ class Writer:
 
 
 @dataclass(frozen=True)
-class Experiment:
+class ExperimentView:
     """One committed state of an experiment."""
 
     path: str
@@ -100,7 +100,7 @@ class Experiment:
         return f"{self.path.rstrip('/')}/{trial.relative_logdir or trial.trial_id}"
 
 
-def read_experiment(path: str) -> Experiment:
+def read_experiment(path: str) -> ExperimentView:
     """The experiment in a directory; MusterError that says what to do when there is none."""
     from muster.tune.analysis.result_files import opened_place
     from muster.tune.analysis.trial_record import experiment_directory
@@ -159,7 +159,7 @@ def _opened(place: str, root: str | None = None) -> Iterator[TrialReader]:
         yield reader
 
 
-def _read(reader: TrialReader, place: str, root: str, filesystem: object = None) -> Experiment:
+def _read(reader: TrialReader, place: str, root: str, filesystem: object = None) -> ExperimentView:
     pid = reader.writer()
     writer = None if pid is None else Writer(pid, _lock_time(place))
     trials = reader.trials()
@@ -168,7 +168,7 @@ def _read(reader: TrialReader, place: str, root: str, filesystem: object = None)
             msgspec.structs.replace(trial, status=INTERRUPTED) if trial.status == "RUNNING" else trial
             for trial in trials
         )
-    return Experiment(
+    return ExperimentView(
         path=root,
         trials=trials,
         settings=reader.settings(),
@@ -179,7 +179,7 @@ def _read(reader: TrialReader, place: str, root: str, filesystem: object = None)
     )
 
 
-def _read_remote(place: str, filesystem: object) -> Experiment:
+def _read_remote(place: str, filesystem: object) -> ExperimentView:
     from muster.stores.storage import Storage
 
     try:
@@ -202,14 +202,14 @@ def _lock_time(place: str) -> float:
         return 0.0
 
 
-class _Picture(msgspec.Struct):
+class _Snapshot(msgspec.Struct):
     """The part of a saved picture that says whether there is more to come."""
 
     exhausted: bool = True
     stopping: bool = False
 
 
-_PICTURE = msgspec.msgpack.Decoder(_Picture)
+_PICTURE = msgspec.msgpack.Decoder(_Snapshot)
 _SNAPSHOT = msgspec.msgpack.Decoder(tuple[bytes, bytes | None])
 
 

@@ -13,7 +13,7 @@ from muster.cli.tune.best import best_of
 from muster.cli.tune.columns import (
     CONFIG,
     FIXED,
-    Columns,
+    RowColumns,
     filtered,
     ordered,
     own_metrics,
@@ -21,7 +21,7 @@ from muster.cli.tune.columns import (
 )
 from muster.cli.tune.experiment import (
     FINISHED,
-    Experiment,
+    ExperimentView,
     Writer,
     experiments_below,
     is_experiment,
@@ -36,7 +36,7 @@ EXPERIMENT_FIXED = (*EXPERIMENT_COLUMNS, "total_trials", "metric", "mode", "path
 WORDS = {"TERMINATED": "done", "ERROR": "failed"}
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class ListOptions(Struct, frozen=True, kw_only=True):
     """What a person wants to see."""
 
     filters: tuple[str, ...] = ()
@@ -47,14 +47,14 @@ class Choice(Struct, frozen=True, kw_only=True):
     active_first: bool = False  # unless an order is asked for
 
 
-class Listing(Struct, frozen=True, kw_only=True):
+class TrialListing(Struct, frozen=True, kw_only=True):
     """Rows in the order wanted, and the columns to show."""
 
     rows: list[Mapping[str, Any]]
     columns: tuple[str, ...]
     passing: int  # rows before the limit
     total: int
-    experiment: Experiment | None = None  # None: the rows are experiments
+    experiment: ExperimentView | None = None  # None: the rows are experiments
 
     @property
     def all_columns(self) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class Listing(Struct, frozen=True, kw_only=True):
         return self.experiment.writer is not None
 
 
-def listing(path: str, choice: Choice) -> Listing:
+def listing(path: str, choice: ListOptions) -> TrialListing:
     """Look once."""
     place = os.path.expanduser(path)
     if "://" not in place and os.path.isdir(place) and not is_experiment(place):
@@ -84,7 +84,7 @@ def listing(path: str, choice: Choice) -> Listing:
     return _chosen(rows, choice, FIXED, default_columns(experiment, rows), experiment)
 
 
-def default_columns(experiment: Experiment, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def default_columns(experiment: ExperimentView, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Who, how far, how good, and with which of the searched values."""
     searched = dict.fromkeys(
         key for trial in experiment.trials for key in flatten(dict(trial.evaluated_params))
@@ -96,12 +96,12 @@ def default_columns(experiment: Experiment, rows: Sequence[Mapping[str, Any]]) -
 
 def _chosen(
     rows: Sequence[Mapping[str, Any]],
-    choice: Choice,
+    choice: ListOptions,
     fixed: Sequence[str],
     default: Sequence[str],
-    experiment: Experiment | None,
-) -> Listing:
-    columns = Columns(rows, fixed)
+    experiment: ExperimentView | None,
+) -> TrialListing:
+    columns = RowColumns(rows, fixed)
     shown = columns.asked(choice.columns, "--columns") or tuple(default)
     passing = filtered(rows, choice.filters, columns)
     order = columns.asked(choice.sort, "--sort")
@@ -109,7 +109,9 @@ def _chosen(
         passing.sort(key=lambda row: row.get("status") in FINISHED)
     passing = ordered(passing, order, descending=choice.descending)
     kept = passing[: choice.limit] if choice.limit is not None else passing
-    return Listing(rows=kept, columns=shown, passing=len(passing), total=len(rows), experiment=experiment)
+    return TrialListing(
+        rows=kept, columns=shown, passing=len(passing), total=len(rows), experiment=experiment
+    )
 
 
 def _experiment_row(path: str) -> dict[str, Any]:
@@ -121,7 +123,7 @@ def _experiment_row(path: str) -> dict[str, Any]:
     return experiment_row(experiment)
 
 
-def experiment_row(experiment: Experiment) -> dict[str, Any]:
+def experiment_row(experiment: ExperimentView) -> dict[str, Any]:
     """The columns of an experiment."""
     best = best_of(experiment) if experiment.metric and experiment.mode else []
     writer = experiment.writer
@@ -140,7 +142,7 @@ def experiment_row(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def as_record(found: Listing, *, chosen: bool) -> dict[str, Any]:
+def as_record(found: TrialListing, *, chosen: bool) -> dict[str, Any]:
     """For --json; with --columns only these, else every one that a row has."""
     rows = [{name: row.get(name) for name in found.columns} if chosen else dict(row) for row in found.rows]
     if found.experiment is None:
@@ -148,7 +150,7 @@ def as_record(found: Listing, *, chosen: bool) -> dict[str, Any]:
     return {"experiment": experiment_row(found.experiment), "trials": rows}
 
 
-def as_text(found: Listing, *, colour: bool) -> Iterator[str]:
+def as_text(found: TrialListing, *, colour: bool) -> Iterator[str]:
     """The page, line by line."""
     if found.experiment is not None:
         yield from heading(found.experiment, colour=colour)
@@ -170,7 +172,7 @@ def as_text(found: Listing, *, colour: bool) -> Iterator[str]:
         yield from (f"{row['name']}: {row['error']}" for row in found.rows if row.get("error"))
 
 
-def heading(experiment: Experiment, *, colour: bool) -> Iterator[str]:
+def heading(experiment: ExperimentView, *, colour: bool) -> Iterator[str]:
     """What the experiment is, how it stands, and the best so far."""
     state = painted(experiment.state, experiment.state, colour=colour)
     yield f"{experiment.name}: {state}{_who(experiment.writer)}"

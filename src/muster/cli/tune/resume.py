@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from muster.cli.tune.best import best_of, config_lines
-from muster.cli.tune.experiment import Experiment, read_experiment
+from muster.cli.tune.experiment import ExperimentView, read_experiment
 from muster.cli.tune.ls import heading
 from muster.cli.tune.table import moment
 from muster.errors import ConfigError, LedgerLocked, RestoreError
@@ -22,7 +22,7 @@ DONE, TRIALS_FAILED, STOPPED = 0, 1, 130
 SCRIPT_MODULE = "muster_resumed_script"
 
 
-class Wish(Struct, frozen=True, kw_only=True):
+class ResumeRequest(Struct, frozen=True, kw_only=True):
     """What the person asked for."""
 
     trainable: str | None = None  # module:name
@@ -31,7 +31,7 @@ class Wish(Struct, frozen=True, kw_only=True):
     skip_unfinished: bool = False
 
 
-def resumed(path: str, wish: Wish, tell: Callable[[str], None]) -> tuple[list[str], int]:
+def resumed(path: str, wish: ResumeRequest, tell: Callable[[str], None]) -> tuple[list[str], int]:
     """Run to the end; what to print then, and the exit code."""
     before = read_experiment(path)
     _refuse_running(before)
@@ -51,7 +51,7 @@ def resumed(path: str, wish: Wish, tell: Callable[[str], None]) -> tuple[list[st
     return lines, _code(after)
 
 
-def _refuse_running(experiment: Experiment) -> None:
+def _refuse_running(experiment: ExperimentView) -> None:
     writer = experiment.writer
     if writer is not None:
         raise LedgerLocked(
@@ -60,7 +60,7 @@ def _refuse_running(experiment: Experiment) -> None:
         )
 
 
-def _run(experiment: Experiment, trainable: Any, wish: Wish) -> None:  # noqa: ANN401 - function or class
+def _run(experiment: ExperimentView, trainable: Any, wish: ResumeRequest) -> None:  # noqa: ANN401 - function or class
     from muster.tune.tuner import Tuner
 
     try:
@@ -76,7 +76,7 @@ def _run(experiment: Experiment, trainable: Any, wish: Wish) -> None:  # noqa: A
     tuner.fit()
 
 
-def _trainable(experiment: Experiment, wish: Wish) -> Any:  # noqa: ANN401
+def _trainable(experiment: ExperimentView, wish: ResumeRequest) -> Any:  # noqa: ANN401
     if wish.trainable is not None and wish.script is not None:
         raise ConfigError("--trainable and --script: give one of them")
     if wish.trainable is not None:
@@ -94,14 +94,14 @@ def _trainable(experiment: Experiment, wish: Wish) -> Any:  # noqa: ANN401
         ) from None
 
 
-def _local_directory(experiment: Experiment) -> Path:
+def _local_directory(experiment: ExperimentView) -> Path:
     """Its files on this machine; those of a remote one are brought here, as `Tuner.restore` does."""
     if experiment.filesystem is None:
         return Path(experiment.path)
-    from muster.tune.execution.paths import Place
+    from muster.tune.execution.paths import ExperimentPaths
 
     parent, _, name = experiment.address.rpartition("/")
-    place = Place(parent, name, None)
+    place = ExperimentPaths(parent, name, None)
     place.fetch()
     return Path(place.directory)
 
@@ -156,7 +156,7 @@ def _attribute(module: object, path: str, option: str) -> Any:  # noqa: ANN401
     return found
 
 
-def _trainable_name(experiment: Experiment) -> str:
+def _trainable_name(experiment: ExperimentView) -> str:
     """From the settings, else from the names of trials (`train_1a2b3_00000`)."""
     told = experiment.settings.get("trainable_name")
     if isinstance(told, str):
@@ -170,25 +170,25 @@ def _trainable_name(experiment: Experiment) -> str:
     )
 
 
-def _nothing_left(experiment: Experiment) -> str:
+def _nothing_left(experiment: ExperimentView) -> str:
     failed = experiment.counts.get("ERROR", 0)
     hint = f" --errored resume, or restart, runs the {failed:,} failed again." if failed else ""
     return f"It is finished: there is nothing to go on with.{hint}"
 
 
-def _left(experiment: Experiment) -> str:
+def _left(experiment: ExperimentView) -> str:
     counts = experiment.counts
     unfinished = sum(count for status, count in counts.items() if status not in ("TERMINATED", "ERROR"))
     done = counts.get("TERMINATED", 0)
     return f"{done:,} trials done, {unfinished:,} unfinished, {counts.get('ERROR', 0):,} failed"
 
 
-def _summary(experiment: Experiment) -> Iterator[str]:
+def _summary(experiment: ExperimentView) -> Iterator[str]:
     yield from heading(experiment, colour=False)
     best = best_of(experiment) if experiment.metric and experiment.mode else []
     if best:
         yield "with " + "\n".join(config_lines(best[0].trial.config))
 
 
-def _code(experiment: Experiment) -> int:
+def _code(experiment: ExperimentView) -> int:
     return TRIALS_FAILED if experiment.counts.get("ERROR") else DONE

@@ -9,7 +9,7 @@ from typing import Any
 
 from muster.cli.tune.best import best_of, config_lines
 from muster.cli.tune.columns import last_line
-from muster.cli.tune.experiment import FINISHED, Experiment
+from muster.cli.tune.experiment import FINISHED, ExperimentView
 from muster.cli.tune.ls import experiment_row, heading
 from muster.cli.tune.table import cell, duration, lay_out, moment, page_size, painted
 from muster.errors import ConfigError
@@ -22,7 +22,7 @@ ERROR_LINES = 3
 NOTE_FILE = "note.txt"
 
 
-def experiment_lines(experiment: Experiment, *, colour: bool) -> Iterator[str]:
+def experiment_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[str]:
     """State, settings, best, time and failures."""
     yield from heading(experiment, colour=colour)
     yield f"in {experiment.address}"
@@ -34,7 +34,7 @@ def experiment_lines(experiment: Experiment, *, colour: bool) -> Iterator[str]:
     yield from section("Note", _note_lines(experiment))
 
 
-def experiment_record(experiment: Experiment) -> dict[str, Any]:
+def experiment_record(experiment: ExperimentView) -> dict[str, Any]:
     """For --json."""
     return {
         **experiment_row(experiment),
@@ -56,16 +56,16 @@ def section(title: str, lines: Iterator[str]) -> Iterator[str]:
         yield f"  {line}"
 
 
-def _next_step(experiment: Experiment) -> Iterator[str]:
+def _next_step(experiment: ExperimentView) -> Iterator[str]:
     if experiment.state in ("interrupted", "unfinished"):
         yield f"To go on: muster tune resume {experiment.address}"
 
 
-def _settings_lines(experiment: Experiment) -> Iterator[str]:
+def _settings_lines(experiment: ExperimentView) -> Iterator[str]:
     return pairs({key: value for key, value in experiment.settings.items() if value is not None})
 
 
-def _best_lines(experiment: Experiment) -> Iterator[str]:
+def _best_lines(experiment: ExperimentView) -> Iterator[str]:
     found = best_of(experiment) if experiment.metric and experiment.mode else []
     if not found:
         return
@@ -76,7 +76,7 @@ def _best_lines(experiment: Experiment) -> Iterator[str]:
         yield f"checkpoint: {below(experiment, trial.checkpoint.path)}"
 
 
-def times(experiment: Experiment) -> dict[str, Any]:
+def times(experiment: ExperimentView) -> dict[str, Any]:
     """Where the time went, in seconds."""
     began, until = experiment.started_at, experiment.updated_at
     spans = {trial.trial_id: float(trial.result.get("time_total_s") or 0.0) for trial in experiment.trials}
@@ -99,7 +99,7 @@ def times(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _time_lines(experiment: Experiment) -> Iterator[str]:
+def _time_lines(experiment: ExperimentView) -> Iterator[str]:
     found = times(experiment)
     if found["wall_s"] is None:
         return
@@ -111,7 +111,7 @@ def _time_lines(experiment: Experiment) -> Iterator[str]:
         yield f"a trial waited {duration(found['mean_wait_s'])} for its process, on average"
 
 
-def _failed(experiment: Experiment) -> list[TrialSummary]:
+def _failed(experiment: ExperimentView) -> list[TrialSummary]:
     return [trial for trial in experiment.trials if trial.failure is not None or trial.status == "ERROR"]
 
 
@@ -125,7 +125,7 @@ def failure_record(trial: TrialSummary) -> dict[str, Any]:
     }
 
 
-def _failure_lines(experiment: Experiment, *, colour: bool) -> Iterator[str]:
+def _failure_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[str]:
     failed = _failed(experiment)
     for trial in failed[:MAX_FAILURES]:
         told = failure_record(trial)
@@ -143,12 +143,12 @@ def _last_lines(traceback: str) -> list[str]:
     return [line.strip() for line in telling[-ERROR_LINES:]]
 
 
-def error_file(experiment: Experiment, trial: TrialSummary) -> list[str]:
+def error_file(experiment: ExperimentView, trial: TrialSummary) -> list[str]:
     place = f"{experiment.trial_path(trial)}/error.txt"
     return [below(experiment, place)] if os.path.isfile(place) else []
 
 
-def _note_lines(experiment: Experiment) -> Iterator[str]:
+def _note_lines(experiment: ExperimentView) -> Iterator[str]:
     try:
         with open(os.path.join(experiment.path, NOTE_FILE), encoding="utf-8") as stream:
             yield from stream.read().splitlines()
@@ -162,7 +162,7 @@ def pairs(values: Mapping[str, Any]) -> Iterator[str]:
         yield f"{key.ljust(width)}  {cell(key, value)}"
 
 
-def below(experiment: Experiment, path: str) -> str:
+def below(experiment: ExperimentView, path: str) -> str:
     """Shorter when it lies in the experiment."""
     prefix = f"{experiment.path.rstrip('/')}/"
     return path[len(prefix) :] if path.startswith(prefix) else path
@@ -171,7 +171,7 @@ def below(experiment: Experiment, path: str) -> str:
 TOLD = ("training_iteration", "time_total_s", "time_this_iter_s", "date", "hostname", "pid")
 
 
-def find_trial(experiment: Experiment, asked: str) -> TrialSummary:
+def find_trial(experiment: ExperimentView, asked: str) -> TrialSummary:
     """By id, name, directory, or a unique end of the id; ConfigError that names near ones."""
     word = os.path.basename(asked.rstrip("/"))
     for trial in experiment.trials:
@@ -186,7 +186,7 @@ def find_trial(experiment: Experiment, asked: str) -> TrialSummary:
     raise ConfigError(f"{experiment.path}: no trial {asked!r}; {hint}")
 
 
-def trial_lines(experiment: Experiment, trial: TrialSummary, *, colour: bool) -> Iterator[str]:
+def trial_lines(experiment: ExperimentView, trial: TrialSummary, *, colour: bool) -> Iterator[str]:
     """Config, last result, checkpoints, failures, files."""
     status = painted(trial.status, trial.status, colour=colour)
     yield f"{trial.trial_name or trial.trial_id}: {status}, {_n(trial.reports, 'result')}{_tries(trial)}"
@@ -201,7 +201,7 @@ def trial_lines(experiment: Experiment, trial: TrialSummary, *, colour: bool) ->
     yield from section("Files", _file_lines(experiment, trial))
 
 
-def trial_record(experiment: Experiment, trial: TrialSummary) -> dict[str, Any]:
+def trial_record(experiment: ExperimentView, trial: TrialSummary) -> dict[str, Any]:
     """For --json."""
     return {
         "trial_id": trial.trial_id,
@@ -225,7 +225,7 @@ def trial_record(experiment: Experiment, trial: TrialSummary) -> dict[str, Any]:
     }
 
 
-def _trial_failure_lines(experiment: Experiment, trial: TrialSummary) -> Iterator[str]:
+def _trial_failure_lines(experiment: ExperimentView, trial: TrialSummary) -> Iterator[str]:
     if trial.failure is None and not trial.failures:
         return
     yield f"{_n(trial.failures, 'failure')}, {_n(trial.starts, 'start')}"
@@ -245,7 +245,7 @@ def _result_lines(result: Mapping[str, Any]) -> Iterator[str]:
         yield "(--json has all keys)"
 
 
-def _checkpoints(experiment: Experiment, trial: TrialSummary) -> list[dict[str, Any]]:
+def _checkpoints(experiment: ExperimentView, trial: TrialSummary) -> list[dict[str, Any]]:
     """Those on disk, oldest first, with the numbers they were reported with."""
     from muster.tune.analysis.result_files import TrialFolder
 
@@ -278,7 +278,7 @@ def _checkpoints(experiment: Experiment, trial: TrialSummary) -> list[dict[str, 
     return found
 
 
-def _checkpoint_lines(experiment: Experiment, trial: TrialSummary) -> Iterator[str]:
+def _checkpoint_lines(experiment: ExperimentView, trial: TrialSummary) -> Iterator[str]:
     found = _checkpoints(experiment, trial)
     if not found:
         return
@@ -293,7 +293,7 @@ def _checkpoint_lines(experiment: Experiment, trial: TrialSummary) -> Iterator[s
         yield f"({', '.join(layout.left_out)} did not fit; --json has all)"
 
 
-def _files(experiment: Experiment, trial: TrialSummary) -> list[str]:
+def _files(experiment: ExperimentView, trial: TrialSummary) -> list[str]:
     from muster.stores.storage import Storage
 
     storage = Storage(experiment.trial_path(trial), experiment.filesystem)
@@ -302,7 +302,7 @@ def _files(experiment: Experiment, trial: TrialSummary) -> list[str]:
     )
 
 
-def _file_lines(experiment: Experiment, trial: TrialSummary) -> Iterator[str]:
+def _file_lines(experiment: ExperimentView, trial: TrialSummary) -> Iterator[str]:
     return iter(_files(experiment, trial))
 
 

@@ -33,7 +33,7 @@ STYLES = {
 }
 
 
-class Layout(NamedTuple):
+class TableLayout(NamedTuple):
     """A table, and what a reader must be told about it."""
 
     lines: tuple[str, ...]
@@ -47,7 +47,9 @@ def page_size() -> tuple[int, int]:
     return size.columns, size.lines
 
 
-def lay_out(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], width: int, *, colour: bool) -> Layout:
+def lay_out(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], width: int, *, colour: bool
+) -> TableLayout:
     """As many of the columns as fit, from the left."""
     headings = headings_of(columns)
     widest = width if len(columns) == 1 else WIDEST
@@ -67,10 +69,10 @@ def lay_out(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], width: in
     shortened = any(
         len(each) > size for size, cells in zip(sizes[:fitting], table, strict=False) for each in cells
     )
-    return Layout(tuple(lines), tuple(columns[fitting:]), shortened)
+    return TableLayout(tuple(lines), tuple(columns[fitting:]), shortened)
 
 
-def notes(layout: Layout) -> Iterator[str]:
+def notes(layout: TableLayout) -> Iterator[str]:
     """What the table does not show, one sentence each."""
     if layout.left_out:
         shown = ", ".join(layout.left_out[:4]) + (", ..." if len(layout.left_out) > 4 else "")

@@ -20,7 +20,7 @@ Counts = dict[str, int]
 NONE: Counts = {}  # shared by the many outcomes that have nothing of a kind; outcomes are never changed
 
 
-class Tally:
+class PlacementTally:
     """Where the requests of the items of one kind (demands, gangs, constraints) went, by item."""
 
     def __init__(self) -> None:
@@ -39,17 +39,17 @@ class Tally:
             unplaced=self.unplaced.get(position, 0),
         )
 
-    def parts(self, position: int) -> Iterator[Part]:
+    def parts(self, position: int) -> Iterator[PlacedPart]:
         """The requests that found a place, as a row of parts: running nodes first."""
         for kind, counts in enumerate((self.placed, self.coming, self.bought)):
             for where, amount in counts.get(position, NONE).items():
-                yield Part(kind, where, amount)
+                yield PlacedPart(kind, where, amount)
 
 
 PLACED, COMING, BOUGHT, UNPLACED = range(4)
 
 
-class Part(NamedTuple):
+class PlacedPart(NamedTuple):
     """`amount` requests that went the same way."""
 
     kind: int  # PLACED, COMING, BOUGHT or UNPLACED
@@ -57,17 +57,17 @@ class Part(NamedTuple):
     amount: int
 
 
-class Tallies:
+class PlacementTallies:
     """A solution counted: one tally per kind of item, and which existing nodes anything was planned onto."""
 
     def __init__(self) -> None:
-        self.demands = Tally()
-        self.gangs = Tally()
-        self.constraints = Tally()
+        self.demands = PlacementTally()
+        self.gangs = PlacementTally()
+        self.constraints = PlacementTally()
         self.needed: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, solution: PackSolution, nodes: Sequence[PackNode]) -> Tallies:
+    def of(cls, solution: PackSolution, nodes: Sequence[PackNode]) -> PlacementTallies:
         tallies = cls()
         plain, in_demand = tallies.demands, Book.DEMAND
         used: set[int] = set()
@@ -88,7 +88,7 @@ class Tallies:
         tallies.needed = frozenset(nodes[node].key for node in used) - {""}
         return tallies
 
-    def _kind(self, book: Book, is_gang: bool) -> Tally:
+    def _kind(self, book: Book, is_gang: bool) -> PlacementTally:
         if book is Book.CONSTRAINT:
             return self.constraints
         return self.gangs if is_gang else self.demands
@@ -136,7 +136,7 @@ class MergedDemands:
             return first
         return replace(first, count=sum(self._asked[index].count for index in members))
 
-    def outcomes(self, tally: Tally) -> tuple[ItemOutcome, ...]:
+    def outcomes(self, tally: PlacementTally) -> tuple[ItemOutcome, ...]:
         """One outcome per demand asked; counts are shared out in the order of asking."""
         found = [_NO_REQUEST] * len(self._asked)
         for place, members in enumerate(self._members):
@@ -145,7 +145,7 @@ class MergedDemands:
                 continue
             count = self.demands[place].count
             # What is left when all places are given has none; were an engine to lose a request, that one too.
-            parts = chain(tally.parts(place), (Part(UNPLACED, "", count),))
+            parts = chain(tally.parts(place), (PlacedPart(UNPLACED, "", count),))
             if count == len(members):
                 _share_among_singles(members, parts, found)
             else:
@@ -157,7 +157,7 @@ class MergedDemands:
             for index, outcome in enumerate(found)
         )
 
-    def _share(self, members: Sequence[int], parts: Iterator[Part], found: list[ItemOutcome]) -> None:
+    def _share(self, members: Sequence[int], parts: Iterator[PlacedPart], found: list[ItemOutcome]) -> None:
         kind, where, left = next(parts)
         for index in members:
             needs = self._asked[index].count
@@ -174,7 +174,9 @@ class MergedDemands:
             )
 
 
-def _share_among_singles(members: Sequence[int], parts: Iterable[Part], found: list[ItemOutcome]) -> None:
+def _share_among_singles(
+    members: Sequence[int], parts: Iterable[PlacedPart], found: list[ItemOutcome]
+) -> None:
     """Demands of one request each, often very many: those with the same fate share one mapping."""
     waiting = iter(members)
     for kind, where, amount in parts:
@@ -202,5 +204,5 @@ class CountedGangs:
         places = iter(range(len(self.gangs)))
         self._places = [next(places) if gang_size(gang) > 0 else -1 for gang in asked]
 
-    def outcomes(self, tally: Tally) -> tuple[ItemOutcome, ...]:
+    def outcomes(self, tally: PlacementTally) -> tuple[ItemOutcome, ...]:
         return tuple(tally.outcome(index, place) for index, place in enumerate(self._places))

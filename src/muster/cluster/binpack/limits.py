@@ -21,7 +21,7 @@ from muster.cluster.states import InstanceState
 Groups = dict[str, list[PackNode]]  # nodes by type; types in order of first appearance
 
 
-class Settled(Struct, frozen=True, kw_only=True):
+class LimitedCluster(Struct, frozen=True, kw_only=True):
     """The cluster once limits and minimums are applied."""
 
     nodes: tuple[PackNode, ...]  # in list order, machines bought for minimums included
@@ -31,7 +31,7 @@ class Settled(Struct, frozen=True, kw_only=True):
     room: int | None
 
 
-def settle(request: PackRequest) -> Settled:
+def resolve_limits(request: PackRequest) -> LimitedCluster:
     """Steps 1 to 4 of the pass."""
     types = {offer.node_type.name: offer.node_type for offer in request.offers}
     removals: list[Removal] = []
@@ -43,7 +43,7 @@ def settle(request: PackRequest) -> Settled:
         live = Counter(node.node_type for node in survivors)
     offers, room = _rooms(request, live)
     bought = _minimums(offers, live, room)
-    return Settled(
+    return LimitedCluster(
         # Where the cluster had to shrink there is no room to buy, so the survivors are the whole list.
         nodes=tuple(_listed(groups, bought, types) if survivors is None else survivors),
         removals=tuple(removals),

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import replace
 
-from muster.cluster.binpack.demand_classes import CountedGangs, MergedDemands, Tallies
+from muster.cluster.binpack.demand_classes import CountedGangs, MergedDemands, PlacementTallies
 from muster.cluster.binpack.idle import remove_idle
-from muster.cluster.binpack.limits import Settled, settle
+from muster.cluster.binpack.limits import LimitedCluster, resolve_limits
 from muster.cluster.binpack.request import Offer, Packing, PackProblem, PackRequest, PackSolution
 from muster.cluster.model import NodeKind, NodeType, Objective
 
@@ -20,13 +20,13 @@ Engine = Callable[[PackProblem], PackSolution]
 
 def pack(request: PackRequest, engine: Engine | None = None) -> Packing:
     """What to buy, what to remove, and where every request goes. Tests may bring their own engine."""
-    settled = settle(request)
+    settled = resolve_limits(request)
     wanted = _Wanted(request)
     launch = dict(settled.bought)
-    tallies, resize = Tallies(), {}
+    tallies, resize = PlacementTallies(), {}
     if wanted.is_any:
         solution = (engine or _engine(request))(_problem(request, settled, wanted))
-        tallies = Tallies.of(solution, settled.nodes)
+        tallies = PlacementTallies.of(solution, settled.nodes)
         resize = {settled.nodes[index].key: size for index, size in solution.resize.items()}
         for name, count in solution.launch.items():
             if count > 0:
@@ -82,7 +82,7 @@ def price_of(launch: Mapping[str, int], offers: Iterable[Offer]) -> float | None
     return total
 
 
-def _problem(request: PackRequest, settled: Settled, wanted: _Wanted) -> PackProblem:
+def _problem(request: PackRequest, settled: LimitedCluster, wanted: _Wanted) -> PackProblem:
     bought = settled.bought
     left = None if settled.room is None else settled.room - sum(bought.values())
     return PackProblem(

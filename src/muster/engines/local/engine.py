@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from muster.base.clock import Clock
-from muster.base.framing import Frame, Kind, frame, unpack
-from muster.engines.local.fork_server import Nursery
-from muster.engines.local.resources import Budget, Grant
-from muster.engines.process_engine import LockstepEngine, Patience, order_of
+from muster.base.framing import Frame, FrameKind, frame, unpack
+from muster.engines.local.fork_server import ForkServerClient
+from muster.engines.local.resources import Grant, ResourcePool
+from muster.engines.process_engine import EngineTimeouts, ProcessEngine, order_of
 from muster.engines.worker import failures
-from muster.engines.worker.handle import Desk, Role, Run
-from muster.engines.worker.poller import Eagerness, Watch
+from muster.engines.worker.handle import TrialRun, WorkerHandle, WorkerState
+from muster.engines.worker.poller import Poller, SpinThenWait
 from muster.engines.worker.protocol import write_order
 from muster.host import machine
 from muster.host.machine import process_state
@@ -26,22 +26,28 @@ if TYPE_CHECKING:
 _QUICK_S = 0.05  # trials that follow each other like this
 _MORE_SPARES = 3  # are worth making so many more processes at once, which is cheaper than one by one
 _MOST_AT_ONCE = 32  # one message carries the descriptors of no more than about a hundred
-_QUIT = frame(Kind.QUIT)
+_QUIT = frame(FrameKind.QUIT)
 
 
-class Owner(Protocol):
+class WorkerListener(Protocol):
     """Who is told what processes say."""
 
-    def heard(self, desk: Desk, kind: int, payload: bytes) -> None: ...
+    def heard(self, desk: WorkerHandle, kind: int, payload: bytes) -> None: ...
 
-    def gone(self, desk: Desk, status: int | None, note: str) -> None: ...
+    def gone(self, desk: WorkerHandle, status: int | None, note: str) -> None: ...
 
 
-class Staff:
+class WorkerPool:
     """Every process that the engine has made and not seen end."""
 
     def __init__(
-        self, *, clock: Clock, options: LocalOptions, warm: bool, trainables: dict[str, bytes], owner: Owner
+        self,
+        *,
+        clock: Clock,
+        options: LocalOptions,
+        warm: bool,
+        trainables: dict[str, bytes],
+        owner: WorkerListener,
     ) -> None:
         self._clock = clock
         self._options = options
@@ -49,17 +55,17 @@ class Staff:
         self._trainables = trainables
         self._owner = owner
         self._version = 0
-        self._watch = Watch()
-        self._eagerness = Eagerness()
-        self._desks: dict[int, Desk] = {}  # by token
-        self._by_read_fd: dict[int, Desk] = {}
-        self._by_write_fd: dict[int, Desk] = {}  # only those with something left to send
-        self._spares: list[Desk] = []
-        self._idle: list[Desk] = []
+        self._watch = Poller()
+        self._eagerness = SpinThenWait()
+        self._desks: dict[int, WorkerHandle] = {}  # by token
+        self._by_read_fd: dict[int, WorkerHandle] = {}
+        self._by_write_fd: dict[int, WorkerHandle] = {}  # only those with something left to send
+        self._spares: list[WorkerHandle] = []
+        self._idle: list[WorkerHandle] = []
         self._next_token = 0
         self._hatched_at = 0.0
         self._is_writing = False  # whether we wait until the zygote reads
-        self._nursery: Nursery | None = None
+        self._nursery: ForkServerClient | None = None
         self._is_closed = False
         self._open_nursery()
         if warm and trainables:
@@ -75,14 +81,14 @@ class Staff:
 
     # Processes for trials
 
-    def find_idle(self, command: StartTrial) -> Desk | None:
+    def find_idle(self, command: StartTrial) -> WorkerHandle | None:
         """A kept process that served the same trainable with the same resources."""
         for desk in self._idle:
             if desk.key is not None and desk.key[:2] == (command.trainable_name, command.resources):
                 return desk
         return None
 
-    def seat(self, run: Run, idle: Desk | None) -> Desk:
+    def seat(self, run: TrialRun, idle: WorkerHandle | None) -> WorkerHandle:
         """Bind a trial to that idle process, or to a fresh one."""
         gpu_ids = run.grant.gpu_ids if run.grant is not None else ()
         if idle is not None:
@@ -94,17 +100,17 @@ class Staff:
             desk = self._spares.pop(0) if self._spares else self._hatch(1)[0]
             if self._warm and not run.command.may_reuse and len(self._spares) < self._options.spares:
                 self._hatch_spares()
-        desk.role, desk.run, run.desk = Role.BUSY, run, desk
+        desk.role, desk.run, run.desk = WorkerState.BUSY, run, desk
         desk.key = (run.command.trainable_name, run.command.resources, gpu_ids)
         desk.heard_at, desk.ticks = self._clock.monotonic(), None
         return desk
 
-    def unseat(self, desk: Desk, *, keep: bool) -> None:
+    def unseat(self, desk: WorkerHandle, *, keep: bool) -> None:
         """The trial is over: keep the process for another, or let it leave by itself."""
         if not keep:
-            desk.role = Role.LEAVING
+            desk.role = WorkerState.LEAVING
             return
-        desk.role, desk.run = Role.IDLE, None
+        desk.role, desk.run = WorkerState.IDLE, None
         self._idle.append(desk)
         if len(self._idle) > self._options.max_idle:
             self._dismiss(self._idle[0])
@@ -114,20 +120,20 @@ class Staff:
         for desk in [d for d in self._idle if d.key is not None and not set(gpu_ids).isdisjoint(d.key[2])]:
             self._dismiss(desk)
 
-    def _dismiss(self, desk: Desk) -> None:
+    def _dismiss(self, desk: WorkerHandle) -> None:
         for group in (self._spares, self._idle):
             if desk in group:
                 group.remove(desk)
-        desk.role = Role.LEAVING
+        desk.role = WorkerState.LEAVING
         self.send(desk, _QUIT)
 
-    def kill(self, desk: Desk, number: signal.Signals) -> None:
+    def kill(self, desk: WorkerHandle, number: signal.Signals) -> None:
         """SIGKILL means the whole process group, anything else the process."""
         if self._nursery is not None:
             self._nursery.signal(desk.token, number, whole_group=number == signal.SIGKILL)
             self._watch_nursery()
 
-    def is_silent(self, desk: Desk, now: float) -> bool:
+    def is_silent(self, desk: WorkerHandle, now: float) -> bool:
         """No sign of life for too long: frames, heartbeats, processor time; without heartbeat also just being
         able to run. (A trial deep in C code does not beat, but works.)
         """
@@ -141,9 +147,9 @@ class Staff:
 
     # Making them
 
-    def _open_nursery(self) -> Nursery:
+    def _open_nursery(self) -> ForkServerClient:
         options = self._options
-        made = Nursery(warm=self._warm, beat_s=options.beat_s, env=options.env, quiet=options.quiet)
+        made = ForkServerClient(warm=self._warm, beat_s=options.beat_s, env=options.env, quiet=options.quiet)
         for name, blob in self._trainables.items():
             made.register(name, blob)
         self._nursery, self._is_writing = made, False
@@ -151,7 +157,7 @@ class Staff:
         self._watch_nursery()
         return made
 
-    def _hatch(self, count: int) -> list[Desk]:
+    def _hatch(self, count: int) -> list[WorkerHandle]:
         nursery = self._nursery or self._open_nursery()
         tokens = range(self._next_token, self._next_token + count)
         self._next_token += count
@@ -160,7 +166,7 @@ class Staff:
         now = self._clock.monotonic()
         made = []
         for token, (read_fd, write_fd) in zip(tokens, pipes, strict=True):
-            desk = Desk(token, read_fd, write_fd, version=self._version, now=now)
+            desk = WorkerHandle(token, read_fd, write_fd, version=self._version, now=now)
             self._desks[token] = self._by_read_fd[read_fd] = desk
             self._watch.reading(read_fd)
             made.append(desk)
@@ -176,7 +182,7 @@ class Staff:
 
     # Talking with them
 
-    def send(self, desk: Desk, data: bytes) -> None:
+    def send(self, desk: WorkerHandle, data: bytes) -> None:
         if not desk.write(data) and desk.write_fd not in self._by_write_fd:
             self._by_write_fd[desk.write_fd] = desk
             self._watch.writing(desk.write_fd)
@@ -195,18 +201,18 @@ class Staff:
             else:
                 self._flush(fd)
 
-    def _read(self, desk: Desk) -> None:
+    def _read(self, desk: WorkerHandle) -> None:
         frames = desk.read()
         if frames is None:
             self._stop_reading(desk)  # its end comes from the zygote, with the reason
             return
         for kind, payload in frames:
-            if kind == Kind.BEAT:
+            if kind == FrameKind.BEAT:
                 desk.beats = True
             else:
                 self._owner.heard(desk, kind, payload)
 
-    def _stop_reading(self, desk: Desk) -> None:
+    def _stop_reading(self, desk: WorkerHandle) -> None:
         if self._by_read_fd.pop(desk.read_fd, None) is not None:
             self._watch.forget(desk.read_fd)
 
@@ -222,7 +228,7 @@ class Staff:
             self._is_writing = nursery.has_more_to_send
             self._watch.both(nursery.fileno(), writing=self._is_writing)
 
-    def _hear_nursery(self, nursery: Nursery) -> None:
+    def _hear_nursery(self, nursery: ForkServerClient) -> None:
         nursery.flush()
         told = nursery.take()
         if told is None:
@@ -234,17 +240,17 @@ class Staff:
 
     def _hear_zygote(self, message: Frame) -> None:
         kind, payload = message
-        if kind == Kind.CHILD:
+        if kind == FrameKind.CHILD:
             for token, pid in unpack(payload):
                 if token in self._desks:
                     self._desks[token].pid = pid
-        elif kind == Kind.GONE:
+        elif kind == FrameKind.GONE:
             for token, status, note in unpack(payload):
                 desk = self._desks.get(token)
                 if desk is not None:
                     self._drop(desk, status, note)
 
-    def _drop(self, desk: Desk, status: int | None, note: str) -> None:
+    def _drop(self, desk: WorkerHandle, status: int | None, note: str) -> None:
         """A process has ended: hear its last words, then close."""
         while desk.read_fd in self._by_read_fd:
             frames = desk.read()
@@ -256,7 +262,7 @@ class Staff:
         self._forget(desk)
         self._owner.gone(desk, status, note)
 
-    def _forget(self, desk: Desk) -> None:
+    def _forget(self, desk: WorkerHandle) -> None:
         self._stop_reading(desk)
         if self._by_write_fd.pop(desk.write_fd, None) is not None:
             self._watch.forget(desk.write_fd)
@@ -266,7 +272,7 @@ class Staff:
                 group.remove(desk)
         desk.close()
 
-    def _lose_nursery(self, nursery: Nursery) -> None:
+    def _lose_nursery(self, nursery: ForkServerClient) -> None:
         """The zygote was killed: everything that came from it ends too. The next trial gets a new one."""
         self._watch.forget(nursery.fileno())
         self._nursery = None
@@ -297,7 +303,7 @@ def _kill_group(pid: int) -> None:
             return
 
 
-class LocalOptions(Patience, frozen=True, kw_only=True):
+class LocalOptions(EngineTimeouts, frozen=True, kw_only=True):
     """What few people need to change."""
 
     max_idle: int = 64  # processes kept for reuse
@@ -310,13 +316,13 @@ _DEFAULTS = LocalOptions()
 _THREADS = "OMP_NUM_THREADS"
 
 
-class LocalEngine(LockstepEngine):
+class LocalEngine(ProcessEngine):
     """Runs trials in processes of this machine.
 
     Not thread-safe: one thread submits and polls. Close it, or use it as a context manager.
     """
 
-    _staff: Staff
+    _staff: WorkerPool
 
     def __init__(
         self,
@@ -330,11 +336,11 @@ class LocalEngine(LockstepEngine):
         """`trainables`: cloudpickled functions or classes by name; `capacity` overrides what is found."""
         super().__init__(clock, options)
         found = {**machine.detected_capacity(), **(capacity or {})}
-        self._budget = Budget(found, machine.gpu_ids())
+        self._budget = ResourcePool(found, machine.gpu_ids())
         self._has_gpus = found.get("GPU", 0) > 0
         self._limits_threads = _THREADS in options.env
         self._exits = failures.ExitReader(machine.oom_kills)
-        self._staff = Staff(
+        self._staff = WorkerPool(
             clock=clock, options=options, warm=warm, trainables=dict(trainables or {}), owner=self
         )
 
@@ -347,7 +353,7 @@ class LocalEngine(LockstepEngine):
 
     # Starting
 
-    def _begin(self, run: Run) -> None:
+    def _begin(self, run: TrialRun) -> None:
         why_not = self._budget.why_never(run.command.resources)
         if why_not is not None:
             self._finish(run, failure=failures.impossible(why_not))
@@ -356,7 +362,7 @@ class LocalEngine(LockstepEngine):
             self._waiting.add(run)
             self._start_waiting()
 
-    def _try_start(self, run: Run) -> bool:
+    def _try_start(self, run: TrialRun) -> bool:
         """Give it resources and a process; False when it must wait."""
         command = run.command
         idle = self._staff.find_idle(command) if command.may_reuse else None
@@ -377,20 +383,20 @@ class LocalEngine(LockstepEngine):
         self._staff.send(desk, order)
         return True
 
-    def _env_of(self, run: Run, grant: Grant) -> dict[str, str]:
+    def _env_of(self, run: TrialRun, grant: Grant) -> dict[str, str]:
         """What differs between trials. A limit on threads follows the CPUs of the trial, which may change."""
         env = {"CUDA_VISIBLE_DEVICES": ",".join(grant.gpu_ids)} if self._has_gpus else {}
         if self._limits_threads:
             env[_THREADS] = str(max(1, int(run.command.resources.head_cpus)))
         return env
 
-    def _withdraw(self, run: Run) -> None:
+    def _withdraw(self, run: TrialRun) -> None:
         self._waiting.remove(run)
 
-    def _release(self, run: Run) -> None:
+    def _release(self, run: TrialRun) -> None:
         if run.grant is not None:
             self._budget.free(run.grant)
 
-    def gone(self, desk: Desk, status: int | None, note: str) -> None:
+    def gone(self, desk: WorkerHandle, status: int | None, note: str) -> None:
         """A worker process has ended; `status` is None when nobody saw how (called by Staff)."""
         self._ended(desk, lambda: self._exits.of_status(status, note))

@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from muster.base.framing import Frame, FrameReader, Kind, frame, pack
+from muster.base.framing import Frame, FrameKind, FrameReader, frame, pack
 from muster.host import machine
 
 _TEXT = (
@@ -28,7 +28,7 @@ def boot_code(module: str) -> str:
 _CHUNK = 1 << 16
 
 
-class Nursery:
+class ForkServerClient:
     """One zygote process."""
 
     def __init__(self, *, warm: bool, beat_s: float, env: Mapping[str, str], quiet: bool) -> None:
@@ -58,7 +58,7 @@ class Nursery:
         self._outbox: deque[tuple[bytes | memoryview, Sequence[int]]] = deque()
         address = (machine.hostname(), machine.node_ip())
         self._owner_pid = os.getpid()
-        self._send(frame(Kind.INIT, pack((list(sys.argv), address, warm, beat_s))))
+        self._send(frame(FrameKind.INIT, pack((list(sys.argv), address, warm, beat_s))))
 
     @property
     def pid(self) -> int:
@@ -72,7 +72,7 @@ class Nursery:
         return bool(self._outbox)
 
     def register(self, name: str, blob: bytes) -> None:
-        self._send(frame(Kind.TRAINABLE, pack((name, blob))))
+        self._send(frame(FrameKind.TRAINABLE, pack((name, blob))))
 
     def hatch(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
         """Ask for children; our ends of their pipes (read, write). Frames may be written at once."""
@@ -85,12 +85,12 @@ class Nursery:
             os.set_blocking(to_child, False)
             ours.append((from_child, to_child))
             theirs += (child_reads, child_writes)
-        self._send(frame(Kind.FORK, pack(list(tokens))), theirs)
+        self._send(frame(FrameKind.FORK, pack(list(tokens))), theirs)
         return ours
 
     def signal(self, token: int, number: int, *, whole_group: bool = False) -> None:
         """Signal a child; nothing happens when it has ended."""
-        self._send(frame(Kind.KILL, pack((token, int(number), whole_group))))
+        self._send(frame(FrameKind.KILL, pack((token, int(number), whole_group))))
 
     def _send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         self._outbox.append((data, fds))

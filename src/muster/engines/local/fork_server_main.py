@@ -20,7 +20,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from muster.base.clock import SystemClock
-from muster.base.framing import FrameReader, Kind, frame, pack, unpack
+from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
 from muster.engines.local.fork_safety import (
     be_killed_first,
     die_with_parent,
@@ -32,11 +32,11 @@ from muster.engines.local.fork_safety import (
     shorten_hooks,
 )
 from muster.engines.local.fork_server import boot_code
-from muster.engines.worker.channel import Line
+from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.main import Worker, become, end_politely_on_sigterm
 from muster.engines.worker.output import flush
-from muster.engines.worker.protocol import Order, write_order
-from muster.engines.worker.trainable_cache import Shelf
+from muster.engines.worker.protocol import StartOrder, write_order
+from muster.engines.worker.trainable_cache import TrainableCache
 from muster.host.machine import note_working_directory, working_directory
 from muster.session.report import report
 
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 ROUNDS = 12  # the interpreter specialises a function after eight calls
 
 
-def rehearse(worker: Worker) -> None:
+def warm_up(worker: Worker) -> None:
     """Let `worker` run a few trials that do nothing, in the directory where it is."""
     to_driver_read, to_driver = os.pipe()
     from_driver, from_driver_write = os.pipe()
 
     def train(config: dict[str, Any]) -> None:
-        os.write(from_driver_write, frame(Kind.CONTINUE))
+        os.write(from_driver_write, frame(FrameKind.CONTINUE))
         report({"loss": 0.5, "step": 1})
 
     order = write_order(_order(working_directory()))
@@ -72,8 +72,8 @@ def rehearse(worker: Worker) -> None:
 _NAME = "muster rehearsal"
 
 
-def _order(folder: str) -> Order:
-    return Order(
+def _order(folder: str) -> StartOrder:
+    return StartOrder(
         trial_id="rehearsal",
         trial_name="rehearsal",
         trainable_name=_NAME,
@@ -97,7 +97,7 @@ LOOK_MS = 1000
 _SIGCHLD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
 
 
-class Zygote:
+class ForkServer:
     """Serves the driver's requests until the driver is gone."""
 
     def __init__(self, control: socket, driver_pid: int) -> None:
@@ -108,7 +108,7 @@ class Zygote:
         self._fds: deque[int] = deque()
         self._children: dict[int, int] = {}  # pid -> token
         self._popen: dict[int, subprocess.Popen[bytes]] = {}  # started interpreters, by pid
-        self._shelf = Shelf()
+        self._shelf = TrainableCache()
         self._worker: Worker | None = None  # what every fork becomes
         self._told: list[bytes] = []  # frames that a fresh interpreter needs
         self._saved: IO[bytes] | None = None  # the same, as a file that such an interpreter reads
@@ -158,15 +158,15 @@ class Zygote:
         return bool(data)
 
     def _handle(self, kind: int, payload: bytes) -> None:
-        if kind == Kind.FORK:
+        if kind == FrameKind.FORK:
             self._make_children(unpack(payload))
-        elif kind == Kind.KILL:
+        elif kind == FrameKind.KILL:
             self._kill(*unpack(payload))
-        elif kind == Kind.TRAINABLE:
+        elif kind == FrameKind.TRAINABLE:
             self._told.append(frame(kind, payload))
             self._shelf.put(*unpack(payload))
             self._forks = None
-        elif kind == Kind.INIT:
+        elif kind == FrameKind.INIT:
             argv, self._address, self._warm, self._beat_s = unpack(payload)
             self._told.append(frame(kind, pack((argv, self._address))))
             sys.argv[:] = argv
@@ -198,11 +198,11 @@ class Zygote:
         if self._worker is None:
             self._move_into_a_fork()
         end_politely_on_sigterm()
-        self._worker = Worker(Line(beat_s=self._beat_s), self._shelf, SystemClock(), self._address)
+        self._worker = Worker(WorkerChannel(beat_s=self._beat_s), self._shelf, SystemClock(), self._address)
         self._reseeds = needs_fresh_randomness()
         shorten_hooks()
         gc.collect()
-        rehearse(self._worker)
+        warm_up(self._worker)
         self._worker.line.be_calm()
         gc.freeze()  # children do not touch, hence do not copy, what is here now
 
@@ -230,7 +230,7 @@ class Zygote:
             try:
                 pid = make(read_fd, write_fd)
             except OSError as error:
-                self._tell(Kind.GONE, [(token, 0, f"no process could be made: {error}")])
+                self._tell(FrameKind.GONE, [(token, 0, f"no process could be made: {error}")])
             else:
                 self._children[pid] = token
                 made.append((token, pid))
@@ -238,7 +238,7 @@ class Zygote:
             os.close(write_fd)
             if self._has_ended:  # somebody waits to hear that, and a fork takes its time
                 self._reap()
-        self._tell(Kind.CHILD, made)
+        self._tell(FrameKind.CHILD, made)
 
     def _fork(self, read_fd: int, write_fd: int) -> int:
         worker: Worker = self._worker  # type: ignore[assignment]  # made before the first fork
@@ -299,7 +299,7 @@ class Zygote:
             if token is not None:
                 gone.append((token, status, ""))
         if gone:
-            self._tell(Kind.GONE, gone)
+            self._tell(FrameKind.GONE, gone)
 
     def _tell(self, kind: int, body: Sequence[tuple[int, int] | tuple[int, int, str]]) -> None:
         try:
@@ -381,7 +381,7 @@ def main() -> NoReturn:
     be_killed_first()  # children inherit this and the next
     note_working_directory()
     control = socket(fileno=int(sys.argv[2]))
-    zygote = Zygote(control, int(sys.argv[3]))
+    zygote = ForkServer(control, int(sys.argv[3]))
     try:
         zygote.serve()
     finally:

@@ -14,7 +14,7 @@ GPU = "GPU"
 
 
 class Grant:
-    """What one trial was given; handed back to `Budget.free` exactly once."""
+    """What one trial was given; handed back to `ResourcePool.free` exactly once."""
 
     __slots__ = ("gpu_units", "units")
 
@@ -27,7 +27,7 @@ class Grant:
         return tuple(self.gpu_units)
 
 
-class Budget:
+class ResourcePool:
     """Free amounts of every resource, and of every single GPU."""
 
     def __init__(self, capacity: Mapping[str, float], gpu_ids: Sequence[str] = ()) -> None:

@@ -21,24 +21,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import muster
 from muster.base.clock import SystemClock
-from muster.base.framing import FrameReader, Kind, frame, unpack
+from muster.base.framing import FrameKind, FrameReader, frame, unpack
 from muster.engines.ray.failures import speak_through
 from muster.engines.ray.handshake import Address, call
-from muster.engines.worker.channel import Line, end_group
+from muster.engines.worker.channel import WorkerChannel, end_group
 from muster.engines.worker.main import Worker, end_politely_on_sigterm
 from muster.engines.worker.output import flush
-from muster.engines.worker.trainable_cache import Shelf
+from muster.engines.worker.trainable_cache import TrainableCache
 from muster.host import machine
 from muster.session.session import TrialStopped
 
 if TYPE_CHECKING:
-    from muster.engines.ray.remote_storage import StorageCarrier
+    from muster.engines.ray.remote_storage import StorageTransfer
 
-_BEAT = frame(Kind.BEAT)
+_BEAT = frame(FrameKind.BEAT)
 _SEE_WITHIN_S = 5.0  # a new file on a network file system is not seen everywhere at once
 
 
-class Terms(NamedTuple):
+class ActorSpec(NamedTuple):
     """What an actor must know before it can be told anything else."""
 
     number: int  # of this actor, at its driver
@@ -52,19 +52,19 @@ class Terms(NamedTuple):
 class TrialActor:
     """One process; `serve` is the only call it ever gets, and lasts as long as it lives."""
 
-    def serve(self, terms: Terms, name: str, trainable: bytes | None) -> None:
+    def serve(self, terms: ActorSpec, name: str, trainable: bytes | None) -> None:
         """Take orders until there is nothing more to do here, then end the process."""
         import ray
 
-        terms = Terms(*terms)
+        terms = ActorSpec(*terms)
         access = look_for_storage(terms.witness, terms.reach)
         hello = {**_hello(terms, ray.get_runtime_context().get_node_id()), **access.told()}
         control = Control(call(terms.addresses, terms.key, {**hello, "is_control": True}), terms.beat_s)
         line_socket = call(terms.addresses, terms.key, {**hello, "is_control": False})
-        line = Line(beat_s=terms.beat_s)
+        line = WorkerChannel(beat_s=terms.beat_s)
         line.connect(line_socket.fileno(), line_socket.fileno(), os.getppid())
         line.is_watched = True  # by the control's thread
-        shelf = Shelf()
+        shelf = TrainableCache()
         if trainable is not None:
             shelf.put(name, trainable)
         control.watch()
@@ -85,7 +85,7 @@ class TrialActor:
         """Nothing; asking it makes Ray find out whether the actor lives."""
 
 
-def _hello(terms: Terms, node_id: str) -> dict[str, Any]:
+def _hello(terms: ActorSpec, node_id: str) -> dict[str, Any]:
     import ray
 
     return {
@@ -103,7 +103,7 @@ class Access(NamedTuple):
     """How this node gets at the experiment's files."""
 
     sees: bool  # the driver's directory is mounted here
-    carrier: StorageCarrier | None = None  # of a remote storage
+    carrier: StorageTransfer | None = None  # of a remote storage
     problem: str = ""  # why it cannot be used from here
 
     def told(self) -> dict[str, Any]:
@@ -114,15 +114,15 @@ def look_for_storage(witness: str, reach: bytes | None) -> Access:
     """On a node that does not see the driver's directory, a remote storage is tried at once."""
     if reach is None:
         return Access(_sees(witness, _SEE_WITHIN_S))
-    from muster.engines.ray.remote_storage import Reach, StorageCarrier
+    from muster.engines.ray.remote_storage import RemoteStorage, StorageTransfer
 
     sees = _sees(witness, _SEE_WITHIN_S if os.path.isdir(os.path.dirname(witness)) else 0.0)
     try:
-        opened = Reach.unpickled(reach)
+        opened = RemoteStorage.unpickled(reach)
     except Exception as error:  # noqa: BLE001 - a file system of the user's own, whose module may not be here
         return Access(sees, problem=f"its file system cannot be made here: {error}")
     problem = "" if sees else opened.problem()
-    return Access(sees, None if problem else StorageCarrier(opened, sees=sees, clock=SystemClock()), problem)
+    return Access(sees, None if problem else StorageTransfer(opened, sees=sees, clock=SystemClock()), problem)
 
 
 def _sees(witness: str, within_s: float) -> bool:
@@ -160,7 +160,7 @@ class Control:
                 if not data:
                     break
                 for kind, payload in reader.feed(data):
-                    if kind == Kind.SIGNAL:
+                    if kind == FrameKind.SIGNAL:
                         self._obey(unpack(payload))
         except OSError:
             pass

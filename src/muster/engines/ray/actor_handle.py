@@ -1,18 +1,18 @@
-"""RayDesk and Place: what the driver knows of one actor: its connections, its placement group, its end."""
+"""An ActorHandle holds what the driver knows of one actor: its connections, placement group and end."""
 
 from __future__ import annotations
 
 import socket
 from typing import Any
 
-from muster.base.framing import HEADER, Frame, Kind, unpack
+from muster.base.framing import HEADER, Frame, FrameKind, unpack
 from muster.engines.ray.failures import of_crash, of_exit_code
-from muster.engines.worker.handle import Desk, Run
+from muster.engines.worker.handle import TrialRun, WorkerHandle
 from muster.trials.events import TrialFailure
 from muster.trials.placement_group import PlacementGroupFactory
 
 
-class Place:
+class ActorPlacement:
     """A placement group and the actor in it, from the moment both are asked for."""
 
     def __init__(self, number: int, resources: PlacementGroupFactory, group: Any) -> None:  # noqa: ANN401 - Ray's
@@ -20,8 +20,8 @@ class Place:
         self.resources = resources
         self.group = group
         self.actor: Any = None
-        self.run: Run | None = None  # that its actor was made for, until it is there
-        self.desk: RayDesk | None = None
+        self.run: TrialRun | None = None  # that its actor was made for, until it is there
+        self.desk: ActorHandle | None = None
         self.control: socket.socket | None = None  # comes before the line
         self.outcome: BaseException | None = None
         self.asked_at = 0.0  # when its actor was asked for
@@ -42,7 +42,7 @@ class Place:
         return self.seated_at if self.desk.run is not None else None
 
 
-class RayDesk(Desk):
+class ActorHandle(WorkerHandle):
     """One actor's process."""
 
     __slots__ = (
@@ -57,7 +57,9 @@ class RayDesk(Desk):
         "words",
     )
 
-    def __init__(self, place: Place, line: socket.socket, hello: dict[str, Any], *, now: float) -> None:
+    def __init__(
+        self, place: ActorPlacement, line: socket.socket, hello: dict[str, Any], *, now: float
+    ) -> None:
         fd = line.fileno()
         super().__init__(place.number, fd, fd, version=0, now=now)
         self.place = place
@@ -91,9 +93,9 @@ class RayDesk(Desk):
         while len(self.heard) >= HEADER.size:
             length, kind = HEADER.unpack_from(self.heard)
             end = HEADER.size + length
-            if kind not in (Kind.BEAT, Kind.LEFT) or len(self.heard) < end:
+            if kind not in (FrameKind.BEAT, FrameKind.LEFT) or len(self.heard) < end:
                 break  # the text of a crash is no frame
-            if kind == Kind.LEFT:
+            if kind == FrameKind.LEFT:
                 self.words = of_exit_code(unpack(self.heard[HEADER.size : end]))
             self.beats, self.heard = True, self.heard[end:]
         if not data and self.words is None:

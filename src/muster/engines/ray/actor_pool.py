@@ -11,22 +11,22 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from muster.base.clock import Clock
-from muster.base.framing import Kind, frame, pack
-from muster.engines.process_engine import Patience
+from muster.base.framing import FrameKind, frame, pack
+from muster.engines.process_engine import EngineTimeouts
 from muster.engines.ray import failures
-from muster.engines.ray.actor_handle import Place, RayDesk
-from muster.engines.ray.handshake import Bell, Hello, Reception
-from muster.engines.worker.handle import Desk, Role, Run
-from muster.engines.worker.poller import Eagerness, Watch
+from muster.engines.ray.actor_handle import ActorHandle, ActorPlacement
+from muster.engines.ray.handshake import Hello, Listener, WakeupQueue
+from muster.engines.worker.handle import TrialRun, WorkerHandle, WorkerState
+from muster.engines.worker.poller import Poller, SpinThenWait
 from muster.host import machine
 from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure
 from muster.trials.placement_group import PlacementGroupFactory
 
-Told = Callable[[Place, int, "BaseException | None"], None]
+Told = Callable[[ActorPlacement, int, "BaseException | None"], None]
 
 
-class Places:
+class PlacementGroups:
     """One per engine; `told` hears, in any thread, how the call that lasts as long as an actor ended."""
 
     def __init__(self, actor_class: Any, told: Told) -> None:  # noqa: ANN401 - Ray's types are not typed
@@ -36,15 +36,17 @@ class Places:
         self._told = told
         self._numbers = itertools.count(1)
 
-    def reserve(self, resources: PlacementGroupFactory) -> Place:
+    def reserve(self, resources: PlacementGroupFactory) -> ActorPlacement:
         """A new placement group: the cluster sees it as pending at once."""
         from ray.util.placement_group import placement_group
 
         args, options = resources.options
         group = placement_group(resources.bundles, resources.strategy, *args, **selecting(resources, options))
-        return Place(0, resources, group)
+        return ActorPlacement(0, resources, group)
 
-    def staff(self, place: Place, run: Run, arguments: Callable[[int], tuple[Any, ...]]) -> None:
+    def staff(
+        self, place: ActorPlacement, run: TrialRun, arguments: Callable[[int], tuple[Any, ...]]
+    ) -> None:
         """A new actor for that trial, in this placement group; Ray starts it when the group is placed."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -61,15 +63,15 @@ class Places:
         ).remote(*self.constructor)
         self._follow(place, place.actor.serve.remote(*arguments(number)))
 
-    def ask(self, place: Place) -> None:
+    def ask(self, place: ActorPlacement) -> None:
         """Whether it lives, when Ray was not sure."""
         self._follow(place, place.actor.ping.remote())
 
-    def _follow(self, place: Place, ref: Any) -> None:  # noqa: ANN401
+    def _follow(self, place: ActorPlacement, ref: Any) -> None:  # noqa: ANN401
         number = place.number
         ref.future().add_done_callback(lambda done: self._told(place, number, done.exception()))
 
-    def end(self, place: Place) -> None:
+    def end(self, place: ActorPlacement) -> None:
         """End the actor by force."""
         import ray
 
@@ -77,7 +79,7 @@ class Places:
             ray.kill(place.actor, no_restart=True)
             place.kill_at = None
 
-    def give_back(self, place: Place) -> None:
+    def give_back(self, place: ActorPlacement) -> None:
         """The placement group goes, and with it whatever still runs in it."""
         from ray.util.placement_group import remove_placement_group
 
@@ -102,7 +104,7 @@ def _actor_resources(resources: PlacementGroupFactory) -> dict[str, Any]:
     return {**options, "resources": custom} if custom else options
 
 
-_QUIT = frame(Kind.QUIT)
+_QUIT = frame(FrameKind.QUIT)
 _BLAME_S = 60.0  # Ray needs some time to find out that a node is gone
 _WORDS_S = 5.0  # how long the last words of a dead process may be on their way
 _CERTAIN_S = 5.0  # how long after its connection closed a process we killed may be thought alive
@@ -111,48 +113,48 @@ _FORCE_AFTER_S = 1.0  # Ray ends what did not end itself
 _CLOSE_S = 10.0
 
 
-class Owner(Protocol):
+class ActorListener(Protocol):
     """Who is told what becomes of actors."""
 
-    def heard(self, desk: Desk, kind: int, payload: bytes) -> None: ...
+    def heard(self, desk: WorkerHandle, kind: int, payload: bytes) -> None: ...
 
-    def arrived(self, place: Place, desk: RayDesk, hello: Mapping[str, Any]) -> None: ...
+    def arrived(self, place: ActorPlacement, desk: ActorHandle, hello: Mapping[str, Any]) -> None: ...
 
-    def gone(self, desk: RayDesk, failure: TrialFailure | None) -> None: ...
+    def gone(self, desk: ActorHandle, failure: TrialFailure | None) -> None: ...
 
-    def never_came(self, place: Place, outcome: BaseException | None) -> None: ...
+    def never_came(self, place: ActorPlacement, outcome: BaseException | None) -> None: ...
 
     def due(self, when: float) -> None:
         """Have `look_around` called then, if not earlier."""
 
 
-class RayStaff:
+class ActorPool:
     """Every actor that was asked for and not seen to end."""
 
     def __init__(
         self,
         *,
         clock: Clock,
-        patience: Patience,
-        owner: Owner,
+        patience: EngineTimeouts,
+        owner: ActorListener,
         actor_class: Any,  # noqa: ANN401 - Ray's
         key: bytes,
     ) -> None:
         self._clock, self._patience, self._owner = clock, patience, owner
-        self._watch, self._eagerness = Watch(), Eagerness()
-        self._lines: dict[int, RayDesk] = {}
-        self._controls: dict[int, RayDesk] = {}
-        self.reception = Reception(self._watch, key, clock, self._receive)
-        self.places: dict[int, Place] = {}  # by the number of their actor
-        self.idle: list[RayDesk] = []
-        self._ray = Places(actor_class, self._told)
+        self._watch, self._eagerness = Poller(), SpinThenWait()
+        self._lines: dict[int, ActorHandle] = {}
+        self._controls: dict[int, ActorHandle] = {}
+        self.reception = Listener(self._watch, key, clock, self._receive)
+        self.places: dict[int, ActorPlacement] = {}  # by the number of their actor
+        self.idle: list[ActorHandle] = []
+        self._ray = PlacementGroups(actor_class, self._told)
         self._hostname = machine.hostname()
         self._is_closed = False
-        self.bell = Bell()
+        self.bell = WakeupQueue()
         self._watch.reading(self.bell.fileno())
 
     @property
-    def ray(self) -> Places:
+    def ray(self) -> PlacementGroups:
         return self._ray
 
     # Connections
@@ -166,8 +168,8 @@ class RayStaff:
         else:
             self._admit(place, line, hello)
 
-    def _admit(self, place: Place, line: socket.socket, hello: Hello) -> None:
-        desk = place.desk = RayDesk(place, line, hello, now=self._clock.monotonic())
+    def _admit(self, place: ActorPlacement, line: socket.socket, hello: Hello) -> None:
+        desk = place.desk = ActorHandle(place, line, hello, now=self._clock.monotonic())
         self._lines[desk.read_fd] = desk
         self._watch.reading(desk.read_fd)
         if desk.control is not None:
@@ -177,46 +179,46 @@ class RayStaff:
 
     # Actors for trials
 
-    def hire(self, place: Place, run: Run, arguments: Callable[[int], tuple[Any, ...]]) -> None:
+    def hire(self, place: ActorPlacement, run: TrialRun, arguments: Callable[[int], tuple[Any, ...]]) -> None:
         """A new actor in this place."""
         self._ray.staff(place, run, arguments)
         self.places[place.number] = place
 
-    def find_idle(self, command: StartTrial) -> RayDesk | None:
+    def find_idle(self, command: StartTrial) -> ActorHandle | None:
         """One that served the same trainable with the same resources."""
         key = (command.trainable_name, command.resources, ())
         return next((desk for desk in self.idle if desk.key == key), None)
 
-    def seat(self, run: Run, desk: RayDesk) -> None:
+    def seat(self, run: TrialRun, desk: ActorHandle) -> None:
         if desk in self.idle:
             self.idle.remove(desk)
             run.reused = True
-        desk.role, desk.run, run.desk = Role.BUSY, run, desk
+        desk.role, desk.run, run.desk = WorkerState.BUSY, run, desk
         desk.key = (run.command.trainable_name, run.command.resources, ())
         desk.heard_at, desk.ticks = self._clock.monotonic(), None
 
-    def unseat(self, desk: Desk, *, keep: bool) -> None:
-        if not isinstance(desk, RayDesk) or not keep:
-            desk.role = Role.LEAVING
+    def unseat(self, desk: WorkerHandle, *, keep: bool) -> None:
+        if not isinstance(desk, ActorHandle) or not keep:
+            desk.role = WorkerState.LEAVING
             return
-        desk.role, desk.run = Role.IDLE, None
+        desk.role, desk.run = WorkerState.IDLE, None
         desk.place.free_since = self._clock.monotonic()
         self.idle.append(desk)
 
-    def dismiss(self, desk: RayDesk) -> None:
+    def dismiss(self, desk: ActorHandle) -> None:
         """An idle one shall clean up and leave."""
         self.idle.remove(desk)
-        desk.role = Role.LEAVING
+        desk.role = WorkerState.LEAVING
         self.send(desk, _QUIT)
         desk.place.kill_at = self._clock.monotonic() + self._patience.leave_within_s
 
-    def discard(self, desk: RayDesk) -> None:
+    def discard(self, desk: ActorHandle) -> None:
         """Its actor is of no use; the place is."""
         self.places.pop(desk.token, None)
         self._forget(desk)
         self._ray.end(desk.place)
 
-    def cancel(self, place: Place) -> None:
+    def cancel(self, place: ActorPlacement) -> None:
         """It has not come, and need not."""
         self.places.pop(place.number, None)
         self._ray.end(place)
@@ -225,18 +227,18 @@ class RayStaff:
             place.control.close()
             place.control = None
 
-    def kill(self, desk: Desk, number: signal.Signals) -> None:
-        if isinstance(desk, RayDesk):
+    def kill(self, desk: WorkerHandle, number: signal.Signals) -> None:
+        if isinstance(desk, ActorHandle):
             if desk.control is not None:
                 with contextlib.suppress(OSError):  # it has ended, or reads no more: then Ray ends it
-                    desk.control.send(frame(Kind.SIGNAL, pack(int(number))))
+                    desk.control.send(frame(FrameKind.SIGNAL, pack(int(number))))
             if number == signal.SIGKILL:
                 desk.place.kill_at = self._clock.monotonic() + _FORCE_AFTER_S
                 self._owner.due(desk.place.kill_at)
 
-    def is_silent(self, desk: Desk, now: float) -> bool:
+    def is_silent(self, desk: WorkerHandle, now: float) -> bool:
         """Only where we can see for ourselves: deep in C code a trial does not beat, but works."""
-        if not isinstance(desk, RayDesk) or desk.hostname != self._hostname:
+        if not isinstance(desk, ActorHandle) or desk.hostname != self._hostname:
             return False
         if now - desk.heard_at < self._patience.beat_s:
             return False
@@ -247,7 +249,7 @@ class RayStaff:
 
     # Talking with them
 
-    def send(self, desk: Desk, data: bytes) -> None:
+    def send(self, desk: WorkerHandle, data: bytes) -> None:
         if not desk.write(data) and desk.write_fd in self._lines:
             self._watch.both(desk.write_fd, writing=True)
 
@@ -279,7 +281,7 @@ class RayStaff:
         else:
             self.reception.attend(fd)
 
-    def _read(self, desk: RayDesk) -> None:
+    def _read(self, desk: ActorHandle) -> None:
         frames = desk.read()
         if frames is None:
             self._hang_up(desk)
@@ -289,7 +291,7 @@ class RayStaff:
 
     # How they end
 
-    def _hang_up(self, desk: RayDesk) -> None:
+    def _hang_up(self, desk: ActorHandle) -> None:
         del self._lines[desk.read_fd]
         self._watch.forget(desk.read_fd)
         desk.hung_up_at = self._clock.monotonic()
@@ -300,7 +302,7 @@ class RayStaff:
                 break
         self._settle(desk)
 
-    def _settle(self, desk: RayDesk) -> None:
+    def _settle(self, desk: ActorHandle) -> None:
         """Once its line is closed: tell the owner why, as soon as that is known."""
         place, run = desk.place, desk.run
         if desk.hung_up_at is None:
@@ -309,11 +311,11 @@ class RayStaff:
             outcome = failures.of_outcome(place.outcome) if place.is_over else None
             self._drop(desk, desk.words or outcome)
 
-    def _told(self, place: Place, number: int, outcome: BaseException | None) -> None:
+    def _told(self, place: ActorPlacement, number: int, outcome: BaseException | None) -> None:
         """Called by Ray in a thread of its own."""
         self.bell.ring(lambda: self._hear_outcome(place, number, outcome))
 
-    def _hear_outcome(self, place: Place, number: int, outcome: BaseException | None) -> None:
+    def _hear_outcome(self, place: ActorPlacement, number: int, outcome: BaseException | None) -> None:
         if place.number != number or place.is_over or self.places.get(number) is not place:
             return
         desk = place.desk
@@ -333,18 +335,18 @@ class RayStaff:
             self._owner.due(place.hang_up_at)
         self._settle(desk)
 
-    def _is_overdue(self, desk: RayDesk) -> bool:
+    def _is_overdue(self, desk: ActorHandle) -> bool:
         since = desk.hung_up_at
         return since is not None and self._clock.monotonic() >= since + _BLAME_S
 
-    def _drop(self, desk: RayDesk, failure: TrialFailure | None) -> None:
+    def _drop(self, desk: ActorHandle, failure: TrialFailure | None) -> None:
         if self.places.get(desk.token) is not desk.place:
             return  # dropped before
         del self.places[desk.token]
         self._forget(desk)
         self._owner.gone(desk, failure)
 
-    def _forget(self, desk: RayDesk) -> None:
+    def _forget(self, desk: ActorHandle) -> None:
         if self._lines.pop(desk.read_fd, None) is not None:
             self._watch.forget(desk.read_fd)
         if desk.control is not None and self._controls.pop(desk.control.fileno(), None) is not None:
@@ -359,7 +361,7 @@ class RayStaff:
             self._look_after(place, now)
         self.reception.send_away(now)
 
-    def _look_after(self, place: Place, now: float) -> None:
+    def _look_after(self, place: ActorPlacement, now: float) -> None:
         desk = place.desk
         if place.kill_at is not None and now >= place.kill_at:
             self._ray.end(place)
@@ -385,7 +387,7 @@ class RayStaff:
         for place in list(self.places.values()):
             if place.desk is None:
                 self._ray.end(place)
-            elif place.desk.role is not Role.LEAVING:
+            elif place.desk.role is not WorkerState.LEAVING:
                 self.kill(place.desk, signal.SIGKILL)
                 self._ray.end(place)
 
@@ -423,18 +425,18 @@ def _is_past(when: float | None, now: float) -> bool:
 class _Nobody:
     """The owner while everything ends: nobody asks any more."""
 
-    def heard(self, desk: Desk, kind: int, payload: bytes) -> None: ...
+    def heard(self, desk: WorkerHandle, kind: int, payload: bytes) -> None: ...
 
-    def arrived(self, place: Place, desk: RayDesk, hello: Mapping[str, Any]) -> None: ...
+    def arrived(self, place: ActorPlacement, desk: ActorHandle, hello: Mapping[str, Any]) -> None: ...
 
-    def gone(self, desk: RayDesk, failure: TrialFailure | None) -> None: ...
+    def gone(self, desk: ActorHandle, failure: TrialFailure | None) -> None: ...
 
-    def never_came(self, place: Place, outcome: BaseException | None) -> None: ...
+    def never_came(self, place: ActorPlacement, outcome: BaseException | None) -> None: ...
 
     def due(self, when: float) -> None:
         """Have `look_around` called then, if not earlier."""
 
 
-def _has_said_all(run: Run) -> bool:
+def _has_said_all(run: TrialRun) -> bool:
     """Its verdict explains its end: an error, done, or the stop it was told."""
     return run.verdict is not None and bool(run.verdict[2] or run.verdict[0] or run.stopping)

@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import muster
-from muster.engines.ray.actor import Terms
-from muster.engines.ray.actor_handle import Place, RayDesk
-from muster.engines.ray.actor_pool import RayStaff
+from muster.engines.ray.actor import ActorSpec
+from muster.engines.ray.actor_handle import ActorHandle, ActorPlacement
+from muster.engines.ray.actor_pool import ActorPool
 from muster.engines.ray.cluster_watcher import ON_THE_HEAD
 from muster.engines.ray.handshake import Address, DriverUnreachable
 from muster.engines.ray.package_upload import NEEDED, carried_class, is_foreign, missing_module
-from muster.engines.ray.remote_storage import Reach
-from muster.engines.worker.handle import Run
+from muster.engines.ray.remote_storage import RemoteStorage
+from muster.engines.worker.handle import TrialRun
 
 _WAIT_S = 1.0
 _CHUNK = 1 << 16
@@ -146,26 +146,26 @@ class Relay:
 _log = logging.getLogger(__name__)
 
 
-class Hiring:
+class ActorSetup:
     """One per engine; used in its thread."""
 
-    def __init__(self, ray: Any, staff: RayStaff, key: bytes, beat_s: float) -> None:  # noqa: ANN401 - a module
+    def __init__(self, ray: Any, staff: ActorPool, key: bytes, beat_s: float) -> None:  # noqa: ANN401 - a module
         self._ray, self._staff, self._key, self._beat_s = ray, staff, key, beat_s
         self._addresses: list[Address] = []
         self._relay: Relay | None = None
-        self._waiting: list[tuple[Place, Run]] = []  # until the relay is there
+        self._waiting: list[tuple[ActorPlacement, TrialRun]] = []  # until the relay is there
         self._is_shipping = False
         self._lacks: set[str] = set()
         self._blobs: dict[str, Any] = {}  # refs to pickled trainables: sent once, fetched by each node
         self._witnesses: dict[str, str] = {}  # by directory
         self._reach: bytes | None = None
         self.why_no_reach = ""
-        self.on_failure: Callable[[Run, str], None] | None = None
+        self.on_failure: Callable[[TrialRun, str], None] | None = None
 
     def reach_at(self, address: Address) -> None:
         self._addresses = [address]
 
-    def tell_storage(self, reach: Reach) -> None:
+    def tell_storage(self, reach: RemoteStorage) -> None:
         """New actors are told how they get at the remote storage of the experiment."""
         try:
             self._reach = reach.pickled()
@@ -175,7 +175,7 @@ class Hiring:
     def put(self, name: str, trainable: bytes) -> None:
         self._blobs[name] = self._ray.put(trainable)
 
-    def hire(self, place: Place, run: Run) -> None:
+    def hire(self, place: ActorPlacement, run: TrialRun) -> None:
         """An actor for that trial in this place, now or when the relay is there."""
         if not self._addresses:
             place.run = run
@@ -186,15 +186,15 @@ class Hiring:
         witness = self._witness(os.path.dirname(trial_dir))
 
         def arguments(number: int) -> tuple[Any, ...]:
-            terms = Terms(number, self._addresses, self._key, self._beat_s, witness, self._reach)
+            terms = ActorSpec(number, self._addresses, self._key, self._beat_s, witness, self._reach)
             return tuple(terms), name, self._blobs.get(name)
 
         self._staff.hire(place, run, arguments)
 
-    def forget(self, run: Run) -> None:
+    def forget(self, run: TrialRun) -> None:
         self._waiting = [each for each in self._waiting if each[1] is not run]
 
-    def remedy(self, place: Place, run: Run, outcome: BaseException | None) -> bool:
+    def remedy(self, place: ActorPlacement, run: TrialRun, outcome: BaseException | None) -> bool:
         """An actor could not come: whether something was done about that, and another was asked for."""
         lacking = missing_module(outcome)
         if isinstance(outcome, DriverUnreachable) or "DriverUnreachable" in str(outcome):
@@ -220,7 +220,7 @@ class Hiring:
         self._ship(f"a node has muster {hello['muster']}, this is {muster.__version__}")
         return False
 
-    def again(self, desk: RayDesk, run: Run) -> None:
+    def again(self, desk: ActorHandle, run: TrialRun) -> None:
         """Another actor in the same place, in the place of this one."""
         self._staff.discard(desk)
         self.hire(desk.place, run)

@@ -29,7 +29,7 @@ ON_THE_HEAD = {"node:__internal_head__": 0.001}
 _LEGACY_STATUS = "__autoscaling_status"  # where Ray's older autoscaler says that it is there
 
 
-class Sight(NamedTuple):
+class ClusterView(NamedTuple):
     """What was seen."""
 
     nodes: Sequence[Mapping[str, float]]  # what each node that lives has in all
@@ -57,7 +57,7 @@ def nodes_of(ray: Any) -> list[dict[str, float]]:  # noqa: ANN401 - a module
     ]
 
 
-def look(ray: Any, link: Any, now: float) -> Sight:  # noqa: ANN401 - a module, a GcsLink
+def look(ray: Any, link: Any, now: float) -> ClusterView:  # noqa: ANN401 - a module, a GcsClient
     """Ask everything once."""
     nodes = nodes_of(ray)
     from muster.runtimes.ray.publish import max_resources
@@ -71,42 +71,42 @@ def look(ray: Any, link: Any, now: float) -> Sight:  # noqa: ANN401 - a module, 
         if is_ours and verdict.reason in _HOPELESS
     }
     has_autoscaler = limit is not None or is_ours or link.kv_get(_LEGACY_STATUS) is not None
-    return Sight(nodes, limit, has_autoscaler, hopeless)
+    return ClusterView(nodes, limit, has_autoscaler, hopeless)
 
 
-class Scout:
+class ClusterProbe:
     """Looks from the head, for a driver that cannot reach the GCS itself (Ray Client)."""
 
     def __init__(self, ray: Any) -> None:  # noqa: ANN401 - a module
         self._ray = ray
         self._task: Any = ray.remote(num_cpus=0, max_retries=0, resources=ON_THE_HEAD)(_look_there)
 
-    def look(self, now: float) -> Sight:
+    def look(self, now: float) -> ClusterView:
         """Where the head lacks this package nobody knows what comes: wait rather than give up."""
         if self._task is not None:
             try:
-                return Sight(*self._ray.get(self._task.remote(now), timeout=_SCOUT_S))
+                return ClusterView(*self._ray.get(self._task.remote(now), timeout=_SCOUT_S))
             except Exception as error:  # noqa: BLE001 - Ray raises many kinds; we can do without
                 _log.debug("the cluster could not be looked at from its head: %s", error)
                 if "No module named" in str(error):
                     self._task = None
-        return Sight(nodes_of(self._ray), has_autoscaler=True)
+        return ClusterView(nodes_of(self._ray), has_autoscaler=True)
 
 
 def _look_there(now: float) -> tuple[Any, ...]:
     """A task on the head."""
     import ray
 
-    from muster.runtimes.ray.client import GcsLink
+    from muster.runtimes.ray.client import GcsClient
 
-    return tuple(look(ray, GcsLink(ray.get_runtime_context().gcs_address), now))
+    return tuple(look(ray, GcsClient(ray.get_runtime_context().gcs_address), now))
 
 
-class Lookout:
+class ClusterWatcher:
     """Looks every two seconds until it is closed; `seen` is called in its thread."""
 
     def __init__(
-        self, look: Callable[[], Sight], seen: Callable[[Sight], object], every_s: float = LOOK_S
+        self, look: Callable[[], ClusterView], seen: Callable[[ClusterView], object], every_s: float = LOOK_S
     ) -> None:
         self._look, self._seen, self._every_s = look, seen, every_s
         self._ends = threading.Event()
@@ -141,7 +141,7 @@ def units_of(request: PlacementGroupFactory) -> dict[str, int]:
     return units
 
 
-class Room:
+class ClusterCapacity:
     """What is there, may be there, and is taken."""
 
     def __init__(self, present: Mapping[str, float], limit: Mapping[str, float] | None = None) -> None:
@@ -206,7 +206,7 @@ class Room:
         return known
 
 
-class Memory:
+class CapacityHistory:
     """The nodes of a cluster, those that went away a short time ago included: they may come back.
 
     For clusters without an autoscaler, where a node that restarts is replaced by nobody.

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock, SystemClock
 from muster.errors import EngineMissing, EngineUnreachable
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.native import check_auth, check_ray, raylet_module
 
 if TYPE_CHECKING:
-    from muster.engines.ray.cluster_watcher import Sight
+    from muster.engines.ray.cluster_watcher import ClusterView
     from muster.engines.ray.engine import RayEngine, RayOptions
 
 
@@ -61,14 +61,14 @@ def open_ray_engine(
     )
 
 
-def _eyes(ray: Any, clock: Clock, is_client: bool) -> Callable[[], Sight]:  # noqa: ANN401 - a module
+def _eyes(ray: Any, clock: Clock, is_client: bool) -> Callable[[], ClusterView]:  # noqa: ANN401 - a module
     """How the cluster is looked at from here."""
-    from muster.engines.ray.cluster_watcher import Scout, look
+    from muster.engines.ray.cluster_watcher import ClusterProbe, look
 
     if is_client:
-        scout = Scout(ray)
+        scout = ClusterProbe(ray)
         return lambda: scout.look(clock.now())
-    link = GcsLink(ray.get_runtime_context().gcs_address)
+    link = GcsClient(ray.get_runtime_context().gcs_address)
     return lambda: look(ray, link, clock.now())
 
 
@@ -97,7 +97,7 @@ def connect(ray: Any, address: str | None = None) -> None:  # noqa: ANN401 - a m
                 f"({' '.join(str(error).split())})"
             ) from error
         if not _is_by_client(where) and where != "auto":
-            GcsLink(where).connect()  # says it better: no answer, or not with our token
+            GcsClient(where).connect()  # says it better: no answer, or not with our token
         raise EngineUnreachable(f"{_unreachable(where)}: {_gist(str(error))}") from error
 
 

@@ -15,16 +15,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from muster.base.clock import Clock
-from muster.engines.process_engine import LockstepEngine, Patience, order_of
+from muster.engines.process_engine import EngineTimeouts, ProcessEngine, order_of
 from muster.engines.ray import failures as blame
-from muster.engines.ray.actor_handle import Place, RayDesk
-from muster.engines.ray.actor_pool import RayStaff
-from muster.engines.ray.actor_setup import Hiring
-from muster.engines.ray.cluster_watcher import Growth, Lookout, Memory, Room, Sight, why_unplaceable
+from muster.engines.ray.actor_handle import ActorHandle, ActorPlacement
+from muster.engines.ray.actor_pool import ActorPool
+from muster.engines.ray.actor_setup import ActorSetup
+from muster.engines.ray.cluster_watcher import (
+    CapacityHistory,
+    ClusterCapacity,
+    ClusterView,
+    ClusterWatcher,
+    Growth,
+    why_unplaceable,
+)
 from muster.engines.ray.connect import mismatch
-from muster.engines.ray.remote_storage import Reach
+from muster.engines.ray.remote_storage import RemoteStorage
 from muster.engines.worker import failures
-from muster.engines.worker.handle import Run
+from muster.engines.worker.handle import TrialRun
 from muster.engines.worker.protocol import write_order
 from muster.stores.checkpoints import CheckpointStore, delete_directory
 from muster.stores.storage import Storage
@@ -38,13 +45,13 @@ _HOPE_S = 5.0  # so long a pending placement group is not judged: nodes may be o
 _WARN_S = 60.0
 
 
-class RayOptions(Patience, frozen=True, kw_only=True):
+class RayOptions(EngineTimeouts, frozen=True, kw_only=True):
     """What few people need to change."""
 
     max_idle: int = 64  # actors kept for reuse
     linger_s: float = 5.0  # how long an idle actor or an empty placement group is kept
     env: Mapping[str, str] = {}  # added to the environment of trials
-    reach: Reach | None = None  # of a remote storage: nodes that do not see our directory use it
+    reach: RemoteStorage | None = None  # of a remote storage: nodes that do not see our directory use it
 
 
 _DEFAULTS = RayOptions()
@@ -56,17 +63,17 @@ class Connection(NamedTuple):
     ray: Any  # the module
     host: str | None  # the address of this machine that the cluster's nodes reach; None: there is none
     actor_class: Any  # `ray.remote(TrialActor)`
-    look: Callable[[], Sight] | None = None  # asks the cluster what it is; called in another thread
+    look: Callable[[], ClusterView] | None = None  # asks the cluster what it is; called in another thread
     on_close: Callable[[], None] | None = None
 
 
-class RayEngine(LockstepEngine):
+class RayEngine(ProcessEngine):
     """Runs trials on the Ray cluster that this process is connected to.
 
     Not thread-safe: one thread submits and polls. Close it, or use it as a context manager.
     """
 
-    _staff: RayStaff
+    _staff: ActorPool
     fetches_checkpoints = True  # actors get those that only the storage has
 
     def __init__(
@@ -74,7 +81,7 @@ class RayEngine(LockstepEngine):
         *,
         clock: Clock,
         connection: Connection,
-        sight: Sight,
+        sight: ClusterView,
         capacity: Mapping[str, float] | None = None,
         trainables: Mapping[str, bytes] | None = None,
         options: RayOptions = _DEFAULTS,
@@ -85,18 +92,18 @@ class RayEngine(LockstepEngine):
         self._on_close: Callable[[], None] | None = connection.on_close
         self._fixed = dict(capacity or {})
         self._ray_version = str(connection.ray.__version__)
-        self._room = Room({})
-        self._growth, self._memory = Growth(), Memory()
+        self._room = ClusterCapacity({})
+        self._growth, self._memory = Growth(), CapacityHistory()
         self._sight = sight
         self._has_warned = False
         key = secrets.token_bytes(32)
-        self._place_of: dict[str, Place] = {}  # of trials that have one
-        self._vacant: list[Place] = []  # placement groups without an actor
+        self._place_of: dict[str, ActorPlacement] = {}  # of trials that have one
+        self._vacant: list[ActorPlacement] = []  # placement groups without an actor
         self._orders: dict[str, bytes] = {}  # of trials whose actor has not come yet
-        self._staff = RayStaff(
+        self._staff = ActorPool(
             clock=clock, patience=options, owner=self, actor_class=connection.actor_class, key=key
         )
-        self._hiring = Hiring(connection.ray, self._staff, key, options.beat_s)
+        self._hiring = ActorSetup(connection.ray, self._staff, key, options.beat_s)
         if options.reach is not None:
             self._hiring.tell_storage(options.reach)
         self._was_apart: set[str] = set()  # trials that ran where our directory is not seen
@@ -110,10 +117,10 @@ class RayEngine(LockstepEngine):
         self._measure(sight)
         if not self._room.is_bounded:
             self._tell_capacity()
-        self._lookout: Lookout | None = None
+        self._lookout: ClusterWatcher | None = None
         if connection.look is not None:
             bell = self._staff.bell
-            self._lookout = Lookout(connection.look, lambda seen: bell.ring(lambda: self._saw(seen)))
+            self._lookout = ClusterWatcher(connection.look, lambda seen: bell.ring(lambda: self._saw(seen)))
 
     def capacity(self) -> Mapping[str, float]:
         return self._room.limit.to_floats()
@@ -141,7 +148,7 @@ class RayEngine(LockstepEngine):
 
     # Starting
 
-    def _begin(self, run: Run) -> None:
+    def _begin(self, run: TrialRun) -> None:
         why_not = self._room.why_never(run.command.resources)
         if why_not is not None:
             self._finish(run, failure=failures.impossible(why_not))
@@ -156,7 +163,7 @@ class RayEngine(LockstepEngine):
         self._waiting.add(run)
         self._start_waiting()
 
-    def _try_start(self, run: Run) -> bool:
+    def _try_start(self, run: TrialRun) -> bool:
         """An idle actor, an empty placement group, or new ones; False when it must wait."""
         command = run.command
         why_not = self._room.why_never(command.resources)
@@ -183,7 +190,7 @@ class RayEngine(LockstepEngine):
         self._hiring.hire(place, run)
         return True
 
-    def _seat(self, run: Run, desk: RayDesk) -> None:
+    def _seat(self, run: TrialRun, desk: ActorHandle) -> None:
         self._staff.seat(run, desk)
         if not desk.sees_storage:
             self._was_apart.add(run.command.trial_id)
@@ -194,7 +201,7 @@ class RayEngine(LockstepEngine):
             self._look_at(run.limit_at)
         self._staff.send(desk, self._orders.pop(run.command.trial_id))
 
-    def _make_room(self, run: Run) -> bool:
+    def _make_room(self, run: TrialRun) -> bool:
         """Whether a new placement group may be asked for; what nobody uses goes first."""
         wanted = run.command.resources
         if self._room.fits(wanted):
@@ -217,26 +224,26 @@ class RayEngine(LockstepEngine):
         now, wanting = self._clock.monotonic(), len(self._waiting) + shown
         return self._growth.wants_more(began, wanting, shown, now, self._left_s())
 
-    def _clear(self, place: Place) -> None:
+    def _clear(self, place: ActorPlacement) -> None:
         if place in self._vacant:
             self._vacant.remove(place)
             self._give_back(place)
         elif place.desk is not None:
             self._dismiss(place.desk)
 
-    def _dismiss(self, desk: RayDesk) -> None:
+    def _dismiss(self, desk: ActorHandle) -> None:
         """Its room counts as free at once: Ray sees to it that nobody else gets it before it has left."""
         self._staff.dismiss(desk)
         self._room.free(desk.place.resources)
         desk.place.is_given_up = True
 
-    def _give_back(self, place: Place) -> None:
+    def _give_back(self, place: ActorPlacement) -> None:
         self._room.free(place.resources)
         self._staff.ray.give_back(place)
 
     # Ending
 
-    def _withdraw(self, run: Run) -> None:
+    def _withdraw(self, run: TrialRun) -> None:
         """Its actor, if one was asked for, is not needed; the placement group may serve another."""
         self._waiting.remove(run)
         place = self._place_of.get(run.command.trial_id)
@@ -244,7 +251,7 @@ class RayEngine(LockstepEngine):
             self._hiring.forget(run)
             self._staff.cancel(place)
 
-    def _release(self, run: Run) -> None:
+    def _release(self, run: TrialRun) -> None:
         trial_id = run.command.trial_id
         self._orders.pop(trial_id, None)
         place = self._place_of.pop(trial_id, None)
@@ -268,7 +275,7 @@ class RayEngine(LockstepEngine):
 
     # What the cluster is (seen by the lookout)
 
-    def _measure(self, sight: Sight) -> bool:
+    def _measure(self, sight: ClusterView) -> bool:
         self._sight = sight
         self._memory.note(sight.nodes, self._clock.monotonic())
         present = {**sight.present, **self._fixed}
@@ -281,7 +288,7 @@ class RayEngine(LockstepEngine):
         bounded, at = self._room.is_bounded, self._clock.now()
         self._events.append(CapacityChanged(at=at, capacity=self.capacity(), is_bounded=bounded))
 
-    def _saw(self, sight: Sight) -> None:
+    def _saw(self, sight: ClusterView) -> None:
         if self._measure(sight):
             self._tell_capacity()
         now = self._clock.monotonic()
@@ -290,7 +297,7 @@ class RayEngine(LockstepEngine):
                 self._look_at_hope(place, place.run, now)
         self._start_waiting()
 
-    def _look_at_hope(self, place: Place, run: Run, now: float) -> None:
+    def _look_at_hope(self, place: ActorPlacement, run: TrialRun, now: float) -> None:
         """A trial that can never be placed ends; one that nobody can judge is warned about."""
         why = self._sight.hopeless.get(place.group.id.hex())
         if why is None and not self._sight.has_autoscaler:
@@ -307,9 +314,9 @@ class RayEngine(LockstepEngine):
                 *(run.command.trial_id, _WARN_S, place.resources),
             )
 
-    # What becomes of actors (called by RayStaff)
+    # What becomes of actors (called by ActorPool)
 
-    def arrived(self, place: Place, desk: RayDesk, hello: Mapping[str, Any]) -> None:
+    def arrived(self, place: ActorPlacement, desk: ActorHandle, hello: Mapping[str, Any]) -> None:
         run, place.run = place.run, None
         if run is None:
             return
@@ -330,13 +337,13 @@ class RayEngine(LockstepEngine):
             return
         self._seat(run, desk)
 
-    def _turn_away(self, run: Run, desk: RayDesk, failure: TrialFailure) -> None:
+    def _turn_away(self, run: TrialRun, desk: ActorHandle, failure: TrialFailure) -> None:
         """A node that will not do: the trial ends, and so does the actor."""
         run.failure = failure
         self._staff.seat(run, desk)
         self._kill(run, failure)
 
-    def gone(self, desk: RayDesk, failure: TrialFailure | None) -> None:
+    def gone(self, desk: ActorHandle, failure: TrialFailure | None) -> None:
         place = desk.place
         place.desk = place.actor = None
         if place.is_given_up:
@@ -348,14 +355,14 @@ class RayEngine(LockstepEngine):
     def due(self, when: float) -> None:
         self._look_at(when)
 
-    def never_came(self, place: Place, outcome: BaseException | None) -> None:
+    def never_came(self, place: ActorPlacement, outcome: BaseException | None) -> None:
         run, place.run = place.run, None
         place.actor = None
         if run is not None and not self._hiring.remedy(place, run, outcome):
             self._finish(run, failure=blame.of_outcome(outcome))
 
 
-def _unseen(trial_dir: str, hostname: str, reach: Reach | None, why_not: str) -> TrialFailure:
+def _unseen(trial_dir: str, hostname: str, reach: RemoteStorage | None, why_not: str) -> TrialFailure:
     seen = f"the node {hostname} does not see {os.path.dirname(trial_dir)}"
     if reach is None:
         return blame.start(f"{seen}; set RunConfig(storage_path=...) to a directory that every node mounts")

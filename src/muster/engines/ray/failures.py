@@ -12,8 +12,8 @@ import signal
 import socket
 from typing import NoReturn
 
-from muster.base.framing import Kind, frame, pack
-from muster.trials.events import FailureKind, TrialFailure
+from muster.base.framing import FrameKind, frame, pack
+from muster.trials.events import TrialFailure, TrialFailureKind
 
 _OPENING = "Fatal Python error: "
 _CRASHES = {
@@ -33,7 +33,7 @@ def speak_through(line: socket.socket) -> None:
     def leave_with_a_word(status: int) -> NoReturn:
         if os.getpid() == pid:  # forks of the trial leave like that too
             with contextlib.suppress(OSError):
-                line.sendall(frame(Kind.LEFT, pack(status)))
+                line.sendall(frame(FrameKind.LEFT, pack(status)))
         leave(status)
 
     os._exit = leave_with_a_word
@@ -43,7 +43,7 @@ def speak_through(line: socket.socket) -> None:
 
 def of_exit_code(code: int) -> TrialFailure:
     message = f"the process left with exit code {code} without a word (os._exit, or a crash in C code)"
-    return TrialFailure(kind=FailureKind.EXITED, message=message)
+    return TrialFailure(kind=TrialFailureKind.EXITED, message=message)
 
 
 def of_crash(words: bytes) -> TrialFailure | None:
@@ -56,14 +56,14 @@ def of_crash(words: bytes) -> TrialFailure | None:
     title = text[len(_OPENING) :].partition("\n")[0].strip()
     name = _CRASHES.get(title)
     if name is None:
-        return TrialFailure(kind=FailureKind.EXITED, message=f"Python crashed: {title}", traceback=text)
+        return TrialFailure(kind=TrialFailureKind.EXITED, message=f"Python crashed: {title}", traceback=text)
     message = f"killed by signal {int(signal.Signals[name])} ({name})"
-    return TrialFailure(kind=FailureKind.KILLED, message=message, traceback=text)
+    return TrialFailure(kind=TrialFailureKind.KILLED, message=message, traceback=text)
 
 
 def killed() -> TrialFailure:
     """It ended without a word: only SIGKILL does that to a process."""
-    return TrialFailure(kind=FailureKind.KILLED, message="killed by signal 9 (SIGKILL)")
+    return TrialFailure(kind=TrialFailureKind.KILLED, message="killed by signal 9 (SIGKILL)")
 
 
 _NODE_WORDS = (
@@ -87,14 +87,14 @@ def is_unsure(outcome: BaseException) -> bool:
 def of_outcome(outcome: BaseException | None) -> TrialFailure:
     """The failure that a dead actor's call tells of; None: the call returned."""
     if outcome is None:
-        return TrialFailure(kind=FailureKind.EXITED, message="the actor ended before the trial did")
+        return TrialFailure(kind=TrialFailureKind.EXITED, message="the actor ended before the trial did")
     text, name = str(outcome), type(outcome).__name__
     if getattr(outcome, "preempted", False):
         message = "its node was taken back (preempted) while the trial ran"
-        return TrialFailure(kind=FailureKind.PREEMPTED, message=message)
+        return TrialFailure(kind=TrialFailureKind.PREEMPTED, message=message)
     if "OutOfMemory" in name or "OOM" in name or "memory monitor" in text or "memory pressure" in text:
         message = f"Ray ended the process because memory ran out: {_gist(text)}"
-        return TrialFailure(kind=FailureKind.OUT_OF_MEMORY, message=message)
+        return TrialFailure(kind=TrialFailureKind.OUT_OF_MEMORY, message=message)
     if name in ("NodeDiedError", "ActorUnavailableError") or any(words in text for words in _NODE_WORDS):
         return node_lost(_gist(text))
     if name in _START_NAMES or getattr(outcome, "_actor_init_failed", False):
@@ -106,18 +106,20 @@ def of_outcome(outcome: BaseException | None) -> TrialFailure:
 
 def _of_death(text: str) -> TrialFailure:
     if "ray.kill" in text:
-        return TrialFailure(kind=FailureKind.KILLED, message="its actor was ended by ray.kill, not by us")
+        return TrialFailure(
+            kind=TrialFailureKind.KILLED, message="its actor was ended by ray.kill, not by us"
+        )
     if "SIGTERM" in text:
-        return TrialFailure(kind=FailureKind.KILLED, message="killed by signal 15 (SIGTERM)")
+        return TrialFailure(kind=TrialFailureKind.KILLED, message="killed by signal 15 (SIGTERM)")
     return killed()
 
 
 def node_lost(what: str) -> TrialFailure:
-    return TrialFailure(kind=FailureKind.NODE_LOST, message=f"its node went away: {what}")
+    return TrialFailure(kind=TrialFailureKind.NODE_LOST, message=f"its node went away: {what}")
 
 
 def start(why: str) -> TrialFailure:
-    return TrialFailure(kind=FailureKind.START, message=f"its actor could not start: {why}")
+    return TrialFailure(kind=TrialFailureKind.START, message=f"its actor could not start: {why}")
 
 
 def _gist(text: str) -> str:

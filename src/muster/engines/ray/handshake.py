@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from muster.base.clock import Clock
-from muster.base.framing import FrameReader, Kind, frame, pack, unpack
-from muster.engines.worker.poller import Watch
+from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
+from muster.engines.worker.poller import Poller
 
 NONCE = 16
 PROOF = 32
@@ -54,7 +54,7 @@ def _call(host: str, port: int, key: bytes, hello: dict[str, Any]) -> socket.soc
     try:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         challenge, nonce = _exactly(line, NONCE), os.urandom(NONCE)
-        line.sendall(frame(Kind.HELLO, proof(key, b"actor", challenge) + nonce + pack(hello)))
+        line.sendall(frame(FrameKind.HELLO, proof(key, b"actor", challenge) + nonce + pack(hello)))
         if not hmac.compare_digest(_exactly(line, PROOF), proof(key, b"driver", nonce)):
             raise NotTheDriver("who answers there is not the driver")
         line.settimeout(None)
@@ -74,7 +74,7 @@ def _exactly(line: socket.socket, count: int) -> bytes:
     return data
 
 
-class Guest:
+class PendingConnection:
     """The driver's side of one call that has proven nothing yet. Never waits."""
 
     def __init__(self, line: socket.socket, key: bytes, *, now: float) -> None:
@@ -101,7 +101,9 @@ class Guest:
 
     def _checked(self, kind: int, payload: bytes) -> dict[str, Any]:
         given, nonce, body = payload[:PROOF], payload[PROOF : PROOF + NONCE], payload[PROOF + NONCE :]
-        if kind != Kind.HELLO or not hmac.compare_digest(given, proof(self._key, b"actor", self._challenge)):
+        if kind != FrameKind.HELLO or not hmac.compare_digest(
+            given, proof(self._key, b"actor", self._challenge)
+        ):
             raise ConnectionRefusedError("a caller that does not know the key")
         self.line.send(proof(self._key, b"driver", nonce))
         hello: dict[str, Any] = unpack(body)
@@ -112,15 +114,15 @@ Hello = dict[str, Any]
 GUEST_S = 10.0  # who has not said who it is by then is hung up on
 
 
-class Reception:
+class Listener:
     """`admit` is called with each connection that has proved itself, and owns it from then on."""
 
     def __init__(
-        self, watch: Watch, key: bytes, clock: Clock, admit: Callable[[socket.socket, Hello], None]
+        self, watch: Poller, key: bytes, clock: Clock, admit: Callable[[socket.socket, Hello], None]
     ) -> None:
         self._watch, self._key, self._clock, self._admit = watch, key, clock, admit
         self._doors: dict[int, socket.socket] = {}
-        self._guests: dict[int, Guest] = {}
+        self._guests: dict[int, PendingConnection] = {}
 
     def listen(self, host: str) -> tuple[str, int]:
         """Where actors reach us from now on."""
@@ -133,7 +135,7 @@ class Reception:
     def welcome(self, line: socket.socket) -> None:
         """A connection, from the door or brought by a relay; it has to say who it is."""
         try:
-            guest = Guest(line, self._key, now=self._clock.monotonic())
+            guest = PendingConnection(line, self._key, now=self._clock.monotonic())
         except OSError:
             line.close()
             return
@@ -169,7 +171,7 @@ class Reception:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.welcome(line)
 
-    def _hear(self, fd: int, guest: Guest) -> None:
+    def _hear(self, fd: int, guest: PendingConnection) -> None:
         try:
             hello = guest.read()
         except (OSError, ValueError, EOFError, TypeError):
@@ -181,7 +183,7 @@ class Reception:
         self._admit(guest.line, hello)
 
 
-class Bell:
+class WakeupQueue:
     """A queue of things to do, with a descriptor that becomes readable when there is one."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""StorageCarrier: checkpoints of trials on nodes that have no directory in common with the driver.
+"""StorageTransfer: checkpoints of trials on nodes that have no directory in common with the driver.
 
 Made by the actor when the experiment's storage is remote; called by its worker. A checkpoint is in the
 storage before the driver hears of it, its manifest last. On a node that sees the driver's directory, only a
@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from muster.base.clock import Clock
-from muster.engines.worker.protocol import Order
+from muster.engines.worker.protocol import StartOrder
 from muster.errors import MusterError, StoreError
 from muster.host import machine
 from muster.session.publish import MANIFEST
 from muster.stores.storage import MARKER, Storage, local_sizes
 
 
-class Reach(NamedTuple):
+class RemoteStorage(NamedTuple):
     """A storage that every machine reaches, and the driver's directory that is copied there."""
 
     uri: str  # of the experiment
@@ -46,8 +46,8 @@ class Reach(NamedTuple):
         return blob
 
     @staticmethod
-    def unpickled(blob: bytes) -> Reach:
-        return Reach(*pickle.loads(blob))
+    def unpickled(blob: bytes) -> RemoteStorage:
+        return RemoteStorage(*pickle.loads(blob))
 
     def storage(self) -> Storage:
         return Storage(self.uri, self.filesystem)
@@ -73,7 +73,7 @@ _PREFIX = "muster-node-"
 _LOCK = ".in_use"
 
 
-class Scratch:
+class ScratchDirectory:
     """Made when it is first asked for. TMPDIR says on which disk."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ CHECKPOINT = re.compile(r"checkpoint_(\d{6,})")
 class TrialFiles:
     """Of one attempt; `name` is that of the trial's directory in the storage."""
 
-    def __init__(self, reach: Reach, name: str, order: Order) -> None:
+    def __init__(self, reach: RemoteStorage, name: str, order: StartOrder) -> None:
         self._reach, self._storage, self._name = reach, reach.storage(), name
         self._folder = order.trial_dir
         self._logs = {file for file in order.log_to_file if file}
@@ -181,19 +181,19 @@ class Waits(NamedTuple):
     again_s: float = 1.0  # before the second; doubles
 
 
-class StorageCarrier:
+class StorageTransfer:
     """One per actor; `sees`: whether this node sees the driver's directory."""
 
-    def __init__(self, reach: Reach, *, sees: bool, clock: Clock, waits: Waits | None = None) -> None:
+    def __init__(self, reach: RemoteStorage, *, sees: bool, clock: Clock, waits: Waits | None = None) -> None:
         self._reach, self._storage, self._sees = reach, reach.storage(), sees
         self._clock, self._waits = clock, waits or Waits()
-        self._scratch = Scratch()
+        self._scratch = ScratchDirectory()
         self._trial = ""  # the name of its directory in the storage
         self._files: TrialFiles | None = None
         self._newest: str | None = None  # the checkpoint that was made last
         self._needs_way = False
 
-    def settle(self, order: Order) -> Order:
+    def settle(self, order: StartOrder) -> StartOrder:
         trial = self._reach.name_of(order.trial_dir)
         if trial is None:
             return order

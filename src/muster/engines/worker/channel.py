@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import NoReturn
 
-from muster.base.framing import Frame, FrameReader, Kind, frame
-from muster.engines.worker.poller import Eagerness
+from muster.base.framing import Frame, FrameKind, FrameReader, frame
+from muster.engines.worker.poller import SpinThenWait
 
 _CHUNK = 1 << 16
-_BEAT = frame(Kind.BEAT)
-_CONTINUE = frame(Kind.CONTINUE)
+_BEAT = frame(FrameKind.BEAT)
+_CONTINUE = frame(FrameKind.CONTINUE)
 
 
-class Line:
+class WorkerChannel:
     """Frames to and from the driver."""
 
     def __init__(self, *, beat_s: float) -> None:
@@ -27,7 +27,7 @@ class Line:
         self._reader = FrameReader()
         self._frames: deque[Frame] = deque()
         self._sending = threading.Lock()
-        self._eagerness = Eagerness()
+        self._eagerness = SpinThenWait()
         self._looks: dict[int, Callable[[float], object]] = {}
 
     def expect(self, read_fd: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from types import TracebackType
 
-from muster.base.framing import Kind, frame, pack, pickled
+from muster.base.framing import FrameKind, frame, pack, pickled
 from muster.engines.worker.run_trainable import CheckpointMissing, ResetRefused
 from muster.engines.worker.session import UnsendableResult
 
@@ -34,7 +34,7 @@ def failed(error: BaseException, *, whole_message: bool = False) -> Verdict:
 
 def told(verdict: Verdict) -> bytes:
     """The frame that says so."""
-    return frame(Kind.EXITED, pack(verdict))
+    return frame(FrameKind.EXITED, pack(verdict))
 
 
 def shortened(text: str) -> str:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from muster.trials.events import FailureKind, TrialFailure
+from muster.trials.events import TrialFailure, TrialFailureKind
 
 if TYPE_CHECKING:
     from muster.engines.worker.exit_report import (
@@ -27,20 +27,22 @@ class ExitReader:
     def of_status(self, status: int | None, note: str = "") -> TrialFailure:
         """A process that ended without saying how; None: nobody saw its end."""
         if note:
-            return TrialFailure(kind=FailureKind.START, message=note)
+            return TrialFailure(kind=TrialFailureKind.START, message=note)
         if status is None:
-            return TrialFailure(kind=FailureKind.KILLED, message=_HELPER_DIED)
+            return TrialFailure(kind=TrialFailureKind.KILLED, message=_HELPER_DIED)
         if not os.WIFSIGNALED(status):
             code = os.waitstatus_to_exitcode(status)
             message = (
                 f"the process left with exit code {code} without a word (os._exit, or a crash in C code)"
             )
-            return TrialFailure(kind=FailureKind.EXITED, message=message)
+            return TrialFailure(kind=TrialFailureKind.EXITED, message=message)
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL and self._memory_ran_out():
             message = "the kernel killed the process because memory ran out"
-            return TrialFailure(kind=FailureKind.OUT_OF_MEMORY, message=message)
-        return TrialFailure(kind=FailureKind.KILLED, message=f"killed by signal {number} ({_name(number)})")
+            return TrialFailure(kind=TrialFailureKind.OUT_OF_MEMORY, message=message)
+        return TrialFailure(
+            kind=TrialFailureKind.KILLED, message=f"killed by signal {number} ({_name(number)})"
+        )
 
     def _memory_ran_out(self) -> bool:
         before, self._seen = self._seen, self._oom_kills()
@@ -52,30 +54,32 @@ def of_verdict(verdict: Verdict) -> TrialFailure | None:
     _, _, kind, message, trace, exception = verdict
     if kind is None:
         return None
-    return TrialFailure(kind=FailureKind(kind), message=message, traceback=trace, exception=exception)
+    return TrialFailure(kind=TrialFailureKind(kind), message=message, traceback=trace, exception=exception)
 
 
 def told_to_end() -> TrialFailure:
     """It ended politely on a SIGTERM that was not ours."""
     number = int(signal.SIGTERM)
-    return TrialFailure(kind=FailureKind.KILLED, message=f"killed by signal {number} ({_name(number)})")
+    return TrialFailure(kind=TrialFailureKind.KILLED, message=f"killed by signal {number} ({_name(number)})")
 
 
 def over_time(limit_s: float) -> TrialFailure:
-    return TrialFailure(kind=FailureKind.TIME_LIMIT, message=f"ran longer than its limit of {limit_s:g} s")
+    return TrialFailure(
+        kind=TrialFailureKind.TIME_LIMIT, message=f"ran longer than its limit of {limit_s:g} s"
+    )
 
 
 def silent(limit_s: float) -> TrialFailure:
     message = f"no heartbeat and no processor time for {limit_s:g} s: stopped, or stuck in the kernel"
-    return TrialFailure(kind=FailureKind.SILENT, message=message)
+    return TrialFailure(kind=TrialFailureKind.SILENT, message=message)
 
 
 def impossible(why: str) -> TrialFailure:
-    return TrialFailure(kind=FailureKind.START, message=f"can never start: {why}")
+    return TrialFailure(kind=TrialFailureKind.START, message=f"can never start: {why}")
 
 
 def unsendable(what: str, error: BaseException) -> TrialFailure:
-    return TrialFailure(kind=FailureKind.UNPICKLABLE, message=f"{what}: {type(error).__name__}: {error}")
+    return TrialFailure(kind=TrialFailureKind.UNPICKLABLE, message=f"{what}: {type(error).__name__}: {error}")
 
 
 def _name(number: int) -> str:

@@ -20,7 +20,7 @@ _CHUNK = 1 << 16  # what a pipe holds; more would be mapped and unmapped for eve
 ProcessKey = tuple[str, PlacementGroupFactory, tuple[str, ...]]
 
 
-class Role(Enum):
+class WorkerState(Enum):
     """What a process is doing."""
 
     SPARE = "spare"  # warm, never used
@@ -29,7 +29,7 @@ class Role(Enum):
     LEAVING = "leaving"  # said good-bye; its end has not been seen yet
 
 
-class Desk:
+class WorkerHandle:
     """One worker process as the driver sees it."""
 
     __slots__ = (
@@ -55,8 +55,8 @@ class Desk:
         self.frames = FrameReader()
         self.outbox: bytes | memoryview = b""
         self.pid = 0
-        self.role = Role.SPARE
-        self.run: Run | None = None
+        self.role = WorkerState.SPARE
+        self.run: TrialRun | None = None
         self.key: ProcessKey | None = None
         self.version = version  # of the set of trainables it knows
         self.heard_at = now
@@ -98,7 +98,7 @@ class Desk:
         os.close(self.write_fd)
 
 
-class Run:
+class TrialRun:
     """One StartTrial that has not been answered by TrialExited yet."""
 
     __slots__ = (
@@ -119,7 +119,7 @@ class Run:
 
     def __init__(self, command: StartTrial) -> None:
         self.command = command
-        self.desk: Desk | None = None  # None: waits for resources
+        self.desk: WorkerHandle | None = None  # None: waits for resources
         self.grant: Grant | None = None
         self.who = Signature(trial_id=command.trial_id, config=dict(command.config))
         self.reused = False

@@ -17,22 +17,22 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from muster.base.clock import Clock, SystemClock
-from muster.base.framing import FrameReader, Kind, frame, pack, unpack
+from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
 from muster.engines.local.fork_safety import die_with_parent, run_exit_functions
-from muster.engines.worker.channel import Line
+from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.exit_report import CodeUnreadable, Verdict, ended, failed, told
 from muster.engines.worker.output import Output, flush
-from muster.engines.worker.protocol import Order, open_config, read_order
+from muster.engines.worker.protocol import StartOrder, open_config, read_order
 from muster.engines.worker.run_trainable import ClassRun, require_checkpoint, run_function
 from muster.engines.worker.session import TrialSession
-from muster.engines.worker.trainable_cache import Shelf
+from muster.engines.worker.trainable_cache import TrainableCache
 from muster.host import machine
 from muster.session.progress import Signature
 from muster.session.session import TrialStopped, install, uninstall
 from muster.session.usage import wants_usage
 
 if TYPE_CHECKING:
-    from muster.engines.worker.session import Carrier
+    from muster.engines.worker.session import CheckpointTransfer
 
 
 _WATCHED = tuple(
@@ -42,7 +42,7 @@ _WATCHED = tuple(
 )
 
 
-class Tidy:
+class ProcessReset:
     """Remembers how this process is now; `restore` makes it so again. `own_threads` are the worker's."""
 
     def __init__(self, own_threads: int) -> None:
@@ -112,7 +112,12 @@ class Worker:
     """
 
     def __init__(
-        self, line: Line, shelf: Shelf, clock: Clock, address: Address, carrier: Carrier | None = None
+        self,
+        line: WorkerChannel,
+        shelf: TrainableCache,
+        clock: Clock,
+        address: Address,
+        carrier: CheckpointTransfer | None = None,
     ) -> None:
         self.line = line
         self.shelf = shelf
@@ -121,7 +126,7 @@ class Worker:
         self._carrier = carrier
         self._output = Output()
         self._instance: ClassRun | None = None
-        self._tidy: Tidy | None = None  # only of processes that may serve another trial
+        self._tidy: ProcessReset | None = None  # only of processes that may serve another trial
         self._home = machine.working_directory()
         self._works_in_trial_dir = machine.environment().get("RAY_CHDIR_TO_TRIAL_DIR", "1") != "0"
 
@@ -130,11 +135,11 @@ class Worker:
         self._location = (os.getpid(), *self._address)
         while True:
             kind, payload = self.line.receive()
-            if kind == Kind.TRAINABLE:
+            if kind == FrameKind.TRAINABLE:
                 self.shelf.put(*unpack(payload))
-            elif kind == Kind.QUIT:
+            elif kind == FrameKind.QUIT:
                 break
-            elif kind == Kind.START:
+            elif kind == FrameKind.START:
                 verdict = self._carried(read_order(payload))
                 if not verdict[1]:
                     self._clean_up()
@@ -144,7 +149,7 @@ class Worker:
             # Anything else was meant for a trial that has ended meanwhile.
         self._clean_up()
 
-    def _carried(self, order: Order) -> Verdict:
+    def _carried(self, order: StartOrder) -> Verdict:
         """On a node of its own the trial's files are brought here before it, and away after it."""
         if self._carrier is None:
             return self._trial(order)
@@ -153,11 +158,11 @@ class Worker:
         finally:
             self._carrier.finish()
 
-    def _trial(self, order: Order) -> Verdict:
+    def _trial(self, order: StartOrder) -> Verdict:
         session: TrialSession | None = None
         try:
             if order.stays_when_done and self._tidy is None:
-                self._tidy = Tidy(self._own_threads())
+                self._tidy = ProcessReset(self._own_threads())
             if self._carrier is not None:
                 order = self._carrier.settle(order)
             self._settle_in(order)
@@ -197,7 +202,7 @@ class Worker:
         carrying = 0 if self._carrier is None else self._carrier.own_threads()
         return int(self.line.is_watched) + carrying
 
-    def _run(self, order: Order, session: TrialSession) -> None:
+    def _run(self, order: StartOrder, session: TrialSession) -> None:
         try:
             trainable, config = self.shelf.get(order.trainable_name), open_config(order)
         except Exception as error:
@@ -216,13 +221,13 @@ class Worker:
             self._tell_started(is_function=True)
             run_function(trainable, config, session)
 
-    def _signature(self, order: Order, config: dict[str, Any]) -> Signature:
+    def _signature(self, order: StartOrder, config: dict[str, Any]) -> Signature:
         made = Signature(trial_id=order.trial_id, config=config, from_function=False)
         made.pid, made.hostname, made.node_ip = self._location
         return made
 
     def _tell_started(self, *, is_function: bool) -> None:
-        self.line.send(frame(Kind.STARTED, pack((*self._location, is_function))))
+        self.line.send(frame(FrameKind.STARTED, pack((*self._location, is_function))))
 
     def _instance_for(self, kind: type, config: dict[str, Any]) -> ClassRun:
         if self._instance is None:
@@ -231,7 +236,7 @@ class Worker:
             self._instance.reset(config)
         return self._instance
 
-    def _settle_in(self, order: Order) -> None:
+    def _settle_in(self, order: StartOrder) -> None:
         if order.env:
             machine.environment().update(order.env)
         try:
@@ -290,14 +295,14 @@ def main() -> NoReturn:
     read_fd, write_fd, shelf_fd = (int(text) for text in sys.argv[2:5])
     beat_s, parent_pid = float(sys.argv[5]), int(sys.argv[6])
     die_with_parent(parent_pid)
-    shelf = Shelf()
+    shelf = TrainableCache()
     address = ("", "")
     for kind, payload in FrameReader().feed(_whole(shelf_fd)):
-        if kind == Kind.INIT:
+        if kind == FrameKind.INIT:
             sys.argv[:], address = unpack(payload)
         else:
             shelf.put(*unpack(payload))
-    line = Line(beat_s=beat_s)
+    line = WorkerChannel(beat_s=beat_s)
     line.connect(read_fd, write_fd, parent_pid)
     line.watch()
     shelf.load_all()

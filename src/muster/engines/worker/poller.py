@@ -16,7 +16,7 @@ LOOKS = 60  # about 0.05 ms; 250 helped one trial by a tenth and cost sixteen on
 _MOST_MISSES = 8  # then one try in 255
 
 
-class Eagerness:
+class SpinThenWait:
     """One per place of waiting."""
 
     __slots__ = ("_misses", "_skip")
@@ -47,7 +47,7 @@ class Eagerness:
         self._skip = self._skip or 1
 
 
-class Watch:
+class Poller:
     """Which descriptors are ready."""
 
     def __init__(self) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from muster.base.framing import Kind, frame, opened, pack, portable, unpack
+from muster.base.framing import FrameKind, frame, pack, portable, unpack, unpickle
 
 Bundles = tuple[list[dict[str, float]], str]
 
 
-class Order(NamedTuple):
+class StartOrder(NamedTuple):
     """Everything a worker needs to know about one trial."""
 
     trial_id: str
@@ -30,23 +30,23 @@ class Order(NamedTuple):
     has_remains: bool = False  # an earlier attempt may have left checkpoints where only a Carrier sees them
 
 
-def write_order(order: Order) -> bytes:
+def write_order(order: StartOrder) -> bytes:
     """A START frame; raises what pickling raises."""
     sendable = order._replace(
         config=portable(order.config), checkpoint_metrics=portable(order.checkpoint_metrics)
     )
-    return frame(Kind.START, pack(tuple(sendable)))
+    return frame(FrameKind.START, pack(tuple(sendable)))
 
 
-def read_order(payload: bytes) -> Order:
+def read_order(payload: bytes) -> StartOrder:
     """The worker's side; `config` may still be a pickle: opening it runs user code, see `open_config`."""
-    order = Order(*unpack(payload))
+    order = StartOrder(*unpack(payload))
     if order.checkpoint_metrics is None:
         return order
-    return order._replace(checkpoint_metrics=opened(order.checkpoint_metrics))
+    return order._replace(checkpoint_metrics=unpickle(order.checkpoint_metrics))
 
 
-def open_config(order: Order) -> dict[str, Any]:
+def open_config(order: StartOrder) -> dict[str, Any]:
     """A config of the trial's own; raises what unpickling raises."""
-    config = opened(order.config)
+    config = unpickle(order.config)
     return config if type(config) is dict else dict(config)

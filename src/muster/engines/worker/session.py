@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from muster.base.clock import Clock
-from muster.base.framing import Kind, frame, is_plain, pack, pickled, unpack
-from muster.engines.worker.channel import Line
-from muster.engines.worker.protocol import Order
+from muster.base.framing import FrameKind, frame, is_plain, pack, pickled, unpack
+from muster.engines.worker.channel import WorkerChannel
+from muster.engines.worker.protocol import StartOrder
 from muster.session.checkpoint import Checkpoint
 from muster.session.context import TuneContext
 from muster.session.progress import Progress, Stamp
@@ -21,10 +21,10 @@ from muster.session.usage import RESULT_KEY, UsageMonitor
 from muster.trials.placement_group import PlacementGroupFactory
 
 
-class Carrier(Protocol):
+class CheckpointTransfer(Protocol):
     """One per process; one trial at a time."""
 
-    def settle(self, order: Order) -> Order:
+    def settle(self, order: StartOrder) -> StartOrder:
         """Before a trial: its checkpoint is here, its directory is one of this node. Raises why not."""
 
     def make_way(self, name: str) -> None:
@@ -94,7 +94,9 @@ class UnsendableResult(TypeError):
 class TrialSession:
     """One trial's side of the lock-step protocol."""
 
-    def __init__(self, order: Order, line: Line, clock: Clock, carrier: Carrier | None = None) -> None:
+    def __init__(
+        self, order: StartOrder, line: WorkerChannel, clock: Clock, carrier: CheckpointTransfer | None = None
+    ) -> None:
         self._order = order
         self._carrier = carrier
         self._line = line
@@ -164,7 +166,7 @@ class TrialSession:
             if self.on_result is not None:
                 self.on_result(metrics, stamp, now)
             self._last_report_saved = index
-            report = frame(Kind.REPORT, pack((body, index, now, stamp)))
+            report = frame(FrameKind.REPORT, pack((body, index, now, stamp)))
             if self._buffer is not None:
                 report = self._buffered(self._buffer, report, metrics, index)
             self._send(report)
@@ -186,7 +188,7 @@ class TrialSession:
         self, buffer: ReportBuffer, report: bytes, metrics: Mapping[str, Any], index: int | None
     ) -> bytes:
         is_news = index is not None or bool(metrics.get("done") or metrics.get("should_checkpoint"))
-        is_urgent = is_news or self._line.was_told(Kind.STOP)
+        is_urgent = is_news or self._line.was_told(FrameKind.STOP)
         now = self._clock.monotonic()
         return buffer.add(report, iteration=self.progress.iteration, now=now, is_urgent=is_urgent)
 
@@ -202,19 +204,19 @@ class TrialSession:
     def _wait(self) -> None:
         while True:
             kind, payload = self._line.receive()
-            if kind == Kind.CONTINUE:
+            if kind == FrameKind.CONTINUE:
                 return
-            if kind == Kind.STOP:
+            if kind == FrameKind.STOP:
                 self.stopped = True
                 self.stays_when_stopped = unpack(payload)
                 raise TrialStopped
-            if kind == Kind.SAVE:
-                self._line.send(frame(Kind.SAVED, pack(self.on_save())))
+            if kind == FrameKind.SAVE:
+                self._line.send(frame(FrameKind.SAVED, pack(self.on_save())))
 
     def _publish(self, checkpoint: Checkpoint) -> int:
         if not isinstance(checkpoint, Checkpoint):
             raise TypeError(f"checkpoint must be a Checkpoint, not {type(checkpoint).__name__}")
-        if self._line.was_told(Kind.STOP):
+        if self._line.was_told(FrameKind.STOP):
             self._wait()  # nobody would take note of it; raises
         index, name = self.next_checkpoint()
         trial_dir = self._order.trial_dir

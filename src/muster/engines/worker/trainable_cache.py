@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class Shelf:
+class TrainableCache:
     """Name to trainable."""
 
     def __init__(self) -> None:

@@ -18,12 +18,12 @@ from muster.base.ids import IdSource
 from muster.errors import ProviderError, ProviderMisconfigured
 from muster.host.ports import answers, free_ports, new_ray_node_id, session_name, tell_port
 from muster.host.processes import lives, mark_of
-from muster.providers.process.node_fork_server import Order, StarterLink
+from muster.providers.process.node_fork_server import ForkOrder, NodeForkServer
 from muster.providers.process.program import NodeProgram, ray_head
 from muster.providers.process.provider import fits_this_computer
 from muster.providers.process.ray_command import NodePorts, NodeSize
 from muster.providers.process.records import NodeDirectory, NodeRecord
-from muster.providers.process.stop import Stopped, Undertaker, stop_everything
+from muster.providers.process.stop import NodeStopper, StopSummary, stop_everything
 from muster.providers.v1.tags import (
     NODE_KIND_HEAD,
     STATUS_UP_TO_DATE,
@@ -33,7 +33,15 @@ from muster.providers.v1.tags import (
     TAG_RAY_USER_NODE_TYPE,
 )
 
-__all__ = ["Head", "HeadRequest", "Stopped", "running_head", "start_head", "stop_everything", "token_file"]
+__all__ = [
+    "Head",
+    "HeadRequest",
+    "StopSummary",
+    "running_head",
+    "start_head",
+    "stop_everything",
+    "token_file",
+]
 
 HEAD_S = 120.0
 LOOK_S = 0.05
@@ -165,7 +173,7 @@ class _HeadStart:
     def _forget_earlier(self) -> None:
         """Heads of the past: none of them runs, or we would not be here; what they left behind is ended."""
         earlier = [record for record in self.directory.records() if record.is_head]
-        Undertaker(self.directory, self.clock).end(earlier)
+        NodeStopper(self.directory, self.clock).end(earlier)
         for record in earlier:
             self.directory.forget(record.cloud_id)
 
@@ -173,13 +181,13 @@ class _HeadStart:
         directory, clock = self.directory, self.clock
         env = self.program.environment_of(record, self.request.environment, self.request.auth)
         Path(record.temp_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        order = Order(
+        order = ForkOrder(
             argv=self.program.command(record, ports),
             env=env,
             log=str(directory.log_of(record.cloud_id).resolve()),
             cwd=record.temp_dir,
         )
-        starter = StarterLink(self.program.preload, env, directory.path / "starter.log")
+        starter = NodeForkServer(self.program.preload, env, directory.path / "starter.log")
 
         def admit(pid: int) -> bool:
             running = replace(record, state="running", process=mark_of(pid), started_at=clock.now())

@@ -1,4 +1,4 @@
-"""StarterLink: our end of the process that starts nodes (`starter.py`). One order at a time; thread-safe.
+"""NodeForkServer: our end of the process that starts nodes (`starter.py`). One order at a time; thread-safe.
 
 The starter is made with the first `warm` or `start`, again when it died, and ends with `close` or with us.
 """
@@ -26,7 +26,7 @@ ANSWER_S = 120.0  # the import of Ray comes first, and the computer may be busy
 _SCRIPT = Path(__file__).with_name("starter.py")
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class ForkOrder(Struct, frozen=True, kw_only=True):
     """One command to run in a session of its own."""
 
     argv: Sequence[str]
@@ -35,13 +35,13 @@ class Order(Struct, frozen=True, kw_only=True):
     cwd: str
 
 
-class StarterBroken(ProviderError):
+class NodeForkServerBroken(ProviderError):
     """The process that starts nodes ended or did not answer; nothing was started."""
 
     retryable = True
 
 
-class StarterLink:
+class NodeForkServer:
     """Starts commands that outlive us."""
 
     def __init__(self, preload: str, environment: Mapping[str, str], log: Path) -> None:
@@ -56,12 +56,12 @@ class StarterLink:
         with self._lock:
             self._living()
 
-    def start(self, order: Order, admit: Callable[[int], bool]) -> bool:
+    def start(self, order: ForkOrder, admit: Callable[[int], bool]) -> bool:
         """Make the process, tell `admit` its id, and let it begin if that says so; whether it began."""
         with self._lock:
             try:
                 return self._ordered(order, admit)
-            except StarterBroken as error:
+            except NodeForkServerBroken as error:
                 logger.warning("%s; trying once more", error)
                 self._end()
                 return self._ordered(order, admit)
@@ -70,7 +70,7 @@ class StarterLink:
         with self._lock:
             self._end()
 
-    def _ordered(self, order: Order, admit: Callable[[int], bool]) -> bool:
+    def _ordered(self, order: ForkOrder, admit: Callable[[int], bool]) -> bool:
         process = self._living()
         self._say(process, msgspec.json.encode(order) + b"\n")
         pid = int(self._answer(process)["pid"])
@@ -88,7 +88,7 @@ class StarterLink:
             process.stdin.write(line)
             process.stdin.flush()
         except OSError as error:
-            raise StarterBroken(
+            raise NodeForkServerBroken(
                 f"the process that starts nodes is gone ({error}); see {self._log}"
             ) from error
 
@@ -97,7 +97,7 @@ class StarterLink:
         ready, _, _ = select.select([process.stdout], [], [], ANSWER_S)
         line = process.stdout.readline() if ready else b""
         if not line:
-            raise StarterBroken(f"the process that starts nodes did not answer; see {self._log}")
+            raise NodeForkServerBroken(f"the process that starts nodes did not answer; see {self._log}")
         return msgspec.json.decode(line, type=dict[str, int])
 
     def _living(self) -> subprocess.Popen[bytes]:

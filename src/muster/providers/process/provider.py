@@ -22,7 +22,7 @@ from muster.base.clock import Clock
 from muster.errors import ProviderMisconfigured
 from muster.host.ports import free_ports, new_ray_node_id, session_name, tell_port
 from muster.host.processes import (
-    Process,
+    ProcessInfo,
     ProcessMark,
     boot_id,
     cpu_count,
@@ -33,12 +33,12 @@ from muster.host.processes import (
     table,
 )
 from muster.providers.node_provider import NodeProvider
-from muster.providers.process.node_fork_server import Order, StarterLink
+from muster.providers.process.node_fork_server import ForkOrder, NodeForkServer
 from muster.providers.process.program import NodeProgram, ray_worker
 from muster.providers.process.ray_command import NodeIdentity, NodePorts, NodeSize, node_environment
 from muster.providers.process.records import NodeDirectory, NodeRecord
-from muster.providers.process.stop import GRACE_S, Undertaker
-from muster.providers.registry import ProviderSurroundings
+from muster.providers.process.stop import GRACE_S, NodeStopper
+from muster.providers.registry import ProviderContext
 from muster.providers.v1.tags import TAG_RAY_USER_NODE_TYPE
 
 LOOK_S = 0.05
@@ -64,7 +64,7 @@ class LaunchQueue:
     """Give it records that are written down already."""
 
     def __init__(
-        self, directory: NodeDirectory, starter: StarterLink, launching: Launching, clock: Clock
+        self, directory: NodeDirectory, starter: NodeForkServer, launching: Launching, clock: Clock
     ) -> None:
         self._directory, self._starter, self._launching, self._clock = directory, starter, launching, clock
         self._waiting: list[str] = []
@@ -124,9 +124,9 @@ class LaunchQueue:
         if session is not None:
             tell_port(Path(record.temp_dir) / session, record.ray_node_id, ports.agent_http)
 
-    def _order(self, record: NodeRecord, ports: NodePorts) -> Order:
+    def _order(self, record: NodeRecord, ports: NodePorts) -> ForkOrder:
         shared = self._launching
-        return Order(
+        return ForkOrder(
             argv=shared.program.command(record, ports),
             env=shared.program.environment_of(record, shared.environment, shared.auth),
             log=str(self._directory.log_of(record.cloud_id).resolve()),
@@ -202,14 +202,14 @@ class Look:
         age_s = self._clock.now() - (record.started_at or self._clock.now())
         return f"no {self._heart} after {age_s:.0f} s" if age_s > HEARTLESS_S else ""
 
-    def _found_heart(self, record: NodeRecord) -> Process | None:
+    def _found_heart(self, record: NodeRecord) -> ProcessInfo | None:
         """A child of the leader: what a raylet starts bears its name too, for a moment."""
         leader = None if record.process is None else record.process.pid
         hearts = (one for one in self._processes if one.name == self._heart and one.lives)
         return next((one for one in hearts if one.parent == leader), None)
 
     @cached_property
-    def _processes(self) -> list[Process]:
+    def _processes(self) -> list[ProcessInfo]:
         return table()
 
 
@@ -227,7 +227,7 @@ class ProcessNodeProvider(NodeProvider):
         self,
         provider_config: dict[str, Any],
         cluster_name: str,
-        surroundings: ProviderSurroundings,
+        surroundings: ProviderContext,
         *,
         program: NodeProgram | None = None,
         grace_s: float = GRACE_S,
@@ -239,11 +239,11 @@ class ProcessNodeProvider(NodeProvider):
         self._program = program or ray_worker(surroundings.address)
         self._directory = NodeDirectory(surroundings.home / "nodes")
         self._me = mark_of(os.getpid())
-        self._undertaker = Undertaker(self._directory, self._clock, grace_s)
+        self._undertaker = NodeStopper(self._directory, self._clock, grace_s)
         self._enders: list[threading.Thread] = []
         nobody = NodeIdentity(cloud_id="", node_type="")
         inherited = node_environment(surroundings.environment, nobody, surroundings.auth)
-        self._starter = StarterLink(self._program.preload, inherited, self._directory.path / "starter.log")
+        self._starter = NodeForkServer(self._program.preload, inherited, self._directory.path / "starter.log")
         launching = Launching(self._program, surroundings.environment, surroundings.auth, at_a_time=at_a_time)
         self._queue = LaunchQueue(self._directory, self._starter, launching, self._clock)
         if self._program.preload and surroundings.address:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from muster.base.clock import Clock
-from muster.host.processes import Process, environment_says, find, send, table
+from muster.host.processes import ProcessInfo, environment_says, find, send, table
 from muster.providers.process.records import NodeDirectory, NodeRecord
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Remains:
         self.record = record
         self._seen: set[tuple[int, str]] = set()
 
-    def look(self, processes: Sequence[Process], *, thorough: bool) -> list[Process]:
+    def look(self, processes: Sequence[ProcessInfo], *, thorough: bool) -> list[ProcessInfo]:
         """The living ones; `thorough` reads every process' environment, for those that left the session."""
         family = _family(self._leader(), processes)
         entry = f"RAY_CLOUD_INSTANCE_ID={self.record.cloud_id}"
@@ -60,7 +60,7 @@ class Remains:
         )
 
 
-class Undertaker:
+class NodeStopper:
     """Ends the processes of terminated records, then marks the records as ended."""
 
     def __init__(self, directory: NodeDirectory, clock: Clock, grace_s: float = GRACE_S) -> None:
@@ -104,7 +104,7 @@ class Undertaker:
         self._directory.change(record.cloud_id, lambda now: msgspec.structs.replace(now, ended_at=ended_at))
 
 
-def _family(leader: int | None, processes: Sequence[Process]) -> set[int]:
+def _family(leader: int | None, processes: Sequence[ProcessInfo]) -> set[int]:
     """The session of the leader and, where systems do not tell sessions, its descendants."""
     if leader is None:
         return set()
@@ -115,7 +115,7 @@ def _family(leader: int | None, processes: Sequence[Process]) -> set[int]:
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StopSummary:
     """What `stop_everything` did."""
 
     nodes: tuple[str, ...]  # ended by this call, the head last
@@ -123,7 +123,7 @@ class Stopped:
     temp_dir: str  # removed; "" when there was none
 
 
-def stop_everything(nodes: Path, clock: Clock, grace_s: float = GRACE_S) -> Stopped:
+def stop_everything(nodes: Path, clock: Clock, grace_s: float = GRACE_S) -> StopSummary:
     """End the workers, then the head, by what is written down of them; remove their temporary directory.
 
     End the monitor first, or it starts new ones. Repeating it does nothing more.
@@ -135,7 +135,7 @@ def stop_everything(nodes: Path, clock: Clock, grace_s: float = GRACE_S) -> Stop
     ]
     found = [one for one in marked if one is not None]
     heads = [one for one in found if one.is_head]
-    undertaker = Undertaker(directory, clock, grace_s)
+    undertaker = NodeStopper(directory, clock, grace_s)
     left = undertaker.end([one for one in found if one not in heads])
     left.update(undertaker.end(heads))
     ended = [one for one in found if one.cloud_id not in left]
@@ -143,7 +143,7 @@ def stop_everything(nodes: Path, clock: Clock, grace_s: float = GRACE_S) -> Stop
     for record in directory.records():
         if record.ended_at is not None:
             directory.forget(record.cloud_id)
-    return Stopped(
+    return StopSummary(
         nodes=tuple(one.cloud_id for one in sorted(ended, key=heads.__contains__)),
         left=left,
         temp_dir=str(temp_dir or ""),

@@ -23,7 +23,7 @@ from muster.config.node_launch import NodeLaunch
 from muster.errors import MusterError, ProviderMisconfigured
 from muster.providers.v1.calls import Requests, V1Calls
 from muster.providers.v1.failures import BROKEN, kind_of, message_of
-from muster.providers.v1.launches import LaunchDesk
+from muster.providers.v1.launches import V1LaunchQueue
 from muster.providers.v1.thread_pools import InlinePool, Pool, ThreadPool
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class _Look:
         self.future: Future[None] | None = None
 
 
-class Listing:
+class InstanceLister:
     """One look at a time; an answer that comes too late for one tick serves the next."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Listing:
         look.answered_at = self._clock.monotonic()
 
 
-class TerminationDesk:
+class TerminationQueue:
     """Takes ids at once and ends them on its pool."""
 
     def __init__(self, calls: V1Calls, pool: Pool, clock: Clock, given_up_s: float) -> None:
@@ -245,9 +245,11 @@ class V1Adapter:
         self.v1 = node_provider
         self._calls = calls = V1Calls(node_provider, cluster_name)
         self._pools = pools or thread_pools(limits)
-        self._launches = LaunchDesk(calls, launches, self._pools.launch, limits.max_launch_batch)
-        self._terminations = TerminationDesk(calls, self._pools.terminate, clock, limits.given_up_s)
-        self._listing = Listing(calls, self._pools.new_listing, clock, limits.list_wait_s, limits.given_up_s)
+        self._launches = V1LaunchQueue(calls, launches, self._pools.launch, limits.max_launch_batch)
+        self._terminations = TerminationQueue(calls, self._pools.terminate, clock, limits.given_up_s)
+        self._listing = InstanceLister(
+            calls, self._pools.new_listing, clock, limits.list_wait_s, limits.given_up_s
+        )
         self._limits = limits
         self._traits: ProviderTraits | None = None
 

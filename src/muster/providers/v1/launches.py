@@ -1,4 +1,4 @@
-"""LaunchDesk: launch requests of the port as create calls of a v1 provider; used by V1Adapter only.
+"""V1LaunchQueue: launch requests of the port as create calls of a v1 provider; used by V1Adapter only.
 
 An order is one node type of one request. It is filled in batches on a pool and closed once, when its last
 batch is done: only then can a look at the tags tell which machines came and which units failed.
@@ -46,7 +46,7 @@ class _Order:
             return self.open_batches == 0
 
 
-class LaunchDesk:
+class V1LaunchQueue:
     """Takes requests at once and fills them on its pool."""
 
     def __init__(

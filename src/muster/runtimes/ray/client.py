@@ -1,4 +1,4 @@
-"""GcsLink: one connection to the GCS of a Ray cluster; every call is bounded in time and fails in our words.
+"""A GcsClient is one connection to the GCS of a Ray cluster; every call has a deadline.
 
 Used by everything in this package, from several threads. A head that restarts without an external store is a
 new cluster to Ray: the link connects to it by itself, and `generation` tells that it did.
@@ -23,7 +23,7 @@ _ANOTHER_CLUSTER = "WrongClusterID"
 _CODES_OF_DENIAL = frozenset({7, 16})  # gRPC: PERMISSION_DENIED, UNAUTHENTICATED
 
 
-class GcsLink:
+class GcsClient:
     """Connects on first use, or with `connect`. `auth` holds RAY_AUTH_MODE and RAY_AUTH_TOKEN or
     RAY_AUTH_TOKEN_PATH; empty means what the environment says."""
 

@@ -12,7 +12,7 @@ from muster.base.clock import Clock, SystemClock
 from muster.base.ids import NodeId, RequestId
 from muster.cluster.model import DrainFailure
 from muster.cluster.plan import Drain
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 
 THREADS = 8  # one slow node does not keep the others waiting
 SHORTEST_S = 1.0  # a deadline that has passed when it arrives is refused
@@ -25,7 +25,7 @@ _PREEMPTION = 2
 class GcsDrainer:
     """`drain` returns at once; a drain that was refused or not delivered comes back from `poll`."""
 
-    def __init__(self, link: GcsLink, clock: Clock | None = None) -> None:
+    def __init__(self, link: GcsClient, clock: Clock | None = None) -> None:
         self._link = link
         self._clock = clock or SystemClock()
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="muster-drain")

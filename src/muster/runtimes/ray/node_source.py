@@ -6,14 +6,14 @@ from msgspec.structs import replace
 
 from muster.cluster.model import RuntimeReport
 from muster.cluster.plan import ScalingReport
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.parse import parse_state
 
 
 class GcsNodeSource:
     """Both methods raise an EngineError within seconds when the GCS is away; the next call tries again."""
 
-    def __init__(self, link: GcsLink) -> None:
+    def __init__(self, link: GcsClient) -> None:
         self._link = link
         self._floor = 0  # the version the GCS remembers of an earlier monitor
         self._floor_of = 0  # the generation of the link it was read from

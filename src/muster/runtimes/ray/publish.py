@@ -6,7 +6,7 @@ Without the flag `ray status` shows nothing of ours, and `request_resources` of 
 from __future__ import annotations
 
 from muster.cluster.model import ClusterSpec
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 
 AUTOSCALER_SPACE = "__autoscaler"
 V2_FLAG = "__autoscaler_v2_enabled"
@@ -16,10 +16,10 @@ USAGE_SPACE = "usage_stats"
 USAGE_VERSION = "extra_usage_tag_autoscaler_version"
 
 
-class Announcer:
+class StatePublisher:
     """Tells what changed, and all of it to a head that restarted."""
 
-    def __init__(self, link: GcsLink) -> None:
+    def __init__(self, link: GcsClient) -> None:
         self._link = link
         self._told_generation = 0
         self._told_config = b""
@@ -49,7 +49,7 @@ class Announcer:
             self._link.kv_put(V2_FLAG, b"1", AUTOSCALER_SPACE)
 
 
-def max_resources(link: GcsLink) -> dict[str, int] | None:
+def max_resources(link: GcsClient) -> dict[str, int] | None:
     """How large the cluster may become, by resource; None when no autoscaler has told."""
     told = link.kv_get(CLUSTER_CONFIG, AUTOSCALER_SPACE)
     if not told:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from muster.base.resources import Resources
-from muster.runtimes.ray.client import CALL_S, GcsLink
+from muster.runtimes.ray.client import CALL_S, GcsClient
 
 Wish = tuple[tuple[tuple[str, float], ...], tuple[tuple[str, str], ...]]  # resources, labels; both sorted
 
@@ -32,7 +32,7 @@ def wishes(bundles: Sequence[Mapping[str, float]], selectors: Sequence[Mapping[s
     return counts
 
 
-def request(link: GcsLink, counts: Mapping[Wish, int], timeout_s: float = CALL_S) -> None:
+def request(link: GcsClient, counts: Mapping[Wish, int], timeout_s: float = CALL_S) -> None:
     """Replaces the wish that stands."""
     sizes = [dict(resources) for resources, _ in counts]
     labels = [dict(conditions) for _, conditions in counts]

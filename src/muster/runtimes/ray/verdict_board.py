@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct, field
 
 from muster.cluster.plan import Subject, Verdict
-from muster.runtimes.ray.client import GcsLink
+from muster.runtimes.ray.client import GcsClient
 
 SPACE = "__muster"
 KEY = "verdicts"
@@ -54,7 +54,7 @@ def board_of(at: float, verdicts: Iterable[Verdict]) -> Board:
 class BoardWriter:
     """Writes when the verdicts changed, and now and then to show that somebody is there."""
 
-    def __init__(self, link: GcsLink, refresh_s: float = 10.0) -> None:
+    def __init__(self, link: GcsClient, refresh_s: float = 10.0) -> None:
         self._link = link
         self._refresh_s = refresh_s
         self._shown = Board(at=float("-inf"))
@@ -71,7 +71,7 @@ class BoardWriter:
         self._shown, self._generation = board, self._link.generation
 
 
-def read_board(link: GcsLink) -> Board:
+def read_board(link: GcsClient) -> Board:
     """An empty one when no monitor of ours writes there."""
     text = link.kv_get(KEY, SPACE)
     if text is None:

@@ -29,10 +29,10 @@ from muster.cluster.ports import InstanceStore, Ledger
 from muster.cluster.spend import spend_so_far
 from muster.cluster.states import TERMINAL
 from muster.errors import StoreError
-from muster.sim.cluster.cloud import Catalogue, Machine, SimCloud
+from muster.sim.cluster.cloud import Catalogue, CloudMachine, SimCloud
 from muster.sim.cluster.crash_points import Killed, Wire, step
 from muster.sim.cluster.faults import Faults
-from muster.sim.cluster.options import HEAD_TYPE, Setting
+from muster.sim.cluster.options import HEAD_TYPE, RunOptions
 from muster.sim.cluster.runtime import SimRuntime
 from muster.sim.cluster.tasks import SimNode
 from muster.sim.cluster.world import World
@@ -150,11 +150,11 @@ class SimInstaller:
     """The Installer port; idempotent per request id."""
 
     def __init__(
-        self, world: World, wire: Wire, faults: Faults, find: Callable[[CloudId], Machine | None]
+        self, world: World, wire: Wire, faults: Faults, find: Callable[[CloudId], CloudMachine | None]
     ) -> None:
         self.wire = wire
         self.takes_s = 10.0
-        self.on_installed: Callable[[Machine], None] = lambda machine: None
+        self.on_installed: Callable[[CloudMachine], None] = lambda machine: None
         self._world, self._faults, self._find = world, faults, find
         self.started: list[Install] = []
         self._seen: set[RequestId] = set()
@@ -182,7 +182,7 @@ class SimInstaller:
 
 
 @dataclass
-class Commit:
+class CommittedPlan:
     """One decision as it was written: what was there before, and what the plan put there."""
 
     before: dict[InstanceId, Instance | None]
@@ -198,7 +198,7 @@ class SimStore:
         self.wire = wire
         self.records: dict[InstanceId, Instance] = {}  # the newest of every record ever
         self.live: dict[InstanceId, Instance] = {}  # those not in a terminal state
-        self.commits: list[Commit] = []  # since the checkers last looked
+        self.commits: list[CommittedPlan] = []  # since the checkers last looked
         self.committed: Plan | None = None  # what this tick wrote down, if it did
         self.newest: Plan | None = None  # the last one written down, by any controller
         self.version = 0
@@ -218,7 +218,7 @@ class SimStore:
         written = self.inner.commit(version, plan)
         before = {record.instance_id: self.records.get(record.instance_id) for record in plan.writes}
         self._note(plan)
-        self.commits.append(Commit(before, plan, version, written))
+        self.commits.append(CommittedPlan(before, plan, version, written))
         self.committed = self.newest = plan
         self.version = written
         if self._faults.hit("store_write_unclear"):
@@ -252,7 +252,7 @@ LONGEST_TIMEOUT_S = 200.0
 OpenStore = Callable[[], InstanceStore]  # called by every new life: a file is opened again, memory is kept
 
 
-class Scene:
+class SimulatedCluster:
     """The whole world of one run. `tick()` lets the controller look and act once; time passes outside."""
 
     cloud_class: ClassVar[type[SimCloud]] = SimCloud
@@ -260,7 +260,7 @@ class Scene:
     def __init__(
         self,
         seed: Seed,
-        setting: Setting,
+        setting: RunOptions,
         faults: Faults,
         open_store: OpenStore | None = None,
         wire: Wire | None = None,
@@ -347,21 +347,21 @@ class Scene:
 
     # -- how machines, nodes and work hang together ------------------------------------------------
 
-    def join(self, machine: Machine) -> None:
+    def join(self, machine: CloudMachine) -> None:
         """The machine's node registers, if the machine still exists; one that ran there is replaced."""
         before = self.runtime.node_on(machine)
         if before is not None:
             self.runtime.kill_node(before)
         self.runtime.join(machine, self.cloud.sells.types.get(machine.node_type))
 
-    def restart_node(self, machine: Machine, after_s: float) -> None:
+    def restart_node(self, machine: CloudMachine, after_s: float) -> None:
         """The runtime's process on this machine ends and comes back under a new id."""
         node = self.runtime.node_on(machine)
         if node is not None:
             self.runtime.kill_node(node)
             self.world.after(after_s, lambda: self.join(machine))
 
-    def _came_up(self, machine: Machine) -> None:
+    def _came_up(self, machine: CloudMachine) -> None:
         if not self.cloud.installs_runtime:
             return  # the installer brings the node
         if self.faults.hit("join_never"):
@@ -369,7 +369,7 @@ class Scene:
         late = self.faults.between("join_late", 20, 150) if self.faults.hit("join_late") else 0.0
         self.world.after(late, lambda: self.join(machine))
 
-    def _went(self, machine: Machine) -> None:
+    def _went(self, machine: CloudMachine) -> None:
         """A machine that is shut down says so at once; one that vanishes is missed after a while."""
         node = self.runtime.node_on(machine)
         if node is not None:

@@ -15,8 +15,8 @@ from muster.cluster.model import Instance, NodeKind
 from muster.cluster.plan import Launch, Subject, base_id
 from muster.cluster.spend import spend_so_far
 from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, ON_CLOUD, InstanceState
-from muster.sim.cluster.build import Scene
-from muster.sim.cluster.cloud import Machine
+from muster.sim.cluster.build import SimulatedCluster
+from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.tasks import SimNode
 
 WINDOW_S = 300.0
@@ -35,7 +35,7 @@ class NoHotLoop:
         self._heard: set[str] = set()  # types refused, not yet part of a decision
         self._refused_at: dict[str, list[float]] = {}
 
-    def __call__(self, scene: Scene) -> Iterator[str]:
+    def __call__(self, scene: SimulatedCluster) -> Iterator[str]:
         told = scene.cloud.failures_told[self._told :]
         self._told += len(told)
         self._heard.update(failure.node_type for failure in told)
@@ -44,7 +44,7 @@ class NoHotLoop:
             yield from self._decided(scene)
         self._listen(scene)
 
-    def _decided(self, scene: Scene) -> Iterator[str]:
+    def _decided(self, scene: SimulatedCluster) -> Iterator[str]:
         now = scene.world.time
         for name in sorted(self._heard):
             times = [at for at in self._refused_at.get(name, ()) if now - at < WINDOW_S]
@@ -55,7 +55,7 @@ class NoHotLoop:
         if not scene.clock_was_set:
             yield from self._asked_too_soon(scene)
 
-    def _asked_too_soon(self, scene: Scene) -> Iterator[str]:
+    def _asked_too_soon(self, scene: SimulatedCluster) -> Iterator[str]:
         plan, pause_s = scene.store.committed, scene.spec.spec.backoff.base_s
         launches = [a for a in plan.actions if isinstance(a, Launch)] if plan else []
         asked = {name for a in launches if base_id(a.request_id) == a.request_id for name in a.shape}
@@ -64,7 +64,7 @@ class NoHotLoop:
             if since < pause_s:
                 yield f"{name} was asked for {since:g} s after a refusal was known"
 
-    def _listen(self, scene: Scene) -> None:
+    def _listen(self, scene: SimulatedCluster) -> None:
         """What the calls of this tick raised is known to the next one, if the controller lives to see it."""
         calls = scene.cloud.launch_calls[self._calls :]
         self._calls += len(calls)
@@ -73,7 +73,7 @@ class NoHotLoop:
             return
         self._heard.update(name for call in calls if call.refused for name in call.shape)
 
-    def _forgive(self, scene: Scene) -> None:
+    def _forgive(self, scene: SimulatedCluster) -> None:
         for commit in scene.store.commits:
             for record in commit.plan.writes:
                 if record.state is InstanceState.RAY_RUNNING:
@@ -91,7 +91,7 @@ class SpendAddsUp:
         self._missed: dict[CloudId, float] = {}  # ended machines: the first look without them
         self._look_before = 0.0  # the committed look before this one
 
-    def __call__(self, scene: Scene) -> Iterator[str]:
+    def __call__(self, scene: SimulatedCluster) -> Iterator[str]:
         looked = scene.store.committed is not None and scene.cloud.listed is not None
         if looked:
             self._look(scene)
@@ -106,7 +106,7 @@ class SpendAddsUp:
         if looked:
             self._look_before = scene.world.time
 
-    def _look(self, scene: Scene) -> None:
+    def _look(self, scene: SimulatedCluster) -> None:
         now, listed = scene.world.time, scene.cloud.listed or {}
         for cloud_id in listed:
             self._first_look.setdefault(cloud_id, now)
@@ -115,7 +115,7 @@ class SpendAddsUp:
                 self._missed.setdefault(machine.cloud_id, now)
 
     def _began_in_time(
-        self, scene: Scene, before: Instance | None, after: Instance, machine: Machine
+        self, scene: SimulatedCluster, before: Instance | None, after: Instance, machine: CloudMachine
     ) -> Iterator[str]:
         """A record starts to cost in the tick that first sees its machine, not sooner and not later."""
         if _begun(after) is None or (before is not None and _begun(before) is not None):
@@ -128,7 +128,9 @@ class SpendAddsUp:
         if owners == 1 and first_look is not None and now > first_look:
             yield f"{machine.cloud_id}: seen at {first_look:g} s, paid for from {now:g} s on"
 
-    def _ended_in_time(self, scene: Scene, record: Instance, machine: Machine) -> Iterator[str]:
+    def _ended_in_time(
+        self, scene: SimulatedCluster, record: Instance, machine: CloudMachine
+    ) -> Iterator[str]:
         missed = self._missed.get(machine.cloud_id)
         if missed is None or record.state is not InstanceState.TERMINATED:
             return
@@ -137,7 +139,7 @@ class SpendAddsUp:
             yield f"{machine.cloud_id}: closed {scene.world.time - due:g} s too late after its end"
 
 
-def _total(scene: Scene) -> Iterator[str]:
+def _total(scene: SimulatedCluster) -> Iterator[str]:
     """What the ledger says was spent is the sum over all records ever, each counted once."""
     plan = scene.store.committed
     if plan is None:
@@ -161,7 +163,7 @@ def _cost(record: Instance, now: float) -> float:
 
 
 _S = InstanceState
-Check = Callable[[Scene], Iterator[str]]
+Check = Callable[[SimulatedCluster], Iterator[str]]
 STAYING = frozenset({_S.QUEUED, _S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING, _S.RAY_RUNNING})
 
 
@@ -185,7 +187,7 @@ def safety_checks() -> tuple[Check, ...]:
     )
 
 
-def the_loop_lives(scene: Scene) -> Iterator[str]:
+def the_loop_lives(scene: SimulatedCluster) -> Iterator[str]:
     """No input stops the loop, and no rule has to be switched off for it to go on."""
     if scene.problem:
         yield scene.problem
@@ -194,14 +196,14 @@ def the_loop_lives(scene: Scene) -> Iterator[str]:
             yield f"{note.source} failed: {note.message}"
 
 
-def no_machine_has_two_owners(scene: Scene) -> Iterator[str]:
+def no_machine_has_two_owners(scene: SimulatedCluster) -> Iterator[str]:
     owners = Counter(i.cloud_id for i in scene.store.live.values() if i.cloud_id and i.state in ON_CLOUD)
     for cloud_id, count in owners.items():
         if count > 1:
             yield f"machine {cloud_id} is owned by {count} live records"
 
 
-def no_machine_is_forgotten(scene: Scene) -> Iterator[str]:
+def no_machine_is_forgotten(scene: SimulatedCluster) -> Iterator[str]:
     """Every machine that a committed look listed has an owner; the cloud's nonsense aside."""
     if scene.store.committed is None or scene.cloud.listed is None:
         return
@@ -212,7 +214,7 @@ def no_machine_is_forgotten(scene: Scene) -> Iterator[str]:
             yield f"machine {cloud_id} ({machine.node_type}) is listed and nobody owns it"
 
 
-def no_launch_goes_over_a_limit(scene: Scene) -> Iterator[str]:
+def no_launch_goes_over_a_limit(scene: SimulatedCluster) -> Iterator[str]:
     """When wishes are added, the machines that stay or may stay are within the limits of that very tick."""
     for commit in scene.store.commits:
         added = {
@@ -236,7 +238,7 @@ def _is_wish(instance: Instance) -> bool:
     return instance.history[0].state is _S.QUEUED and instance.state in STAYING
 
 
-def busy_nodes_are_drained_first(scene: Scene) -> Iterator[str]:
+def busy_nodes_are_drained_first(scene: SimulatedCluster) -> Iterator[str]:
     """No machine is given up while its node works, unless a drain's deadline has passed.
 
     Judged when the decision is written: it cannot be taken back when a node restarts on the machine later. Of
@@ -256,7 +258,7 @@ def busy_nodes_are_drained_first(scene: Scene) -> Iterator[str]:
                 yield f"{record.cloud_id} was given up under {len(node.running)} running tasks ({deadline})"
 
 
-def _is_known(scene: Scene, node: SimNode) -> bool:
+def _is_known(scene: SimulatedCluster, node: SimNode) -> bool:
     report = scene.runtime.report_read
     if report is None:
         return True
@@ -264,7 +266,7 @@ def _is_known(scene: Scene, node: SimNode) -> bool:
     return shown is not None or node.node_id in scene.runtime.shown_alive
 
 
-def _is_drained(scene: Scene, node: SimNode) -> bool:
+def _is_drained(scene: SimulatedCluster, node: SimNode) -> bool:
     return node.drain_deadline_at is not None and node.drain_deadline_at <= scene.world.time
 
 
@@ -274,7 +276,7 @@ class BusyNodesAreNotInstalledOver:
     def __init__(self) -> None:
         self._seen = 0
 
-    def __call__(self, scene: Scene) -> Iterator[str]:
+    def __call__(self, scene: SimulatedCluster) -> Iterator[str]:
         new = scene.installer.started[self._seen :]
         self._seen += len(new)
         for action in new:
@@ -290,7 +292,7 @@ class OnlyWhatIsLeavingIsTerminated:
     def __init__(self) -> None:
         self._seen = 0
 
-    def __call__(self, scene: Scene) -> Iterator[str]:
+    def __call__(self, scene: SimulatedCluster) -> Iterator[str]:
         calls = scene.cloud.terminated[self._seen :]
         self._seen += len(calls)
         leaving = (
@@ -301,7 +303,7 @@ class OnlyWhatIsLeavingIsTerminated:
                 yield f"{cloud_id} was terminated, no record says so"
 
 
-def the_head_is_left_alone(scene: Scene) -> Iterator[str]:
+def the_head_is_left_alone(scene: SimulatedCluster) -> Iterator[str]:
     heads = {m.cloud_id for m in scene.cloud.machines.values() if m.kind is NodeKind.HEAD}
     if any(cloud_id in heads for _, cloud_id in scene.cloud.terminated):
         yield "the head was terminated"
@@ -310,7 +312,7 @@ def the_head_is_left_alone(scene: Scene) -> Iterator[str]:
         yield "the head was drained"
 
 
-def states_follow_the_table(scene: Scene) -> Iterator[str]:
+def states_follow_the_table(scene: SimulatedCluster) -> Iterator[str]:
     for commit in scene.store.commits:
         for after in commit.plan.writes:
             yield from _bad_hops(after.instance_id, commit.before[after.instance_id], after)
@@ -338,7 +340,7 @@ class VersionsGrow:
         self._version = 0
         self._published = 0
 
-    def __call__(self, scene: Scene) -> Iterator[str]:
+    def __call__(self, scene: SimulatedCluster) -> Iterator[str]:
         for commit in scene.store.commits:
             if commit.new_version < self._version or commit.old_version < self._version:
                 yield f"the ledger went from version {self._version} to {commit.new_version}"
@@ -349,7 +351,7 @@ class VersionsGrow:
             self._published += 1
 
 
-def requests_are_resolved_in_time(scene: Scene) -> Iterator[str]:
+def requests_are_resolved_in_time(scene: SimulatedCluster) -> Iterator[str]:
     """Without a list nobody can know whether the machine came; with one, a request waits no longer."""
     plan, limit_s = scene.store.committed, scene.spec.spec.timeouts.request_s
     if plan is None or scene.cloud.listed is None:
@@ -359,7 +361,7 @@ def requests_are_resolved_in_time(scene: Scene) -> Iterator[str]:
             yield f"{instance.instance_id} is REQUESTED for {plan.at - instance.since:g} s"
 
 
-def verdicts_add_up(scene: Scene) -> Iterator[str]:
+def verdicts_add_up(scene: SimulatedCluster) -> Iterator[str]:
     """Every request of every named demand and gang that the tick saw has exactly one reason."""
     plan, report = scene.plan, scene.runtime.report_read
     if plan is None or report is None or not plan.verdicts:

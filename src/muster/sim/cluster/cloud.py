@@ -36,7 +36,7 @@ REFUSALS: dict[FailureKind, type[errors.ProviderError]] = {
 
 
 @dataclass
-class Machine:
+class CloudMachine:
     """One machine as it truly is, whatever the listing says. It costs money from creation to end."""
 
     cloud_id: CloudId
@@ -112,11 +112,11 @@ class SimCloud:
     def __init__(self, world: World, wire: Wire, faults: Faults, draw: Stream, sells: Catalogue) -> None:
         self.wire = wire
         self.sells = sells
-        self.machines: dict[CloudId, Machine] = {}
+        self.machines: dict[CloudId, CloudMachine] = {}
         self.launch_calls: list[LaunchCall] = []
         self.terminated: list[tuple[float, CloudId]] = []  # every id of every terminate call
-        self.on_up: Callable[[Machine], None] = _nothing
-        self.on_gone: Callable[[Machine], None] = _nothing
+        self.on_up: Callable[[CloudMachine], None] = _nothing
+        self.on_gone: Callable[[CloudMachine], None] = _nothing
         self.listed: Mapping[CloudId, CloudInstance] | None = None  # the last answer; None: it failed
         self.failures_told: list[LaunchFailure] = []  # every unit failure ever handed out
         self.installs_runtime = True
@@ -206,7 +206,7 @@ class SimCloud:
 
     # -- what happens in the world ----------------------------------------------------------------
 
-    def alive(self) -> list[Machine]:
+    def alive(self) -> list[CloudMachine]:
         return [machine for machine in self.machines.values() if machine.exists]
 
     def bill(self) -> float:
@@ -224,10 +224,10 @@ class SimCloud:
 
     def create(
         self, node_type: str, kind: NodeKind = NodeKind.WORKER, request: RequestId | None = None
-    ) -> Machine:
+    ) -> CloudMachine:
         """Hand out a machine; it starts to boot and to cost."""
         known = self.sells.types.get(node_type)
-        machine = Machine(
+        machine = CloudMachine(
             cloud_id=CloudId(f"m-{len(self.machines) + 1:04d}"),
             node_type=node_type,
             price_per_hour=self.sells.prices.get(node_type, 0.0),
@@ -240,10 +240,10 @@ class SimCloud:
         self.machines[machine.cloud_id] = machine
         return machine
 
-    def boot(self, machine: Machine, in_s: float) -> None:
+    def boot(self, machine: CloudMachine, in_s: float) -> None:
         self._world.after(in_s, lambda: self._up(machine))
 
-    def end(self, machine: Machine, how: str) -> None:
+    def end(self, machine: CloudMachine, how: str) -> None:
         """The machine is gone, and its cost stops; the list may not know yet."""
         if not machine.exists:
             return
@@ -279,7 +279,7 @@ class SimCloud:
             return FailureKind.QUOTA
         return None
 
-    def _up(self, machine: Machine) -> None:
+    def _up(self, machine: CloudMachine) -> None:
         if machine.exists:
             machine.up = True
             self.on_up(machine)
@@ -314,5 +314,5 @@ class SimCloud:
         self._ghosts[cloud_id] = (self._world.time + self._faults.between(fault, 5, 60), ghost)
 
 
-def _nothing(machine: Machine) -> None:
+def _nothing(machine: CloudMachine) -> None:
     """Nobody listens."""

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from muster.base.resources import Resources
 from muster.base.rng import Seed
 from muster.cluster.model import ClusterSpec, LaunchLimits, Strategy
-from muster.sim.cluster.build import OpenStore, Scene
+from muster.sim.cluster.build import OpenStore, SimulatedCluster
 from muster.sim.cluster.checkers import safety_checks
 from muster.sim.cluster.crash_points import Killed, Wire
 from muster.sim.cluster.faults import Faults
@@ -26,7 +26,7 @@ from muster.sim.cluster.options import (
     HEAD_TYPE,
     TIMEOUTS,
     WORKER_TYPES,
-    Setting,
+    RunOptions,
     catalogue_for,
     head_type,
 )
@@ -90,7 +90,7 @@ class Day:
 def live_through(fatal: int | None = None, open_store: OpenStore | None = None) -> Day:
     """The whole day; the controller dies right after mark number `fatal` (the first is 1)."""
     wire = CountingWire(fatal)
-    scene = Scene(Seed(1), _setting(), Faults.none(), open_store, wire)
+    scene = SimulatedCluster(Seed(1), _setting(), Faults.none(), open_store, wire)
     _put_on_the_calendar(scene)
     checks = safety_checks()
     complaints: list[str] = []
@@ -105,7 +105,7 @@ def live_through(fatal: int | None = None, open_store: OpenStore | None = None) 
     return Day(_evening(scene), tuple(wire.marks), tuple(complaints), scene.lives)
 
 
-def _setting() -> Setting:
+def _setting() -> RunOptions:
     shop = {t.name: t for t in WORKER_TYPES}
     spec = ClusterSpec(
         cluster_name="crash-day",
@@ -125,10 +125,10 @@ def _setting() -> Setting:
     sells = catalogue_for(spec)
     sells.boot_s, sells.shutdown_s = (5.0, 5.0), (3.0, 3.0)
     sells.capacity["gpu-1"] = 0  # sold out all day: its work must go elsewhere
-    return Setting(spec=spec, catalogue=sells, tick_s=TICK_S, dead_kept_s=60.0)
+    return RunOptions(spec=spec, catalogue=sells, tick_s=TICK_S, dead_kept_s=60.0)
 
 
-def _put_on_the_calendar(scene: Scene) -> None:
+def _put_on_the_calendar(scene: SimulatedCluster) -> None:
     """Far enough apart that one lost tick does not make it another day."""
     world, runtime = scene.world, scene.runtime
     small, large = Resources.of(CPU=1), Resources.of(CPU=4)
@@ -148,7 +148,7 @@ def _put_on_the_calendar(scene: Scene) -> None:
     world.after(455.0, maximum_is_lowered)
 
 
-def _evening(scene: Scene) -> Evening:
+def _evening(scene: SimulatedCluster) -> Evening:
     alive = scene.cloud.alive()
     owners = Counter(r.cloud_id for r in scene.store.live.values() if r.cloud_id)
     return Evening(

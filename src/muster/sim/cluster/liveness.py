@@ -14,14 +14,14 @@ from muster.base.resources import Resources
 from muster.cluster.model import NodeKind, NodeType, Selector, Strategy
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.states import ON_CLOUD, InstanceState
-from muster.sim.cluster.build import Scene
+from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.tasks import GangWork, matches
 
 _S = InstanceState
 IDLE_SLACK_S = 60.0
 
 
-def unrest(scene: Scene) -> Iterator[str]:
+def unrest(scene: SimulatedCluster) -> Iterator[str]:
     """What is not as it should stay; nothing when the cluster has come to rest."""
     if scene.plan is None:
         yield "the controller is not running"
@@ -33,7 +33,7 @@ def unrest(scene: Scene) -> Iterator[str]:
     yield from _idlers(scene)
 
 
-def _unexplained_demand(scene: Scene) -> Iterator[str]:
+def _unexplained_demand(scene: SimulatedCluster) -> Iterator[str]:
     verdicts: dict[tuple[Subject, str], list[Verdict]] = {}
     for verdict in scene.plan.verdicts if scene.plan else ():
         verdicts.setdefault((verdict.subject, verdict.subject_id), []).append(verdict)
@@ -58,7 +58,9 @@ def _largest_need(gang: GangWork) -> Resources:
     return shape.times(len(gang.tasks)) if gang.strategy is Strategy.STRICT_PACK else shape
 
 
-def _untrue(scene: Scene, name: str, told: Sequence[Verdict], fitting: Sequence[NodeType]) -> Iterator[str]:
+def _untrue(
+    scene: SimulatedCluster, name: str, told: Sequence[Verdict], fitting: Sequence[NodeType]
+) -> Iterator[str]:
     """A pending demand whose explanation is missing, passing, or not so."""
     if not told:
         yield f"{name}: no explanation"
@@ -67,7 +69,7 @@ def _untrue(scene: Scene, name: str, told: Sequence[Verdict], fitting: Sequence[
             yield f"{name}: {verdict.reason.value} {verdict.detail}".rstrip()
 
 
-def _holds(scene: Scene, reason: Reason, fitting: Sequence[NodeType]) -> bool:
+def _holds(scene: SimulatedCluster, reason: Reason, fitting: Sequence[NodeType]) -> bool:
     have = Counter(machine.node_type for machine in scene.cloud.alive())
     limit = scene.spec.spec.max_nodes
     if reason is Reason.INFEASIBLE:
@@ -79,7 +81,7 @@ def _holds(scene: Scene, reason: Reason, fitting: Sequence[NodeType]) -> bool:
     return False  # placed, on its way or backed off: none of that may last
 
 
-def _holders(scene: Scene, shape: Resources, selectors: Sequence[Selector]) -> list[NodeType]:
+def _holders(scene: SimulatedCluster, shape: Resources, selectors: Sequence[Selector]) -> list[NodeType]:
     """The types that could hold one such request; the head's type cannot be bought again."""
     return [
         t
@@ -88,14 +90,14 @@ def _holders(scene: Scene, shape: Resources, selectors: Sequence[Selector]) -> l
     ]
 
 
-def _passing_states(scene: Scene) -> Iterator[str]:
+def _passing_states(scene: SimulatedCluster) -> Iterator[str]:
     for instance in scene.store.live.values():
         if instance.state is not _S.RAY_RUNNING:
             name = f"{instance.instance_id} ({instance.node_type})"
             yield f"{name} is {instance.state.name}: {instance.details}"
 
 
-def _strays(scene: Scene) -> Iterator[str]:
+def _strays(scene: SimulatedCluster) -> Iterator[str]:
     """Machine, record and node belong together, one of each."""
     owned = Counter(i.cloud_id for i in scene.store.live.values() if i.state in ON_CLOUD)
     for machine in scene.cloud.alive():
@@ -108,7 +110,7 @@ def _strays(scene: Scene) -> Iterator[str]:
         yield f"{cloud_id} has a record and does not exist"
 
 
-def _limits(scene: Scene) -> Iterator[str]:
+def _limits(scene: SimulatedCluster) -> Iterator[str]:
     spec = scene.spec.spec
     have = Counter(machine.node_type for machine in scene.cloud.alive())
     known = {t.name: t for t in spec.node_types}
@@ -126,7 +128,7 @@ def _limits(scene: Scene) -> Iterator[str]:
             yield f"{have[t.name]} machines of {t.name}, its minimum is {least}"
 
 
-def _idlers(scene: Scene) -> Iterator[str]:
+def _idlers(scene: SimulatedCluster) -> Iterator[str]:
     """A node that is idle for long stays for a minimum, a standing request or pending work, or leaves."""
     spec, now = scene.spec.spec, scene.world.time
     if spec.idle_timeout_s is None:

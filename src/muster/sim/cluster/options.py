@@ -54,7 +54,7 @@ WORKER_TYPES = (
 
 
 @dataclass
-class Setting:
+class RunOptions:
     """One run's stage: the config, what the cloud sells, how fast things go."""
 
     spec: ClusterSpec
@@ -71,11 +71,11 @@ class Setting:
     shown: dict[str, object] = field(default_factory=dict)  # every drawn option, for the header
 
 
-def drawn(seed: Seed) -> Setting:
+def drawn(seed: Seed) -> RunOptions:
     """The stage of this seed."""
     draw = seed.derive("sim.setting")
     spec = _spec(draw)
-    setting = Setting(
+    setting = RunOptions(
         spec=spec,
         catalogue=_catalogue(draw, spec),
         tick_s=draw.choice((5.0, 8.0, 12.0)),
@@ -149,7 +149,7 @@ def _catalogue(draw: Stream, spec: ClusterSpec) -> Catalogue:
     return sells
 
 
-def _shown(setting: Setting) -> dict[str, object]:
+def _shown(setting: RunOptions) -> dict[str, object]:
     spec, sells = setting.spec, setting.catalogue
     workers = (f"{t.name}[{t.min_nodes}..{t.max_nodes}]" for t in spec.node_types[1:])
     return {

@@ -17,12 +17,12 @@ from muster.base.resources import Resources
 from muster.base.rng import Seed, Stream
 from muster.cluster.model import Constraint, Demand, LabelMatch, LabelOperator, NodeKind, Selector, Strategy
 from muster.sim.cluster import options
-from muster.sim.cluster.build import Scene
+from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.checkers import safety_checks
-from muster.sim.cluster.cloud import Machine
+from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.liveness import unrest
-from muster.sim.cluster.options import GIB, Setting
+from muster.sim.cluster.options import GIB, RunOptions
 from muster.sim.cluster.runtime import SimRuntime
 from muster.sim.cluster.tasks import FOREVER, GangWork, TaskClass
 from muster.sim.cluster.trace import Trace
@@ -45,7 +45,7 @@ IMPOSSIBLE = (Resources.of(CPU=1, TPU=4), Resources.of(CPU=500), Resources.of(GP
 class Workload:
     """Waves of tasks and gangs, standing services, and calls of `request_resources`."""
 
-    def __init__(self, seed: Seed, world: World, runtime: SimRuntime, setting: Setting) -> None:
+    def __init__(self, seed: Seed, world: World, runtime: SimRuntime, setting: RunOptions) -> None:
         self._draw = seed.derive("sim.workload")
         self._world, self._runtime = world, runtime
         self._gangs = self._classes = 0
@@ -143,10 +143,10 @@ class Report:
         return f"muster sim replay --seed {self.seed} --until-tick {self.ticks}"
 
 
-class Run:
+class SeedRun:
     """One seed, step by step."""
 
-    scene_class: ClassVar[type[Scene]] = Scene
+    scene_class: ClassVar[type[SimulatedCluster]] = SimulatedCluster
 
     def __init__(self, seed: int, tell: Tell | None = None) -> None:
         self.seed = Seed(seed)
@@ -229,7 +229,7 @@ class Run:
             if workers and faults.hit(kind):
                 self._befall(kind, faults.stream(kind).choice(workers))
 
-    def _befall(self, kind: str, machine: Machine) -> None:
+    def _befall(self, kind: str, machine: CloudMachine) -> None:
         scene = self.scene
         node = scene.runtime.node_on(machine)
         if kind in ("machine_dies", "preempted"):
@@ -257,7 +257,7 @@ class Run:
 
 def simulate(seed: int, tell: Tell | None = None) -> Report:
     """Run one seed to its end."""
-    return Run(seed, tell).to_end()
+    return SeedRun(seed, tell).to_end()
 
 
 CHUNK = 5

@@ -24,7 +24,7 @@ from muster.cluster.model import (
     RuntimeReport,
 )
 from muster.cluster.plan import ScalingReport
-from muster.sim.cluster.cloud import Machine
+from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.crash_points import Wire, step
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.tasks import FOREVER, GangWork, SimNode, Task, TaskClass, spots_for
@@ -221,7 +221,7 @@ class SimRuntime:
 
     # -- nodes ------------------------------------------------------------------------------------
 
-    def join(self, machine: Machine, node_type: NodeType | None) -> None:
+    def join(self, machine: CloudMachine, node_type: NodeType | None) -> None:
         """The machine's node registers, under a new id each time."""
         if not machine.exists:
             return
@@ -234,7 +234,7 @@ class SimRuntime:
         self.nodes[node_id] = node
         self.schedule()
 
-    def node_on(self, machine: Machine) -> SimNode | None:
+    def node_on(self, machine: CloudMachine) -> SimNode | None:
         """The live node on a machine."""
         return next((n for n in self.nodes.values() if n.machine is machine and n.alive), None)
 

@@ -27,10 +27,10 @@ from muster.cluster.model import (
 from muster.cluster.plan import Drain, Plan, Reason, Subject
 from muster.cluster.spend import price_per_hour
 from muster.cluster.states import ON_CLOUD, InstanceState
-from muster.sim.cluster.build import Scene
-from muster.sim.cluster.cloud import Machine
+from muster.sim.cluster.build import SimulatedCluster
+from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.faults import Faults
-from muster.sim.cluster.options import GIB, HEAD_TYPE, Setting, catalogue_for, head_type
+from muster.sim.cluster.options import GIB, HEAD_TYPE, RunOptions, catalogue_for, head_type
 from muster.sim.cluster.tasks import GangWork, TaskClass
 from muster.sim.cluster.world import START_OF_DAY, World
 
@@ -49,13 +49,13 @@ class Sentence:
     why: str = ""
 
 
-class Narrator:
+class StoryWriter:
     """Remembers what it said, so that a state that lasts is told once."""
 
     def __init__(self) -> None:
         self._said: set[tuple[str, Reason]] = set()
 
-    def listen(self, scene: Scene) -> Iterator[Sentence]:
+    def listen(self, scene: SimulatedCluster) -> Iterator[Sentence]:
         """What this tick learned and decided."""
         plan = scene.plan
         if plan is None:
@@ -106,7 +106,7 @@ def _purchases(plan: Plan, before: dict[str, Instance | None]) -> Iterator[Sente
     yield Sentence("muster", "buys", _by_type(wishes), f"{whom} waiting for it, +${price:.2f}/h")
 
 
-def _drains(scene: Scene, plan: Plan) -> Iterator[Sentence]:
+def _drains(scene: SimulatedCluster, plan: Plan) -> Iterator[Sentence]:
     drained = [a for a in plan.actions if isinstance(a, Drain)]
     report = scene.runtime.report_read
     idle = {node.node_id: node.idle_s for node in report.nodes} if report else {}
@@ -141,7 +141,7 @@ NOTICE_S = 120.0
 class Script:
     """Puts the day on the world's calendar; `told()` gives what happened since it was last asked."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: SimulatedCluster) -> None:
         self._scene = scene
         self._news: list[Sentence] = []
         self._at(8, 30, lambda: self._tasks("features", 100, 20, CPU=1))
@@ -185,7 +185,7 @@ class Script:
                 scene.drains.begin(node, NOTICE_S)
             self._end_later(machine)
 
-    def _end_later(self, machine: Machine) -> None:
+    def _end_later(self, machine: CloudMachine) -> None:
         self._scene.world.after(NOTICE_S, lambda: self._scene.cloud.end(machine, "preempted"))
 
     def _withdraw_giant(self) -> None:
@@ -238,8 +238,8 @@ class DayStory:
 def tell_day(seed: int = 2) -> DayStory:
     """Live the day. The seed moves boot times a little; the script is always the same."""
     setting = _setting()
-    scene = Scene(Seed(seed), setting, Faults.none(), world=World(START_OF_DAY + OPENS))
-    script, narrator = Script(scene), Narrator()
+    scene = SimulatedCluster(Seed(seed), setting, Faults.none(), world=World(START_OF_DAY + OPENS))
+    script, narrator = Script(scene), StoryWriter()
     head, *workers = setting.spec.node_types
     story = DayStory(types=tuple(workers), head_price_per_hour=head.price_per_hour or 0.0)
     while scene.world.time < CLOSES - OPENS:
@@ -251,7 +251,7 @@ def tell_day(seed: int = 2) -> DayStory:
     return story
 
 
-def _write_down(story: DayStory, scene: Scene, said: list[Sentence]) -> None:
+def _write_down(story: DayStory, scene: SimulatedCluster, said: list[Sentence]) -> None:
     now = OPENS + scene.world.time
     owned = [r for r in scene.store.live.values() if r.state in ON_CLOUD]
     price = price_per_hour(owned)
@@ -278,7 +278,7 @@ def _add(moments: list[Moment], new: Moment) -> None:
     moments.append(new)
 
 
-def _close(story: DayStory, scene: Scene) -> None:
+def _close(story: DayStory, scene: SimulatedCluster) -> None:
     waits = sorted(scene.runtime.waits) or [0.0]
     story.median_wait_s, story.longest_wait_s = waits[len(waits) // 2], waits[-1]
     story.spent, story.bill = scene.spent(), scene.cloud.bill()
@@ -287,7 +287,7 @@ def _close(story: DayStory, scene: Scene) -> None:
     story.tasks_finished = scene.runtime.finished
 
 
-def _setting() -> Setting:
+def _setting() -> RunOptions:
     spec = ClusterSpec(
         cluster_name="a-day",
         head_node_type=HEAD_TYPE,
@@ -306,7 +306,7 @@ def _setting() -> Setting:
     sells = catalogue_for(spec)
     sells.boot_s, sells.shutdown_s = (50.0, 110.0), (10.0, 30.0)
     sells.capacity["gpu-1"] = 3  # the zone has three of them today
-    return Setting(spec=spec, catalogue=sells, tick_s=TICK_S, dead_kept_s=HOUR)
+    return RunOptions(spec=spec, catalogue=sells, tick_s=TICK_S, dead_kept_s=HOUR)
 
 
 def _type(name: str, price: float, *, most: int, market: str = "on-demand", **resources: float) -> NodeType:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from muster.base.ids import NodeId
 from muster.base.resources import Resources
 from muster.cluster.model import LabelOperator, NodeStatus, Selector, Strategy
-from muster.sim.cluster.cloud import Machine
+from muster.sim.cluster.cloud import CloudMachine
 
 FOREVER = float("inf")
 
@@ -54,7 +54,7 @@ class SimNode:
     """A node of the runtime on one machine."""
 
     node_id: NodeId
-    machine: Machine
+    machine: CloudMachine
     total: Resources
     labels: dict[str, str]
     is_head: bool = False

@@ -10,7 +10,7 @@ from collections import Counter
 
 from muster.cluster.plan import Drain, Install, Launch, Plan, Terminate
 from muster.cluster.states import PENDING, RUNNING
-from muster.sim.cluster.build import Scene
+from muster.sim.cluster.build import SimulatedCluster
 
 HEADER = (
     f"{'tick':>5} {'time':>7} {'phase':<6} {'life':>4} {'ledger':>6}  {'coming':>6} {'runs':>4} {'going':>5}"
@@ -26,7 +26,7 @@ class Trace:
         self._injected: dict[str, int] = {}
         self._edits = 0
 
-    def line(self, scene: Scene, tick: int, phase: str) -> tuple[str, bool]:
+    def line(self, scene: SimulatedCluster, tick: int, phase: str) -> tuple[str, bool]:
         """This tick's line, and whether anything happened in it."""
         what = self._happened(scene)
         columns = (
@@ -42,7 +42,7 @@ class Trace:
     def digest(self) -> str:
         return self._hash.hexdigest()[:16]
 
-    def _happened(self, scene: Scene) -> str:
+    def _happened(self, scene: SimulatedCluster) -> str:
         faults = scene.faults.injected
         new = [kind for kind, count in faults.items() if count > self._injected.get(kind, 0)]
         self._injected = dict(faults)
@@ -74,7 +74,7 @@ def _acts(plan: Plan | None) -> list[str]:
     return parts
 
 
-def _counts(scene: Scene) -> str:
+def _counts(scene: SimulatedCluster) -> str:
     states = Counter(instance.state for instance in scene.store.live.values())
     coming = sum(states[state] for state in PENDING)
     runs = sum(states[state] for state in RUNNING)

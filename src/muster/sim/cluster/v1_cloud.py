@@ -18,11 +18,11 @@ from muster.config.node_launch import NodeLaunch
 from muster.providers.node_provider import NodeLaunchException, NodeProvider
 from muster.providers.v1 import tags as t
 from muster.providers.v1.adapter import V1Adapter, inline_pools
-from muster.sim.cluster.build import Scene
-from muster.sim.cluster.cloud import KINDS, REFUSALS, Catalogue, LaunchCall, Machine, SimCloud
+from muster.sim.cluster.build import SimulatedCluster
+from muster.sim.cluster.cloud import KINDS, REFUSALS, Catalogue, CloudMachine, LaunchCall, SimCloud
 from muster.sim.cluster.crash_points import Wire, step
 from muster.sim.cluster.faults import Faults
-from muster.sim.cluster.run import Run
+from muster.sim.cluster.run import SeedRun
 from muster.sim.cluster.world import World
 
 _KIND_TAGS = {NodeKind.HEAD: t.NODE_KIND_HEAD, NodeKind.WORKER: t.NODE_KIND_WORKER, NodeKind.UNMANAGED: "?"}
@@ -180,7 +180,7 @@ class V1SimCloud(SimCloud):
             return self._faults.stream("unit_refused").choice(KINDS)
         return refused
 
-    def _sell_one(self, tags: Mapping[str, str]) -> Machine:
+    def _sell_one(self, tags: Mapping[str, str]) -> CloudMachine:
         request = t.request_of(tags.get(t.TAG_RAY_LAUNCH_REQUEST))
         machine = self.create(tags[t.TAG_RAY_USER_NODE_TYPE], request=request)
         self.written[machine.cloud_id] = dict(tags)
@@ -207,13 +207,13 @@ class V1SimCloud(SimCloud):
         self.end(machine, "terminated")
 
 
-class V1Scene(Scene):
+class V1Scene(SimulatedCluster):
     """The simulated cluster, bought through the adapter."""
 
     cloud_class = V1SimCloud
 
 
-class V1Run(Run):
+class V1Run(SeedRun):
     """One seed with every machine bought through the adapter."""
 
     scene_class = V1Scene

@@ -1,7 +1,7 @@
 """Schedulers and searchers by short names, set up alike for a problem; each is imported when it is wanted.
 
 Benches, crash tests and `muster sim tune --scheduler` come here. One that this installation lacks raises
-`NotThere` with the reason, so that a comparison can leave it out and say so.
+`NotInstalled` with the reason, so that a comparison can leave it out and say so.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from muster.errors import TuneError
 _HOME = "muster.tune.schedulers"
 
 
-class NotThere(TuneError):
+class NotInstalled(TuneError):
     """A scheduler or searcher that cannot be used here; says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class CandidateSettings:
     """What every contestant is set up with."""
 
     max_t: int = 81
@@ -31,19 +31,19 @@ class Terms:
     space: Mapping[str, Any] = field(default_factory=dict)  # schedulers that change configs need it
 
 
-Maker = Callable[[Terms, Mapping[str, Any]], Any]
+Maker = Callable[[CandidateSettings, Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contestant:
+class Candidate:
     """One scheduler. `parameters` are its defaults under given terms; a user's own come on top."""
 
     kind: str  # the class
     module: str  # where it lives, unless the package exports it
-    parameters: Callable[[Terms], dict[str, Any]]
+    parameters: Callable[[CandidateSettings], dict[str, Any]]
     needs_no_searcher: bool = False  # it changes configs itself and refuses trials of a searcher
 
-    def make(self, terms: Terms, more: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 - a scheduler
+    def make(self, terms: CandidateSettings, more: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 - a scheduler
         kind = scheduler_class(self.kind, self.module)
         taken = inspect.signature(kind).parameters
         own = {name: value for name, value in self.parameters(terms).items() if name in taken}
@@ -51,7 +51,7 @@ class Contestant:
 
 
 def scheduler_class(kind: str, module: str) -> Any:  # noqa: ANN401
-    """From the package, or from its module; NotThere when neither has it."""
+    """From the package, or from its module; NotInstalled when neither has it."""
     try:
         package = importlib.import_module(_HOME)
         if hasattr(package, kind):
@@ -60,23 +60,23 @@ def scheduler_class(kind: str, module: str) -> Any:  # noqa: ANN401
     except (ModuleNotFoundError, AttributeError) as error:
         if isinstance(error, ModuleNotFoundError) and error.name != f"{_HOME}.{module}":
             raise  # it is there, and cannot be imported
-        raise NotThere(f"{kind} is not in this version of muster ({error})") from error
+        raise NotInstalled(f"{kind} is not in this version of muster ({error})") from error
 
 
-def _halving(**more: Any) -> Callable[[Terms], dict[str, Any]]:  # noqa: ANN401 - further parameters
-    def parameters(terms: Terms) -> dict[str, Any]:
+def _halving(**more: Any) -> Callable[[CandidateSettings], dict[str, Any]]:  # noqa: ANN401 - further parameters
+    def parameters(terms: CandidateSettings) -> dict[str, Any]:
         factor = {} if terms.eta is None else {"reduction_factor": terms.eta}
         return {"max_t": terms.max_t, "seed": terms.seed, **factor, **more}
 
     return parameters
 
 
-def _median(terms: Terms) -> dict[str, Any]:
+def _median(terms: CandidateSettings) -> dict[str, Any]:
     return {"time_attr": "training_iteration", "grace_period": max(1, terms.max_t // 9), "seed": terms.seed}
 
 
-def _population(**more: Any) -> Callable[[Terms], dict[str, Any]]:  # noqa: ANN401
-    def parameters(terms: Terms) -> dict[str, Any]:
+def _population(**more: Any) -> Callable[[CandidateSettings], dict[str, Any]]:  # noqa: ANN401
+    def parameters(terms: CandidateSettings) -> dict[str, Any]:
         return {
             "time_attr": "training_iteration",
             "perturbation_interval": max(1, terms.max_t // 10),
@@ -90,7 +90,7 @@ def _population(**more: Any) -> Callable[[Terms], dict[str, Any]]:  # noqa: ANN4
     return parameters
 
 
-def _elastic(terms: Terms) -> dict[str, Any]:
+def _elastic(terms: CandidateSettings) -> dict[str, Any]:
     return {"base_scheduler": SCHEDULERS["asha"].make(terms), "seed": terms.seed}
 
 
@@ -107,25 +107,25 @@ def _bounds(space: Mapping[str, Any]) -> dict[str, Any]:
     return {name: [domain.lower, domain.upper] for name, domain in ranges.items()}
 
 
-SCHEDULERS: dict[str, Contestant] = {
-    "fifo": Contestant(kind="FIFOScheduler", module="fifo", parameters=lambda terms: {}),
-    "asha": Contestant(kind="ASHAScheduler", module="asha", parameters=_halving()),
-    "asha_promotion": Contestant(kind="ASHAScheduler", module="asha", parameters=_halving(type="promotion")),
-    "asha_brackets": Contestant(kind="ASHAScheduler", module="asha", parameters=_halving(brackets=3)),
-    "hyperband": Contestant(kind="HyperBandScheduler", module="hyperband", parameters=_halving()),
-    "bohb": Contestant(kind="HyperBandForBOHB", module="hb_bohb", parameters=_halving()),
-    "median": Contestant(kind="MedianStoppingRule", module="median_stopping_rule", parameters=_median),
-    "pbt": Contestant(
+SCHEDULERS: dict[str, Candidate] = {
+    "fifo": Candidate(kind="FIFOScheduler", module="fifo", parameters=lambda terms: {}),
+    "asha": Candidate(kind="ASHAScheduler", module="asha", parameters=_halving()),
+    "asha_promotion": Candidate(kind="ASHAScheduler", module="asha", parameters=_halving(type="promotion")),
+    "asha_brackets": Candidate(kind="ASHAScheduler", module="asha", parameters=_halving(brackets=3)),
+    "hyperband": Candidate(kind="HyperBandScheduler", module="hyperband", parameters=_halving()),
+    "bohb": Candidate(kind="HyperBandForBOHB", module="hb_bohb", parameters=_halving()),
+    "median": Candidate(kind="MedianStoppingRule", module="median_stopping_rule", parameters=_median),
+    "pbt": Candidate(
         kind="PopulationBasedTraining", module="pbt", parameters=_population(), needs_no_searcher=True
     ),
-    "pbt_synch": Contestant(
+    "pbt_synch": Candidate(
         kind="PopulationBasedTraining",
         module="pbt",
         parameters=_population(synch=True),
         needs_no_searcher=True,
     ),
-    "pb2": Contestant(kind="PB2", module="pb2", parameters=_population(), needs_no_searcher=True),
-    "resource_changing": Contestant(
+    "pb2": Candidate(kind="PB2", module="pb2", parameters=_population(), needs_no_searcher=True),
+    "resource_changing": Candidate(
         kind="ResourceChangingScheduler", module="resource_changing_scheduler", parameters=_elastic
     ),
 }
@@ -140,6 +140,6 @@ def make_searcher(name: str, seed: int) -> Any:  # noqa: ANN401 - a Searcher, a 
     try:
         return create_searcher(name, seed=seed)
     except ImportError as error:
-        raise NotThere(f"the searcher {name!r} cannot be used here: {error}") from error
+        raise NotInstalled(f"the searcher {name!r} cannot be used here: {error}") from error
     except ValueError as error:
-        raise NotThere(str(error)) from error
+        raise NotInstalled(str(error)) from error

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from muster.base.rng import Seed, Stream
-from muster.sim.tune.candidates import SCHEDULERS, Terms
+from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings
 from muster.sim.tune.curve import Config, Curve, Metrics
 from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import Life, SimulatedExperiment
@@ -46,7 +46,7 @@ def chaotic(scheduler: str, seed: int) -> SimulatedExperiment:
     stream = Seed(seed).derive("sim.tune.chaos")
     space = {"x": uniform(0.0, 1.0), "y": uniform(0.0, 1.0)}
     max_t = stream.choice([1, 2, 3, 5, 9, 16])
-    terms = Terms(max_t=max_t, eta=stream.choice([2, 3, 4]), seed=seed, space=space)
+    terms = CandidateSettings(max_t=max_t, eta=stream.choice([2, 3, 4]), seed=seed, space=space)
     early = stream.choice([0.0, 0.0, 0.3, 1.0])
     limited = stream.random() < 0.3
     curve = Restless(early=early, max_t=max_t, is_uniform=stream.random() < 0.5)

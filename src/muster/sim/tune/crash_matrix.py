@@ -22,8 +22,8 @@ from muster.trials.commands import ContinueTrial, EngineCommand
 from muster.trials.events import EngineEvent
 from muster.trials.experiment import ExperimentState
 from muster.trials.ports import SavedExperiment
-from muster.trials.restore import picture, replay
-from muster.tune.execution.loop import Execution, decode_picture
+from muster.trials.restore import replay, snapshot
+from muster.tune.execution.loop import Execution, decode_snapshot
 from muster.tune.execution.plugin_state import PluginState
 
 
@@ -85,7 +85,7 @@ class Step:
 
 
 @dataclass
-class Commit:
+class KillPoint:
     """What a kill right after one append would leave behind, and what is true without the kill."""
 
     number: int
@@ -135,7 +135,7 @@ class _NeverDue:
     def sleep(self, seconds: float) -> None: ...
 
 
-def recorded(asked: SimulatedExperiment, *, save_every: int = 7) -> list[Commit]:
+def recorded(asked: SimulatedExperiment, *, save_every: int = 7) -> list[KillPoint]:
     """Run it to its end without a crash; a snapshot at every so many commits."""
     store = MemoryTrialStore(root="/simulated")
     life = asked.begin(store)
@@ -166,7 +166,7 @@ def matrix(asked: SimulatedExperiment, *, save_every: int = 7) -> tuple[int, lis
     return len(commits), [told for commit in commits for told in differences(asked, commit)]
 
 
-def differences(asked: SimulatedExperiment, commit: Commit) -> Iterator[str]:
+def differences(asked: SimulatedExperiment, commit: KillPoint) -> Iterator[str]:
     """What the restored experiment does otherwise than the one that was not killed."""
     state = _restored(asked, commit.store)
     where = f"commit {commit.number}"
@@ -186,7 +186,7 @@ def differences(asked: SimulatedExperiment, commit: Commit) -> Iterator[str]:
         yield from _unequal(f"{where}, one step on", commit.next_plugins, _states(state))
 
 
-def lives(asked: SimulatedExperiment, commits: Sequence[Commit]) -> Iterator[Life]:
+def lives(asked: SimulatedExperiment, commits: Sequence[KillPoint]) -> Iterator[Life]:
     """Each of these commits, gone on with by a new driver and run to its end."""
     for commit in commits:
         life = asked.begin(commit.store.copy())
@@ -195,16 +195,16 @@ def lives(asked: SimulatedExperiment, commits: Sequence[Commit]) -> Iterator[Lif
         yield life.run()
 
 
-def _commit(number: int, life: Life, store: MemoryTrialStore) -> Commit:
+def _commit(number: int, life: Life, store: MemoryTrialStore) -> KillPoint:
     state = life.state
-    return Commit(number, store.copy(), _states(state), _seen(state), _suggestion(state))
+    return KillPoint(number, store.copy(), _states(state), _seen(state), _suggestion(state))
 
 
 def _restored(asked: SimulatedExperiment, store: MemoryTrialStore) -> ExperimentState:
     """Exactly where the facts end; trials are shown as having their processes."""
     life = asked.begin(store.copy())
     saved = life.store.load()
-    seen = None if saved.snapshot is None else decode_picture(saved.snapshot, saved.ended)
+    seen = None if saved.snapshot is None else decode_snapshot(saved.snapshot, saved.ended)
     replay(life.state, seen, saved.facts, life.template.make, on_loaded=lambda: _restore(life.state, saved))
     return life.state
 
@@ -225,7 +225,7 @@ def _states(state: ExperimentState) -> dict[str, bytes]:
 
 
 def _seen(state: ExperimentState) -> str:
-    return repr({**picture(state), "iteration": 0})
+    return repr({**snapshot(state), "iteration": 0})
 
 
 def _suggestion(state: ExperimentState) -> str:

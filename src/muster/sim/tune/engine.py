@@ -15,16 +15,16 @@ from typing_extensions import assert_never
 
 from muster.base.resources import Resources
 from muster.session.progress import Progress, Signature, fill_result
-from muster.sim.event_queue import GONE, HasTurns, MovableClock, Timeline
+from muster.sim.event_queue import GONE, EventQueue, HasTurns, MovableClock
 from muster.sim.tune.curve import Curve, Report, as_curve
 from muster.sim.tune.faults import Fate, FaultPlan, FaultRates, happens
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
     CheckpointSaved,
     EngineEvent,
-    FailureKind,
     TrialExited,
     TrialFailure,
+    TrialFailureKind,
     TrialReported,
     TrialStarted,
 )
@@ -39,7 +39,7 @@ class CheckpointUnknown(Exception):
     """A start from a checkpoint that no simulated trial made."""
 
 
-class Process(HasTurns):
+class SimulatedProcess(HasTurns):
     """How far a trial is, between two events of the engine."""
 
     __slots__ = (
@@ -142,14 +142,16 @@ def _odd(metrics: dict[str, Any], number: int) -> dict[str, Any]:
 def failure_of(error: Exception) -> TrialFailure:
     """An exception of a curve, told as an engine with processes would."""
     if isinstance(error, CheckpointUnknown):
-        return TrialFailure(kind=FailureKind.START, message=str(error))
+        return TrialFailure(kind=TrialFailureKind.START, message=str(error))
     from muster.engines.worker.exit_report import failed
 
     _, _, kind, message, traceback, exception = failed(error)
-    return TrialFailure(kind=FailureKind(kind), message=message, traceback=traceback, exception=exception)
+    return TrialFailure(
+        kind=TrialFailureKind(kind), message=message, traceback=traceback, exception=exception
+    )
 
 
-class Room:
+class WorkerCapacity:
     """Adds up exactly; `busy_s` is the integral of the share in use."""
 
     def __init__(self, capacity: Mapping[str, float], monotonic: Callable[[], float]) -> None:
@@ -242,9 +244,9 @@ class SimulatedEngine:
         self._curve = None if isinstance(curve, Mapping) else as_curve(curve)
         self._costs = costs or Costs()
         self._faults = faults or FaultPlan(FaultRates(), 0)
-        self.room = Room(capacity, clock.monotonic)
-        self.timeline = Timeline(clock)
-        self._processes: dict[str, Process] = {}
+        self.room = WorkerCapacity(capacity, clock.monotonic)
+        self.timeline = EventQueue(clock)
+        self._processes: dict[str, SimulatedProcess] = {}
         self._queue: deque[StartTrial] = deque()  # no room yet; first come, first served
         self._starts: dict[str, int] = {}
         self._idle: dict[PlacementGroupFactory, list[int]] = {}  # processes that may be used again
@@ -308,7 +310,7 @@ class SimulatedEngine:
 
     def _refuse(self, why: str) -> None:
         trial_id = self._queue.popleft().trial_id
-        failure = TrialFailure(kind=FailureKind.START, message=f"trial {trial_id} {why}")
+        failure = TrialFailure(kind=TrialFailureKind.START, message=f"trial {trial_id} {why}")
         self._ready.append(TrialExited(trial_id=trial_id, at=self._clock.now(), failure=failure))
 
     def _start(self, command: StartTrial, curve: Curve) -> None:
@@ -320,7 +322,7 @@ class SimulatedEngine:
             delay += self._costs.restore_s
         if fate.start_factor != 1.0:
             delay = delay * fate.start_factor + 60.0
-        process = Process(command, curve, fate, free[-1] if free else self._pids + 1)
+        process = SimulatedProcess(command, curve, fate, free[-1] if free else self._pids + 1)
         self._processes[command.trial_id] = process
         self.room.take(command.resources)
         is_reused = bool(free)
@@ -330,7 +332,7 @@ class SimulatedEngine:
             self._pids += 1
         self.timeline.plan(delay, process, lambda: self._started(process, is_reused))
 
-    def _started(self, process: Process, is_reused: bool) -> None:
+    def _started(self, process: SimulatedProcess, is_reused: bool) -> None:
         try:
             process.set_up()
         except Exception as error:  # noqa: BLE001 - the user's curve
@@ -347,19 +349,19 @@ class SimulatedEngine:
         self._plan_the_end(process)
         self._go_on(process)
 
-    def _plan_the_end(self, process: Process) -> None:
+    def _plan_the_end(self, process: SimulatedProcess) -> None:
         """Faults and a limit come whatever the trial is doing."""
         fate, limit_s = process.fate, process.command.time_limit_s
         self.timeline.plan_anyway(fate.crash_after_s, process, lambda: self._crash(process))
         self.timeline.plan_anyway(fate.loss_after_s, process, lambda: self._lose(process))
         if limit_s is not None:
             message = f"ran longer than its limit of {limit_s:g} s"
-            failure = TrialFailure(kind=FailureKind.TIME_LIMIT, message=message)
+            failure = TrialFailure(kind=TrialFailureKind.TIME_LIMIT, message=message)
             self.timeline.plan_anyway(limit_s, process, lambda: self._exit(process, failure=failure))
 
     # Running.
 
-    def _go_on(self, process: Process) -> None:
+    def _go_on(self, process: SimulatedProcess) -> None:
         process.is_waiting = False
         try:
             if process.is_done():
@@ -372,7 +374,7 @@ class SimulatedEngine:
             return
         self.timeline.plan(seconds, process, lambda: self._reported(process, seconds))
 
-    def _reported(self, process: Process, seconds: float) -> None:
+    def _reported(self, process: SimulatedProcess, seconds: float) -> None:
         now = self._clock.now()
         try:
             result = process.report(seconds, now)
@@ -385,15 +387,15 @@ class SimulatedEngine:
             result["checkpoint_dir_name"] = ref.path.rpartition("/")[2]
         self._ready.append(TrialReported(trial_id=process.trial_id, at=now, result=result, checkpoint=ref))
 
-    def _due_checkpoint(self, process: Process) -> CheckpointRef | None:
+    def _due_checkpoint(self, process: SimulatedProcess) -> CheckpointRef | None:
         every = self._costs.checkpoint_every
         return process.checkpoint() if every and process.iteration % every == 0 else None
 
-    def _saved(self, process: Process) -> None:
+    def _saved(self, process: SimulatedProcess) -> None:
         ref = process.checkpoint()
         self._ready.append(CheckpointSaved(trial_id=process.trial_id, at=self._clock.now(), checkpoint=ref))
 
-    def _waiting(self, trial_id: str) -> Process | None:
+    def _waiting(self, trial_id: str) -> SimulatedProcess | None:
         process = self._processes.get(trial_id)
         return process if process is not None and process.is_waiting and not process.is_lost else None
 
@@ -418,25 +420,29 @@ class SimulatedEngine:
             self._ready.append(TrialExited(trial_id=trial_id, at=self._clock.now()))
             self._start_those_that_fit()
 
-    def _crash(self, process: Process) -> None:
+    def _crash(self, process: SimulatedProcess) -> None:
         if process.is_lost:
             return
         if process.fate.is_killed:
-            failure = TrialFailure(kind=FailureKind.KILLED, message="killed by signal 9 (SIGKILL), simulated")
+            failure = TrialFailure(
+                kind=TrialFailureKind.KILLED, message="killed by signal 9 (SIGKILL), simulated"
+            )
         else:
-            failure = TrialFailure(kind=FailureKind.USER_ERROR, message="RuntimeError: a simulated crash")
+            failure = TrialFailure(
+                kind=TrialFailureKind.USER_ERROR, message="RuntimeError: a simulated crash"
+            )
         self._exit(process, failure=failure)
 
-    def _lose(self, process: Process) -> None:
+    def _lose(self, process: SimulatedProcess) -> None:
         """It does nothing more; after a while that is noticed."""
         process.is_lost = True
-        failure = TrialFailure(kind=FailureKind.NODE_LOST, message="its machine went away, simulated")
+        failure = TrialFailure(kind=TrialFailureKind.NODE_LOST, message="its machine went away, simulated")
         delay = self._faults.rates.loss_noticed_after_s
         self.timeline.plan(delay, process, lambda: self._exit(process, failure=failure))
 
     def _exit(
         self,
-        process: Process,
+        process: SimulatedProcess,
         *,
         failure: TrialFailure | None = None,
         is_done: bool = False,

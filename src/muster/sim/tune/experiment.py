@@ -17,12 +17,12 @@ from muster.errors import StoreError, TuneError
 from muster.sim.tune.curve import Curve, Report
 from muster.sim.tune.engine import Costs, SimulatedEngine
 from muster.sim.tune.faults import FaultPlan
-from muster.sim.tune.history import History
+from muster.sim.tune.history import ImprovementHistory
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointPolicy, FailurePolicy
 from muster.trials.placement_group import PlacementGroupFactory
-from muster.trials.plugins import Plugins, SearchAlgorithm
+from muster.trials.plugins import Plugins, SearchPlugin
 from muster.trials.ports import TrialStore
 from muster.trials.template import Settings, TrialTemplate
 from muster.tune.config import RunConfig, TuneConfig
@@ -44,7 +44,7 @@ class StuckExperiment(TuneError):
 class SimulatedExperiment:
     """What is asked for. Factories, not objects: each life of the experiment has plug-ins of its own.
 
-    `make_search` gives a Searcher or a SearchAlgorithm; None: grid and random search with `seed`.
+    `make_search` gives a Searcher or a SearchPlugin; None: grid and random search with `seed`.
     """
 
     curve: Curve | Report
@@ -106,7 +106,7 @@ class SimulatedExperiment:
             reuse_actors=self.reuse_actors,
         )
 
-    def _search(self) -> Any:  # noqa: ANN401 - a SearchAlgorithm
+    def _search(self) -> Any:  # noqa: ANN401 - a SearchPlugin
         from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher, SearchGenerator
 
         if self.make_search is None:
@@ -151,7 +151,7 @@ class Life:
             self.clock, asked.capacity(), asked.curve, costs=asked.costs, faults=asked.faults
         )
         self.engine.timeline.wake_at = asked.deadline_s
-        self.history = History(
+        self.history = ImprovementHistory(
             asked.metric, asked.mode, elapsed_s=self.clock.monotonic, worker_s=self._worker_s
         )
         self.template = asked.template()
@@ -183,7 +183,7 @@ class Life:
         return self.engine.room.busy_s * self.asked.workers
 
     @property
-    def search(self) -> SearchAlgorithm:
+    def search(self) -> SearchPlugin:
         return self.state.search
 
     @property

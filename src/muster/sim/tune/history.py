@@ -22,7 +22,7 @@ class Found(Struct, frozen=True, kw_only=True):
     config: Mapping[str, Any]
 
 
-class History:
+class ImprovementHistory:
     """`found` holds the improvements, in order; NaN and infinity improve nothing."""
 
     def __init__(

@@ -13,7 +13,7 @@ import yaml
 from msgspec import Struct
 
 from muster.errors import ConfigError
-from muster.sim.tune.candidates import SCHEDULERS, NotThere, Terms
+from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.history import Found, best_at
 
@@ -75,7 +75,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def scheduler_maker(spec: str, terms: Terms) -> Callable[[], Any]:
+def scheduler_maker(spec: str, terms: CandidateSettings) -> Callable[[], Any]:
     """From `name` or `name:parameter=value,...`; ConfigError names what is known."""
     name, _, rest = spec.partition(":")
     if name not in SCHEDULERS:
@@ -85,7 +85,7 @@ def scheduler_maker(spec: str, terms: Terms) -> Callable[[], Any]:
     def make() -> Any:  # noqa: ANN401 - a scheduler
         try:
             return SCHEDULERS[name].make(terms, more)
-        except (TypeError, ValueError, RuntimeError, NotThere) as error:
+        except (TypeError, ValueError, RuntimeError, NotInstalled) as error:
             raise ConfigError(f"--scheduler {spec}: {error}") from error
 
     make()  # what is wrong is said before anything runs

@@ -17,12 +17,12 @@ from muster.trials.events import (
     CheckpointSaved,
     ExperimentEnded,
     Fact,
-    FailureKind,
     SearchExhausted,
     TrialAdmitted,
     TrialCreated,
     TrialExited,
     TrialFailure,
+    TrialFailureKind,
     TrialReported,
     TrialStarted,
 )
@@ -48,7 +48,7 @@ class StoredFact(NamedTuple):
     pickles: bytes | None
 
 
-class Place:
+class ExperimentLocation:
     """Where the experiment is now; so a moved or copied directory finds its checkpoints again."""
 
     def __init__(self, *roots: str) -> None:
@@ -68,7 +68,7 @@ class Place:
         return f"{self._root}/{stored[2:]}" if stored.startswith("./") else stored
 
 
-def pack(fact: Fact, place: Place) -> StoredFact:
+def pack(fact: Fact, place: ExperimentLocation) -> StoredFact:
     """Never refuses a user's value: see `trial_values`."""
     kind, body = _PACKERS[type(fact)](fact, place)
     if kind in _OF_NUMBERS:
@@ -77,7 +77,7 @@ def pack(fact: Fact, place: Place) -> StoredFact:
     return StoredFact(kind, fact.trial_id, data, pickles)  # type: ignore[union-attr]  # those without are above
 
 
-def unpack(stored: StoredFact, place: Place, *, trust: bool = False) -> Fact:
+def unpack(stored: StoredFact, place: ExperimentLocation, *, trust: bool = False) -> Fact:
     """ValueError when the bytes are not a fact."""
     try:
         body = values.decode(stored.body, stored.pickles, trust=trust)
@@ -100,7 +100,7 @@ def unpack_batch(data: bytes, pickles: bytes | None) -> Iterable[StoredFact]:
         yield StoredFact(kind, trial_id, bytes(body), beside.get(position))
 
 
-def checkpoint_of(value: Sequence[Any] | None, place: Place) -> CheckpointRef | None:
+def checkpoint_of(value: Sequence[Any] | None, place: ExperimentLocation) -> CheckpointRef | None:
     """A checkpoint from the body of a fact."""
     if value is None:
         return None
@@ -113,10 +113,12 @@ def failure_of(value: Sequence[Any] | None) -> TrialFailure | None:
     if value is None:
         return None
     kind, message, traceback, exception = value
-    return TrialFailure(kind=FailureKind(kind), message=message, traceback=traceback, exception=exception)
+    return TrialFailure(
+        kind=TrialFailureKind(kind), message=message, traceback=traceback, exception=exception
+    )
 
 
-def _checkpoint(ref: CheckpointRef | None, place: Place) -> list[Any] | None:
+def _checkpoint(ref: CheckpointRef | None, place: ExperimentLocation) -> list[Any] | None:
     return None if ref is None else [place.inside(ref.path), ref.index, ref.metrics]
 
 
@@ -126,43 +128,43 @@ def _failure(failure: TrialFailure | None) -> list[Any] | None:
     return [failure.kind.value, failure.message, failure.traceback, failure.exception]
 
 
-def _created(fact: TrialCreated, _: Place) -> tuple[int, list[Any]]:
+def _created(fact: TrialCreated, _: ExperimentLocation) -> tuple[int, list[Any]]:
     texts = (fact.experiment_tag, fact.trial_name, fact.relative_logdir)
     return CREATED, [fact.at, fact.config, fact.evaluated_params, *texts]
 
 
-def _started(fact: TrialStarted, _: Place) -> tuple[int, list[Any]]:
+def _started(fact: TrialStarted, _: ExperimentLocation) -> tuple[int, list[Any]]:
     return STARTED, [fact.at, fact.location, fact.reused]
 
 
-def _reported(fact: TrialReported, place: Place) -> tuple[int, list[Any]]:
+def _reported(fact: TrialReported, place: ExperimentLocation) -> tuple[int, list[Any]]:
     kind = REPORTED if fact.checkpoint is None else REPORTED_SAVED
     return kind, [fact.at, fact.result, _checkpoint(fact.checkpoint, place)]
 
 
-def _saved(fact: CheckpointSaved, place: Place) -> tuple[int, list[Any]]:
+def _saved(fact: CheckpointSaved, place: ExperimentLocation) -> tuple[int, list[Any]]:
     kind = UNSAVED if fact.checkpoint is None else SAVED
     return kind, [fact.at, _checkpoint(fact.checkpoint, place), fact.message]
 
 
-def _exited(fact: TrialExited, _: Place) -> tuple[int, list[Any]]:
+def _exited(fact: TrialExited, _: ExperimentLocation) -> tuple[int, list[Any]]:
     kind = EXITED if fact.failure is None else FAILED
     return kind, [fact.at, _failure(fact.failure), fact.is_done, fact.reusable]
 
 
-def _exhausted(fact: SearchExhausted, _: Place) -> tuple[int, list[Any]]:
+def _exhausted(fact: SearchExhausted, _: ExperimentLocation) -> tuple[int, list[Any]]:
     return EXHAUSTED, [fact.at]
 
 
-def _admitted(fact: TrialAdmitted, _: Place) -> tuple[int, list[Any]]:
+def _admitted(fact: TrialAdmitted, _: ExperimentLocation) -> tuple[int, list[Any]]:
     return ADMITTED, [fact.at]
 
 
-def _ended(fact: ExperimentEnded, _: Place) -> tuple[int, list[Any]]:
+def _ended(fact: ExperimentEnded, _: ExperimentLocation) -> tuple[int, list[Any]]:
     return ENDED, [fact.at]
 
 
-_PACKERS: Mapping[type, Callable[[Any, Place], tuple[int, list[Any]]]] = {
+_PACKERS: Mapping[type, Callable[[Any, ExperimentLocation], tuple[int, list[Any]]]] = {
     TrialCreated: _created,
     TrialStarted: _started,
     TrialReported: _reported,
@@ -174,7 +176,7 @@ _PACKERS: Mapping[type, Callable[[Any, Place], tuple[int, list[Any]]]] = {
 }
 
 
-def _read_created(trial_id: str, body: list[Any], _: Place) -> TrialCreated:
+def _read_created(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialCreated:
     at, config, params, tag, name, logdir = body
     return TrialCreated(
         trial_id=trial_id,
@@ -187,43 +189,43 @@ def _read_created(trial_id: str, body: list[Any], _: Place) -> TrialCreated:
     )
 
 
-def _read_started(trial_id: str, body: list[Any], _: Place) -> TrialStarted:
+def _read_started(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialStarted:
     at, location, reused = body
     return TrialStarted(trial_id=trial_id, at=at, location=location, reused=reused)
 
 
-def _read_reported(trial_id: str, body: list[Any], place: Place) -> TrialReported:
+def _read_reported(trial_id: str, body: list[Any], place: ExperimentLocation) -> TrialReported:
     at, result, checkpoint = body
     return TrialReported(trial_id=trial_id, at=at, result=result, checkpoint=checkpoint_of(checkpoint, place))
 
 
-def _read_saved(trial_id: str, body: list[Any], place: Place) -> CheckpointSaved:
+def _read_saved(trial_id: str, body: list[Any], place: ExperimentLocation) -> CheckpointSaved:
     at, checkpoint, message = body
     return CheckpointSaved(
         trial_id=trial_id, at=at, checkpoint=checkpoint_of(checkpoint, place), message=message
     )
 
 
-def _read_exited(trial_id: str, body: list[Any], _: Place) -> TrialExited:
+def _read_exited(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialExited:
     at, failure, is_done, reusable = body
     return TrialExited(
         trial_id=trial_id, at=at, failure=failure_of(failure), is_done=is_done, reusable=reusable
     )
 
 
-def _read_exhausted(_: str, body: list[Any], __: Place) -> SearchExhausted:
+def _read_exhausted(_: str, body: list[Any], __: ExperimentLocation) -> SearchExhausted:
     return SearchExhausted(at=body[0])
 
 
-def _read_admitted(trial_id: str, body: list[Any], _: Place) -> TrialAdmitted:
+def _read_admitted(trial_id: str, body: list[Any], _: ExperimentLocation) -> TrialAdmitted:
     return TrialAdmitted(trial_id=trial_id, at=body[0])
 
 
-def _read_ended(_: str, body: list[Any], __: Place) -> ExperimentEnded:
+def _read_ended(_: str, body: list[Any], __: ExperimentLocation) -> ExperimentEnded:
     return ExperimentEnded(at=body[0])
 
 
-_UNPACKERS: Mapping[int, Callable[[str, list[Any], Place], Fact]] = {
+_UNPACKERS: Mapping[int, Callable[[str, list[Any], ExperimentLocation], Fact]] = {
     CREATED: _read_created,
     STARTED: _read_started,
     REPORTED: _read_reported,

@@ -1,4 +1,4 @@
-"""PatientStore: stands around a trial store and makes or waits for room on a full disk before it gives up.
+"""FullDiskStore: stands around a trial store and makes or waits for room on a full disk before it gives up.
 
 It keeps a little room in reserve, so that trials which need none can go on beside one that filled the disk.
 Nothing is decided or started while it waits: what follows from a fact is done only when the fact is durable.
@@ -22,7 +22,7 @@ RESERVE_BYTES = 1 << 20  # some thousand results
 RESERVE_NAME = "experiment.sqlite.reserve"
 
 
-class PatientStore:
+class FullDiskStore:
     """Tells the person what it does; after `PATIENCE_S`, or when somebody wants to stop, it raises."""
 
     def __init__(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.stores.experiment import values
-from muster.stores.experiment.codec import Place, StoredFact, pack, unpack
+from muster.stores.experiment.codec import ExperimentLocation, StoredFact, pack, unpack
 from muster.trials.events import Fact
 from muster.trials.ports import SavedExperiment
 
@@ -18,7 +18,7 @@ class MemoryTrialStore:
     """Its state lives as long as the object; `copy` is what a crash right now would leave behind."""
 
     def __init__(self, *, root: str = "/experiment", trust_pickles: bool = True) -> None:
-        self._place = Place(root)
+        self._place = ExperimentLocation(root)
         self._trust = trust_pickles
         self._settings = values.encode({})
         self._snapshot: bytes | None = None

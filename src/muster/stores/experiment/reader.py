@@ -11,10 +11,10 @@ from typing import Any
 from muster.errors import LedgerCorrupt
 from muster.host.file_lock import holder_of
 from muster.stores.experiment import values
-from muster.stores.experiment.codec import Place, StoredFact, unpack, unpack_batch, unsqueezed
+from muster.stores.experiment.codec import ExperimentLocation, StoredFact, unpack, unpack_batch, unsqueezed
 from muster.stores.experiment.schema import TRIALS_SCHEMA
 from muster.stores.experiment.summary import TrialSummary
-from muster.stores.experiment.trial_rows import Fold, read_digests
+from muster.stores.experiment.trial_rows import RowBuffer, read_digests
 from muster.stores.sqlite import Database
 from muster.trials.events import Fact
 from muster.trials.ports import SavedExperiment
@@ -38,13 +38,13 @@ def open_trials(path: str | Path, *, root: str | None = None) -> TrialReader:
     """
     place = store_path(path)
     database = Database.open_read_only(place, TRIALS_SCHEMA)
-    return TrialReader(database, Place(root or os.path.abspath(place.parent)))
+    return TrialReader(database, ExperimentLocation(root or os.path.abspath(place.parent)))
 
 
 class TrialReader:
     """Questions about an experiment's file; each answer is one committed state."""
 
-    def __init__(self, database: Database, place: Place) -> None:
+    def __init__(self, database: Database, place: ExperimentLocation) -> None:
         self._database = database
         self._place = place
 
@@ -52,7 +52,7 @@ class TrialReader:
         """In the order of their creation."""
         with self._database.one_look(), self._explained():
             digests = read_digests(self._database)
-            later = Fold()
+            later = RowBuffer()
             later.note(self.tail())
             for trial_id, digest in later.digests.items():
                 known = digests.get(trial_id)

@@ -17,10 +17,10 @@ from typing import Any
 from muster.base.clock import Clock, SystemClock
 from muster.errors import StoreError
 from muster.stores.experiment import values
-from muster.stores.experiment.codec import Place, pack, pack_batch, squeezed
+from muster.stores.experiment.codec import ExperimentLocation, pack, pack_batch, squeezed
 from muster.stores.experiment.reader import STORE_NAME, TrialReader, store_path
 from muster.stores.experiment.schema import TRIALS_SCHEMA
-from muster.stores.experiment.trial_rows import Fold
+from muster.stores.experiment.trial_rows import RowBuffer
 from muster.stores.sqlite import Database
 from muster.trials.events import Fact
 from muster.trials.ports import SavedExperiment
@@ -55,7 +55,7 @@ class SqliteTrialStore:
         self._reader = TrialReader(self._database, self._place)
         self._trust = trust_pickles
         self._is_open = True
-        self._fold = Fold()
+        self._fold = RowBuffer()
         try:
             self._appended = self._reader.appended()
             # Facts of an earlier process that no snapshot stands for: read only when they are folded.
@@ -111,7 +111,7 @@ class SqliteTrialStore:
                 self._database.execute("INSERT INTO archives (records) VALUES (?)", (squeezed(ended),))
             fold.write(self._database, statuses or {})
             self._database.execute("DELETE FROM batches")
-        self._fold, self._has_inherited = Fold(), False
+        self._fold, self._has_inherited = RowBuffer(), False
         self._plugins = digests
         self._database.shrink(beyond=0.7)
 
@@ -159,11 +159,11 @@ class SqliteTrialStore:
     ) -> None:
         self.close()
 
-    def _whole_fold(self) -> Fold:
+    def _whole_fold(self) -> RowBuffer:
         """Everything since the last snapshot, an earlier process's part included."""
         if not self._has_inherited:
             return self._fold
-        fold = Fold()
+        fold = RowBuffer()
         fold.note(self._reader.tail())
         return fold
 
@@ -173,9 +173,9 @@ def _digest(state: bytes) -> bytes:
     return hashlib.blake2b(state, digest_size=16).digest()
 
 
-def place_of(path: Path, root: str | None) -> Place:
+def place_of(path: Path, root: str | None) -> ExperimentLocation:
     """How checkpoint paths of this store are stored; a link to the directory counts as the directory."""
     if root is not None:
-        return Place(root)
+        return ExperimentLocation(root)
     directory = path.parent
-    return Place(os.path.abspath(directory), os.path.realpath(directory))
+    return ExperimentLocation(os.path.abspath(directory), os.path.realpath(directory))

@@ -22,7 +22,7 @@ from muster.stores.experiment.codec import (
     REPORTED_SAVED,
     SAVED,
     STARTED,
-    Place,
+    ExperimentLocation,
     StoredFact,
     checkpoint_of,
     failure_of,
@@ -120,7 +120,7 @@ class Digest:
         digest.kept = _RECORD.decode(record)
         return digest
 
-    def summary(self, place: Place) -> TrialSummary:
+    def summary(self, place: ExperimentLocation) -> TrialSummary:
         """For people; ValueError when it is damaged."""
         made = self._body(CREATED, 6)
         reported = self._body(REPORTED, 3)
@@ -156,7 +156,7 @@ class Digest:
         is_behind = saved_with.get("training_iteration", math.inf) < last.get("training_iteration", 0)
         return saved_with if is_behind else last
 
-    def _checkpoint(self, place: Place) -> CheckpointRef | None:
+    def _checkpoint(self, place: ExperimentLocation) -> CheckpointRef | None:
         body = self._body(SAVED, 3)
         # A report holds it last, the answer to a save second.
         return checkpoint_of(body[2] if isinstance(body[1], Mapping) else body[1], place)

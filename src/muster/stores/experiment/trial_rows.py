@@ -20,7 +20,7 @@ _ROW = "SELECT number, status, starts, reports, failures, record FROM trials WHE
 _ALL = "SELECT trial_id, status, starts, reports, failures, record FROM trials ORDER BY number"
 
 
-class Fold:
+class RowBuffer:
     """Its memory follows the trials that had facts since the last snapshot, not their results."""
 
     def __init__(self) -> None:

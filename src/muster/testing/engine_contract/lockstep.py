@@ -8,7 +8,7 @@ import pytest
 
 from muster.testing.engine_contract.fixture import Driver, EngineFixture
 from muster.trials.commands import ContinueTrial, SaveTrial, StopTrial
-from muster.trials.events import FailureKind, TrialExited, TrialReported, TrialStarted
+from muster.trials.events import TrialExited, TrialFailureKind, TrialReported, TrialStarted
 from muster.trials.ports import Engine
 
 
@@ -84,7 +84,7 @@ class LockstepPromises(EngineFixture):
         driver.start("a", "fails")
         failure = driver.to_exit("a").failure
         assert failure is not None
-        assert failure.kind is FailureKind.USER_ERROR
+        assert failure.kind is TrialFailureKind.USER_ERROR
         assert failure.message.splitlines()[-1] == "ValueError: this is what the user did wrong"
         assert "in fails" in failure.traceback
         assert failure.exception is not None
@@ -179,7 +179,7 @@ class LockstepPromises(EngineFixture):
         driver.start("a", "counts", resources={"CPU": 3})
         failure = driver.to_exit("a").failure
         assert failure is not None
-        assert failure.kind is FailureKind.START
+        assert failure.kind is TrialFailureKind.START
         assert "CPU: 3" in failure.message
         assert "CPU: 2" in failure.message
 

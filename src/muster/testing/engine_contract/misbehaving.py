@@ -12,7 +12,7 @@ from muster.base.clock import SystemClock
 from muster.testing.engine_contract.fixture import Driver, EngineFixture
 from muster.testing.trainables import Point
 from muster.trials.commands import StopTrial
-from muster.trials.events import FailureKind, TrialExited, TrialReported
+from muster.trials.events import TrialExited, TrialFailureKind, TrialReported
 from muster.trials.ports import Engine
 
 
@@ -40,7 +40,7 @@ def ends(pid: int, within_s: float = 10.0) -> bool:
 class HardPromises(EngineFixture):
     """A clear event for each, and nothing hangs."""
 
-    def failure(self, driver: Driver, trial_id: str) -> tuple[FailureKind, str]:
+    def failure(self, driver: Driver, trial_id: str) -> tuple[TrialFailureKind, str]:
         found = driver.to_exit(trial_id).failure
         assert found is not None
         return found.kind, found.message
@@ -52,32 +52,35 @@ class HardPromises(EngineFixture):
         driver.start("a", "waits")
         pid = driver.to_report("a").result["pid"]
         os.kill(pid, signal.SIGKILL)
-        assert self.failure(driver, "a") == (FailureKind.KILLED, "killed by signal 9 (SIGKILL)")
+        assert self.failure(driver, "a") == (TrialFailureKind.KILLED, "killed by signal 9 (SIGKILL)")
 
     def test_a_child_told_to_end_from_outside(self, driver: Driver) -> None:
         driver.start("a", "waits")
         pid = driver.to_report("a").result["pid"]
         driver.go_on("a")
         os.kill(pid, signal.SIGTERM)
-        assert self.failure(driver, "a") == (FailureKind.KILLED, "killed by signal 15 (SIGTERM)")
+        assert self.failure(driver, "a") == (TrialFailureKind.KILLED, "killed by signal 15 (SIGTERM)")
 
     def test_a_crash_in_c_code(self, driver: Driver) -> None:
         driver.start("a", "kills_itself", {"signal": int(signal.SIGSEGV)})
-        assert self.failure(driver, "a") == (FailureKind.KILLED, "killed by signal 11 (SIGSEGV)")
+        assert self.failure(driver, "a") == (TrialFailureKind.KILLED, "killed by signal 11 (SIGSEGV)")
 
     def test_os_exit_without_a_word(self, driver: Driver) -> None:
         driver.start("a", "leaves")
         kind, message = self.failure(driver, "a")
-        assert kind is FailureKind.EXITED
+        assert kind is TrialFailureKind.EXITED
         assert "exit code 3" in message
 
     def test_running_out_of_memory(self, driver: Driver) -> None:
         driver.start("a", "needs_memory")
-        assert self.failure(driver, "a")[0] is FailureKind.OUT_OF_MEMORY
+        assert self.failure(driver, "a")[0] is TrialFailureKind.OUT_OF_MEMORY
 
     def test_a_time_limit(self, driver: Driver) -> None:
         driver.start("a", "waits", time_limit_s=0.3)
-        assert self.failure(driver, "a") == (FailureKind.TIME_LIMIT, "ran longer than its limit of 0.3 s")
+        assert self.failure(driver, "a") == (
+            TrialFailureKind.TIME_LIMIT,
+            "ran longer than its limit of 0.3 s",
+        )
 
     def test_ignoring_sigterm_helps_nothing(self, engine: Engine, driver: Driver, tmp_path: Path) -> None:
         driver.start("a", "ignores_sigterm", {"flag": str(tmp_path / "flag")})
@@ -137,7 +140,7 @@ class HardPromises(EngineFixture):
     def test_an_unserialisable_result_is_named(self, driver: Driver) -> None:
         driver.start("a", "reports_unserialisable")
         kind, message = self.failure(driver, "a")
-        assert kind is FailureKind.UNPICKLABLE
+        assert kind is TrialFailureKind.UNPICKLABLE
         assert "the reported value 'lock'" in message
 
     def test_an_unserialisable_config_fails_its_trial(self, engine: Engine, driver: Driver) -> None:
@@ -146,7 +149,7 @@ class HardPromises(EngineFixture):
         driver.start("a", "counts", {"lock": threading.Lock()})
         driver.start("b", "counts")
         assert driver.to_exit("b").is_done
-        assert self.failure(driver, "a")[0] is FailureKind.UNPICKLABLE
+        assert self.failure(driver, "a")[0] is TrialFailureKind.UNPICKLABLE
 
     def test_threads_of_the_trial_may_report(self, driver: Driver) -> None:
         driver.start("a", "reports_from_thread")

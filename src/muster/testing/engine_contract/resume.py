@@ -6,7 +6,7 @@ from pathlib import Path
 
 from muster.testing.engine_contract.fixture import Driver, EngineFixture
 from muster.trials.commands import SaveTrial, StopTrial
-from muster.trials.events import CheckpointSaved, FailureKind, TrialExited, TrialReported, TrialStarted
+from muster.trials.events import CheckpointSaved, TrialExited, TrialFailureKind, TrialReported, TrialStarted
 from muster.trials.model import CheckpointRef
 from muster.trials.ports import Engine
 
@@ -50,7 +50,7 @@ class ResumePromises(EngineFixture):
         driver.start("a", "saves", {"steps": 5}, checkpoint=gone, checkpoint_index=3)
         failure = driver.to_exit("a").failure
         assert failure is not None
-        assert (failure.kind, driver.of("a", TrialStarted)) == (FailureKind.START, [])
+        assert (failure.kind, driver.of("a", TrialStarted)) == (TrialFailureKind.START, [])
         assert "nowhere" in failure.message
 
     def test_a_class_saves_when_asked_and_goes_on(self, engine: Engine, driver: Driver) -> None:
@@ -128,4 +128,4 @@ class ResumePromises(EngineFixture):
         driver.start("b", "Steps", {"may_reset": False}, may_reuse=True)
         gone: TrialExited = driver.to_exit("b")
         assert gone.failure is not None
-        assert gone.failure.kind is FailureKind.RESET_REFUSED
+        assert gone.failure.kind is TrialFailureKind.RESET_REFUSED

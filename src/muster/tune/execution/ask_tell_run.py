@@ -1,4 +1,4 @@
-"""HandDriven: the parts of an experiment whose trials are run by the user's own loop; AskTell drives it.
+"""AskTellRun: the parts of an experiment whose trials are run by the user's own loop; AskTell drives it.
 
 The composition root beside `launch`: the same store, plug-ins, loggers, uploads and restore, with an engine
 that waits for the user instead of for processes. It decides nothing about trials.
@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.base.clock import SystemClock
-from muster.engines.ask_tell_engine import OwnLoopEngine
+from muster.engines.ask_tell_engine import AskTellEngine
 from muster.errors import TuneError
 from muster.host.machine import environment
 from muster.stores.checkpoints import DeletionQueue
@@ -33,11 +33,11 @@ from muster.tune.execution.assemble import (
     stopper_of,
     template_of,
 )
-from muster.tune.execution.checkpoint_check import SoundStart
+from muster.tune.execution.checkpoint_check import CheckpointCheckingEngine
 from muster.tune.execution.loop import Execution
-from muster.tune.execution.paths import Place, directory_namer
+from muster.tune.execution.paths import ExperimentPaths, directory_namer
 from muster.tune.execution.plugin_state import settings_record
-from muster.tune.execution.restore import Resumption, SavedTuner
+from muster.tune.execution.restore import Restorer, SavedTuner
 from muster.tune.execution.upload import delete_checkpoint, uploads_for
 from muster.tune.logger.defaults import default_callbacks
 from muster.tune.logger.files.writer import LogWriter
@@ -46,28 +46,28 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class AskTellSpec:
     """What the experiment is to be. `run` has a name; `resume` None: a new experiment."""
 
     name: str  # of its trials, in place of a trainable's
     param_space: dict[str, Any]
     tune: TuneConfig
     run: RunConfig
-    place: Place
+    place: ExperimentPaths
     code: bytes = b""  # the trainable, pickled, when there is one
     resume: ResumeConfig | None = None
 
 
-class HandDriven:
+class AskTellRun:
     """An open experiment; `close` it."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: AskTellSpec) -> None:
         self._wanted = wanted
         self._clock = SystemClock()
         wanted.place.prepare()
         if wanted.resume is None:
             _write_down(wanted)
-        self.engine = OwnLoopEngine(self._clock)
+        self.engine = AskTellEngine(self._clock)
         with ExitStack() as stack:
             self._writer = LogWriter(self._clock)
             stack.callback(self._writer.close)
@@ -106,14 +106,14 @@ class HandDriven:
         self._store.save_settings(settings_record(wanted.name, wanted.tune, state))
         execution = Execution(
             state,
-            engine=SoundStart(self.engine, wanted.place.checkpoints(), state.roster.trials.get),
+            engine=CheckpointCheckingEngine(self.engine, wanted.place.checkpoints(), state.roster.trials.get),
             store=self._store,
             clock=self._clock,
             discard=self._trash.discard_now,
             logs=self._writer,
         )
         if wanted.resume is not None:
-            resumption = Resumption(wanted.resume, wanted.place, self._clock)
+            resumption = Restorer(wanted.resume, wanted.place, self._clock)
             resumption.revive(execution, state, self._store.load(), self._template.make)
             resumption.repair_logs(self._writer, self._hooks)
             if self._uploads is not None:
@@ -151,7 +151,7 @@ class HandDriven:
             logger.warning("%s", problem)
 
 
-def _template(wanted: Wanted) -> TrialTemplate:
+def _template(wanted: AskTellSpec) -> TrialTemplate:
     """Without resources: the loop knows itself what it can run."""
     made = template_of(_loop(wanted.name), wanted.param_space, wanted.tune, wanted.run)
     return replace(made, resources=None)
@@ -167,7 +167,7 @@ def _loop(name: str) -> Callable[[dict[str, Any]], None]:
     return loop
 
 
-def _write_down(wanted: Wanted) -> None:
+def _write_down(wanted: AskTellSpec) -> None:
     """What `restore` needs, with the plug-ins as they are before the first trial."""
     import cloudpickle  # type: ignore[import-untyped]
 

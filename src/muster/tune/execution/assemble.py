@@ -10,7 +10,7 @@ from typing import Any
 
 from muster.errors import TuneError
 from muster.trials.model import FailurePolicy
-from muster.trials.plugins import SearchAlgorithm, TrialScheduler
+from muster.trials.plugins import SchedulerPlugin, SearchPlugin
 from muster.trials.template import Settings, TrialTemplate
 from muster.tune.config import RunConfig, TuneConfig, log_files, seconds
 from muster.tune.registry import trainable_name
@@ -83,7 +83,7 @@ def _whole_number(environment: Mapping[str, str], name: str, default: int) -> in
         raise ValueError(f"the environment variable {name}={told!r}: must be a whole number") from None
 
 
-def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchAlgorithm, int]:
+def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, int]:
     """The search algorithm, told about the experiment, and how many trials to ask for ahead of room."""
     from muster.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, create_searcher
     from muster.tune.search.unresolved import has_unresolved_values
@@ -152,7 +152,7 @@ def _one_limit(search: Any, limit: int) -> int:  # noqa: ANN401 - whatever has `
     return own or limit
 
 
-def scheduler_of(tune: TuneConfig) -> TrialScheduler:
+def scheduler_of(tune: TuneConfig) -> SchedulerPlugin:
     from muster.tune.schedulers import FIFOScheduler, create_scheduler
     from muster.tune.schedulers.trial_scheduler import offer_search_properties
 

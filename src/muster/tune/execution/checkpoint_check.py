@@ -1,4 +1,4 @@
-"""SoundStart: an engine that is never asked to start a trial from a checkpoint that is damaged or gone.
+"""CheckpointCheckingEngine never asks its engine to start a trial from a checkpoint that is damaged or gone.
 
 Stands between controller and engine. The trial forgets such a checkpoint and goes on from an older one.
 """
@@ -20,7 +20,7 @@ from muster.trials.ports import Engine
 _log = logging.getLogger(__name__)
 
 
-class SoundStart:
+class CheckpointCheckingEngine:
     """Passes everything on; looks at the files of a checkpoint before a trial is started from it."""
 
     def __init__(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from muster.base.clock import Clock, SystemClock
 from muster.host.machine import environment
 from muster.stores.checkpoints import DeletionQueue
-from muster.stores.experiment.full_disk import PatientStore
+from muster.stores.experiment.full_disk import FullDiskStore
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
@@ -32,12 +32,12 @@ from muster.tune.execution.assemble import (
     stopper_of,
     template_of,
 )
-from muster.tune.execution.checkpoint_check import SoundStart
-from muster.tune.execution.launch import Launch, Launched
+from muster.tune.execution.checkpoint_check import CheckpointCheckingEngine
+from muster.tune.execution.launch import ExperimentOutcome, ExperimentSpec
 from muster.tune.execution.loop import Execution
 from muster.tune.execution.paths import directory_namer
 from muster.tune.execution.plugin_state import settings_record
-from muster.tune.execution.restore import Resumption
+from muster.tune.execution.restore import Restorer
 from muster.tune.execution.upload import delete_checkpoint, uploads_for
 from muster.tune.logger.defaults import default_callbacks
 from muster.tune.logger.files.writer import LogWriter
@@ -83,18 +83,18 @@ def gentle_stop(environment: Mapping[str, str]) -> Iterator[threading.Event]:
 EVERY_S = 5.0
 
 
-class Troubled(Protocol):
+class HasProblems(Protocol):
     """Works in the background and remembers what failed."""
 
     def take_problems(self) -> tuple[str, ...]: ...
 
 
-class Upkeep(Callback):
+class BackgroundProblems(Callback):
     """Asks the background workers for their problems; a problem is shown once, then every ten minutes."""
 
     AGAIN_S = 600.0
 
-    def __init__(self, sources: Sequence[Troubled], reporter: Reporter, clock: Clock) -> None:
+    def __init__(self, sources: Sequence[HasProblems], reporter: Reporter, clock: Clock) -> None:
         self._sources, self._reporter, self._clock = tuple(sources), reporter, clock
         self._due_at = clock.monotonic() + EVERY_S
         self._shown: dict[str, float] = {}
@@ -121,7 +121,7 @@ class ExperimentRun:
     """The parts of one run, made in the order in which they need each other."""
 
     def __init__(
-        self, asked: Launch, stack: ExitStack, reporter: Reporter, engine: LocalEngine | RayEngine
+        self, asked: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: LocalEngine | RayEngine
     ) -> None:
         self._asked, self._stack = asked, stack
         self._reporter, self._engine = reporter, engine
@@ -140,26 +140,26 @@ class ExperimentRun:
         if self._stopper is not None:
             engine.ends_in(self._stopper._left_s)
 
-    def run(self) -> Launched:
+    def run(self) -> ExperimentOutcome:
         asked, state = self._asked, self.state
         store = self._stack.enter_context(SqliteTrialStore(asked.place.directory, trust_pickles=True))
         store.save_settings(settings_record(asked.trainable_name, asked.tune, state))
         wanted = self._stack.enter_context(gentle_stop(environment()))
-        patient = PatientStore(store, self._clock, self._reporter.note, wanted.is_set, asked.place.directory)
+        patient = FullDiskStore(store, self._clock, self._reporter.note, wanted.is_set, asked.place.directory)
         self._stack.callback(patient.close)
         trash = DeletionQueue(
             partial(delete_checkpoint, uploads=self._uploads), store.sync, clock=self._clock
         )
         execution = Execution(
             state,
-            engine=SoundStart(self._engine, asked.place.checkpoints(), state.roster.trials.get),
+            engine=CheckpointCheckingEngine(self._engine, asked.place.checkpoints(), state.roster.trials.get),
             store=patient,
             clock=self._clock,
             discard=trash.discard_now,
             logs=self._writer,
         )
         if asked.resume is not None:
-            resumption = Resumption(asked.resume, asked.place, self._clock)
+            resumption = Restorer(asked.resume, asked.place, self._clock)
             resumption.revive(execution, state, store.load(), self._make_trial())
             resumption.repair_logs(self._writer, self._hooks)
             if self._uploads is not None:
@@ -172,7 +172,7 @@ class ExperimentRun:
         trash.close()
         return self._finish(is_interrupted)
 
-    def _finish(self, is_interrupted: bool) -> Launched:
+    def _finish(self, is_interrupted: bool) -> ExperimentOutcome:
         """Processes end, files are completed and, where that is wanted, copied; then it is told."""
         state, trials = self.state, self.state.roster.order
         state.hooks.fire("on_experiment_end", iteration=state.iteration, trials=trials)
@@ -180,7 +180,7 @@ class ExperimentRun:
         self._writer.close()
         is_uploaded = self._uploads is None or self._uploads.finish(self._reporter.note)
         self._reporter.end(interrupted=is_interrupted, trials=trials)
-        return Launched(
+        return ExperimentOutcome(
             state=state,
             place=self._asked.place,
             is_interrupted=is_interrupted,
@@ -199,7 +199,7 @@ class ExperimentRun:
             directory, is_new = str(self._asked.place.directory), self._asked.resume is None
             scheduler: Any = self._scheduler
             chosen.append(PolicyLog(scheduler, directory, is_new=is_new))
-        chosen.append(Upkeep(sources, self._reporter, self._clock))
+        chosen.append(BackgroundProblems(sources, self._reporter, self._clock))
         place = self._asked.place
         return CallbackList(
             chosen, writer=self._writer, experiment_dir=str(place.directory), find=place.checkpoint
@@ -241,7 +241,11 @@ class ExperimentRun:
 
 
 def _info(
-    asked: Launch, state: ExperimentState, template: TrialTemplate, total: int | None, budget: float | None
+    asked: ExperimentSpec,
+    state: ExperimentState,
+    template: TrialTemplate,
+    total: int | None,
+    budget: float | None,
 ) -> RunInfo:
     from muster.tune.search.unresolved import searched_keys
 

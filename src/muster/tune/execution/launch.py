@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from muster.trials.model import Trial
     from muster.tune.analysis.trial_record import TrialRecord
     from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
-    from muster.tune.execution.paths import Place
+    from muster.tune.execution.paths import ExperimentPaths
     from muster.tune.reporting.reporter import Reporter
 
 _GONE_VARIABLES = ("TUNE_RESULT_DIR", "RAY_AIR_LOCAL_CACHE_DIR")
 
 
 @dataclass(kw_only=True)
-class Launch:
+class ExperimentSpec:
     """Everything one experiment is run with. `run` has a name; `resume` None: a new experiment."""
 
     trainable: Any
@@ -42,16 +42,16 @@ class Launch:
     must_be_resumable: bool = True  # else a part that cannot be pickled is only warned about
 
     @cached_property
-    def place(self) -> Place:
-        return place_of(self.run)
+    def place(self) -> ExperimentPaths:
+        return paths_of(self.run)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launched:
+class ExperimentOutcome:
     """What became of it."""
 
     state: ExperimentState
-    place: Place
+    place: ExperimentPaths
     is_interrupted: bool
     is_uploaded: bool = True  # False: the storage lacks something that `place.directory` has
 
@@ -68,13 +68,13 @@ class Launched:
         return [replace(as_record(each, str(place.directory)), find=place.checkpoint) for each in trials]
 
 
-def place_of(run: RunConfig) -> Place:
-    from muster.tune.execution.paths import Place
+def paths_of(run: RunConfig) -> ExperimentPaths:
+    from muster.tune.execution.paths import ExperimentPaths
 
-    return Place(str(run.storage_path), str(run.name), run.storage_filesystem)
+    return ExperimentPaths(str(run.storage_path), str(run.name), run.storage_filesystem)
 
 
-def launch(asked: Launch) -> Launched:
+def launch(asked: ExperimentSpec) -> ExperimentOutcome:
     """Run it to its end, or until Ctrl-C; failed trials are results too."""
     _refuse_gone_variables()
     with ExitStack() as stack:
@@ -86,7 +86,7 @@ def launch(asked: Launch) -> Launched:
         return ExperimentRun(asked, stack, reporter, engine).run()
 
 
-def _start(asked: Launch, stack: ExitStack) -> tuple[Reporter, LocalEngine | RayEngine]:
+def _start(asked: ExperimentSpec, stack: ExitStack) -> tuple[Reporter, LocalEngine | RayEngine]:
     """The engine before anything with a thread or a lock: its processes are copies of its first one.
 
     What trials print goes where the reporter wants it, so the reporter comes before the engine.
@@ -105,7 +105,7 @@ def _start(asked: Launch, stack: ExitStack) -> tuple[Reporter, LocalEngine | Ray
     return reporter, engine
 
 
-def _open_engine(asked: Launch, env: Mapping[str, str]) -> LocalEngine | RayEngine:
+def _open_engine(asked: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine | RayEngine:
     """Where trials run; Ray is imported only when it is asked for, or in use already."""
     trainables = {asked.trainable_name: asked.code}
     if _runs_on_ray(asked.run.engine):

@@ -21,7 +21,7 @@ from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointRef
 from muster.trials.plugins import Hooks
 from muster.trials.ports import Engine, SavedExperiment, TrialStore
-from muster.trials.restore import MakeTrial, picture, revive
+from muster.trials.restore import MakeTrial, restore, snapshot
 from muster.tune.execution.plugin_state import PluginState
 
 logger = logging.getLogger(__name__)
@@ -75,8 +75,8 @@ class Execution:
 
     def resume(self, saved: SavedExperiment, make_trial: MakeTrial, witness: Hooks | None = None) -> None:
         """Stand where an earlier process stood; its plug-ins were built anew and are restored here."""
-        seen = None if saved.snapshot is None else decode_picture(saved.snapshot, saved.ended)
-        revive(self._state, seen, saved.facts, make_trial, witness, lambda: self._restore(saved))
+        seen = None if saved.snapshot is None else decode_snapshot(saved.snapshot, saved.ended)
+        restore(self._state, seen, saved.facts, make_trial, witness, lambda: self._restore(saved))
 
     def _restore(self, saved: SavedExperiment) -> None:
         self._state.roster.unarchived.clear()  # those of the store's archives; later facts may end others
@@ -146,11 +146,11 @@ class Execution:
         roster = self._state.roster
         changed = (*roster.live.values(), *roster.unarchived.values())
         statuses = {trial.trial_id: trial.status for trial in changed}
-        seen = picture(self._state)
+        seen = snapshot(self._state)
         ended = seen.pop("ended")
         try:
             self._controller.save(
-                encode_picture(seen), states, statuses, encode_picture({"ended": ended}) if ended else b""
+                encode_snapshot(seen), states, statuses, encode_snapshot({"ended": ended}) if ended else b""
             )
         except StoreFull as error:
             logger.warning("no snapshot, the facts are kept instead: %s", error)
@@ -169,12 +169,12 @@ class Execution:
         return {name: each for name, each in candidates.items() if hasattr(each, "save_state")}
 
 
-def encode_picture(seen: Mapping[str, Any]) -> bytes:
+def encode_snapshot(seen: Mapping[str, Any]) -> bytes:
     """Data, and beside it the pickles of users' objects in configurations."""
     return msgspec.msgpack.encode(values.encode(dict(seen)))
 
 
-def decode_picture(data: bytes, ended: Sequence[bytes] = ()) -> dict[str, Any]:
+def decode_snapshot(data: bytes, ended: Sequence[bytes] = ()) -> dict[str, Any]:
     """The picture, with the trials that were saved for good when they ended."""
     seen = _decoded(data)
     seen["ended"] = [record for each in ended for record in _decoded(each)["ended"]]

@@ -27,7 +27,7 @@ from muster.tune.search.trial_names import trial_dirname, unique_dirname
 STAGING = "~/.cache/muster/experiments"  # XDG's place for what can be fetched again
 
 
-class Place:
+class ExperimentPaths:
     """The experiment `name` at `storage_path`: a local path, an fsspec URL, or a path on a file system."""
 
     def __init__(self, storage_path: str, name: str, filesystem: Any = None) -> None:  # noqa: ANN401 - fsspec

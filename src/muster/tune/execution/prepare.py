@@ -14,12 +14,12 @@ from muster.stores.experiment.store import SqliteTrialStore
 from muster.tune.execution.restore import SavedTuner
 
 if TYPE_CHECKING:
-    from muster.tune.execution.launch import Launch
+    from muster.tune.execution.launch import ExperimentSpec
 
 logger = logging.getLogger(__name__)
 
 
-def prepare(asked: Launch) -> None:
+def prepare(asked: ExperimentSpec) -> None:
     """TuneError when the place cannot be written, or when the experiment could not be resumed later."""
     asked.place.prepare()
     if asked.resume is None:
@@ -46,7 +46,7 @@ def set_old_store_aside(directory: Path) -> None:
     )
 
 
-def _write_down(asked: Launch) -> None:
+def _write_down(asked: ExperimentSpec) -> None:
     """What `restore` needs, with the plug-ins as they are before the first trial."""
     saved = SavedTuner(
         trainable_name=asked.trainable_name,

@@ -26,8 +26,8 @@ from muster.trials.model import CheckpointRef, Trial
 from muster.trials.restore import ResumeRules, apply_rules
 from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
 from muster.tune.execution.checkpoint_check import drop_unusable
-from muster.tune.execution.paths import Place
-from muster.tune.logger.files.catching_up import Witness
+from muster.tune.execution.paths import ExperimentPaths
+from muster.tune.logger.files.catching_up import CatchUp
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 from muster.tune.search.paths import flat_name, flattened
 
@@ -91,12 +91,12 @@ class SavedTuner:
             ) from error
 
 
-def opened(path: str, filesystem: Any = None) -> tuple[Place, SavedTuner]:  # noqa: ANN401 - untyped fsspec
+def open_experiment(path: str, filesystem: Any = None) -> tuple[ExperimentPaths, SavedTuner]:  # noqa: ANN401 - untyped fsspec
     """The experiment at `path`, fetched when it is elsewhere; its run config says where it is now."""
     is_local = filesystem is None and "://" not in path
     whole = os.path.abspath(os.path.expanduser(path)) if is_local else path.rstrip("/")  # "." has a name too
     parent, _, name = whole.rpartition("/")
-    place = Place(parent or ("/" if whole.startswith("/") else "."), name, filesystem)
+    place = ExperimentPaths(parent or ("/" if whole.startswith("/") else "."), name, filesystem)
     place.fetch()
     saved = SavedTuner.read(place.directory, place.address)
     run = saved.run_config
@@ -187,15 +187,15 @@ logger = logging.getLogger(__name__)
 _CHECKPOINT = re.compile(r"([^/]+)/(checkpoint_\d{6,})/")
 
 
-class Resumption:
+class Restorer:
     """Used once, by `launch`, before the first step."""
 
-    def __init__(self, config: ResumeConfig, place: Place, clock: Clock) -> None:
+    def __init__(self, config: ResumeConfig, place: ExperimentPaths, clock: Clock) -> None:
         self._rules = ResumeRules(
             finished=config.finished.value, unfinished=config.unfinished.value, errored=config.errored.value
         )
         self._place, self._clock = place, clock
-        self._witness = Witness()
+        self._witness = CatchUp()
 
     def revive(
         self, execution: Execution, state: ExperimentState, saved: SavedExperiment, make_trial: MakeTrial

@@ -23,7 +23,7 @@ from muster.trials.model import CheckpointRef, Trial
 from muster.tune.callback import Callback
 from muster.tune.config import RunConfig
 from muster.tune.config_parts import LogFiles, SyncConfig, log_files
-from muster.tune.execution.paths import Place
+from muster.tune.execution.paths import ExperimentPaths
 from muster.tune.logger.files.trial_log import (
     ERRORS,
     PARAMS,
@@ -34,7 +34,7 @@ from muster.tune.logger.files.trial_log import (
 )
 
 if TYPE_CHECKING:
-    from muster.engines.ray.remote_storage import Reach
+    from muster.engines.ray.remote_storage import RemoteStorage
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ _OWN_PREFIXES = ("checkpoint_", "events.out.tfevents")
 class Uploads(Callback):
     """One per experiment with remote storage; `finish` when it is over."""
 
-    def __init__(self, place: Place, sync: SyncConfig, log_files: LogFiles, clock: Clock) -> None:
+    def __init__(self, place: ExperimentPaths, sync: SyncConfig, log_files: LogFiles, clock: Clock) -> None:
         self._is_ours = (lambda name: True) if sync.sync_artifacts else only_ours(log_files)
         self._noted: set[str] = set()  # checkpoints that the experiment knows of
         self._place, self._clock = place, clock
@@ -154,20 +154,20 @@ class Uploads(Callback):
         self._uploader.changed(trial.relative_logdir or "")
 
 
-def uploads_for(place: Place, run: RunConfig, clock: Clock) -> Uploads | None:
+def uploads_for(place: ExperimentPaths, run: RunConfig, clock: Clock) -> Uploads | None:
     """None when the experiment's files stay where they are made."""
     if not place.is_remote or run.sync_config is None:
         return None
     return Uploads(place, run.sync_config, log_files(run.log_to_file), clock)
 
 
-def reach_of(place: Place, run: RunConfig) -> Reach | None:
+def reach_of(place: ExperimentPaths, run: RunConfig) -> RemoteStorage | None:
     """What nodes of a cluster are told of a remote storage."""
-    from muster.engines.ray.remote_storage import Reach
+    from muster.engines.ray.remote_storage import RemoteStorage
 
     if not place.is_remote or run.sync_config is None:
         return None
-    return Reach(
+    return RemoteStorage(
         uri=place.storage.uri,
         filesystem=place.filesystem,
         root=os.path.abspath(place.directory),

@@ -148,7 +148,7 @@ _ABSENT = object()
 
 
 @dataclass(frozen=True)
-class Curve:
+class PlotCurve:
     """A trial's metric over time; values that are not finite are NaN."""
 
     iterations: np.ndarray
@@ -167,11 +167,11 @@ class Dot:
     has_value: bool  # it reported the metric at all
     shade: float  # 0: as good as the best, 1: as bad as the worst
     parameters: Mapping[str, str]
-    curve: Curve | None = None
+    curve: PlotCurve | None = None
 
 
 @dataclass(frozen=True)
-class Scene:
+class PlotData:
     """Everything that the drawing side needs. Rows of `parameters` and `metric_axis` belong to `dots`."""
 
     name: str
@@ -199,7 +199,7 @@ class Scene:
         return max((float(dot.curve.iterations[-1]) for dot in self.curves if dot.curve), default=0.0)
 
 
-def collect(trials: Sequence[TrialRecord], *, name: str, metric: str, mode: str) -> Scene:
+def collect(trials: Sequence[TrialRecord], *, name: str, metric: str, mode: str) -> PlotData:
     """Read what there is; ValueError when trials have results, but none has this metric."""
     told = [_last_value(trial, metric) for trial in trials]
     _check_metric(trials, told, metric)
@@ -231,7 +231,7 @@ def collect(trials: Sequence[TrialRecord], *, name: str, metric: str, mode: str)
         for n, trial in enumerate(trials)
     )
     lines = _spread_out([n for n in order if np.isfinite(finite[n])], best, MOST_LINES)
-    return Scene(name, metric, mode, dots, best, tuple(axes), upright, ranking, tuple(lines))
+    return PlotData(name, metric, mode, dots, best, tuple(axes), upright, ranking, tuple(lines))
 
 
 def known_metrics(trials: Sequence[TrialRecord]) -> list[str]:
@@ -313,8 +313,8 @@ def _shades(positions: np.ndarray, mode: str) -> np.ndarray:
     return np.where(np.isfinite(positions), share, 1.0)
 
 
-def _curves(trials: Sequence[TrialRecord], chosen: Sequence[int], metric: str) -> dict[int, Curve]:
-    found: dict[int, Curve] = {}
+def _curves(trials: Sequence[TrialRecord], chosen: Sequence[int], metric: str) -> dict[int, PlotCurve]:
+    found: dict[int, PlotCurve] = {}
     failed: list[str] = []
     for n in chosen:
         try:
@@ -330,7 +330,7 @@ def _curves(trials: Sequence[TrialRecord], chosen: Sequence[int], metric: str) -
     return found
 
 
-def _curve(rows: Sequence[Mapping[str, Any]], metric: str) -> Curve | None:
+def _curve(rows: Sequence[Mapping[str, Any]], metric: str) -> PlotCurve | None:
     points = []
     for position, row in enumerate(rows, start=1):
         value = _looked_up(row, metric)
@@ -343,4 +343,4 @@ def _curve(rows: Sequence[Mapping[str, Any]], metric: str) -> Curve | None:
         places = np.linspace(0, len(points) - 1, MOST_POINTS).round().astype(int)
         points = [points[place] for place in places]
     table = np.array(points, dtype=float)
-    return Curve(table[:, 0], table[:, 1], np.where(np.isfinite(table[:, 2]), table[:, 2], np.nan))
+    return PlotCurve(table[:, 0], table[:, 1], np.where(np.isfinite(table[:, 2]), table[:, 2], np.nan))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from muster.tune.plots.data import Scene
+from muster.tune.plots.data import PlotData
 from muster.tune.plots.labels import short_number, shortened
 
 
-def headline(scene: Scene) -> str:
+def headline(scene: PlotData) -> str:
     """Name of the experiment and what was found."""
     name = shortened(scene.name, 60)
     if scene.best is None:
@@ -15,7 +15,7 @@ def headline(scene: Scene) -> str:
     return f"{name}: best {shortened(scene.metric, 40)} {short_number(best.value)}"
 
 
-def subtitle(scene: Scene) -> str:
+def subtitle(scene: PlotData) -> str:
     """How many trials there are and how they ended; what is not shown."""
     dots = scene.dots
     parts = [f"{len(dots):,} trial{'' if len(dots) == 1 else 's'}"]
@@ -37,7 +37,7 @@ def subtitle(scene: Scene) -> str:
     return "  ·  ".join(parts)
 
 
-def explanation(scene: Scene) -> str:
+def explanation(scene: PlotData) -> str:
     """What the importance means, in a sentence."""
     return (
         "Share of the metric's variation (by rank) that a parameter explains on its own, less what chance "

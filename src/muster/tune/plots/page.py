@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from muster.tune.plots.data import Curve, Dot, Scene
+from muster.tune.plots.data import Dot, PlotCurve, PlotData
 from muster.tune.plots.headline import explanation, headline, subtitle
 from muster.tune.plots.parallel import shown_axes, table
 
 SCRIPTS = ("tools.js", "curves.js", "parallel.js", "importance.js", "main.js")
 
 
-def html_page(scene: Scene, kind: str) -> str:
+def html_page(scene: PlotData, kind: str) -> str:
     """The whole file's text."""
     # In a script element only "</" and "<!--" mean something: without "<" neither can occur.
     data = json.dumps(page_data(scene, kind), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
@@ -32,7 +32,7 @@ def html_page(scene: Scene, kind: str) -> str:
     return "".join(parts.get(piece, piece) for piece in before)
 
 
-def page_data(scene: Scene, kind: str) -> dict[str, Any]:
+def page_data(scene: PlotData, kind: str) -> dict[str, Any]:
     """What the script draws, as plain data."""
     columns = shown_axes(scene)
     rows = table(scene, columns) if scene.lines else np.empty((0, len(columns)))
@@ -72,7 +72,7 @@ def _trial(dot: Dot) -> dict[str, Any]:
     }
 
 
-def _curve(curve: Curve) -> dict[str, list[float | None]]:
+def _curve(curve: PlotCurve) -> dict[str, list[float | None]]:
     return {
         "iterations": _numbers(curve.iterations),
         "seconds": _numbers(curve.seconds),

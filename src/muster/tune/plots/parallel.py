@@ -7,18 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from muster.tune.plots.axes import Axis
-from muster.tune.plots.data import Scene
+from muster.tune.plots.data import PlotData
 
 MOST_AXES = 9
 _SPREAD = 0.045  # lines through the same category lie side by side
 
 
-def shown_axes(scene: Scene) -> list[Axis]:
+def shown_axes(scene: PlotData) -> list[Axis]:
     """The most important parameters, the most important of all beside the metric, which is last."""
     return [*reversed(scene.parameters[:MOST_AXES]), scene.metric_axis]
 
 
-def table(scene: Scene, columns: Sequence[Axis]) -> np.ndarray:
+def table(scene: PlotData, columns: Sequence[Axis]) -> np.ndarray:
     """One row for each of `scene.lines`, one column per axis."""
     chosen = np.array(scene.lines, dtype=int)
     places = np.column_stack([column.positions[chosen] for column in columns])

@@ -9,7 +9,7 @@ import numpy as np
 
 from muster.tune.plots import png_panel as style
 from muster.tune.plots.axes import Axis, metric_range
-from muster.tune.plots.data import Dot, Scene
+from muster.tune.plots.data import Dot, PlotData
 from muster.tune.plots.headline import headline, subtitle
 from muster.tune.plots.labels import short_number, shortened
 from muster.tune.plots.parallel import shown_axes, table
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def draw_parallel(axes: Axes, scene: Scene) -> None:
+def draw_parallel(axes: Axes, scene: PlotData) -> None:
     title(axes, "Parameters of the trials")
     columns = shown_axes(scene)
     if len(columns) < 2 or not scene.lines:
@@ -48,7 +48,7 @@ def ramp() -> Any:  # noqa: ANN401 - a matplotlib colormap
     return colormaps[style.RAMP_NAME]
 
 
-def _draw_parallel_lines(axes: Axes, scene: Scene, places: np.ndarray) -> None:
+def _draw_parallel_lines(axes: Axes, scene: PlotData, places: np.ndarray) -> None:
     from matplotlib.collections import LineCollection
 
     steps = np.arange(places.shape[1])
@@ -129,7 +129,7 @@ def _draw_gradient(axes: Axes, at: int, mode: str) -> None:
 MOST_BARS = 14
 
 
-def draw_importance(axes: Axes, scene: Scene) -> None:
+def draw_importance(axes: Axes, scene: PlotData) -> None:
     title(axes, "Parameter importance")
     ranking = scene.ranking
     if ranking.problem:
@@ -177,7 +177,7 @@ def draw_importance(axes: Axes, scene: Scene) -> None:
     axes.set_xlabel(f"variation of {shortened(scene.metric, 24)} explained by the parameter alone{more}")
 
 
-def draw_curves(axes: Axes, scene: Scene) -> None:
+def draw_curves(axes: Axes, scene: PlotData) -> None:
     metric = shortened(scene.metric, 44)
     if not scene.curves:
         title(axes, "Learning curves")
@@ -207,7 +207,7 @@ def draw_curves(axes: Axes, scene: Scene) -> None:
     )
 
 
-def _draw_lines(axes: Axes, scene: Scene) -> None:
+def _draw_lines(axes: Axes, scene: PlotData) -> None:
     longest = scene.longest
     best = None if scene.best is None else scene.dots[scene.best]
     others = [dot for dot in scene.curves if dot is not best]
@@ -239,7 +239,7 @@ def _add_lines(axes: Axes, dots: list[Dot], colour: str, alpha: float, label: st
     axes.add_line(Line2D([], [], color=colour, linewidth=1.4, label=label))
 
 
-def _mark_failed(axes: Axes, scene: Scene) -> None:
+def _mark_failed(axes: Axes, scene: PlotData) -> None:
     ends = [
         (dot.curve.iterations[-1], dot.curve.values[-1])
         for dot in scene.curves
@@ -252,7 +252,7 @@ def _mark_failed(axes: Axes, scene: Scene) -> None:
         )
 
 
-def _draw_history(axes: Axes, scene: Scene) -> np.ndarray:
+def _draw_history(axes: Axes, scene: PlotData) -> np.ndarray:
     dots = [dot for dot in scene.dots if np.isfinite(dot.value)]
     numbers, values = np.array([d.number for d in dots]), np.array([d.value for d in dots])
     if not dots:
@@ -300,7 +300,7 @@ def _only_when_few(low: float, high: float) -> Callable[[float, float], str]:
     return text
 
 
-def _fit_height(axes: Axes, values: np.ndarray, scene: Scene) -> None:
+def _fit_height(axes: Axes, values: np.ndarray, scene: PlotData) -> None:
     """Orders of magnitude where they are what differs; outliers leave the picture rather than rule it."""
     finite = values[np.isfinite(values)]
     if not finite.size:
@@ -347,7 +347,7 @@ def need_matplotlib() -> None:
         ) from error
 
 
-def save_png(scene: Scene, kind: str, path: str) -> None:
+def save_png(scene: PlotData, kind: str, path: str) -> None:
     """OSError when the file cannot be written."""
     need_matplotlib()
     from matplotlib import rc_context, rcParamsDefault
@@ -360,7 +360,7 @@ def save_png(scene: Scene, kind: str, path: str) -> None:
         figure.savefig(path, dpi=style.DPI, facecolor="white")
 
 
-def draw(scene: Scene, kind: str) -> Figure:
+def draw(scene: PlotData, kind: str) -> Figure:
     """The panels that were asked for."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -385,7 +385,7 @@ def draw(scene: Scene, kind: str) -> Figure:
     return figure
 
 
-def _write_head(figure: Figure, scene: Scene) -> None:
+def _write_head(figure: Figure, scene: PlotData) -> None:
     """Title and summary, in the margin that the layout leaves at the top."""
     width, height = figure.get_size_inches()
     left = 0.16 / width

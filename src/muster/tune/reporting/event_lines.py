@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from muster.tune.reporting import plain_text
 from muster.tune.reporting.formats import brief, duration, moment
 from muster.tune.reporting.summary import error_file
-from muster.tune.reporting.tables import Frame
+from muster.tune.reporting.tables import BoxCharacters
 from muster.tune.reporting.tally import last_line, lookup
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ _KINDS = {
 }
 
 
-class Narrator:
+class EventLines:
     """Tells `say` what happened to trials; `level` is RunConfig.verbose."""
 
-    def __init__(self, say: Callable[[str], None], *, clock: Clock, level: int, frame: Frame) -> None:
+    def __init__(self, say: Callable[[str], None], *, clock: Clock, level: int, frame: BoxCharacters) -> None:
         self._say = say
         self._clock = clock
         self._level = level

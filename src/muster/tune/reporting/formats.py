@@ -133,7 +133,7 @@ def _is_float(value: object) -> bool:
     )
 
 
-class Outlet:
+class SafeStream:
     """Writes to `stream`, or to whatever standard output is at the moment; falls silent when that is gone."""
 
     def __init__(self, stream: TextIO | None = None) -> None:

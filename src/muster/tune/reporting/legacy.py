@@ -12,8 +12,8 @@ from muster.trials.results import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import number
 from muster.tune.reporting import summary
-from muster.tune.reporting.formats import Outlet, amount, cell, shortened
-from muster.tune.reporting.periodic import Pace
+from muster.tune.reporting.formats import SafeStream, amount, cell, shortened
+from muster.tune.reporting.periodic import ReportInterval
 from muster.tune.reporting.reporter import Reporter, RunInfo
 from muster.tune.reporting.tables import best_first, parameter, parameters_of
 from muster.tune.reporting.tally import STATUSES, lookup
@@ -170,15 +170,15 @@ PER_TRIAL_S = 5.0  # between two lines about the same trial
 POLL_S = 0.25  # between two questions to `should_report`
 
 
-class DrivenReporter(Reporter):
+class LegacyReporter(Reporter):
     """`level`: 1 the state of the experiment, 2 also results, 3 also their details and tables."""
 
     def __init__(self, reporter: ProgressReporter, *, clock: Clock, level: int, tables: bool = False) -> None:
         self._reporter = reporter
         self._clock = clock
-        self._pace = Pace(POLL_S)
+        self._pace = ReportInterval(POLL_S)
         self._level = level
-        self._outlet = Outlet()
+        self._outlet = SafeStream()
         self._told_at: dict[str, float] = {}
         configure = getattr(reporter, "set_verbosity", None)
         if configure is not None:
@@ -217,7 +217,7 @@ class DrivenReporter(Reporter):
         self._reporter.report(list(trials), done, self.info.scheduler_debug(), used)
 
 
-class DetailedDrivenReporter(DrivenReporter):
+class DetailedLegacyReporter(LegacyReporter):
     """From level 2 on: results too, of a trial that runs at most every few seconds."""
 
     def on_trial_result(

@@ -14,13 +14,13 @@ from rich.text import Text
 
 from muster.base.clock import Clock
 from muster.tune.reporting import summary
-from muster.tune.reporting.event_lines import Narrator
+from muster.tune.reporting.event_lines import EventLines
 from muster.tune.reporting.formats import amount, brief, cell, duration, home_relative, rate, shortened
-from muster.tune.reporting.periodic import WatchingReporter
+from muster.tune.reporting.periodic import PeriodicReporter
 from muster.tune.reporting.plain import HEARTBEAT_S
 from muster.tune.reporting.reporter import RunInfo
 from muster.tune.reporting.screen import Screen
-from muster.tune.reporting.snapshot import Picture
+from muster.tune.reporting.snapshot import ExperimentSnapshot
 from muster.tune.reporting.tables import columns_for, frame_for, parameter, parameters_of
 from muster.tune.reporting.tally import lookup
 
@@ -155,7 +155,7 @@ class LiveView:
         self._home = home
         self._table = LiveTable(STATUS_STYLES, glyphs.star)
 
-    def draw(self, picture: Picture, size: tuple[int, int]) -> RenderableType:
+    def draw(self, picture: ExperimentSnapshot, size: tuple[int, int]) -> RenderableType:
         """What fits into `size` (columns, lines): less important lines go first."""
         width, height = min(size[0], MAX_WIDTH), size[1]
         head = [*self._title(picture, width), self._progress(picture, width), self._counts(picture)]
@@ -165,7 +165,12 @@ class LiveView:
         return _lines([Text(), *head, *self._rows(picture, room, width), *failures], width)
 
     def conclusion(
-        self, picture: Picture, trials: Sequence[Trial], size: tuple[int, int], *, interrupted: bool
+        self,
+        picture: ExperimentSnapshot,
+        trials: Sequence[Trial],
+        size: tuple[int, int],
+        *,
+        interrupted: bool,
     ) -> list[RenderableType]:
         """What stays on the terminal."""
         width = min(size[0], MAX_WIDTH)
@@ -181,7 +186,7 @@ class LiveView:
             parts += summary.where_lines(picture, self._home)
         return parts
 
-    def _title(self, picture: Picture, width: int) -> list[Text]:
+    def _title(self, picture: ExperimentSnapshot, width: int) -> list[Text]:
         info = picture.info
         title = Text().append(info.name, style="bold")
         title.append(f"  {info.searcher} {self._glyphs.dot} {info.scheduler}", style="dim")
@@ -189,7 +194,7 @@ class LiveView:
             title.append(f" {self._glyphs.dot} resumed", style="dim")
         return [title, Text(_tail(home_relative(info.directory, self._home), width), style="dim"), Text()]
 
-    def _progress(self, picture: Picture, width: int) -> Text:
+    def _progress(self, picture: ExperimentSnapshot, width: int) -> Text:
         total, finished = picture.info.total, picture.finished
         line = Text()
         if total:
@@ -208,7 +213,7 @@ class LiveView:
         bar = Text().append(self._glyphs.done * done, style="green")
         return bar.append(self._glyphs.todo * (width - done), style="dim")
 
-    def _counts(self, picture: Picture) -> Text:
+    def _counts(self, picture: ExperimentSnapshot) -> Text:
         shown = [(status, count) for status, count in picture.counts.items() if count]
         line = Text(f" {self._glyphs.dot} ").join(
             Text(f"{count:,} {status}", style=STATUS_STYLES[status]) for status, count in shown
@@ -217,7 +222,7 @@ class LiveView:
             line = Text("starting", style="dim")
         return line
 
-    def _resources(self, picture: Picture) -> Text:
+    def _resources(self, picture: ExperimentSnapshot) -> Text:
         capacity, used = picture.info.capacity, picture.used
         parts = [
             f"{name} {amount(used.get(name, 0))}/{amount(total)}"
@@ -230,7 +235,7 @@ class LiveView:
             parts.append(rate(picture.per_second))
         return Text("  ".join(parts), style="dim")
 
-    def _best(self, picture: Picture, width: int) -> list[Text]:
+    def _best(self, picture: ExperimentSnapshot, width: int) -> list[Text]:
         trial = picture.best_trial
         if trial is None:
             return []
@@ -241,7 +246,7 @@ class LiveView:
         line.append("  " + " ".join(f"{key}={brief(value)}" for key, value in values.items()))
         return [Text(), line]
 
-    def _rows(self, picture: Picture, room: int, width: int) -> list[Text]:
+    def _rows(self, picture: ExperimentSnapshot, room: int, width: int) -> list[Text]:
         """Running trials first, then the best, then the latest, as many as there is room for."""
         best = [each.trial for each in picture.best]
         others = [trial for trial in (*best, *picture.recent[:RECENT_ROWS]) if trial.status != "RUNNING"]
@@ -253,14 +258,16 @@ class LiveView:
         self._table.learn(columns)
         return [Text(), *self._table.lines(trials[: room - 2], width, picture.best_trial)]
 
-    def _final_table(self, picture: Picture, rows: Sequence[Trial], more: str, width: int) -> list[Text]:
+    def _final_table(
+        self, picture: ExperimentSnapshot, rows: Sequence[Trial], more: str, width: int
+    ) -> list[Text]:
         if not rows:
             return [Text()]
         self._table.learn(columns_of(rows, picture.info))
         lines = [Text(), *self._table.lines(rows, width, picture.best_trial)]
         return [*lines, *([Text(more, style="dim")] if more else []), Text()]
 
-    def _failures(self, picture: Picture, width: int) -> list[Text]:
+    def _failures(self, picture: ExperimentSnapshot, width: int) -> list[Text]:
         """The latest two failures: what happened, and where the whole story is."""
         lines: list[Text] = []
         for failed in picture.failures[-2:]:
@@ -303,7 +310,7 @@ def _gib(count: float) -> str:
 REDRAW_S = 0.25
 
 
-class LiveReporter(WatchingReporter):
+class LiveReporter(PeriodicReporter):
     """What `verbose=1` shows on a terminal."""
 
     def __init__(self, stream: TextIO, *, clock: Clock, environment: Mapping[str, str]) -> None:
@@ -323,7 +330,7 @@ class LiveReporter(WatchingReporter):
     def note(self, text: str) -> None:
         self._screen.print(text)
 
-    def show(self, picture: Picture, trials: Sequence[Trial]) -> None:
+    def show(self, picture: ExperimentSnapshot, trials: Sequence[Trial]) -> None:
         self._screen.draw(self._live_view().draw(picture, self._screen.size()))
 
     def _live_view(self) -> LiveView:
@@ -334,7 +341,7 @@ class LiveReporter(WatchingReporter):
             self._view = LiveView(glyphs_for(self._screen.encoding), home=self._home)
         return self._view
 
-    def conclude(self, picture: Picture, trials: Sequence[Trial], *, interrupted: bool) -> None:
+    def conclude(self, picture: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
         self._screen.settle()
         self._screen.clear()
         size = self._screen.size()
@@ -351,7 +358,7 @@ class DetailedLiveReporter(LiveReporter):
     def __init__(self, stream: TextIO, *, clock: Clock, environment: Mapping[str, str], level: int) -> None:
         super().__init__(stream, clock=clock, environment=environment)
         frame = frame_for(self._screen.encoding)
-        self._narrator = Narrator(self._screen.print, clock=clock, level=level, frame=frame)
+        self._narrator = EventLines(self._screen.print, clock=clock, level=level, frame=frame)
         self._window_ends = 0.0
 
     def begin(self, info: RunInfo) -> None:
@@ -359,13 +366,13 @@ class DetailedLiveReporter(LiveReporter):
         self._window_ends = self._clock.monotonic() + HEARTBEAT_S
         super().begin(info)
 
-    def show(self, picture: Picture, trials: Sequence[Trial]) -> None:
+    def show(self, picture: ExperimentSnapshot, trials: Sequence[Trial]) -> None:
         if self._clock.monotonic() >= self._window_ends:
             self._window_ends = self._clock.monotonic() + HEARTBEAT_S
             self._narrator.new_window()
         super().show(picture, trials)
 
-    def conclude(self, picture: Picture, trials: Sequence[Trial], *, interrupted: bool) -> None:
+    def conclude(self, picture: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
         self._narrator.new_window()
         super().conclude(picture, trials, interrupted=interrupted)
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from muster.base.clock import Clock
 from muster.tune.reporting import plain_text, summary
 from muster.tune.reporting.formats import cell, duration
-from muster.tune.reporting.periodic import WatchingReporter
+from muster.tune.reporting.periodic import PeriodicReporter
 from muster.tune.reporting.reporter import RunInfo
-from muster.tune.reporting.snapshot import Picture, rows_of
+from muster.tune.reporting.snapshot import ExperimentSnapshot, rows_of
 from muster.tune.reporting.tables import TrialTable, columns_for, parameters_of, table_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def notebook_output() -> Show:
     return show
 
 
-class NotebookReporter(WatchingReporter):
+class NotebookReporter(PeriodicReporter):
     """`output` makes the place to show at, once per run."""
 
     def __init__(self, *, clock: Clock, output: Callable[[], Show] = notebook_output) -> None:
@@ -59,18 +59,18 @@ class NotebookReporter(WatchingReporter):
     def note(self, text: str) -> None:
         self._notes = [*self._notes, text][-5:]
 
-    def show(self, picture: Picture, trials: Sequence[Trial]) -> None:
+    def show(self, picture: ExperimentSnapshot, trials: Sequence[Trial]) -> None:
         rows, more = rows_of(picture, trials)
         self._show(page(picture, rows, more, notes=self._notes, errors=None))
 
-    def conclude(self, picture: Picture, trials: Sequence[Trial], *, interrupted: bool) -> None:
+    def conclude(self, picture: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
         rows, more = summary.final_rows(picture, trials, interrupted=interrupted)
         last = summary.resume_lines(picture.info, trials) if interrupted else summary.where_lines(picture)
         self._show(page(picture, rows, more, notes=[*self._notes, *last], errors=summary.error_table(trials)))
 
 
 def page(
-    picture: Picture,
+    picture: ExperimentSnapshot,
     rows: Sequence[Trial],
     more: str,
     *,
@@ -99,7 +99,7 @@ def page(
     return f"<div class='muster-progress' style='{_STYLE}'>{shown}</div>"
 
 
-def _progress(picture: Picture) -> str:
+def _progress(picture: ExperimentSnapshot) -> str:
     total = picture.info.total
     left = f", {duration(picture.eta_s)} left" if picture.eta_s else ""
     words = f"{duration(picture.elapsed_s)}{left}"
@@ -109,7 +109,7 @@ def _progress(picture: Picture) -> str:
     return f"{bar} {picture.finished:,}/{total:,} · {words}"
 
 
-def _counts(picture: Picture) -> str:
+def _counts(picture: ExperimentSnapshot) -> str:
     return " · ".join(
         f"<span style='color:{_COLOURS.get(status, 'inherit')}'>{count:,} {status}</span>"
         for status, count in picture.counts.items()
@@ -117,7 +117,7 @@ def _counts(picture: Picture) -> str:
     )
 
 
-def _best(picture: Picture) -> str:
+def _best(picture: ExperimentSnapshot) -> str:
     trial, info = picture.best_trial, picture.info
     if trial is None:
         return ""
@@ -126,7 +126,7 @@ def _best(picture: Picture) -> str:
     return f"★ <b>{escape(score)}</b> {escape(trial.trial_id)} <code>{escape(values)}</code>"
 
 
-def _failure(picture: Picture) -> str:
+def _failure(picture: ExperimentSnapshot) -> str:
     if not picture.failures:
         return ""
     failed = picture.failures[-1]

@@ -1,4 +1,4 @@
-"""WatchingReporter: keeps the tally up to date by hooks, and shows a picture whenever one is due.
+"""PeriodicReporter: keeps the tally up to date by hooks, and shows a picture whenever one is due.
 
 The base of the plain, live and notebook reporters. Hooks cost about a microsecond; pictures are spaced by
 what they cost, so that showing never takes more than a few percent of the time.
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
 from muster.tune.reporting.reporter import Reporter, RunInfo
-from muster.tune.reporting.snapshot import Picture, best_of, waiting
-from muster.tune.reporting.tally import Tally
+from muster.tune.reporting.snapshot import ExperimentSnapshot, best_of, waiting
+from muster.tune.reporting.tally import ExperimentTally
 
 if TYPE_CHECKING:
     from muster.trials.events import TrialFailure
@@ -26,7 +26,7 @@ WINDOW_S = 30.0
 ENOUGH = 5  # finished trials that make the recent speed mean something
 
 
-class Pace:
+class ReportInterval:
     """At most one picture per period, and rarer when pictures are slow to make.
 
     What counts is the fastest of the last few: one that met a busy moment does not stop the next ones, nor
@@ -78,27 +78,27 @@ class Speed:
 SHOWN_BEST = 5
 
 
-class WatchingReporter(Reporter):
+class PeriodicReporter(Reporter):
     """Subclasses draw: `show` now and then, `conclude` once at the end."""
 
     def __init__(self, *, clock: Clock, period_s: float) -> None:
         self._clock = clock
-        self._pace = Pace(period_s)
-        self._tally = Tally()
+        self._pace = ReportInterval(period_s)
+        self._tally = ExperimentTally()
         self._began = clock.monotonic()
         self._speed: Speed | None = None
 
-    def show(self, picture: Picture, trials: Sequence[Trial]) -> None:
+    def show(self, picture: ExperimentSnapshot, trials: Sequence[Trial]) -> None:
         """Draw what is going on."""
         raise NotImplementedError
 
-    def conclude(self, picture: Picture, trials: Sequence[Trial], *, interrupted: bool) -> None:
+    def conclude(self, picture: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
         """Draw how it ended."""
         raise NotImplementedError
 
     def begin(self, info: RunInfo) -> None:
         super().begin(info)
-        self._tally = Tally(info.metric, info.mode)
+        self._tally = ExperimentTally(info.metric, info.mode)
         self._began = self._clock.monotonic()
         self._speed = None
 
@@ -142,7 +142,7 @@ class WatchingReporter(Reporter):
         self.show(self.picture(trials), trials)
         self._pace.showed(began, self._clock.monotonic())
 
-    def picture(self, trials: Sequence[Trial]) -> Picture:
+    def picture(self, trials: Sequence[Trial]) -> ExperimentSnapshot:
         """This moment; its cost does not grow with the number of trials."""
         tally, info, at = self._tally, self.info, self._clock.monotonic()
         tally.settle()
@@ -151,7 +151,7 @@ class WatchingReporter(Reporter):
         speed.sample(at, tally.finished)
         budget_left_s = None if info.time_budget_s is None else info.time_budget_s - elapsed_s
         best, best_value = best_of(tally, SHOWN_BEST)
-        return Picture(
+        return ExperimentSnapshot(
             info=info,
             now=self._clock.now(),
             elapsed_s=elapsed_s,

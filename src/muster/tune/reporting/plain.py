@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from muster.base.clock import Clock
 from muster.tune.reporting import plain_text
-from muster.tune.reporting.event_lines import Narrator
-from muster.tune.reporting.formats import Outlet
-from muster.tune.reporting.periodic import WatchingReporter
+from muster.tune.reporting.event_lines import EventLines
+from muster.tune.reporting.formats import SafeStream
+from muster.tune.reporting.periodic import PeriodicReporter
 from muster.tune.reporting.reporter import RunInfo
-from muster.tune.reporting.snapshot import Picture
+from muster.tune.reporting.snapshot import ExperimentSnapshot
 from muster.tune.reporting.tables import frame_for
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 HEARTBEAT_S = 30.0
 
 
-class PlainReporter(WatchingReporter):
+class PlainReporter(PeriodicReporter):
     """What `verbose=1` shows where there is no terminal."""
 
     def __init__(self, stream: TextIO, *, clock: Clock, level: int = 1) -> None:
         super().__init__(clock=clock, period_s=HEARTBEAT_S)
-        self._say = Outlet(stream).say
+        self._say = SafeStream(stream).say
         self._level = level
         self._frame = frame_for(getattr(stream, "encoding", None))
-        self._narrator = Narrator(self._say, clock=clock, level=level, frame=self._frame)
+        self._narrator = EventLines(self._say, clock=clock, level=level, frame=self._frame)
         self._is_first = True
 
     def begin(self, info: RunInfo) -> None:
@@ -43,7 +43,7 @@ class PlainReporter(WatchingReporter):
     def note(self, text: str) -> None:
         self._say(text)
 
-    def show(self, picture: Picture, trials: Sequence[Trial]) -> None:
+    def show(self, picture: ExperimentSnapshot, trials: Sequence[Trial]) -> None:
         if self._is_first:  # nothing has happened yet; the configuration was shown a moment ago
             self._is_first = False
             return
@@ -52,7 +52,7 @@ class PlainReporter(WatchingReporter):
         if self._level >= 2 and trials:
             self._say(plain_text.trial_table(picture, trials, self._frame))
 
-    def conclude(self, picture: Picture, trials: Sequence[Trial], *, interrupted: bool) -> None:
+    def conclude(self, picture: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
         self._narrator.new_window()
         said = plain_text.conclusion(picture, trials, self._frame, interrupted=interrupted)
         self._say("\n" + said)

@@ -17,8 +17,8 @@ from muster.tune.reporting.formats import (
     moment,
     rate,
 )
-from muster.tune.reporting.snapshot import Picture, rows_of
-from muster.tune.reporting.tables import Frame, columns_for, framed, listed, parameters_of, table_of
+from muster.tune.reporting.snapshot import ExperimentSnapshot, rows_of
+from muster.tune.reporting.tables import BoxCharacters, columns_for, framed, listed, parameters_of, table_of
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -32,7 +32,7 @@ HIDDEN = frozenset(
 )
 
 
-def configuration(info: RunInfo, frame: Frame) -> str:
+def configuration(info: RunInfo, frame: BoxCharacters) -> str:
     rows = [("Search algorithm", info.searcher), ("Scheduler", info.scheduler)]
     rows.append(("Number of trials", "until stopped" if info.total is None else f"{info.total}"))
     if info.metric is not None:
@@ -49,7 +49,7 @@ def status_line(counts: Mapping[str, int]) -> str:
     return f"Trial status: {' | '.join(shown) or 'no trials yet'}"
 
 
-def time_line(picture: Picture) -> str:
+def time_line(picture: ExperimentSnapshot) -> str:
     parts = [f"Current time: {moment(picture.now)}. Total running time: {duration(picture.elapsed_s)}"]
     if picture.per_second is not None:
         parts.append(f"{rate(picture.per_second)}")
@@ -67,7 +67,7 @@ def resource_line(capacity: Mapping[str, float], used: Mapping[str, float]) -> s
     return f"Logical resource usage: {', '.join(parts)}"
 
 
-def best_line(picture: Picture) -> str:
+def best_line(picture: ExperimentSnapshot) -> str:
     trial, info = picture.best_trial, picture.info
     if trial is None:
         return ""
@@ -78,7 +78,7 @@ def best_line(picture: Picture) -> str:
     )
 
 
-def heartbeat(picture: Picture) -> str:
+def heartbeat(picture: ExperimentSnapshot) -> str:
     lines = [status_line(picture.counts), time_line(picture)]
     lines.append(resource_line(picture.info.capacity, picture.used))
     if best := best_line(picture):
@@ -86,12 +86,14 @@ def heartbeat(picture: Picture) -> str:
     return "\n".join(lines)
 
 
-def trial_table(picture: Picture, trials: Sequence[Trial], frame: Frame) -> str:
+def trial_table(picture: ExperimentSnapshot, trials: Sequence[Trial], frame: BoxCharacters) -> str:
     """Below a heartbeat."""
     return _drawn(picture, *rows_of(picture, trials), frame)
 
 
-def conclusion(picture: Picture, trials: Sequence[Trial], frame: Frame, *, interrupted: bool) -> str:
+def conclusion(
+    picture: ExperimentSnapshot, trials: Sequence[Trial], frame: BoxCharacters, *, interrupted: bool
+) -> str:
     """The last words: how many, the best, all trials, what failed, where the files are."""
     parts = [status_line(picture.counts), time_line(picture)]
     rows, more = summary.final_rows(picture, trials, interrupted=interrupted)
@@ -107,7 +109,7 @@ def conclusion(picture: Picture, trials: Sequence[Trial], frame: Frame, *, inter
     return "\n".join(parts)
 
 
-def result_table(trial: Trial, result: Mapping[str, Any], frame: Frame) -> str:
+def result_table(trial: Trial, result: Mapping[str, Any], frame: BoxCharacters) -> str:
     """One result: the keys we fill in first, then what the trial reported."""
     flat = {key: value for key, value in flatten(result).items() if _is_shown(key) and value is not None}
     first = [key for key in AUTO_RESULT_KEYS if key in flat]
@@ -115,7 +117,7 @@ def result_table(trial: Trial, result: Mapping[str, Any], frame: Frame) -> str:
     return listed((f"Trial {trial} result",), rows, frame)
 
 
-def config_table(trial: Trial, frame: Frame) -> str:
+def config_table(trial: Trial, frame: BoxCharacters) -> str:
     rows = [(key, detail(value)) for key, value in flatten(trial.config).items()]
     return listed((f"Trial {trial} config",), rows, frame)
 
@@ -124,7 +126,7 @@ def _is_shown(key: str) -> bool:
     return key not in HIDDEN and not key.startswith("config/")
 
 
-def _drawn(picture: Picture, rows: Sequence[Trial], more: str, frame: Frame) -> str:
+def _drawn(picture: ExperimentSnapshot, rows: Sequence[Trial], more: str, frame: BoxCharacters) -> str:
     columns = columns_for(rows, picture.info.parameters, picture.info.metric)
     table = table_of(rows, columns)
     return "\n".join((framed(table.headers, table.rows, frame), *([more] if more else [])))

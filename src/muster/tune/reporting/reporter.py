@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from muster.tune.callback import Callback
-from muster.tune.reporting.formats import Outlet
+from muster.tune.reporting.formats import SafeStream
 from muster.tune.reporting.summary import resume_lines
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ class Reporter(Callback):
 
     def note(self, text: str) -> None:
         """A line for the person, such as a warning; may be called between `begin` and `end`."""
-        Outlet(sys.stderr).say(text)
+        SafeStream(sys.stderr).say(text)
 
     def end(self, *, interrupted: bool, trials: Sequence[Trial]) -> None:
         """After the last trial, or when somebody stopped the run."""
         if interrupted:
-            Outlet(sys.stderr).say("\n".join(resume_lines(self.info, trials)))
+            SafeStream(sys.stderr).say("\n".join(resume_lines(self.info, trials)))
 
     def abort(self) -> None:
         """An exception leaves the run: give the terminal back. May be called at any time, also twice."""
@@ -102,14 +102,14 @@ def can_redraw(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 def _driven(run_config: RunConfig, clock: Clock, environment: Mapping[str, str], notebook: bool) -> Reporter:
     from muster.tune.progress_reporter import detect_reporter
-    from muster.tune.reporting.legacy import DetailedDrivenReporter, DrivenReporter
+    from muster.tune.reporting.legacy import DetailedLegacyReporter, LegacyReporter
 
     given = run_config.progress_reporter
     reporter = given if given is not None else detect_reporter(is_notebook=notebook)
     # A person who passes a reporter wants to see its tables, whatever the level of the new console means.
     tables = given is not None and environment.get("RAY_AIR_NEW_OUTPUT") != "0"
     level = run_config.verbose or 0
-    kind = DrivenReporter if level == 1 else DetailedDrivenReporter
+    kind = LegacyReporter if level == 1 else DetailedLegacyReporter
     return kind(reporter, clock=clock, level=level, tables=tables)
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from muster.tune.reporting.tables import ALL_UP_TO, PER_STATUS, chosen
-from muster.tune.reporting.tally import Failed, Scored, Tally
+from muster.tune.reporting.tally import ExperimentTally, Failed, ScoreRank
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class ExperimentSnapshot:
     """One moment of an experiment."""
 
     info: RunInfo
@@ -24,7 +24,7 @@ class Picture:
     elapsed_s: float
     counts: Mapping[str, int]
     running: Sequence[Trial]
-    best: Sequence[Scored]  # the best first
+    best: Sequence[ScoreRank]  # the best first
     best_value: float | None
     recent: Sequence[Trial]  # finished, the latest first
     pending: Sequence[Trial]
@@ -43,7 +43,7 @@ class Picture:
         return self.best[0].trial if self.best else None
 
 
-def rows_of(picture: Picture, trials: Sequence[Trial]) -> tuple[list[Trial], str]:
+def rows_of(picture: ExperimentSnapshot, trials: Sequence[Trial]) -> tuple[list[Trial], str]:
     """All trials when they are few; else some of each status, of the finished ones the best and latest."""
     if len(trials) <= ALL_UP_TO:
         return chosen(trials, picture.counts, ALL_UP_TO)
@@ -67,6 +67,6 @@ def waiting(trials: Sequence[Trial], count: int) -> list[Trial]:
     return found[: -count - 1 : -1]
 
 
-def best_of(tally: Tally, count: int) -> tuple[list[Scored], float | None]:
+def best_of(tally: ExperimentTally, count: int) -> tuple[list[ScoreRank], float | None]:
     ranked = tally.ranked(count)
     return ranked, tally.value(ranked[0]) if ranked else None

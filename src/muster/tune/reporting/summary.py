@@ -18,7 +18,7 @@ from muster.tune.reporting.tables import (
 if TYPE_CHECKING:
     from muster.trials.model import Trial
     from muster.tune.reporting.reporter import RunInfo
-    from muster.tune.reporting.snapshot import Picture
+    from muster.tune.reporting.snapshot import ExperimentSnapshot
 
 FINAL_ROWS = 100  # the files have all of them; a screen of 20,000 rows helps nobody
 ERROR_ROWS = 20
@@ -35,7 +35,7 @@ def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
     ]
 
 
-def best_lines(picture: Picture) -> list[str]:
+def best_lines(picture: ExperimentSnapshot) -> list[str]:
     """The best trial with its whole parameters, to be copied."""
     trial = picture.best_trial
     if trial is None:
@@ -47,14 +47,18 @@ def best_lines(picture: Picture) -> list[str]:
     ]
 
 
-def where_lines(picture: Picture, home: str = "") -> list[str]:
+def where_lines(picture: ExperimentSnapshot, home: str = "") -> list[str]:
     """Where the files are, and how to look at them."""
     place = home_relative(shlex.quote(picture.info.directory), home)
     return [f"Results: {place}", f"  look at them:  muster tune show {place}"]
 
 
 def final_rows(
-    picture: Picture, trials: Sequence[Trial], *, max_rows: int = FINAL_ROWS, interrupted: bool = False
+    picture: ExperimentSnapshot,
+    trials: Sequence[Trial],
+    *,
+    max_rows: int = FINAL_ROWS,
+    interrupted: bool = False,
 ) -> tuple[list[Trial], str]:
     """Trials that were tried, the best first within their status; of very many some of each status."""
     tried = [trial for trial in trials if trial.status != "PENDING"] if interrupted else trials

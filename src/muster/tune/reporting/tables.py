@@ -39,14 +39,14 @@ class TrialTable(NamedTuple):
     more: str = ""
 
 
-class Columns(NamedTuple):
+class TrialColumns(NamedTuple):
     """Flat keys of the config and of results, with their titles."""
 
     parameters: Mapping[str, str]
     metrics: Mapping[str, str]
 
 
-def columns_for(trials: Sequence[Trial], parameters: Sequence[str], metric: str | None) -> Columns:
+def columns_for(trials: Sequence[Trial], parameters: Sequence[str], metric: str | None) -> TrialColumns:
     """The searched parameters, the usual metrics that are there, the one that counts, and a few others."""
     flats = [flatten(trial.last_result) for trial in trials]
     metrics = {key: title for key, title in KNOWN_METRICS.items() if any(key in flat for flat in flats)}
@@ -59,15 +59,15 @@ def columns_for(trials: Sequence[Trial], parameters: Sequence[str], metric: str 
                 break
             if key not in _NOT_INFERRED and not key.startswith("config/") and number(value) is not None:
                 inferred.setdefault(key, wrapped(key))
-    return Columns({key: wrapped(key) for key in parameters}, {**metrics, **inferred})
+    return TrialColumns({key: wrapped(key) for key in parameters}, {**metrics, **inferred})
 
 
-def table_of(trials: Sequence[Trial], columns: Columns, more: str = "") -> TrialTable:
+def table_of(trials: Sequence[Trial], columns: TrialColumns, more: str = "") -> TrialTable:
     headers = ("Trial name", "status", *columns.parameters.values(), *columns.metrics.values())
     return TrialTable(headers, tuple(row_of(trial, columns) for trial in trials), more)
 
 
-def row_of(trial: Trial, columns: Columns) -> tuple[str, ...]:
+def row_of(trial: Trial, columns: TrialColumns) -> tuple[str, ...]:
     return (
         shortened(str(trial)),
         trial.status,
@@ -149,7 +149,7 @@ def count_statuses(trials: Iterable[Trial]) -> dict[str, int]:
 GAP = " " * 5
 
 
-class Frame(NamedTuple):
+class BoxCharacters(NamedTuple):
     """The characters a frame is made of: corners, joints and lines."""
 
     top: str
@@ -159,11 +159,11 @@ class Frame(NamedTuple):
     line: str
 
 
-BOX = Frame("╭╮", "├┤", "╰╯", "│", "─")
-ASCII = Frame("++", "++", "++", "|", "-")
+BOX = BoxCharacters("╭╮", "├┤", "╰╯", "│", "─")
+ASCII = BoxCharacters("++", "++", "++", "|", "-")
 
 
-def frame_for(encoding: str | None) -> Frame:
+def frame_for(encoding: str | None) -> BoxCharacters:
     """Box lines when the stream can show them."""
     try:
         "╭─│".encode(encoding or "ascii")
@@ -172,7 +172,7 @@ def frame_for(encoding: str | None) -> Frame:
     return BOX
 
 
-def framed(headers: Sequence[str], rows: Sequence[Sequence[str]], frame: Frame = BOX) -> str:
+def framed(headers: Sequence[str], rows: Sequence[Sequence[str]], frame: BoxCharacters = BOX) -> str:
     """A table; columns of numbers stand right, the rest left. A header may have two lines."""
     widths = _widths([*(_lines(headers)), *rows])
     right = [_is_number_column([row[i] for row in rows]) for i in range(len(headers))]
@@ -181,7 +181,7 @@ def framed(headers: Sequence[str], rows: Sequence[Sequence[str]], frame: Frame =
     return _boxed(head, body, sum(widths) + len(GAP) * (len(widths) - 1), frame)
 
 
-def listed(title: Sequence[str], rows: Sequence[tuple[str, str]], frame: Frame = BOX) -> str:
+def listed(title: Sequence[str], rows: Sequence[tuple[str, str]], frame: BoxCharacters = BOX) -> str:
     """Two columns, name and value, below a title of one or two cells."""
     head = tuple(title) if len(title) == 2 else (title[0], "")
     widths = _widths([head, *rows]) if len(title) == 2 else _widths(rows)
@@ -192,7 +192,7 @@ def listed(title: Sequence[str], rows: Sequence[tuple[str, str]], frame: Frame =
     return _boxed([first], [_row(row, widths, right) for row in rows], total, frame)
 
 
-def _boxed(head: Sequence[str], body: Sequence[str], width: int, frame: Frame) -> str:
+def _boxed(head: Sequence[str], body: Sequence[str], width: int, frame: BoxCharacters) -> str:
     line = frame.line * (width + 2)
     shown = [f"{frame.top[0]}{line}{frame.top[1]}"]
     shown += [f"{frame.side} {row} {frame.side}" for row in head]

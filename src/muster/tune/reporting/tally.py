@@ -24,7 +24,7 @@ KEPT_RECENT = 20
 KEPT_FAILURES = 20
 
 
-class Scored(NamedTuple):
+class ScoreRank(NamedTuple):
     """A trial and how good it is: smaller is better, earlier wins."""
 
     key: float
@@ -39,7 +39,7 @@ class Failed(NamedTuple):
     message: str
 
 
-class Tally:
+class ExperimentTally:
     """What happened so far. `metric` None: nothing is best."""
 
     def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
@@ -53,7 +53,7 @@ class Tally:
         self.paused: dict[str, Trial] = {}
         self.terminated = 0
         self.errored = 0
-        self.best: list[Scored] = []  # of trials without a process
+        self.best: list[ScoreRank] = []  # of trials without a process
         self.recent: deque[Trial] = deque(maxlen=KEPT_RECENT)
         self._offered = 0
 
@@ -126,18 +126,20 @@ class Tally:
         )
         return dict(zip(STATUSES, numbers, strict=True))
 
-    def ranked(self, count: int) -> list[Scored]:
+    def ranked(self, count: int) -> list[ScoreRank]:
         """The best trials by their last result, running ones among them."""
         if self.metric is None:
             return []
         live = [
-            Scored(key, -1, trial) for trial in self.running.values() if (key := self._key(trial)) is not None
+            ScoreRank(key, -1, trial)
+            for trial in self.running.values()
+            if (key := self._key(trial)) is not None
         ]
         if not live:
             return self.best[:count]
         return sorted([*live, *self.best[:count]], key=lambda each: each[:2])[:count]
 
-    def value(self, scored: Scored) -> float:
+    def value(self, scored: ScoreRank) -> float:
         return scored.key * self._sign
 
     def _offer(self, trial: Trial) -> None:
@@ -148,7 +150,7 @@ class Tally:
         if key is None or (len(best) == KEPT_BEST and key >= best[-1].key):
             return
         self._offered += 1
-        insort(best, Scored(key, self._offered, trial))  # no two have the same order
+        insort(best, ScoreRank(key, self._offered, trial))  # no two have the same order
         del best[KEPT_BEST:]
 
     def _withdraw(self, trial: Trial) -> None:

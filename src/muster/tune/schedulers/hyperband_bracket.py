@@ -70,7 +70,7 @@ class Standing(NamedTuple):
     score: float = math.nan
 
 
-class Settled(NamedTuple):
+class HalvingResult(NamedTuple):
     """What followed when all members had come to the milestone."""
 
     halved: list[str]  # no longer members: others were better
@@ -156,7 +156,7 @@ class Bracket:
     def park(self, trial_id: str) -> None:
         self.parked[trial_id] = None
 
-    def settle(self) -> Settled:
+    def settle(self) -> HalvingResult:
         """All have arrived: halve until somebody has something to do, or until everybody is done.
 
         Members that ran past the next milestone too are halved at once: nobody would report there again.
@@ -165,7 +165,7 @@ class Bracket:
         while self.members and not self._behind and self.halvings_left:
             halved += self._halve()
         is_at_end = self.has_arrived and not self.runs_freely
-        return Settled(halved, self._end() if is_at_end else [], self._release())
+        return HalvingResult(halved, self._end() if is_at_end else [], self._release())
 
     @property
     def runs_freely(self) -> bool:

@@ -25,7 +25,7 @@ class Others(NamedTuple):
     median: float  # of their means; NaN when there are none
 
 
-class Curve:
+class ScoreCurve:
     """One trial: sums of its scores from the grace period on. Times never fall."""
 
     __slots__ = ("last", "sums", "times")
@@ -55,7 +55,7 @@ class Curves:
 
     def __init__(self, grace_period: float) -> None:
         self._grace_period = grace_period
-        self._curves: dict[str, Curve] = {}
+        self._curves: dict[str, ScoreCurve] = {}
         # What follows is remembered to be fast, and found again when it is missing.
         self._columns: dict[float, Any] = {}  # at one time: a SortedList of the means of who got that far
         self._column_times: list[float] = []
@@ -66,7 +66,7 @@ class Curves:
 
     def record(self, trial_id: str, time: float, score: float) -> None:
         """A trial that goes back in time was started again: what it had reported from there on is undone."""
-        curve = self._curves.setdefault(trial_id, Curve())
+        curve = self._curves.setdefault(trial_id, ScoreCurve())
         before, curve.last = curve.last, time
         if time < before:
             self._forget_columns()
@@ -113,7 +113,7 @@ class Curves:
         return {one: (curve.last, curve.times, curve.sums) for one, curve in self._curves.items()}
 
     def from_plain(self, state: Plain) -> None:
-        self._curves = {trial_id: Curve(*saved) for trial_id, saved in state.items()}
+        self._curves = {trial_id: ScoreCurve(*saved) for trial_id, saved in state.items()}
 
 
 def _insert(column: Any, mean: float) -> None:  # noqa: ANN401 - as above

@@ -123,14 +123,14 @@ def _extended(kernel: Kernel, factor: Array, inputs: Array, more: Array) -> Arra
     return whole
 
 
-class Scale(NamedTuple):
+class UnitScale(NamedTuple):
     """Columns to [0, 1] and back."""
 
     low: Array
     width: Array
 
     @classmethod
-    def of(cls, low: Array, high: Array) -> Scale:
+    def of(cls, low: Array, high: Array) -> UnitScale:
         width = high - low
         return cls(low, np.where(width > 0, width, 1.0))
 
@@ -186,7 +186,7 @@ def _best_point(
     inputs, changes = table[:, :-1], table[:, -1]
     low, high = np.array(bounds, dtype=float).T
     seen = np.vstack([inputs[:, :2], [now]])
-    scale = Scale.of(np.concatenate([seen.min(axis=0), low]), np.concatenate([seen.max(axis=0), high]))
+    scale = UnitScale.of(np.concatenate([seen.min(axis=0), low]), np.concatenate([seen.max(axis=0), high]))
     inputs, targets = scale.forth(inputs)[::-1], standardised(changes)[::-1]  # newest first
     kernel = fitted(inputs[:_WINDOW_FROM], targets[:_WINDOW_FROM])
     factor = cholesky(kernel.of(inputs), lower=True, check_finite=False)

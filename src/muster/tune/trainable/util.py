@@ -27,7 +27,7 @@ _own: list[str] = []  # the directory of this process, once it has one
 _count: list[int] = [0]
 
 
-class Spooled:
+class StoredObject:
     """A value that is pickled as the name of a file, or as itself when it is small."""
 
     __slots__ = ("_content", "_path")
@@ -313,7 +313,7 @@ class Parameters:
     __slots__ = ("_spooled",)
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self._spooled = {name: Spooled(value, name) for name, value in values.items()}
+        self._spooled = {name: StoredObject(value, name) for name, value in values.items()}
 
     def load(self) -> dict[str, Any]:
         return {name: spooled.load() for name, spooled in self._spooled.items()}

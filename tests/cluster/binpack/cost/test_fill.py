@@ -6,14 +6,14 @@ import itertools
 
 import numpy as np
 
-from muster.cluster.binpack.cost.knapsack import Wish, best_fill, weightings
+from muster.cluster.binpack.cost.knapsack import KnapsackItems, best_fill, weightings
 from muster.cluster.binpack.cost.problem import Items, load_size
 
 
 def test_limits_and_places_hold() -> None:
     items = Items(np.array([[1.0, 1.0, 1.0], [2.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), real=2)
     free = np.array([[10.0, 3.0, 2.0], [4.0, 9.0, 0.0], [0.0, 0.0, 5.0]])
-    wish = Wish(np.array([5.0, 3.0, 4.0]), np.array([1.0, 1.0, 0.1]))
+    wish = KnapsackItems(np.array([5.0, 3.0, 4.0]), np.array([1.0, 1.0, 0.1]))
     loads = best_fill(free, items, None, wish, weightings(items.real, items.size.shape[1] - items.real, 13))
     assert (load_size(loads, items) <= free).all()
     assert (loads <= wish.limit).all()
@@ -23,7 +23,7 @@ def test_limits_and_places_hold() -> None:
 def test_what_is_not_allowed_is_not_placed() -> None:
     items = Items(np.array([[1.0], [1.0]]), real=1)
     allowed = np.array([[False, True], [True, False], [False, False]])
-    wish = Wish(np.array([9.0, 9.0]), np.array([5.0, 1.0]))
+    wish = KnapsackItems(np.array([9.0, 9.0]), np.array([5.0, 1.0]))
     loads = best_fill(
         np.full((3, 1), 4.0),
         items,
@@ -40,7 +40,7 @@ def test_within_a_twentieth_of_the_best_knapsack_on_average() -> None:
     for _ in range(30):
         items = Items(draw.integers(1, 6, (3, 2)).astype(float), real=2)
         free = draw.integers(8, 20, (1, 2)).astype(float)
-        wish = Wish(np.full(3, 8.0), items.size.sum(axis=1) * draw.uniform(0.7, 1.3, 3))
+        wish = KnapsackItems(np.full(3, 8.0), items.size.sum(axis=1) * draw.uniform(0.7, 1.3, 3))
         load = best_fill(
             free, items, None, wish, weightings(items.real, items.size.shape[1] - items.real, 13)
         )[0]

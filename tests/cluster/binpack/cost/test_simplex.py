@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from muster.cluster.binpack.cost.column_generation import Master
+from muster.cluster.binpack.cost.column_generation import MasterProblem
 
 
-def solved(rhs: list[float], cover: int, columns: list[list[float]], cost: list[float]) -> Master:
-    master = Master(np.array(rhs), cover, unserved_cost=1_000.0)
+def solved(rhs: list[float], cover: int, columns: list[list[float]], cost: list[float]) -> MasterProblem:
+    master = MasterProblem(np.array(rhs), cover, unserved_cost=1_000.0)
     master.add(np.array(columns), np.array(cost))
     master.run(1_000)
     return master
 
 
-def total(master: Master, cost: list[float]) -> float:
+def total(master: MasterProblem, cost: list[float]) -> float:
     index, amounts = master.amounts()
     return float((np.array(cost)[index] * amounts).sum())
 

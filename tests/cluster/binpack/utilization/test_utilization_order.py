@@ -9,7 +9,7 @@ from muster.cluster.binpack.request import Book, PackProblem, Placement, Unplace
 from muster.cluster.binpack.utilization.fill import Filler
 from muster.cluster.binpack.utilization.grouping import Survey, demand_requests, runs_of
 from muster.cluster.binpack.utilization.select import Contest, Question
-from muster.cluster.binpack.utilization.solve import Fleet, Ledger
+from muster.cluster.binpack.utilization.solve import Fleet, PlacementLog
 from muster.cluster.model import Strategy
 from muster.cluster.states import InstanceState
 from muster.testing.builders import demand, gang, node_type, pack_node, pack_nodes
@@ -31,7 +31,7 @@ def test_sd32_equal_nodes_share_one_state_and_are_taken_in_one_step():
     nodes = pack_nodes(100, CPU2, state=QUEUED)
     demands = (demand({"CPU": 1}, 150),)
     survey = Survey(PackProblem(nodes=nodes, offers=(), room=None, demands=demands))
-    fleet = Fleet(survey, Ledger(), Book.DEMAND)
+    fleet = Fleet(survey, PlacementLog(), Book.DEMAND)
     assert len({id(state) for state in fleet.states}) == 1
     contest = Contest(Question(Filler(runs_of(demand_requests(demands)), survey.columns)))
     contest.enter([(fleet.states[0], 0)])
@@ -102,7 +102,7 @@ def test_running_nodes_that_fit_no_shape_go_behind_the_others():
 
 def test_with_no_requests_the_list_keeps_its_order():
     survey = Survey(PackProblem(nodes=pack_nodes(3, CPU1), offers=(), room=None))
-    fleet = Fleet(survey, Ledger(), Book.DEMAND)
+    fleet = Fleet(survey, PlacementLog(), Book.DEMAND)
     fleet.place(())
     assert fleet.order == [0, 1, 2]
 

@@ -7,7 +7,7 @@ import pytest
 from muster.base.resources import Resources
 from muster.cluster.binpack.request import Book, PackProblem
 from muster.cluster.binpack.utilization.fill import Filler
-from muster.cluster.binpack.utilization.grouping import Columns, Survey, demand_requests, runs_of
+from muster.cluster.binpack.utilization.grouping import RelevantColumns, Survey, demand_requests, runs_of
 from muster.cluster.binpack.utilization.select import key_of
 from muster.testing.builders import demand, pack_node, selector
 
@@ -72,7 +72,7 @@ def test_the_empty_selector_of_a_plain_task_scores_one():
 
 def test_the_first_placed_request_with_a_selector_that_holds_gives_the_label_score():
     lead = ((selector(zone="b"),), (selector(zone="b"), selector(zone="a")), (selector(zone="a"),) * 5)
-    filler = Filler((), Columns(PackProblem(nodes=(), offers=(), room=None)))
+    filler = Filler((), RelevantColumns(PackProblem(nodes=(), offers=(), room=None)))
     assert filler.label_score(lead, (("zone", "a"),)) == 1
     assert filler.label_score((), (("zone", "a"),)) == 0
 

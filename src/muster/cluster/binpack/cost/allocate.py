@@ -12,31 +12,31 @@ from typing import NamedTuple
 import numpy as np
 
 from muster.cluster.binpack.cost.gangs import (
-    Choice,
+    ChosenForm,
     Form,
-    Part,
+    GangPart,
     bundle_count,
     choose,
+    gang_batches_of,
     split_gangs,
-    squads_of,
     ways_of,
 )
-from muster.cluster.binpack.cost.inventory import Proposal, Stock
+from muster.cluster.binpack.cost.inventory import Inventory, Proposal
 from muster.cluster.binpack.cost.problem import Ask, Ints, ask_of
 from muster.cluster.model import Demand, Gang
 
 
-class Entry(NamedTuple):
+class BinEntry(NamedTuple):
     """`amount` requests of one item in one bin; of a gang: bundles, all of one part of its form."""
 
     is_gang: bool
     item: int
     bin: int
     amount: int
-    part: Part | None = None
+    part: GangPart | None = None
 
 
-class Squad(NamedTuple):
+class GangBatch(NamedTuple):
     """Gangs that ask for exactly the same; `classes` are the columns of the form's parts."""
 
     gangs: tuple[int, ...]
@@ -44,18 +44,18 @@ class Squad(NamedTuple):
     classes: tuple[int, ...]
 
 
-class Settled(NamedTuple):
+class Allocation(NamedTuple):
     """What was handed out, and who went away empty-handed."""
 
-    entries: list[Entry]
-    failed: list[Squad]  # gangs that are not complete
+    entries: list[BinEntry]
+    failed: list[GangBatch]  # gangs that are not complete
     short: dict[int, int]  # demand -> requests without a place
     proposal: Proposal
 
 
-def settle(
-    proposal: Proposal, squads: Sequence[Squad], demands: Mapping[int, Sequence[tuple[int, int]]]
-) -> Settled:
+def allocate(
+    proposal: Proposal, squads: Sequence[GangBatch], demands: Mapping[int, Sequence[tuple[int, int]]]
+) -> Allocation:
     """`demands`: per class the (demand, count) pairs that ask for it."""
     seats = _Seats(proposal)
     failed = [left for squad in squads if (left := seats.serve(squad)).gangs]
@@ -66,7 +66,7 @@ def settle(
             if missing:
                 short[demand] = short.get(demand, 0) + missing
     if not seats.left_over():
-        return Settled(seats.entries, failed, short, proposal)
+        return Allocation(seats.entries, failed, short, proposal)
     return _without_what_is_left(proposal, seats, failed, short)
 
 
@@ -82,17 +82,17 @@ class _Seats:
         slices = [slice(size - high, size - low) for low, high in pairwise(cuts)]
         self.rows: list[list[int]] = [rows[part] for part in slices]
         self.amounts: list[list[int]] = [amounts[part] for part in slices]
-        self.entries: list[Entry] = []
+        self.entries: list[BinEntry] = []
 
     def left_over(self) -> bool:
         return any(self.rows)
 
-    def serve(self, squad: Squad) -> Squad:
+    def serve(self, squad: GangBatch) -> GangBatch:
         """Hand out whole gangs; returns the squad of those that get nothing."""
         served = self._serve_apart(squad) if squad.form.apart else self._serve_anywhere(squad)
         return squad._replace(gangs=squad.gangs[served:])
 
-    def _serve_anywhere(self, squad: Squad) -> int:
+    def _serve_anywhere(self, squad: GangBatch) -> int:
         pairs = list(zip(squad.classes, squad.form.parts, strict=True))
         served = min((self._total(cls) // part.each for cls, part in pairs), default=0)
         served = min(served, len(squad.gangs))
@@ -104,7 +104,7 @@ class _Seats:
     def _total(self, cls: int) -> int:
         return sum(self.amounts[cls]) if cls < len(self.amounts) else 0
 
-    def _serve_apart(self, squad: Squad) -> int:
+    def _serve_apart(self, squad: GangBatch) -> int:
         """The classes of such a squad are its own; what is not part of a whole gang stays unused."""
         held: dict[int, list[int]] = {}
         for place, cls in enumerate(squad.classes):
@@ -117,7 +117,7 @@ class _Seats:
         for gang, seats in zip(squad.gangs, complete, strict=False):
             for row, place in seats:
                 self._use_one(squad.classes[place], rows[row])
-                self.entries.append(Entry(True, gang, rows[row], 1, squad.form.parts[place]))
+                self.entries.append(BinEntry(True, gang, rows[row], 1, squad.form.parts[place]))
         return len(complete)
 
     def _use_one(self, cls: int, row: int) -> None:
@@ -126,7 +126,7 @@ class _Seats:
         if not self.amounts[cls][at]:
             del self.rows[cls][at], self.amounts[cls][at]
 
-    def hand_out(self, cls: int, count: int, to: tuple[bool, int, Part | None]) -> int:
+    def hand_out(self, cls: int, count: int, to: tuple[bool, int, GangPart | None]) -> int:
         """Up to `count` units of a class; returns how many there were."""
         if cls >= len(self.rows):
             return 0
@@ -140,11 +140,11 @@ class _Seats:
         if taken:
             whole = (a * bundles for a in amounts[: -1 - taken : -1])
             self.entries += map(
-                Entry, repeat(is_gang), repeat(item), rows[: -1 - taken : -1], whole, repeat(part)
+                BinEntry, repeat(is_gang), repeat(item), rows[: -1 - taken : -1], whole, repeat(part)
             )
             del rows[-taken:], amounts[-taken:]
         if wanted and rows:
-            self.entries.append(Entry(is_gang, item, rows[-1], wanted * bundles, part))
+            self.entries.append(BinEntry(is_gang, item, rows[-1], wanted * bundles, part))
             amounts[-1] -= wanted
             wanted = 0
         return count - wanted
@@ -158,8 +158,8 @@ class _Seats:
 
 
 def _without_what_is_left(
-    proposal: Proposal, seats: _Seats, failed: list[Squad], short: dict[int, int]
-) -> Settled:
+    proposal: Proposal, seats: _Seats, failed: list[GangBatch], short: dict[int, int]
+) -> Allocation:
     """Give unused seats back, and machines that hold nothing then."""
     rows, classes, amounts = seats.unused()
     bins = proposal.old + len(proposal.types)
@@ -180,7 +180,7 @@ def _without_what_is_left(
         proposal.cost,
     )
     entries = [entry._replace(bin=int(number[entry.bin])) for entry in seats.entries]
-    return Settled(entries, failed, short, kept)
+    return Allocation(entries, failed, short, kept)
 
 
 MOST_RETRIES = 64  # proposals for gangs that failed; each is a small problem of its own
@@ -190,12 +190,12 @@ LARGEST_RETHOUGHT = 200_000  # bins x (demands + gangs) up to which other orders
 class Served(NamedTuple):
     """What one book came to."""
 
-    entries: list[Entry]
+    entries: list[BinEntry]
     short: dict[int, int]  # demand -> requests without a place
     failed: list[int]  # gangs without a place
 
 
-class Case(NamedTuple):
+class GangRequest(NamedTuple):
     """What the book asks for; `forms` are the ways to ask for each gang, in order of preference."""
 
     demands: Sequence[Demand]
@@ -203,39 +203,39 @@ class Case(NamedTuple):
     forms: Sequence[Sequence[Form]]
 
 
-def serve(stock: Stock, case: Case) -> tuple[Served, Stock]:
+def serve(stock: Inventory, case: GangRequest) -> tuple[Served, Inventory]:
     """What is served, and the stock after that; the one given stays as it is."""
     chosen = choose(stock, case.gangs, case.forms)
-    together = _Try(stock, case, chosen)
+    together = _Attempt(stock, case, chosen)
     together.run(list(chosen), with_demands=True)
     size = (len(stock.free) + 1) * (len(case.demands) + len(case.gangs))
     if not together.refused or size > LARGEST_RETHOUGHT:
         return together.served(), together.stock
-    others = [_Try(stock, case, chosen) for _ in range(3)]
+    others = [_Attempt(stock, case, chosen) for _ in range(3)]
     others[0].run([gang for gang in chosen if gang not in together.refused], with_demands=True)
     others[1].run(list(chosen), with_demands=False)
     others[2].run([], with_demands=False)
-    best = min([together, *others], key=_Try.rank)
+    best = min([together, *others], key=_Attempt.rank)
     return best.served(), best.stock
 
 
-class _Try:
+class _Attempt:
     """One order: some gangs (perhaps with the demands) first, the other gangs one by one, demands last."""
 
-    def __init__(self, stock: Stock, case: Case, chosen: dict[int, Choice]) -> None:
+    def __init__(self, stock: Inventory, case: GangRequest, chosen: dict[int, ChosenForm]) -> None:
         self.stock, self.case, self.chosen = stock.copy(), case, chosen
-        self.entries: list[Entry] = []
+        self.entries: list[BinEntry] = []
         self.short: dict[int, int] = {}
         self.refused: list[int] = []  # gangs that the first step left out
         self.failed: list[int] = []
 
     def run(self, first: Sequence[int], with_demands: bool) -> None:
         everything = {index: demand.count for index, demand in enumerate(self.case.demands)}
-        settled = self._attempt(everything if with_demands else {}, squads_of(self.chosen, first))
+        settled = self._attempt(everything if with_demands else {}, gang_batches_of(self.chosen, first))
         self.refused = [gang for squad in settled.failed for gang in squad.gangs]
         self.short = settled.short if with_demands else everything
         later = [gang for gang in self.chosen if gang not in first]
-        self._one_by_one(squads_of(self.chosen, [*self.refused, *sorted(later, key=self._size)]))
+        self._one_by_one(gang_batches_of(self.chosen, [*self.refused, *sorted(later, key=self._size)]))
         if self.short and (settled.failed or later or not with_demands):
             self.short = self._attempt(self.short, []).short
 
@@ -264,7 +264,7 @@ class _Try:
         bundles = sum(bundle_count(self.case.gangs[gang]) for gang in self.failed)
         return sum(self.short.values()) + bundles, float(self.stock.cost[self.stock.machines].sum())
 
-    def _attempt(self, demands: dict[int, int], squads: Sequence[tuple[tuple[int, ...], Form]]) -> Settled:
+    def _attempt(self, demands: dict[int, int], squads: Sequence[tuple[tuple[int, ...], Form]]) -> Allocation:
         """Propose, hand out, take."""
         asked = {index: (ask_of(self.case.demands[index]), count) for index, count in demands.items()}
         settled = _attempt(self.stock, asked, squads)
@@ -273,8 +273,8 @@ class _Try:
 
 
 def _attempt(
-    stock: Stock, demands: dict[int, tuple[Ask, int]], squads: Sequence[tuple[tuple[int, ...], Form]]
-) -> Settled:
+    stock: Inventory, demands: dict[int, tuple[Ask, int]], squads: Sequence[tuple[tuple[int, ...], Form]]
+) -> Allocation:
     """Propose, hand out, take."""
     index: dict[Ask, int] = {}
     takers: dict[int, list[tuple[int, int]]] = {}
@@ -282,7 +282,7 @@ def _attempt(
         if count > 0:
             takers.setdefault(index.setdefault(ask, len(index)), []).append((demand, count))
     members = [
-        Squad(gangs, form, tuple(index.setdefault(part.ask, len(index)) for part in form.parts))
+        GangBatch(gangs, form, tuple(index.setdefault(part.ask, len(index)) for part in form.parts))
         for gangs, form in squads
     ]
     wanted = np.zeros(len(index))
@@ -292,6 +292,6 @@ def _attempt(
         for cls, part in zip(squad.classes, squad.form.parts, strict=True):
             wanted[cls] += part.each * len(squad.gangs)
     asks = list(index)
-    settled = settle(stock.propose(asks, wanted), members, takers)
+    settled = allocate(stock.propose(asks, wanted), members, takers)
     stock.take(settled.proposal, asks)
     return settled

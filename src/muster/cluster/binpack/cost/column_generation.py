@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from muster.cluster.binpack.cost.knapsack import Wish, best_fill, fill, weightings
+from muster.cluster.binpack.cost.knapsack import KnapsackItems, best_fill, fill, weightings
 from muster.cluster.binpack.cost.problem import (
     Bools,
     Floats,
     Ints,
     Items,
-    Market,
+    PurchasableTypes,
     counts_that_fit,
 )
 
@@ -26,7 +26,7 @@ REFACTOR_EVERY = 250
 SHORT_LIST = 24  # columns looked at between two looks at all of them
 
 
-class Master:
+class MasterProblem:
     """min cost·x, A x >= rhs in the first `cover` rows and <= rhs in the others, x >= 0."""
 
     def __init__(self, rhs: Floats, cover: int, unserved_cost: float) -> None:
@@ -136,7 +136,7 @@ class Fractional(NamedTuple):
     amounts: Floats  # how often each pattern is bought
 
 
-def start_values(items: Items, market: Market, wanted: Floats) -> Floats:
+def start_values(items: Items, market: PurchasableTypes, wanted: Floats) -> Floats:
     """Per class the cheapest machine divided by how many fit on it alone; infinite when none holds it."""
     fits = np.minimum(counts_that_fit(market.size, items.size), np.maximum(wanted, 1.0))
     fits[~market.allowed | (market.room <= 0)[:, None]] = 0
@@ -154,7 +154,7 @@ def weightings_for(items: Items, rows: int, most: int = MOST_WEIGHTINGS) -> Floa
 
 
 def generate(
-    items: Items, market: Market, wanted: Floats, value: Floats, known: Fractional | None = None
+    items: Items, market: PurchasableTypes, wanted: Floats, value: Floats, known: Fractional | None = None
 ) -> Fractional:
     """Relaxed purchase for `wanted`; `value` are the prices to start from (finite where wanted > 0).
 
@@ -176,13 +176,13 @@ def generate(
     return generator.result(classes, value)
 
 
-def _nothing(items: Items, market: Market, value: Floats) -> Fractional:
+def _nothing(items: Items, market: PurchasableTypes, value: Floats) -> Fractional:
     types = np.zeros(0, dtype=np.int64)
     return Fractional(value, np.zeros(len(market.cost)), types, np.zeros((0, len(items.size))), np.zeros(0))
 
 
 class _Generator:
-    def __init__(self, items: Items, market: Market, wanted: Floats) -> None:
+    def __init__(self, items: Items, market: PurchasableTypes, wanted: Floats) -> None:
         self.items, self.market, self.wanted = items, market, wanted
         self.weights = weightings_for(items, len(market.cost))
         cells = len(self.weights) * len(market.cost) * len(wanted)
@@ -195,7 +195,7 @@ class _Generator:
             limits = np.append(limits, market.total_room)
         self.total_binds = total_binds
         self.unserved = UNSERVED * float(market.cost.max())
-        self.master = Master(np.concatenate([wanted, limits]), len(wanted), self.unserved)
+        self.master = MasterProblem(np.concatenate([wanted, limits]), len(wanted), self.unserved)
         self.types: list[Ints] = []
         self.loads: list[Floats] = []
 
@@ -208,14 +208,14 @@ class _Generator:
         tries = len(self.weights)
         types = np.repeat(np.arange(len(self.market.cost)), tries)
         weights = np.tile(self.weights, (len(self.market.cost), 1))
-        wish = Wish(self.wanted, value)
+        wish = KnapsackItems(self.wanted, value)
         self.add(types, fill(self.market.size[types], self.items, self.market.allowed[types], wish, weights))
 
     def improve(self) -> None:
         for _ in range(self.rounds):
             self.master.run(20 + 4 * self.master.rows)
             value, rent = self.prices()
-            wish = Wish(self.wanted, value)
+            wish = KnapsackItems(self.wanted, value)
             loads = best_fill(self.market.size, self.items, self.market.allowed, wish, self.weights)
             worth = np.einsum("ij,j->i", loads, value)
             better = np.flatnonzero(worth > GOOD_ENOUGH * (self.market.cost + rent))
@@ -255,7 +255,7 @@ class _Generator:
         return Fractional(whole, rent, np.concatenate(self.types)[index], loads, amounts)
 
 
-def _binding_limits(market: Market, wanted: Floats, alone: Floats) -> tuple[Ints, bool]:
+def _binding_limits(market: PurchasableTypes, wanted: Floats, alone: Floats) -> tuple[Ints, bool]:
     """Types whose room could matter, and whether the room for all could: the others need no row."""
     with np.errstate(divide="ignore", invalid="ignore"):
         machines = np.where(alone > 0, np.ceil(wanted / alone), 0.0)

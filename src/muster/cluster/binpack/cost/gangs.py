@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.cost.inventory import Stock
+from muster.cluster.binpack.cost.inventory import Inventory
 from muster.cluster.binpack.cost.problem import Ask, Avoidance, ask_of, selectors_of
 from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, Strategy
 
@@ -107,7 +107,7 @@ class _Colouring:
         return result
 
 
-class Part(NamedTuple):
+class GangPart(NamedTuple):
     """`each` equal items in one gang; each stands for `bundles` of its bundles."""
 
     ask: Ask
@@ -118,7 +118,7 @@ class Part(NamedTuple):
 class Form(NamedTuple):
     """One way to ask for a gang: all parts or nothing."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[GangPart, ...]
     bundles: int
     apart: bool  # its items lie on different nodes
     option: int  # which of the gang's options it is
@@ -155,17 +155,17 @@ def _pinned(demand: Demand, pin: LabelMatch) -> Demand:
     return Demand(shape=demand.shape, count=demand.count, selectors=selectors, avoid=demand.avoid)
 
 
-def _counted(option: Sequence[Demand]) -> tuple[Part, ...]:
+def _counted(option: Sequence[Demand]) -> tuple[GangPart, ...]:
     """Equal bundles together."""
     counts: dict[Ask, int] = {}
     for demand in option:
         ask = ask_of(demand)
         counts[ask] = counts.get(ask, 0) + demand.count
     ranked = sorted(counts, key=lambda ask: ask.shape)
-    return tuple(Part(ask, counts[ask], 1) for ask in ranked if counts[ask])
+    return tuple(GangPart(ask, counts[ask], 1) for ask in ranked if counts[ask])
 
 
-def _merged(option: Sequence[Demand]) -> tuple[Part, ...]:
+def _merged(option: Sequence[Demand]) -> tuple[GangPart, ...]:
     """One item per distinct selector list, as large as its bundles together."""
     sums: dict[tuple[object, object], tuple[Ask, Resources, int]] = {}
     for demand in option:
@@ -173,20 +173,20 @@ def _merged(option: Sequence[Demand]) -> tuple[Part, ...]:
         key = (ask.selectors, ask.apart)
         _, shape, count = sums.get(key, (ask, Resources(), 0))
         sums[key] = (ask, shape.plus(demand.shape.positive().times(demand.count)), count + demand.count)
-    return tuple(Part(ask._replace(shape=shape.key), 1, n) for ask, shape, n in sums.values() if n)
+    return tuple(GangPart(ask._replace(shape=shape.key), 1, n) for ask, shape, n in sums.values() if n)
 
 
-class Choice(NamedTuple):
+class ChosenForm(NamedTuple):
     """The form a gang asks for; `label` when nodes carry the gang's mark already."""
 
     form: Form
     label: str
 
 
-def choose(stock: Stock, gangs: Sequence[Gang], forms: Sequence[Sequence[Form]]) -> dict[int, Choice]:
+def choose(stock: Inventory, gangs: Sequence[Gang], forms: Sequence[Sequence[Form]]) -> dict[int, ChosenForm]:
     """Per gang what it asks for; gangs of which no form could be held are left out."""
     best_place: dict[tuple[Form, ...], Form] = {}
-    chosen: dict[int, Choice] = {}
+    chosen: dict[int, ChosenForm] = {}
     for index, gang in enumerate(gangs):
         ways = tuple(way for way in forms[index] if _plausible(stock, way))
         if not ways:
@@ -195,13 +195,15 @@ def choose(stock: Stock, gangs: Sequence[Gang], forms: Sequence[Sequence[Form]])
             best_place[ways] = _by_place(stock, gang, ways)[0]
         form = best_place[ways] if gang.locality_label else ways[0]
         marked = form.apart and stock.has_label(gang.label)
-        chosen[index] = Choice(form, gang.label if marked else "")
+        chosen[index] = ChosenForm(form, gang.label if marked else "")
     return chosen
 
 
-def squads_of(chosen: dict[int, Choice], gangs: Iterable[int]) -> list[tuple[tuple[int, ...], Form]]:
+def gang_batches_of(
+    chosen: dict[int, ChosenForm], gangs: Iterable[int]
+) -> list[tuple[tuple[int, ...], Form]]:
     """Equal ones of these gangs together; those that spread share their places."""
-    members: dict[Choice, list[int]] = {}
+    members: dict[ChosenForm, list[int]] = {}
     for gang in gangs:
         members.setdefault(chosen[gang], []).append(gang)
     result = []
@@ -211,7 +213,7 @@ def squads_of(chosen: dict[int, Choice], gangs: Iterable[int]) -> list[tuple[tup
     return result
 
 
-def ways_of(stock: Stock, gang: Gang, forms: Sequence[Form]) -> list[Form]:
+def ways_of(stock: Inventory, gang: Gang, forms: Sequence[Form]) -> list[Form]:
     """Forms of one gang on its own, in order; with a locality, the cheapest place first."""
     able = [form for form in forms if _plausible(stock, form)]
     if gang.locality_label:
@@ -219,7 +221,7 @@ def ways_of(stock: Stock, gang: Gang, forms: Sequence[Form]) -> list[Form]:
     return [_alone(gang, form) for form in able]
 
 
-def _plausible(stock: Stock, form: Form) -> bool:
+def _plausible(stock: Inventory, form: Form) -> bool:
     return bool(form.parts) and all(stock.holds(part.ask) for part in form.parts)
 
 
@@ -227,7 +229,7 @@ def _alone(gang: Gang, form: Form) -> Form:
     return form.marked(Avoidance(gang.label, None, 1, 0)) if form.apart else form
 
 
-def _by_place(stock: Stock, gang: Gang, forms: Sequence[Form]) -> list[Form]:
+def _by_place(stock: Inventory, gang: Gang, forms: Sequence[Form]) -> list[Form]:
     """Complete before incomplete, then by option, then by what it costs with the stock for itself."""
     ranks = []
     for index, form in enumerate(forms):

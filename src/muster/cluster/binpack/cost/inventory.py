@@ -17,13 +17,13 @@ from muster.cluster.binpack.cost.layout import lay_out
 from muster.cluster.binpack.cost.problem import (
     Ask,
     Avoidance,
+    BinLayout,
     Bins,
     Bools,
     Floats,
     Ints,
     Items,
-    Layout,
-    Market,
+    PurchasableTypes,
     admits,
     carries,
     machine_costs,
@@ -35,14 +35,14 @@ LARGEST = 2.0**52  # float64 holds every whole number up to here
 COARSE = 2**40  # a shape of more grains than this is rounded up to a coarser grain
 
 
-class Scale(NamedTuple):
+class Quantization(NamedTuple):
     """Columns and the grain of each: quantities become small whole numbers, shapes exactly so."""
 
     names: tuple[str, ...]
     grain: tuple[int, ...]
 
     @classmethod
-    def of(cls, asks: Sequence[Ask]) -> Scale:
+    def of(cls, asks: Sequence[Ask]) -> Quantization:
         amounts: dict[str, list[int]] = {}
         for ask in asks:
             for name, units in ask.shape:
@@ -88,10 +88,12 @@ class Proposal(NamedTuple):
     cost: float
 
 
-class Stock:
+class Inventory:
     """Bins 0..n-1 are the nodes of the problem; later ones are machines that were bought."""
 
-    def __init__(self, scale: Scale, types: Sequence[Resources], labels: Sequence[Mapping[str, str]]) -> None:
+    def __init__(
+        self, scale: Quantization, types: Sequence[Resources], labels: Sequence[Mapping[str, str]]
+    ) -> None:
         self.scale = scale
         self.type_size = scale.rooms(types)
         self.type_labels = labels
@@ -106,7 +108,7 @@ class Stock:
         self.bin_labels: list[Mapping[str, str]] = []
         self.carried: dict[tuple[str, str | None], set[int]] = {}
 
-    def copy(self) -> Stock:
+    def copy(self) -> Inventory:
         """One that can be changed apart."""
         twin = copy(self)
         twin.free, twin.growth = self.free.copy(), self.growth.copy()
@@ -195,7 +197,7 @@ class Stock:
             places[row] = 0.0
         return np.array(places)
 
-    def _market(self, asks: Sequence[Ask], apart: list[Avoidance]) -> Market:
+    def _market(self, asks: Sequence[Ask], apart: list[Avoidance]) -> PurchasableTypes:
         marks = np.array(
             [[0.0 if carries(labels, a) else float(a.most) for a in apart] for labels in self.type_labels]
         ).reshape(len(self.type_labels), len(apart))
@@ -203,9 +205,11 @@ class Stock:
         if allowed is None:
             allowed = np.ones((len(self.type_labels), len(asks)), dtype=bool)
         size = np.hstack([self.type_size, marks])
-        return Market(size, self.cost, allowed, np.maximum(self.room, 0.0), max(self.total_room, 0.0))
+        return PurchasableTypes(
+            size, self.cost, allowed, np.maximum(self.room, 0.0), max(self.total_room, 0.0)
+        )
 
-    def _proposal(self, layout: Layout, rows: Ints) -> Proposal:
+    def _proposal(self, layout: BinLayout, rows: Ints) -> Proposal:
         where, which = np.nonzero(layout.loads)
         parts = [(rows[where], which, layout.loads[where, which])]
         types: list[int] = []
@@ -246,11 +250,11 @@ def _allowed(asks: Sequence[Ask], labels: Sequence[Mapping[str, str]]) -> Bools 
 GPU = "GPU"
 
 
-def stock_of(problem: PackProblem, book: Book, asks: Sequence[Ask]) -> Stock:
+def inventory_of(problem: PackProblem, book: Book, asks: Sequence[Ask]) -> Inventory:
     """Everything the book may use; `asks` decide which resources matter."""
-    scale = Scale.of(asks)
+    scale = Quantization.of(asks)
     types = [offer.node_type for offer in problem.offers]
-    stock = Stock(scale, [size_when_bought(t) for t in types], [t.labels for t in types])
+    stock = Inventory(scale, [size_when_bought(t) for t in types], [t.labels for t in types])
     stock.cost = machine_costs(problem.offers)
     stock.room = np.array([float(max(offer.room, 0)) for offer in problem.offers])
     stock.total_room = np.inf if problem.room is None else float(max(problem.room, 0))
@@ -269,7 +273,7 @@ def _tier(node: PackNode, conserve_gpus: bool) -> int:
     return 2 * int(conserve_gpus and node.total.units(GPU) > 0) + int(not node.runs)
 
 
-def grow(stock: Stock, grown: Sequence[int]) -> None:
+def grow(stock: Inventory, grown: Sequence[int]) -> None:
     """Nodes that the other book resizes have grown for this one too."""
     rows = list(grown)
     stock.free[rows] += stock.growth[rows]
@@ -302,7 +306,7 @@ def growth_limit(node: PackNode, limits: Mapping[str, NodeType]) -> Resources:
     return _at_least(limit, Resources({name: node.total.units(name) for name in limit})) if grows else EMPTY
 
 
-def _growth(problem: PackProblem, book: Book, scale: Scale) -> Floats:
+def _growth(problem: PackProblem, book: Book, scale: Quantization) -> Floats:
     """How much more each node would offer the book at its full size."""
     growth = np.zeros((len(problem.nodes), len(scale.names)))
     limits = {offer.node_type.name: offer.node_type for offer in problem.offers}

@@ -18,7 +18,7 @@ TINY = 1e-12
 MOST_WEIGHED_GROUPS = 16
 
 
-class Wish(NamedTuple):
+class KnapsackItems(NamedTuple):
     """What to fill with: how many of each class at most, and what one of it is worth."""
 
     limit: Floats
@@ -47,7 +47,9 @@ def weightings(real: int, groups: int, most: int) -> Floats:
     return np.vstack([plain[:1], crowded, plain[1:]])[: max(1, most)]
 
 
-def best_fill(free: Floats, items: Items, allowed: Bools | None, wish: Wish, weights: Floats) -> Floats:
+def best_fill(
+    free: Floats, items: Items, allowed: Bools | None, wish: KnapsackItems, weights: Floats
+) -> Floats:
     """Per row of `free` the most valuable of its fills, one per weighting: rows x classes."""
     rows, tries = len(free), len(weights)
     columns = np.flatnonzero((wish.limit > 0) & (items.size <= free.max(axis=0, initial=0.0)).all(axis=1))
@@ -55,7 +57,7 @@ def best_fill(free: Floats, items: Items, allowed: Bools | None, wish: Wish, wei
     if not rows or not len(columns):
         return result
     some = Items(items.size[columns], items.real)
-    few = Wish(wish.limit[columns], np.maximum(wish.value[columns], TINY))
+    few = KnapsackItems(wish.limit[columns], np.maximum(wish.value[columns], TINY))
     open_to = None if allowed is None else np.repeat(allowed[:, columns], tries, axis=0)
     loads = fill(np.repeat(free, tries, axis=0), some, open_to, few, np.tile(weights, (rows, 1)))
     if tries > 1:
@@ -65,7 +67,7 @@ def best_fill(free: Floats, items: Items, allowed: Bools | None, wish: Wish, wei
     return result
 
 
-def fill(free: Floats, items: Items, allowed: Bools | None, wish: Wish, weights: Floats) -> Floats:
+def fill(free: Floats, items: Items, allowed: Bools | None, wish: KnapsackItems, weights: Floats) -> Floats:
     """One fill per row, along the row's own weights."""
     state = _Filling(free, items, allowed, wish, weights)
     while state.step():
@@ -77,7 +79,7 @@ class _Filling:
     """The rows that still take something; finished rows leave the arrays."""
 
     def __init__(
-        self, free: Floats, items: Items, allowed: Bools | None, wish: Wish, weights: Floats
+        self, free: Floats, items: Items, allowed: Bools | None, wish: KnapsackItems, weights: Floats
     ) -> None:
         self.items = items
         self.wish = wish

@@ -12,16 +12,16 @@ from typing import NamedTuple
 import numpy as np
 
 from muster.cluster.binpack.cost.column_generation import Fractional, generate, start_values, weightings_for
-from muster.cluster.binpack.cost.knapsack import TINY, Wish, best_fill
+from muster.cluster.binpack.cost.knapsack import TINY, KnapsackItems, best_fill
 from muster.cluster.binpack.cost.problem import (
+    BinLayout,
     Bins,
     Bools,
     Floats,
     Ints,
     Items,
-    Layout,
-    Market,
-    Purchase,
+    MachinePurchase,
+    PurchasableTypes,
     counts_that_fit,
     load_size,
 )
@@ -76,7 +76,10 @@ def _fill_block(rows: Ints, bins: Bins, items: Items, tally: tuple[Floats, Float
         if not len(rows) or not left.any():
             return
         taken = _fill_alike(
-            bins.free[rows], None if bins.allowed is None else bins.allowed[rows], items, Wish(left, value)
+            bins.free[rows],
+            None if bins.allowed is None else bins.allowed[rows],
+            items,
+            KnapsackItems(left, value),
         )
         before = np.cumsum(taken, axis=0) - taken
         kept = np.clip(left - before, 0.0, taken)
@@ -86,7 +89,7 @@ def _fill_block(rows: Ints, bins: Bins, items: Items, tally: tuple[Floats, Float
         rows = rows[(kept < taken).any(axis=1)]
 
 
-def _fill_alike(free: Floats, allowed: Bools | None, items: Items, wish: Wish) -> Floats:
+def _fill_alike(free: Floats, allowed: Bools | None, items: Items, wish: KnapsackItems) -> Floats:
     """One fill per distinct bin."""
     key = free if allowed is None else np.hstack([free, allowed])
     _, first, same = np.unique(key, axis=0, return_index=True, return_inverse=True)
@@ -96,15 +99,15 @@ def _fill_alike(free: Floats, allowed: Bools | None, items: Items, wish: Wish) -
     return filled
 
 
-class Till:
+class PurchaseState:
     """What is still wanted and what may still be bought."""
 
-    def __init__(self, items: Items, market: Market, wanted: Floats) -> None:
+    def __init__(self, items: Items, market: PurchasableTypes, wanted: Floats) -> None:
         self.items, self.market = items, market
         self.left = wanted.copy()
         self.room = market.room.copy()
         self.total_room = market.total_room
-        self.bought: list[Purchase] = []
+        self.bought: list[MachinePurchase] = []
 
     def buy(self, type_: int, load: Floats, most: float = np.inf) -> int:
         """As many copies as are wanted whole and there is room for; returns how many."""
@@ -116,7 +119,7 @@ class Till:
         self.left -= copies * load
         self.room[type_] -= copies
         self.total_room -= copies
-        self.bought.append(Purchase(type_, load, int(copies)))
+        self.bought.append(MachinePurchase(type_, load, int(copies)))
         return int(copies)
 
     def undo(self, keep: int) -> None:
@@ -145,7 +148,7 @@ class Till:
         return int(types[self.market.cost[types].argmin()]) if len(types) else None
 
 
-def whole_machines(till: Till, plan: Fractional, up_from: float) -> None:
+def whole_machines(till: PurchaseState, plan: Fractional, up_from: float) -> None:
     """Each pattern of the relaxed purchase in whole numbers, most used first; parts >= `up_from` go up."""
     for index in np.lexsort((np.arange(len(plan.amounts)), -plan.amounts)):
         copies = float(np.floor(plan.amounts[index] + 1.0 - up_from))
@@ -154,7 +157,7 @@ def whole_machines(till: Till, plan: Fractional, up_from: float) -> None:
             copies = copies - bought if bought else 0.0
 
 
-def buy_greedily(till: Till, value: Floats, rent: Floats) -> None:
+def buy_greedily(till: PurchaseState, value: Floats, rent: Floats) -> None:
     """Best value per dollar first, until nothing is wanted or nothing can be bought.
 
     Whenever one machine could hold all the rest, that end is remembered; the cheapest end is taken.
@@ -176,7 +179,7 @@ def buy_greedily(till: Till, value: Floats, rent: Floats) -> None:
 class _Greedy:
     """One pattern per type, filled anew only when the demand no longer has it."""
 
-    def __init__(self, till: Till, value: Floats, rent: Floats) -> None:
+    def __init__(self, till: PurchaseState, value: Floats, rent: Floats) -> None:
         self.till, self.value = till, value
         self.cost = till.market.cost + rent
         self.weights = weightings_for(till.items, len(self.cost))
@@ -188,7 +191,7 @@ class _Greedy:
         is_open = till.open_types()
         rows = np.flatnonzero(self.stale & is_open)
         if len(rows):
-            wish = Wish(till.left, self.value)
+            wish = KnapsackItems(till.left, self.value)
             allowed = market.allowed[rows]
             self.loads[rows] = best_fill(market.size[rows], till.items, allowed, wish, self.weights)
         worth = np.einsum("ij,j->i", self.loads, np.maximum(self.value, TINY))
@@ -212,7 +215,9 @@ class _Machines(NamedTuple):
     loads: Floats
 
 
-def improve(layout: Layout, bins: Bins, items: Items, market: Market, plan: Fractional) -> Layout:
+def improve(
+    layout: BinLayout, bins: Bins, items: Items, market: PurchasableTypes, plan: Fractional
+) -> BinLayout:
     """The same service, perhaps cheaper."""
     relaxed = float((market.cost[plan.types] * plan.amounts).sum())
     if not layout.bought or layout.cost <= WORTH_IT * relaxed:
@@ -223,7 +228,9 @@ def improve(layout: Layout, bins: Bins, items: Items, market: Market, plan: Frac
 
 
 class _Search:
-    def __init__(self, layout: Layout, bins: Bins, items: Items, market: Market, plan: Fractional) -> None:
+    def __init__(
+        self, layout: BinLayout, bins: Bins, items: Items, market: PurchasableTypes, plan: Fractional
+    ) -> None:
         self.layout, self.items, self.market, self.plan = layout, items, market, plan
         self.fixed, self.loose = _split(layout.bought, market, plan.value)
         self.loads = layout.loads.copy()
@@ -248,7 +255,7 @@ class _Search:
         filled = fill_nodes(
             self._spare_room(kept), self.items, self.loose.loads[chosen].sum(axis=0), self.plan.value
         )
-        till = Till(self.items, self._market_beside(kept), filled.left)
+        till = PurchaseState(self.items, self._market_beside(kept), filled.left)
         buy_greedily(till, self.plan.value, self.plan.rent)
         if till.left.any() or till.spent >= self.market.cost[self.loose.types[chosen]].sum() - 1e-9:
             return False
@@ -266,7 +273,7 @@ class _Search:
         allowed = np.vstack([at_nodes, self.market.allowed[kept.types]])
         return Bins(np.vstack([nodes, machines]), allowed, np.zeros(len(allowed), dtype=np.int64))
 
-    def _market_beside(self, kept: _Machines) -> Market:
+    def _market_beside(self, kept: _Machines) -> PurchasableTypes:
         room = self.market.room - np.bincount(kept.types, minlength=len(self.market.room))
         total = self.market.total_room - len(kept.types)
         for purchase in self.fixed:
@@ -274,11 +281,11 @@ class _Search:
             total -= purchase.copies
         return self.market._replace(room=room, total_room=total)
 
-    def result(self) -> Layout:
+    def result(self) -> BinLayout:
         pairs = zip(self.loose.types.tolist(), self.loose.loads, strict=True)
-        bought = (*self.fixed, *(Purchase(type_, load, 1) for type_, load in pairs))
+        bought = (*self.fixed, *(MachinePurchase(type_, load, 1) for type_, load in pairs))
         cost = float(sum(self.market.cost[p.type] * p.copies for p in bought))
-        return Layout(self.loads, bought, self.layout.unserved, cost)
+        return BinLayout(self.loads, bought, self.layout.unserved, cost)
 
 
 def _windows() -> Iterator[tuple[int, int]]:
@@ -289,17 +296,19 @@ def _windows() -> Iterator[tuple[int, int]]:
                 yield size, offset
 
 
-def _use(machines: _Machines, market: Market, value: Floats) -> Floats:
+def _use(machines: _Machines, market: PurchasableTypes, value: Floats) -> Floats:
     """Value held per dollar."""
     use: Floats = np.einsum("ij,j->i", machines.loads, value) / market.cost[machines.types]
     return use
 
 
-def _split(bought: tuple[Purchase, ...], market: Market, value: Floats) -> tuple[list[Purchase], _Machines]:
+def _split(
+    bought: tuple[MachinePurchase, ...], market: PurchasableTypes, value: Floats
+) -> tuple[list[MachinePurchase], _Machines]:
     """The worst used machines one by one, the others as they were bought."""
     ranked = sorted(bought, key=lambda p: float((p.load * value).sum()) / float(market.cost[p.type]))
-    fixed: list[Purchase] = []
-    loose: list[Purchase] = []
+    fixed: list[MachinePurchase] = []
+    loose: list[MachinePurchase] = []
     left = LOOSE
     for purchase in ranked:
         taken = min(left, purchase.copies)
@@ -310,7 +319,7 @@ def _split(bought: tuple[Purchase, ...], market: Market, value: Floats) -> tuple
     return fixed, _joined(_Machines(np.zeros(0, dtype=np.int64), np.zeros((0, len(value)))), loose)
 
 
-def _joined(machines: _Machines, bought: list[Purchase]) -> _Machines:
+def _joined(machines: _Machines, bought: list[MachinePurchase]) -> _Machines:
     types = [p.type for p in bought for _ in range(p.copies)]
     loads = [p.load for p in bought for _ in range(p.copies)]
     if not types:
@@ -327,14 +336,14 @@ ROUND_UP_FROM = (1.0 - 1e-6, 0.5)  # parts of a machine: never, then as in schoo
 _ROUND_CELLS = 60_000  # bins x classes, over all rounds
 
 
-def lay_out(items: Items, bins: Bins, market: Market, wanted: Floats) -> Layout:
+def lay_out(items: Items, bins: Bins, market: PurchasableTypes, wanted: Floats) -> BinLayout:
     """Serve the most of `wanted`, then pay the least."""
     useful = _useful_types(items, market, wanted)
     market = market.only(useful)
     prices = start_values(items, market, wanted)
     dearest = float(market.cost.max(initial=1.0))
     prices = np.where(np.isfinite(prices), prices, dearest)  # only nodes can hold these
-    best: tuple[Layout, Fractional] | None = None
+    best: tuple[BinLayout, Fractional] | None = None
     plan: Fractional | None = None
     for _ in range(_rounds(bins, wanted)):
         layout, plan, learnt = _one_round(items, bins, market, wanted, (prices, plan))
@@ -357,20 +366,24 @@ def _rounds(bins: Bins, wanted: Floats) -> int:
     return int(np.clip(_ROUND_CELLS // cells, 2, useful))
 
 
-def _rank(layout: Layout) -> tuple[float, float]:
+def _rank(layout: BinLayout) -> tuple[float, float]:
     return (float(layout.unserved.sum()), round(layout.cost, 9))
 
 
 def _one_round(
-    items: Items, bins: Bins, market: Market, wanted: Floats, known: tuple[Floats, Fractional | None]
-) -> tuple[Layout, Fractional, Floats]:
+    items: Items,
+    bins: Bins,
+    market: PurchasableTypes,
+    wanted: Floats,
+    known: tuple[Floats, Fractional | None],
+) -> tuple[BinLayout, Fractional, Floats]:
     prices, earlier = known
     filled = fill_nodes(bins, items, wanted, prices)
     buyable = np.where(_can_hold(items, market), filled.left, 0.0)
     plan = generate(items, market, buyable, prices, earlier)
     layouts = []
     for up_from in ROUND_UP_FROM:
-        till = Till(items, market, buyable)
+        till = PurchaseState(items, market, buyable)
         whole_machines(till, plan, up_from)
         buy_greedily(till, plan.value, plan.rent)
         layouts.append(_layout(filled, till, buyable))
@@ -383,18 +396,18 @@ def _learn(old: Floats, new: Floats, wanted: Floats, filled: Filled) -> Floats:
     return np.where(wanted > 0, np.sqrt(np.maximum(old, 1e-12) * np.maximum(target, 1e-12)), old)
 
 
-def _layout(filled: Filled, till: Till, buyable: Floats) -> Layout:
+def _layout(filled: Filled, till: PurchaseState, buyable: Floats) -> BinLayout:
     unserved = filled.left - buyable + till.left
     cost = float(sum(till.market.cost[p.type] * p.copies for p in till.bought))
-    return Layout(filled.loads, tuple(till.bought), unserved, cost)
+    return BinLayout(filled.loads, tuple(till.bought), unserved, cost)
 
 
-def _can_hold(items: Items, market: Market) -> Floats:
+def _can_hold(items: Items, market: PurchasableTypes) -> Floats:
     prices = start_values(items, market, np.ones(len(items.size)))
     return np.isfinite(prices)
 
 
-def _useful_types(items: Items, market: Market, wanted: Floats) -> Ints:
+def _useful_types(items: Items, market: PurchasableTypes, wanted: Floats) -> Ints:
     """Types on sale, without those of which another is as large, as open, no dearer and there is enough."""
     alone = np.minimum(counts_that_fit(market.size, items.size), np.maximum(wanted, 1.0))
     alone[~market.allowed] = 0

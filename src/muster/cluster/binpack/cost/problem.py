@@ -29,7 +29,7 @@ class Items(NamedTuple):
     real: int  # how many of the columns are resources
 
 
-class Market(NamedTuple):
+class PurchasableTypes(NamedTuple):
     """Machine types that can be bought."""
 
     size: Floats  # types x columns
@@ -38,8 +38,10 @@ class Market(NamedTuple):
     room: Floats  # how many machines of each type
     total_room: float
 
-    def only(self, keep: Ints) -> Market:
-        return Market(self.size[keep], self.cost[keep], self.allowed[keep], self.room[keep], self.total_room)
+    def only(self, keep: Ints) -> PurchasableTypes:
+        return PurchasableTypes(
+            self.size[keep], self.cost[keep], self.allowed[keep], self.room[keep], self.total_room
+        )
 
 
 class Bins(NamedTuple):
@@ -51,7 +53,7 @@ class Bins(NamedTuple):
     growth: Floats | None = None  # by how much each could grow in place, free of charge
 
 
-class Purchase(NamedTuple):
+class MachinePurchase(NamedTuple):
     """`copies` machines of one type, each loaded with `load` (items of each class)."""
 
     type: int
@@ -59,11 +61,11 @@ class Purchase(NamedTuple):
     copies: int
 
 
-class Layout(NamedTuple):
+class BinLayout(NamedTuple):
     """Where everything went."""
 
     loads: Floats  # bins x classes
-    bought: tuple[Purchase, ...]
+    bought: tuple[MachinePurchase, ...]
     unserved: Floats  # per class
     cost: float
 

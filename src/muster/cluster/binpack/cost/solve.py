@@ -13,15 +13,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from muster.base.resources import ItemKey
-from muster.cluster.binpack.cost.allocate import Case, Served, serve
+from muster.cluster.binpack.cost.allocate import GangRequest, Served, serve
 from muster.cluster.binpack.cost.gangs import bundle_count, forms_of
-from muster.cluster.binpack.cost.inventory import Stock, grow, growth_limit, stock_of
+from muster.cluster.binpack.cost.inventory import Inventory, grow, growth_limit, inventory_of
 from muster.cluster.binpack.cost.problem import Ask, ask_of, machine_costs, selectors_of
 from muster.cluster.binpack.request import Book, PackProblem, PackSolution, Placement, Unplaced
 from muster.cluster.model import Demand, Gang, Strategy
 
 
-class Outcome(NamedTuple):
+class CostOutcome(NamedTuple):
     """Both books, and the machines bought: bin n + i is machine i when the problem has n nodes."""
 
     books: Mapping[Book, Served]
@@ -56,7 +56,7 @@ class Detail(NamedTuple):
     machines: tuple[tuple[str, tuple[Holding, ...]], ...]  # type and load of each new machine
 
 
-def solution_of(problem: PackProblem, outcome: Outcome) -> PackSolution:
+def solution_of(problem: PackProblem, outcome: CostOutcome) -> PackSolution:
     names = [offer.node_type.name for offer in problem.offers]
     launch: dict[str, int] = dict.fromkeys(names, 0)
     for index in outcome.machines:
@@ -72,7 +72,7 @@ def solution_of(problem: PackProblem, outcome: Outcome) -> PackSolution:
     )
 
 
-def detail_of(problem: PackProblem, outcome: Outcome) -> Detail:
+def detail_of(problem: PackProblem, outcome: CostOutcome) -> Detail:
     nodes = len(problem.nodes)
     held: list[list[Holding]] = [[] for _ in range(nodes + len(outcome.machines))]
     for book, served in outcome.books.items():
@@ -87,7 +87,7 @@ def detail_of(problem: PackProblem, outcome: Outcome) -> Detail:
     return Detail(solution_of(problem, outcome), tuple(loads[:nodes]), machines)
 
 
-def _placements(problem: PackProblem, outcome: Outcome) -> list[Placement]:
+def _placements(problem: PackProblem, outcome: CostOutcome) -> list[Placement]:
     """On nodes as they are; on new machines summed up by type."""
     nodes = len(problem.nodes)
     names = [offer.node_type.name for offer in problem.offers]
@@ -107,7 +107,7 @@ def _placements(problem: PackProblem, outcome: Outcome) -> list[Placement]:
     return found
 
 
-def _unplaced(problem: PackProblem, outcome: Outcome) -> list[Unplaced]:
+def _unplaced(problem: PackProblem, outcome: CostOutcome) -> list[Unplaced]:
     missing = []
     for book, served in outcome.books.items():
         missing += [Unplaced(book, False, item, amount) for item, amount in sorted(served.short.items())]
@@ -116,7 +116,7 @@ def _unplaced(problem: PackProblem, outcome: Outcome) -> list[Unplaced]:
     return missing
 
 
-def narrowed(demand: Demand, stock: Stock) -> Demand:
+def narrowed(demand: Demand, stock: Inventory) -> Demand:
     """The demand with its first selector under which some node or type could hold it."""
     if len(demand.selectors) < 2:
         return demand
@@ -127,7 +127,7 @@ def narrowed(demand: Demand, stock: Stock) -> Demand:
     return demand
 
 
-def narrowed_gang(gang: Gang, stock: Stock) -> Gang:
+def narrowed_gang(gang: Gang, stock: Inventory) -> Gang:
     """Every bundle narrowed; strict packing merges by the selectors as asked, so those stay."""
     if gang.strategy is Strategy.STRICT_PACK:
         return gang
@@ -148,7 +148,7 @@ def solve_detailed(problem: PackProblem) -> Detail:
     return detail_of(problem, _best(problem))
 
 
-def _best(problem: PackProblem) -> Outcome:
+def _best(problem: PackProblem) -> CostOutcome:
     """The plain plan, unless one that also grants every wish is as good."""
     plain = _cheaper_order(problem, wishes=False)
     if not _has_wishes(problem):
@@ -168,7 +168,7 @@ def _has_wishes(problem: PackProblem) -> bool:
     return choosy or any(gang.strategy is Strategy.SPREAD for gang in problem.gangs)
 
 
-def _cheaper_order(problem: PackProblem, wishes: bool) -> Outcome:
+def _cheaper_order(problem: PackProblem, wishes: bool) -> CostOutcome:
     first = _in_order(problem, (Book.DEMAND, Book.CONSTRAINT), wishes)
     if len(first.buyers) < 2 and not first.unserved(problem):
         return first  # at most one book buys, and that for itself: the other order buys no less
@@ -179,7 +179,7 @@ def _cheaper_order(problem: PackProblem, wishes: bool) -> Outcome:
     return first if ranks[0] <= ranks[1] else second
 
 
-def _in_order(problem: PackProblem, order: Sequence[Book], wishes: bool) -> Outcome:
+def _in_order(problem: PackProblem, order: Sequence[Book], wishes: bool) -> CostOutcome:
     """Machines and growth of the first book are there for the second."""
     books: dict[Book, Served] = {}
     machines: list[int] = []
@@ -190,19 +190,19 @@ def _in_order(problem: PackProblem, order: Sequence[Book], wishes: bool) -> Outc
         gangs = problem.gangs if book is Book.DEMAND else ()
         if not demands and not gangs:
             continue
-        stock = stock_of(problem, book, _asks(demands, gangs))
+        stock = inventory_of(problem, book, _asks(demands, gangs))
         grow(stock, grown)
         stock.add_machines(np.array(machines, dtype=np.int64))
         if wishes:
             demands = tuple(narrowed(demand, stock) for demand in demands)
             gangs = tuple(narrowed_gang(gang, stock) for gang in gangs)
         forms = [forms_of(gang, _values(problem, gang), wishes) for gang in gangs]
-        books[book], stock = serve(stock, Case(demands, gangs, forms))
+        books[book], stock = serve(stock, GangRequest(demands, gangs, forms))
         if len(stock.machines) > len(machines):
             buyers.append(book)
         machines, grown = stock.machines, grown + stock.grown
     cost = float(machine_costs(problem.offers)[machines].sum())
-    return Outcome(books, machines, grown, buyers, cost)
+    return CostOutcome(books, machines, grown, buyers, cost)
 
 
 def _asks(demands: Sequence[Demand], gangs: Sequence[Gang]) -> list[Ask]:

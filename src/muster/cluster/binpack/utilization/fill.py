@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from muster.cluster.binpack.feasible import first_match
-from muster.cluster.binpack.utilization.grouping import Columns, Labels, Lead, Run, State
+from muster.cluster.binpack.utilization.grouping import Labels, Lead, NodeRun, RelevantColumns, State
 
 
 class Fill(NamedTuple):
@@ -29,13 +29,13 @@ class Needs(NamedTuple):
 
     units: tuple[tuple[int, int, list[int], list[int]], ...]  # column, units, table; without zeros
     columns: int  # with the GPU mark
-    run: Run | None  # only when it has selectors or avoids a label
+    run: NodeRun | None  # only when it has selectors or avoids a label
 
 
 class Filler:
     """The runs of one attempt and how many requests of each are left."""
 
-    def __init__(self, runs: Sequence[Run], columns: Columns) -> None:
+    def __init__(self, runs: Sequence[NodeRun], columns: RelevantColumns) -> None:
         self.runs = runs
         self.entangled = columns.entangled
         self.longest = max((len(run.selectors) for run in runs), default=0)
@@ -59,7 +59,7 @@ class Filler:
         self.alive = (1 << len(self.runs)) - 1
         self.fresh = True
 
-    def _ready(self, run: Run, units: dict[int, int], columns: Columns) -> Needs:
+    def _ready(self, run: NodeRun, units: dict[int, int], columns: RelevantColumns) -> Needs:
         used = sum(1 << column for column in units)
         if "GPU" in run.shape:
             used |= columns.gpu_mark
@@ -131,7 +131,7 @@ class Filler:
         return Fill(tuple(takes), tuple(free), used, lead, labels)
 
     def _noted(
-        self, run: Run, so_far: tuple[Lead, Labels], free: Sequence[int], at: tuple[int, int]
+        self, run: NodeRun, so_far: tuple[Lead, Labels], free: Sequence[int], at: tuple[int, int]
     ) -> tuple[Lead, Labels, int]:
         """The selectors remembered, the label added, and the runs that may still follow."""
         lead, labels = so_far
@@ -145,7 +145,7 @@ class Filler:
         return lead, labels, later >> (s + 1) << (s + 1)
 
 
-def _wanted(run: Run, columns: Columns) -> dict[int, int]:
+def _wanted(run: NodeRun, columns: RelevantColumns) -> dict[int, int]:
     return {columns.index[name]: value for name, value in run.shape.key if value > 0}
 
 
@@ -162,7 +162,7 @@ def _table(wanted: Sequence[dict[int, int]], column: int) -> tuple[list[int], li
     return cuts, masks
 
 
-def _is_picky(run: Run) -> bool:
+def _is_picky(run: NodeRun) -> bool:
     """Whether there are nodes that the run may not use, whatever is free there."""
     return run.avoid is not None or bool(run.selectors and () not in run.selectors)
 
@@ -175,7 +175,7 @@ def _label_score(lead: Lead, labels: dict[str, str]) -> int:
     return 0
 
 
-def _may_take(run: Run, labels: dict[str, str]) -> bool:
+def _may_take(run: NodeRun, labels: dict[str, str]) -> bool:
     if run.selectors and first_match(run.selectors, labels) is None:
         return False
     return run.avoid is None or labels.get(run.avoid[0]) != run.avoid[1]

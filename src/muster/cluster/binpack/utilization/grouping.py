@@ -89,7 +89,7 @@ class Term(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Frame:
+class NodeShape:
     """The part of a node that placing requests does not change. Compared by identity: see `States`."""
 
     terms: tuple[Term, ...]
@@ -104,14 +104,14 @@ class Frame:
 class State:
     """How a node stands on one book. Made by `States` only, so equal states are the same object."""
 
-    frame: Frame
+    frame: NodeShape
     labels: Labels
     free: tuple[int, ...]  # units per column
     used: int  # columns of the requests placed so far, and the GPU mark
     lead: Lead
 
 
-class Columns:
+class RelevantColumns:
     """The resources and labels that the requests of a problem look at."""
 
     def __init__(self, problem: PackProblem) -> None:
@@ -151,20 +151,20 @@ def all_demands(problem: PackProblem) -> Iterable[Demand]:
 class States:
     """Makes frames and states, each different one once."""
 
-    def __init__(self, columns: Columns, conserve_gpus: bool) -> None:
+    def __init__(self, columns: RelevantColumns, conserve_gpus: bool) -> None:
         self.columns = columns
         self._conserve_gpus = conserve_gpus
-        self._frames: dict[tuple[tuple[Term, ...], int, int, int, bool, bool], Frame] = {}
+        self._frames: dict[tuple[tuple[Term, ...], int, int, int, bool, bool], NodeShape] = {}
         self._states: dict[tuple[object, ...], State] = {}
 
-    def state(self, frame: Frame, labels: Labels, free: tuple[int, ...], used: int, lead: Lead) -> State:
+    def state(self, frame: NodeShape, labels: Labels, free: tuple[int, ...], used: int, lead: Lead) -> State:
         key = (frame, labels, free, used, lead)
         found = self._states.get(key)
         if found is None:
             found = self._states[key] = State(frame, labels, free, used, lead)
         return found
 
-    def frame(self, sizes: Sizes, tail: int, runs: bool) -> Frame:
+    def frame(self, sizes: Sizes, tail: int, runs: bool) -> NodeShape:
         index, free = self.columns.index, sizes.free
         columns = late = 0
         terms = []
@@ -184,7 +184,7 @@ class States:
         key = (tuple(terms), tail, columns, late, saves_gpu, runs)
         found = self._frames.get(key)
         if found is None:
-            found = self._frames[key] = Frame(*key)
+            found = self._frames[key] = NodeShape(*key)
         return found
 
 
@@ -216,7 +216,7 @@ class Share(NamedTuple):
     bundles: int
 
 
-class Run(NamedTuple):
+class NodeRun(NamedTuple):
     """Neighbours in the order of trying that are equal in all that matters to a node."""
 
     shape: Resources
@@ -226,15 +226,15 @@ class Run(NamedTuple):
     shares: tuple[Share, ...]
 
 
-def runs_of(requests: Iterable[Request]) -> tuple[Run, ...]:
+def runs_of(requests: Iterable[Request]) -> tuple[NodeRun, ...]:
     """In order of trying: hardest to place first; equal keys keep the order in which they came."""
     ordered = sorted((r for r in requests if r.amount > 0), key=_sort_key, reverse=True)
     return tuple(_run(list(equal)) for _, equal in groupby(ordered, key=lambda request: request[:3]))
 
 
-def _run(equal: Sequence[Request]) -> Run:
+def _run(equal: Sequence[Request]) -> NodeRun:
     shares = tuple(Share(request.item, request.amount, request.bundles) for request in equal)
-    return Run(*equal[0][:3], sum(share.amount for share in shares), shares)
+    return NodeRun(*equal[0][:3], sum(share.amount for share in shares), shares)
 
 
 def _sort_key(request: Request) -> SortKey:
@@ -310,7 +310,7 @@ class Survey:
 
     def __init__(self, problem: PackProblem) -> None:
         self.problem = problem
-        self.columns = Columns(problem)
+        self.columns = RelevantColumns(problem)
         self.states = States(self.columns, problem.conserve_gpus)
         tails: dict[str, Tail] = {
             offer.node_type.name: (offer.recoverable, offer.node_type.priority, offer.availability)

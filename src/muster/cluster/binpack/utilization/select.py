@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from muster.base.resources import SCALE
 from muster.cluster.binpack.utilization.fill import Fill, Filler
-from muster.cluster.binpack.utilization.grouping import Frame, State, worth
+from muster.cluster.binpack.utilization.grouping import NodeShape, State, worth
 
 Key = tuple[int, float, float, int]
 _TYPES = 20  # bits for the number of resource types
@@ -101,7 +101,7 @@ def _label_bound(state: State, filler: Filler, mask: int) -> int:
     return filler.longest if mask & filler.selecting else 0
 
 
-def _head(label: int, used: int, frame: Frame, gpu_mark: int) -> int:
+def _head(label: int, used: int, frame: NodeShape, gpu_mark: int) -> int:
     gpu_ok = not frame.saves_gpu or bool(used & gpu_mark)
     return -((label * 2 + gpu_ok) << _TYPES | (used & frame.columns).bit_count())
 
@@ -113,7 +113,7 @@ _NOTHING: Key = (0, 0.0, 0.0, 0)
 _REMEMBERED = 100_000  # first answers per question: bounds the memory, not the result
 
 
-class Entry:
+class CandidateGroup:
     """One kind of candidate; `place` is where its first one stands in the list."""
 
     __slots__ = ("bound", "fill", "fitting", "key", "number", "place", "stamp", "state")
@@ -159,15 +159,15 @@ class Contest:
     def __init__(self, question: Question) -> None:
         self._question = question
         self._filler = filler = question.filler
-        self._entries: list[Entry] = []
+        self._entries: list[CandidateGroup] = []
         self._ready: list[Ranked] = []
         self._waiting: list[Ranked] = []
-        self._watch = [Watch() for _ in filler.runs]
+        self._watch = [RunClaims() for _ in filler.runs]
 
     def enter(self, candidates: Iterable[tuple[State, int]]) -> None:
         """Candidates, each with the place in the list of the first of its kind."""
         for state, place in candidates:
-            entry = Entry(len(self._entries), state, place)
+            entry = CandidateGroup(len(self._entries), state, place)
             self._entries.append(entry)
             if self._filler.fresh:
                 entry.fitting, entry.fill, entry.key = self._question.first_answer(state)
@@ -179,7 +179,7 @@ class Contest:
                 self._watch_over(entry, entry.fill)
         heapify(self._ready)
 
-    def leader(self) -> Entry | None:
+    def leader(self) -> CandidateGroup | None:
         """The best entry, taken out: `enter_again` puts it back."""
         if not self._filler.alive:
             return None
@@ -197,7 +197,7 @@ class Contest:
         entry.stamp += 1  # it watches nothing until it enters again
         return entry
 
-    def rival_place(self, entry: Entry) -> int:
+    def rival_place(self, entry: CandidateGroup) -> int:
         """Where the first exactly tied other candidate stands; FAR when there is none."""
         place = FAR
         first = self._first_ready()
@@ -206,7 +206,7 @@ class Contest:
                 place = min(place, ranked[4])
         return place
 
-    def repeats(self, entry: Entry) -> int:
+    def repeats(self, entry: CandidateGroup) -> int:
         """How often in a row the entry's fill can be taken before any entry has to look again."""
         left, times = self._filler.left, FAR
         for run, amount in entry.fill.takes if entry.fill is not None else ():
@@ -214,7 +214,7 @@ class Contest:
             times = min(times, left[run] // amount, 1 + (left[run] - watched) // amount)
         return times
 
-    def take(self, entry: Entry, times: int) -> None:
+    def take(self, entry: CandidateGroup, times: int) -> None:
         """Place the entry's fill so often; whoever counted on those requests waits to be filled again."""
         for run, amount in entry.fill.takes if entry.fill is not None else ():
             left = self._filler.take(run, times * amount)
@@ -225,7 +225,7 @@ class Contest:
                     if other.stamp == stamp:
                         self._postpone(other)
 
-    def enter_again(self, entry: Entry, place: int) -> None:
+    def enter_again(self, entry: CandidateGroup, place: int) -> None:
         """More candidates of this kind, the first of them at `place`."""
         entry.place = place
         left = self._filler.left
@@ -240,36 +240,36 @@ class Contest:
             heappop(ready)
         return ready[0] if ready else None
 
-    def _refill(self, entry: Entry) -> None:
+    def _refill(self, entry: CandidateGroup) -> None:
         self._look(entry)
         if entry.fill is None:
             entry.stamp += 1
         else:
             self._announce(entry, entry.fill)
 
-    def _look(self, entry: Entry) -> None:
+    def _look(self, entry: CandidateGroup) -> None:
         fill = entry.fill = self._filler.fill(entry.state, entry.fitting)
         if fill is not None:
             entry.key = key_of(entry.state, fill, self._filler)
 
-    def _announce(self, entry: Entry, fill: Fill) -> None:
+    def _announce(self, entry: CandidateGroup, fill: Fill) -> None:
         entry.stamp += 1
         heappush(self._ready, (*entry.key, entry.place, entry.number, entry.stamp))
         self._watch_over(entry, fill)
 
-    def _watch_over(self, entry: Entry, fill: Fill) -> None:
+    def _watch_over(self, entry: CandidateGroup, fill: Fill) -> None:
         note = (entry.number, entry.stamp)
         for run, amount in fill.takes:
             self._watch[run].add(amount, note)
 
-    def _postpone(self, entry: Entry) -> None:
+    def _postpone(self, entry: CandidateGroup) -> None:
         entry.stamp += 1
         bound = entry.bound = bound_of(entry.state, self._filler, entry.fitting, entry.bound)
         if bound is not None:
             heappush(self._waiting, (*bound.key, entry.place, entry.number, entry.stamp))
 
 
-class Watch:
+class RunClaims:
     """Who counts on how many requests of one run."""
 
     __slots__ = ("_notes", "highest")
@@ -292,7 +292,7 @@ class Watch:
         self.highest = max(self._notes, default=0)
         return notes
 
-    def most(self, entries: list[Entry]) -> int:
+    def most(self, entries: list[CandidateGroup]) -> int:
         """The most anybody still counts on; 0 when nobody does."""
         while self.highest:
             notes = self._notes[self.highest]
@@ -313,7 +313,7 @@ class Pick(NamedTuple):
     places: tuple[int, ...]  # in the list of candidates
 
 
-class Purchase(NamedTuple):
+class NodePurchase(NamedTuple):
     """New machines of one type that take the same."""
 
     offer: int
@@ -360,7 +360,7 @@ def _one_for_all(question: Question, candidates: Mapping[State, Sequence[int]]) 
     return Pick(*chosen, (best[1],))
 
 
-def _stop(contest: Contest, entry: Entry, places: Sequence[int], start: int) -> int:
+def _stop(contest: Contest, entry: CandidateGroup, places: Sequence[int], start: int) -> int:
     """How far into its places the leader stays the leader."""
     if start + 1 == len(places):
         return start + 1
@@ -368,28 +368,28 @@ def _stop(contest: Contest, entry: Entry, places: Sequence[int], start: int) -> 
     return min(stop, max(start + 1, bisect_left(places, contest.rival_place(entry))))
 
 
-def _pick(entry: Entry, places: Sequence[int]) -> Pick:
+def _pick(entry: CandidateGroup, places: Sequence[int]) -> Pick:
     assert entry.fill is not None
     return Pick(entry.state, entry.fill, tuple(places))
 
 
 def choose_offers(
     question: Question, offers: Sequence[State], rooms: Sequence[int], room: int | None
-) -> list[Purchase]:
+) -> list[NodePurchase]:
     """The best type first; a type that was bought goes to the end of the line, so ties alternate."""
     contest = Contest(question)
     rooms = list(rooms)
     offer_of = [offer for offer, left in enumerate(rooms) if left > 0]
     contest.enter((offers[offer], line) for line, offer in enumerate(offer_of))
     line = len(offers)
-    purchases: list[Purchase] = []
+    purchases: list[NodePurchase] = []
     while (room is None or room > 0) and (entry := contest.leader()) is not None:
         assert entry.fill is not None
         offer = offer_of[entry.number]
         tied = contest.rival_place(entry) < FAR
         count = 1 if tied else min(contest.repeats(entry), rooms[offer])
         count = count if room is None else min(count, room)
-        purchases.append(Purchase(offer, entry.fill, count))
+        purchases.append(NodePurchase(offer, entry.fill, count))
         contest.take(entry, count)
         rooms[offer] -= count
         room = None if room is None else room - count

@@ -9,8 +9,8 @@ from muster.base.resources import Resources
 from muster.cluster.binpack.request import Book, PackProblem, PackSolution, Placement, Unplaced
 from muster.cluster.binpack.utilization.fill import Fill, Filler
 from muster.cluster.binpack.utilization.grouping import (
+    NodeRun,
     Request,
-    Run,
     State,
     Survey,
     bundle_count,
@@ -19,11 +19,17 @@ from muster.cluster.binpack.utilization.grouping import (
     gang_requests,
     runs_of,
 )
-from muster.cluster.binpack.utilization.select import Pick, Purchase, Question, choose_nodes, choose_offers
+from muster.cluster.binpack.utilization.select import (
+    NodePurchase,
+    Pick,
+    Question,
+    choose_nodes,
+    choose_offers,
+)
 from muster.cluster.model import Gang
 
 
-class Ledger:
+class PlacementLog:
     """Placements and leftovers of a whole pass."""
 
     def __init__(self) -> None:
@@ -34,7 +40,7 @@ class Ledger:
 class Posting:
     """One committed attempt: the items of a run are served first come, first served."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[NodeRun]) -> None:
         # Per run, the item served next is the last: [item, requests not served yet, bundles per request].
         self._queues = [[[*share] for share in reversed(run.shares)] for run in runs]
         self._amounts: dict[tuple[int, int, str], int] = {}
@@ -55,7 +61,7 @@ class Posting:
                 if not share[1]:
                     queue.pop()
 
-    def close(self, ledger: Ledger, book: Book, is_gang: bool) -> None:
+    def close(self, ledger: PlacementLog, book: Book, is_gang: bool) -> None:
         """Into the ledger: what was served, and that the rest found no place."""
         ledger.placements += [
             Placement(book, is_gang, *where, amount) for where, amount in self._amounts.items()
@@ -67,19 +73,19 @@ class Posting:
         ]
 
 
-class Outcome(NamedTuple):
+class AttemptOutcome(NamedTuple):
     """What one attempt would do."""
 
     order: list[int]  # node numbers: picked, not picked, set aside
     picks: list[tuple[list[int], State, Fill]]  # node numbers, state before, what they take
     growths: list[tuple[list[int], State, Fill]]  # likewise, the state being that at the largest size
-    purchases: list[Purchase]
+    purchases: list[NodePurchase]
 
 
 class Fleet:
     """Nodes, new machines and rooms as they stand after the attempts committed so far."""
 
-    def __init__(self, survey: Survey, ledger: Ledger, book: Book, before: Fleet | None = None) -> None:
+    def __init__(self, survey: Survey, ledger: PlacementLog, book: Book, before: Fleet | None = None) -> None:
         problem = survey.problem
         self._survey = survey
         self._ledger = ledger
@@ -105,12 +111,12 @@ class Fleet:
                     state.frame, other.labels, state.free, state.used, state.lead
                 )
 
-    def place(self, runs: Sequence[Run]) -> None:
+    def place(self, runs: Sequence[NodeRun]) -> None:
         """Place what fits."""
         if runs:
             self._commit(self._attempt(Question(Filler(runs, self._survey.columns))), runs, False)
 
-    def place_gang(self, runs: Sequence[Run]) -> bool:
+    def place_gang(self, runs: Sequence[NodeRun]) -> bool:
         """Place all of it or nothing; whether it was placed."""
         if not runs:
             return True
@@ -129,7 +135,7 @@ class Fleet:
         self._refused.clear()
         return True
 
-    def _signature(self, runs: Sequence[Run]) -> tuple[object, ...]:
+    def _signature(self, runs: Sequence[NodeRun]) -> tuple[object, ...]:
         """Gangs with the same signature ask the same; a label that no node has is as good as another."""
         known = self._survey.known_labels
         return tuple(
@@ -137,14 +143,14 @@ class Fleet:
             for run in runs
         )
 
-    def _attempt(self, question: Question) -> Outcome:
+    def _attempt(self, question: Question) -> AttemptOutcome:
         filler = question.filler
         groups, aside = self._candidates(question)
         chosen = choose_nodes(question, groups)
         order, picks = self._reordered(chosen, aside)
         growths = self._grow(question, order, picks) if filler.alive and self._survey.largest else []
         purchases = choose_offers(question, self._offers, self.rooms, self.room) if filler.alive else []
-        return Outcome(order, picks, growths, purchases)
+        return AttemptOutcome(order, picks, growths, purchases)
 
     def _candidates(self, question: Question) -> tuple[dict[State, list[int]], list[int]]:
         """Equal nodes together, with their places in the list; and the places of those set aside."""
@@ -187,7 +193,7 @@ class Fleet:
         chosen = choose_nodes(question, groups)
         return [([order[place] for place in pick.places], pick.state, pick.fill) for pick in chosen]
 
-    def _commit(self, outcome: Outcome, runs: Sequence[Run], is_gang: bool) -> None:
+    def _commit(self, outcome: AttemptOutcome, runs: Sequence[NodeRun], is_gang: bool) -> None:
         posting = Posting(runs)
         for numbers, state, fill in (*outcome.picks, *outcome.growths):
             after = self._after(state, fill)
@@ -221,7 +227,7 @@ class Fleet:
             fill = fill._replace(labels=labels)
         return self._filled(state, fill)
 
-    def _buy(self, purchase: Purchase) -> None:
+    def _buy(self, purchase: NodePurchase) -> None:
         offer, fill, count = purchase
         first = len(self.states)
         self.states += [self._after(self._offers[offer], fill)] * count
@@ -234,7 +240,7 @@ class Fleet:
 
 def solve_utilization(problem: PackProblem) -> PackSolution:
     """Where the demand goes by Ray's scoring rule, and which machines to buy for the rest."""
-    survey, ledger = Survey(problem), Ledger()
+    survey, ledger = Survey(problem), PlacementLog()
     before = None
     if problem.constraints:
         before = Fleet(survey, ledger, Book.CONSTRAINT)
@@ -246,7 +252,7 @@ def solve_utilization(problem: PackProblem) -> PackSolution:
     return _solution(survey, ledger, fleet)
 
 
-def _place_gang(fleet: Fleet, ledger: Ledger, problem: PackProblem, item: int) -> None:
+def _place_gang(fleet: Fleet, ledger: PlacementLog, problem: PackProblem, item: int) -> None:
     gang = problem.gangs[item]
     for requests in _ways(problem, item, gang):
         if fleet.place_gang(runs_of(requests)):
@@ -272,7 +278,7 @@ def _locality_values(problem: PackProblem, label: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(labels[label] for labels in bearers if label in labels))
 
 
-def _solution(survey: Survey, ledger: Ledger, fleet: Fleet) -> PackSolution:
+def _solution(survey: Survey, ledger: PlacementLog, fleet: Fleet) -> PackSolution:
     problem = survey.problem
     names = [offer.node_type.name for offer in problem.offers]
     launch: dict[str, int] = {}

@@ -1,6 +1,6 @@
 """Result files after a crash: what the store knows and the files may lack, written once more.
 
-A `Witness` hears the facts that a restore replays; what it heard then goes to the LogWriter, so that every
+A `CatchUp` hears the facts that a restore replays; what it heard then goes to the LogWriter, so that every
 result is in the files once: rows after a restart replace those that the restart made void.
 """
 
@@ -46,7 +46,7 @@ class _Heard:
         self.base = iteration if self.base is None else min(self.base, iteration)
 
 
-class Witness:
+class CatchUp:
     """Hooks that only listen."""
 
     def __init__(self) -> None:

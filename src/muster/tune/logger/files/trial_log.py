@@ -35,7 +35,7 @@ Session = tuple[Any, float]  # a config, or its hparams, and when the trial bega
 Order = tuple[Any, ...]  # one of TrialLog's verbs and its arguments: plain data but for a config
 
 
-class Bench:
+class WriterContext:
     """What all trials share on the writer's side."""
 
     def __init__(self, hostname: str, open_limit: int, complain: Complain) -> None:
@@ -106,7 +106,7 @@ class TrialLog:
 
     def start(
         self,
-        bench: Bench,
+        bench: WriterContext,
         kinds: int,
         config: Any,  # noqa: ANN401 - the user's
         iteration: int | None,
@@ -136,7 +136,7 @@ class TrialLog:
         """It runs with this config; the last one counts, and the first time."""
         self.session = (config, at if self.session is None else self.session[1])
 
-    def catch_up(self, bench: Bench, kinds: int, rows: Sequence[dict[str, Any]], at: float) -> None:
+    def catch_up(self, bench: WriterContext, kinds: int, rows: Sequence[dict[str, Any]], at: float) -> None:
         """After a crash: make the files hold exactly `rows`, all that the trial has reported and kept."""
         self._settle(bench)
         self._repair(bench, iteration_of(rows[-1]) if rows else 0)
@@ -145,7 +145,7 @@ class TrialLog:
         if kinds & CSV:
             self.rows += [(CSV, row, at) for row in rows_beyond(self._path(PROGRESS), rows)]
 
-    def fail(self, bench: Bench, text: bytes, exception: bytes | None, unless: bytes = b"") -> None:
+    def fail(self, bench: WriterContext, text: bytes, exception: bytes | None, unless: bytes = b"") -> None:
         """Another failure: its text is added, its exception replaces the one before.
 
         Nothing happens when `unless` has been written already.
@@ -156,7 +156,7 @@ class TrialLog:
         if exception is not None:
             self._whole[PICKLED_ERROR] = exception
 
-    def end(self, bench: Bench, at: float, failed: bool) -> None:
+    def end(self, bench: WriterContext, at: float, failed: bool) -> None:
         """It is over: after this the files are closed."""
         self.ended = True
         session, self.session = self.session, None
@@ -164,7 +164,7 @@ class TrialLog:
             config, started_at = session
             self._add_events(bench, bench.hparams.record(hparams_of(config), started_at, at, failed), at)
 
-    def carry_out(self, bench: Bench, order: Order) -> None:
+    def carry_out(self, bench: WriterContext, order: Order) -> None:
         _VERBS[order[0]](self, bench, *order[1:])
 
     # from one writer to another
@@ -192,7 +192,7 @@ class TrialLog:
         self._table, self._has_header, self._events, self._is_new = None, False, "", False
         return standing
 
-    def taken_back(self, bench: Bench, entries: Sequence[Entry]) -> list[Entry]:
+    def taken_back(self, bench: WriterContext, entries: Sequence[Entry]) -> list[Entry]:
         """The other ended suddenly: `entries`, some of which may be in the files, made fit to be repeated."""
         self.number, self.sent_config = 0, None
         self._table, self._has_header, self._events, self._is_new = None, False, "", False
@@ -205,7 +205,7 @@ class TrialLog:
             for log, kinds, what, at in entries
         ]
 
-    def _unwrite(self, bench: Bench, rows: Sequence[Row]) -> None:
+    def _unwrite(self, bench: WriterContext, rows: Sequence[Row]) -> None:
         """Cut off those of `rows` that are at the ends of the files: all will be written again."""
         try:
             cut_repeated_rows(self._path(RESULTS), [row for kinds, row, _ in rows if kinds & JSON])
@@ -220,7 +220,7 @@ class TrialLog:
 
     # from rows to bytes to files
 
-    def encode_rows(self, bench: Bench) -> None:
+    def encode_rows(self, bench: WriterContext) -> None:
         """Turn the rows that came in into bytes; one that cannot be written is told and left out."""
         if not self.rows:
             return
@@ -235,7 +235,7 @@ class TrialLog:
                 self.rows = [row]
                 self.encode_rows(bench)
 
-    def write(self, bench: Bench) -> None:
+    def write(self, bench: WriterContext) -> None:
         """Bring everything to the disk. OSError: what was not written is kept for another try."""
         if self._whole:
             self._write_whole()
@@ -244,7 +244,7 @@ class TrialLog:
         if self.ended:
             self.close(bench)
 
-    def close(self, bench: Bench) -> None:
+    def close(self, bench: WriterContext) -> None:
         if len(bench.open_files) == 0:
             return
         for name in (RESULTS, PROGRESS, self._events):
@@ -267,14 +267,14 @@ class TrialLog:
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"
 
-    def _settle(self, bench: Bench) -> None:
+    def _settle(self, bench: WriterContext) -> None:
         self.encode_rows(bench)
         try:
             self.write(bench)
         except OSError as error:
             bench.complain(self.directory, error)
 
-    def _repair(self, bench: Bench, iteration: int | None) -> None:
+    def _repair(self, bench: WriterContext, iteration: int | None) -> None:
         try:
             truncate_after(self.directory, iteration)
             self._table = None
@@ -282,11 +282,11 @@ class TrialLog:
         except OSError as error:
             bench.complain(self.directory, error)
 
-    def _open_events(self, bench: Bench, at: float, first_step: int | None) -> None:
+    def _open_events(self, bench: WriterContext, at: float, first_step: int | None) -> None:
         self._events = f"events.out.tfevents.{int(at)}.{bench.hostname}"
         self._pending.setdefault(self._events, []).append(opening(at, first_step))
 
-    def _encode(self, bench: Bench, rows: Sequence[Row]) -> None:
+    def _encode(self, bench: WriterContext, rows: Sequence[Row]) -> None:
         lines = [row for kinds, row, _ in rows if kinds & JSON]
         if lines:
             self._encoder = self._encoder or RowEncoder()
@@ -305,16 +305,16 @@ class TrialLog:
         if lines:
             self._pending.setdefault(RESULTS, []).append(json_bytes)
 
-    def _show(self, bench: Bench, shown: Sequence[tuple[float, Flat]]) -> None:
+    def _show(self, bench: WriterContext, shown: Sequence[tuple[float, Flat]]) -> None:
         self._add_events(bench, bench.events.records(shown), shown[0][0])
 
-    def _add_events(self, bench: Bench, records: bytes, at: float) -> None:
+    def _add_events(self, bench: WriterContext, records: bytes, at: float) -> None:
         if not self._events:
             self._open_events(bench, at, None)
         if records:
             self._pending.setdefault(self._events, []).append(records)
 
-    def _csv_bytes(self, bench: Bench, records: Sequence[Flat]) -> bytes:
+    def _csv_bytes(self, bench: WriterContext, records: Sequence[Flat]) -> bytes:
         if not self._columns().columns:
             self._table = bench.table_for(records)
         new = self._columns().new_columns(records)
@@ -330,7 +330,7 @@ class TrialLog:
             self._has_header = bool(self._table.columns)
         return self._table
 
-    def _widen(self, bench: Bench, new: Sequence[str]) -> None:
+    def _widen(self, bench: WriterContext, new: Sequence[str]) -> None:
         """Rewrite the file with more columns, in one step; when that fails the new keys wait."""
         table, path = self._columns(), self._path(PROGRESS)
         try:
@@ -356,7 +356,7 @@ class TrialLog:
             del self._whole[name]
         self._is_new = False
 
-    def _append(self, bench: Bench, name: str) -> None:
+    def _append(self, bench: WriterContext, name: str) -> None:
         parts = self._pending.get(name)
         if parts is None:
             return
@@ -369,7 +369,7 @@ class TrialLog:
             self._append_to(bench, path, data, for_now=for_now)
         del self._pending[name]
 
-    def _append_to(self, bench: Bench, path: str, data: bytes, *, for_now: bool) -> None:
+    def _append_to(self, bench: WriterContext, path: str, data: bytes, *, for_now: bool) -> None:
         if for_now:
             if len(bench.open_files):
                 bench.open_files.close(path)

@@ -9,7 +9,7 @@ import platform
 from collections.abc import Iterable, Sequence
 
 from muster.base.clock import Clock
-from muster.tune.logger.files.trial_log import Bench, Entry, TrialLog
+from muster.tune.logger.files.trial_log import Entry, TrialLog, WriterContext
 
 _SLICE = 512  # rows encoded without letting another thread in
 _STUCK_LIMIT_BYTES = 64 << 20  # kept for files that cannot be written
@@ -42,11 +42,11 @@ class Problems:
         return [(reason, path, count) for reason, (path, count) in found.items()]
 
 
-class Scribe:
+class FileWriter:
     """Used by one thread."""
 
     def __init__(self, clock: Clock, problems: Problems, open_limit: int) -> None:
-        self.bench = Bench(platform.node() or "localhost", open_limit, problems.add)
+        self.bench = WriterContext(platform.node() or "localhost", open_limit, problems.add)
         self._clock = clock
         self._complain = problems.add
         self._stuck: dict[TrialLog, int] = {}  # could not be written, and how many bytes wait

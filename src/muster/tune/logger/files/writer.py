@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock, SystemClock
 from muster.tune.logger.files.trial_log import Entry, Order, TrialLog
-from muster.tune.logger.files.write import Problems, Scribe
+from muster.tune.logger.files.write import FileWriter, Problems
 
 if TYPE_CHECKING:
     from muster.tune.logger.files.writer_process import Forwarder
@@ -57,7 +57,7 @@ class LogWriter:
         self._wake, self._room, self._closing = threading.Event(), threading.Event(), False
         self._is_hurried = False  # somebody waits for the files, or for room
         self._problems = Problems()
-        self._scribe = Scribe(self._clock, self._problems, open_limit)
+        self._scribe = FileWriter(self._clock, self._problems, open_limit)
         self._forwarder: Forwarder | None = None
         self._tickets: list[threading.Event] = []
 

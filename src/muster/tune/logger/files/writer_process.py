@@ -1,4 +1,4 @@
-"""RemoteScribe: the driver's end of the process that writes log files, so that encoding costs it no time.
+"""WriterProcess: the driver's end of the process that writes log files, so that encoding costs it no time.
 
 Only LogWriter's thread uses it. What was sent is kept until the other side says that it is in the files.
 """
@@ -20,8 +20,8 @@ from muster.base.framing import FrameReader, frame, unpack
 from muster.host import machine
 from muster.tune.logger.files.batch import Packer
 from muster.tune.logger.files.trial_log import Entry
-from muster.tune.logger.files.write import Problems, Scribe
-from muster.tune.logger.files.writer_process_main import Kind
+from muster.tune.logger.files.write import FileWriter, Problems
+from muster.tune.logger.files.writer_process_main import WriterFrameKind
 
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[1].split(chr(10)); "
@@ -31,7 +31,7 @@ _CHUNK = 1 << 16
 _LEAVE_S = 5.0
 
 
-class ScribeGoneError(Exception):
+class WriterProcessGoneError(Exception):
     """The process has ended without being asked to."""
 
 
@@ -40,7 +40,7 @@ def is_possible() -> bool:
     return os.name == "posix" and bool(sys.executable)
 
 
-class RemoteScribe:
+class WriterProcess:
     """Starts the process and does not wait for it: see `is_ready`. OSError when it cannot be started."""
 
     def __init__(self, problems: Problems, open_limit: int) -> None:
@@ -80,18 +80,18 @@ class RemoteScribe:
         return [entry for _, entries in self._kept for entry in entries]
 
     def send(self, entries: Sequence[Entry]) -> None:
-        """Hand entries over; waits while too much is on its way. ScribeGoneError: they are kept."""
+        """Hand entries over; waits while too much is on its way. WriterProcessGoneError: they are kept."""
         self.sent += 1
         self._kept.append((self.sent, entries))
         try:
             payload = self._packer.packed(entries)
         except (ValueError, MemoryError) as error:
-            raise ScribeGoneError from error  # and so nothing more is sent there
-        self._send(Kind.WORK, payload)
+            raise WriterProcessGoneError from error  # and so nothing more is sent there
+        self._send(WriterFrameKind.WORK, payload)
 
     def finish(self) -> None:
         """Wait until all is written, or has been tried once more."""
-        self._send(Kind.LAST)
+        self._send(WriterFrameKind.LAST)
         while not self.has_finished:
             self.listen(None)
 
@@ -104,14 +104,14 @@ class RemoteScribe:
         except BlockingIOError:
             return
         except OSError as error:
-            raise ScribeGoneError from error
+            raise WriterProcessGoneError from error
         if not data:
-            raise ScribeGoneError
+            raise WriterProcessGoneError
         for kind, payload in self._frames.feed(data):
             self._heard(kind, payload)
 
     def _heard(self, kind: int, payload: bytes) -> None:
-        if kind == Kind.READY:
+        if kind == WriterFrameKind.READY:
             self.is_ready = True
             return
         self.done, self.is_stuck, problems = unpack(payload)
@@ -119,7 +119,7 @@ class RemoteScribe:
         if not self.is_stuck:
             while self._kept and self._kept[0][0] <= self.done:
                 self._kept.popleft()
-        self.has_finished = kind == Kind.FINISHED
+        self.has_finished = kind == WriterFrameKind.FINISHED
 
     def _send(self, kind: int, payload: bytes = b"") -> None:
         data = memoryview(frame(kind, payload))
@@ -133,7 +133,7 @@ class RemoteScribe:
                 finally:
                     self._poll.modify(self._socket, select.POLLIN)
             except OSError as error:
-                raise ScribeGoneError from error
+                raise WriterProcessGoneError from error
 
     def _hear_while_sending(self) -> None:
         if any(events & ~select.POLLOUT for _, events in self._poll.poll()):
@@ -165,14 +165,14 @@ class Forwarder:
 
     chunk = 256  # entries in a parcel: the control thread waits while one is packed
 
-    def __init__(self, scribe: Scribe, problems: Problems, clock: Clock, open_limit: int) -> None:
+    def __init__(self, scribe: FileWriter, problems: Problems, clock: Clock, open_limit: int) -> None:
         self._scribe, self._problems, self._clock = scribe, problems, clock
         self._hired_at = clock.monotonic()
         self._due: deque[tuple[int, threading.Event]] = deque()  # parcel after which a ticket is set
         self.is_in_use = False
-        self._remote: RemoteScribe | None = None
+        self._remote: WriterProcess | None = None
         try:
-            self._remote = RemoteScribe(problems, open_limit) if is_possible() else None
+            self._remote = WriterProcess(problems, open_limit) if is_possible() else None
         except OSError as error:
             logger.info("log files are written by a thread: no process could be started: %s", error)
 
@@ -217,7 +217,7 @@ class Forwarder:
         try:
             if entries:
                 remote.send(entries)
-        except ScribeGoneError:
+        except WriterProcessGoneError:
             self._go_on_alone(is_sudden=True)
         self._answer()
 
@@ -229,7 +229,7 @@ class Forwarder:
         try:
             if self.is_in_use:
                 remote.finish()
-        except ScribeGoneError:
+        except WriterProcessGoneError:
             self._go_on_alone(is_sudden=True)
         else:
             self._go_on_alone(is_sudden=False)
@@ -239,7 +239,7 @@ class Forwarder:
             return
         try:
             self._remote.listen(timeout_s)
-        except ScribeGoneError:
+        except WriterProcessGoneError:
             self._go_on_alone(is_sudden=True)
         self._answer()
 

@@ -17,7 +17,7 @@ from muster.base.framing import FrameReader, frame, pack
 from muster.engines.local.fork_safety import die_with_parent
 from muster.tune.logger.files.batch import Unpacker
 from muster.tune.logger.files.trial_log import Entry
-from muster.tune.logger.files.write import Problems, Scribe
+from muster.tune.logger.files.write import FileWriter, Problems
 
 _CHUNK = 1 << 18
 _ENOUGH = 4096  # entries taken together
@@ -25,7 +25,7 @@ _LOOK_S = 1.0  # whether the driver is still there
 _RETRY_S = 0.1
 
 
-class Kind:
+class WriterFrameKind:
     """What a frame means."""
 
     WORK = 1  # to the process: a parcel
@@ -44,13 +44,13 @@ class _Counter:
         self._poll.register(connection, select.POLLIN)
         self._frames, self._unpacker = FrameReader(), Unpacker()
         self._problems = Problems()
-        self._scribe = Scribe(SystemClock(), self._problems, open_limit)
+        self._scribe = FileWriter(SystemClock(), self._problems, open_limit)
         self._parcels = 0
         self._is_last = False
 
     def serve(self) -> None:
         """Until the last parcel is written."""
-        self._say(Kind.READY, b"")
+        self._say(WriterFrameKind.READY, b"")
         was_stuck = False
         while not self._is_last:
             entries = self._taken()
@@ -80,14 +80,14 @@ class _Counter:
         if not data:
             os._exit(1)
         for kind, payload in self._frames.feed(data):
-            if kind == Kind.LAST:
+            if kind == WriterFrameKind.LAST:
                 self._is_last = True
             else:
                 self._parcels += 1
                 entries += self._unpacker.entries(payload)
 
     def _answer(self) -> None:
-        kind = Kind.FINISHED if self._is_last else Kind.DONE
+        kind = WriterFrameKind.FINISHED if self._is_last else WriterFrameKind.DONE
         self._say(kind, pack((self._parcels, self._scribe.is_stuck, self._problems.take())))
 
     def _say(self, kind: int, payload: bytes) -> None:
