@@ -44,12 +44,12 @@ from muster.autoscaler.status_files import PublishedStatus
 from muster.autoscaler.status_files import write_status
 from muster.cluster.model import Instance, NodeKind
 from muster.cluster.states import InstanceState
-from muster.cluster.status import ClusterStatus
+from muster.cluster.status import StatusSnapshot
 
 home = ClusterHome(Path(sys.argv[sys.argv.index("--home") + 1]))
 head = Instance(instance_id="i", node_type="head", state=InstanceState.RAY_RUNNING, kind=NodeKind.HEAD)
 now = time.time()
-status = ClusterStatus(at=now, instances={}, price_per_hour=0, spent=0, verdicts=(), quarantined=())
+status = StatusSnapshot(at=now, instances={}, price_per_hour=0, spent=0, verdicts=(), quarantined=())
 write_status(home, PublishedStatus(
     cluster_name="tiny", at=now, tick_id="t", version=1, interval_s=1, monitor_pid=os.getpid(),
     status=status, instances=(head,), runtime=None))

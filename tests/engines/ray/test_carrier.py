@@ -277,8 +277,8 @@ def test_a_package_that_the_node_lacks_is_named():
 def test_directories_of_processes_that_were_killed_are_swept_and_others_are_not(scratch):
     code = (
         "import sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
-        "from muster.engines.ray.remote_storage import Scratch\n"
-        "made = Scratch(); print(made.path(), flush=True); sys.stdin.read()"
+        "from muster.engines.ray.remote_storage import ScratchDirectory\n"
+        "made = ScratchDirectory(); print(made.path(), flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(scratch)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

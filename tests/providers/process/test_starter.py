@@ -25,10 +25,10 @@ def main():
 OWNER = """
 import sys
 from pathlib import Path
-from muster.providers.process.node_fork_server import Order, NodeForkServer
+from muster.providers.process.node_fork_server import ForkOrder, NodeForkServer
 home, begin = Path(sys.argv[1]), sys.argv[2]
 link = NodeForkServer("", {}, home / "starter.log")
-order = Order(argv=["sleep", "600"], env={"PATH": "/usr/bin:/bin"}, log=str(home / "log"), cwd=str(home))
+order = ForkOrder(argv=["sleep", "600"], env={"PATH": "/usr/bin:/bin"}, log=str(home / "log"), cwd=str(home))
 def admit(pid):
     print(pid, flush=True)
     if begin == "never":

@@ -1,4 +1,4 @@
-"""NodeForkServer: our end of the process that starts nodes (`starter.py`). One order at a time; thread-safe.
+"""NodeForkServer: our end of the process that starts nodes (`node_fork_server_main.py`). One order at a time; thread-safe.
 
 The starter is made with the first `warm` or `start`, again when it died, and ends with `close` or with us.
 """
@@ -23,7 +23,7 @@ from muster.providers.process.node_fork_server_main import GO
 logger = logging.getLogger(__name__)
 
 ANSWER_S = 120.0  # the import of Ray comes first, and the computer may be busy
-_SCRIPT = Path(__file__).with_name("starter.py")
+_SCRIPT = Path(__file__).with_name("node_fork_server_main.py")
 
 
 class ForkOrder(Struct, frozen=True, kw_only=True):
