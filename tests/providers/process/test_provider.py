@@ -26,9 +26,9 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from tests.providers.process.stand_in import create, make_provider, shell
-from muster.providers.process import launching
+from muster.providers.process import provider
 if sys.argv[3] == "never":
-    launching.LaunchQueue._start = lambda self, cloud_id: __import__("time").sleep(600)
+    provider.LaunchQueue._start = lambda self, cloud_id: __import__("time").sleep(600)
 print(*create(make_provider(Path(sys.argv[1]), shell("exec sleep 600")), 2), flush=True)
 sys.stdin.readline()
 """
