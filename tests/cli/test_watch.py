@@ -20,6 +20,7 @@ def screen(width: int, height: int, **changes) -> list[str]:
     return [line.rstrip() for line in kept.get().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(60, 24), (80, 24), (120, 24), (80, 50), (80, 10), (60, 5)])
 def test_the_picture_never_outgrows_the_screen_and_ends_with_the_footer(width: int, height: int):
     lines = screen(width, height)

@@ -22,6 +22,8 @@ from muster.config.schema_muster import MonitorConfig, MusterConfig
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 SECTIONS = (
     ClusterConfig,
     NodeTypeConfig,

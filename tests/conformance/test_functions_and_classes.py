@@ -79,6 +79,7 @@ def test_c078_every_report_is_logged_once_and_one_row_at_most_is_done(ended):
         assert len(table) == 1 + len(scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "who"),
     [
@@ -120,6 +121,7 @@ def speaks(config):
     tune.report({"x": 1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("told", "written"),
     [

@@ -28,6 +28,7 @@ def tags(found):
     return [trial.experiment_tag for trial in found]
 
 
+@pytest.mark.slow
 def test_c110_samples_without_domains_are_numbered(tmp_path):
     assert tags(trials(tmp_path, {"a": 1}, 2)) == ["0", "1"]
 
@@ -142,6 +143,7 @@ def sized(config):
     return {"size": config["model"].size, "doubled": config["twice"], "pair": config["pair"][1].size}
 
 
+@pytest.mark.slow
 def test_c134_objects_and_functions_reach_trials_and_files_stay_readable(tmp_path):
     found = tune.run(
         sized,

@@ -19,6 +19,8 @@ from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.commands import StopTrial
 from muster.trials.events import FailureKind, TrialExited, TrialReported, TrialStarted
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def opened(tmp_path):

@@ -24,6 +24,7 @@ def test_plain_values_come_back_as_they_were(value):
     assert repr(unpack(pack(value))) == repr(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value",
     [

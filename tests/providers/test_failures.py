@@ -30,6 +30,7 @@ class HttpError(Exception):
         super().__init__(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "kind"),
     [

@@ -30,6 +30,7 @@ def test_the_undisturbed_day_uses_every_kind_of_effect():
     assert min(counts[name] for name in ("cloud.launch", "cloud.terminate", "drainer.drain")) >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_killed_after_any_mark_the_day_ends_with_the_same_cluster():
     moments = range(1, len(UNDISTURBED.marks) + 1)
@@ -67,6 +68,7 @@ def sample() -> list[int]:
     return sorted({k for ks in places.values() for k in (*ks[:2], ks[-1])})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fatal", sample())
 def test_the_same_holds_on_a_ledger_file_that_is_opened_again(tmp_path, fatal):

@@ -24,6 +24,7 @@ def found_seeds() -> list[int]:
     return [int(line.split()[0]) for line in lines if line.strip() and not line.startswith("#")]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_seed_breaks_a_property_and_all_faults_were_there():
     seeds = sorted({*range(SEEDS), *found_seeds()})
@@ -42,6 +43,7 @@ def test_different_seeds_are_different_runs():
     assert len({simulate(seed).trace_hash for seed in range(5)}) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hash_seed", ["1", "4242"])
 def test_the_trace_does_not_depend_on_the_hash_seed(hash_seed):
     code = "from muster.sim.run import simulate; print(*(simulate(s).trace_hash for s in (4, 17, 23)))"
@@ -50,6 +52,7 @@ def test_the_trace_does_not_depend_on_the_hash_seed(hash_seed):
     assert out.stdout.split() == [simulate(seed).trace_hash for seed in (4, 17, 23)]
 
 
+@pytest.mark.slow
 def test_the_seed_turns_about_half_of_the_fault_kinds_on():
     drawn = [Faults.drawn(Run(seed).seed).rates for seed in range(60)]
     on = sum(len(rates) for rates in drawn) / (60 * len(KINDS))

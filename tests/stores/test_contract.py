@@ -13,6 +13,7 @@ from muster.stores.state import Retention
 from muster.testing.store_contract import FullStore, InstanceStoreContract
 
 
+@pytest.mark.slow
 class TestSqliteInstanceStore(InstanceStoreContract):
     def open_store(self, place: Path, clock: Clock, retention: Retention) -> FullStore:
         return SqliteInstanceStore(place / "ledger.db", clock=clock, retention=retention, wait_s=0.05)

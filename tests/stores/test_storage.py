@@ -350,6 +350,7 @@ def test_a_flaky_storage_gets_everything_in_the_end_and_the_failures_are_told(up
     assert (uploader.flush(10.0), remote.files()) == (True, [*ALL[:2], "trial/later", "trial/result"])
 
 
+@pytest.mark.slow
 def test_a_flush_that_was_given_up_does_not_keep_hammering_the_storage(here, remote):
     remote.broken.add("result")
     pace = Pace(retry_s=60.0)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from muster.stores.trials import SqliteTrialStore
 
 CHILD = str(Path(__file__).with_name("trial_child.py"))
@@ -23,6 +25,7 @@ def killed_after(place, lines):
     return int(said[-1])
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_exactly_a_prefix_with_every_acknowledged_append(tmp_path):
     for lines in (1, 30, 173):
         acknowledged = killed_after(tmp_path, lines)
@@ -39,6 +42,7 @@ def test_a_killed_writer_leaves_exactly_a_prefix_with_every_acknowledged_append(
             assert (trial.reports, trial.result["training_iteration"]) == (store.appended, store.appended)
 
 
+@pytest.mark.slow
 def test_killed_before_any_statement_of_a_snapshot_it_is_whole_or_absent(tmp_path):
     script = (
         "import os, signal, sys; sys.path.insert(0, sys.argv[1]); from trial_child import *\n"

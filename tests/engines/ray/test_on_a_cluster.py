@@ -21,7 +21,7 @@ from muster.engines.ray.gcs.link import GcsLink
 from muster.engines.ray.open import connect, import_ray, open_ray_engine
 from muster.session import report
 from muster.testing.engine_fixture import Driver
-from muster.testing.ray_cluster import AUTH, RayCluster
+from muster.testing.ray_cluster import AUTH
 from muster.testing.trainables import TRAINABLES
 from muster.trials.bundles import PlacementGroupFactory
 from muster.trials.events import FailureKind, TrialReported, TrialStarted
@@ -64,13 +64,12 @@ OWN = {made.__name__: made for made in (uses_its_gang, shows_its_gpus, shows_its
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(plain_head):
     os.environ.update(AUTH)
     ray = import_ray()
-    with RayCluster(resources={"GPU": 1}, labels={"tier": "gold"}) as made:
-        connect(ray, made.address)
-        yield made
-        ray.shutdown()
+    connect(ray, plain_head.address)
+    yield plain_head
+    ray.shutdown()
 
 
 def opened(**more):

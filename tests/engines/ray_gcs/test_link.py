@@ -39,6 +39,7 @@ def test_a_port_where_nobody_listens_is_told_at_once() -> None:
     assert time.monotonic() - started < 30  # Ray alone would try for 40 s
 
 
+@pytest.mark.slow
 def test_a_port_that_answers_with_silence_is_given_up() -> None:
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
@@ -47,6 +48,7 @@ def test_a_port_that_answers_with_silence_is_given_up() -> None:
         assert message_of(EngineUnreachable, address).startswith(f"no Ray GCS answers at {address} (")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ["", "head", "head:", ":6379", "head:0", "head:70000", "head:x"])
 def test_what_is_no_address_is_refused_before_anything_is_tried(address: str) -> None:
     assert message_of(EngineUnreachable, address) == (

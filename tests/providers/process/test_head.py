@@ -74,6 +74,7 @@ def test_a_head_is_started_once_and_seen_by_the_provider(request_, tmp_path) -> 
     provider.close()
 
 
+@pytest.mark.slow
 def test_everything_is_ended_with_its_files_and_twice_is_once(request_, tmp_path) -> None:
     head = start(request_)
     provider = make_provider(tmp_path, shell("exec sleep 600"))
@@ -120,6 +121,7 @@ def test_a_head_that_ends_at_once_is_told_with_its_last_words(request_) -> None:
     assert running_head(request_.nodes) is None
 
 
+@pytest.mark.slow
 def test_a_head_that_never_answers_is_ended(request_) -> None:
     request = HeadRequest(**{**vars(request_), "timeout_s": 0.5})
     with pytest.raises(ProviderError, match="did not answer within 0 s and was ended; it said:\nthinking"):

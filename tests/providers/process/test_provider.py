@@ -102,6 +102,7 @@ def test_a_node_that_is_terminated_while_it_waits_is_never_started(provide, dire
     assert waiting not in (tmp_path / "started").read_text()
 
 
+@pytest.mark.slow
 def test_one_that_does_not_listen_is_killed_with_all_it_started(provide, directory) -> None:
     stubborn = (
         "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600; :' & sh -c 'sleep 600; :' & sleep 600; :"
@@ -127,6 +128,7 @@ def test_a_slow_end_holds_up_no_start(provide, directory) -> None:
     os.killpg(directory.find(slow).process.pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_by_itself_is_not_listed_and_its_words_are_kept(provide, directory, caplog) -> None:
     provider = provide(shell("echo no room; exit 1"))
     (node,) = create(provider)
@@ -161,6 +163,7 @@ def test_a_node_without_a_heart_is_given_time_to_get_one_and_no_more(provide, di
     assert look.cause_of_death(young) == "no raylet after 121 s"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", ["begun", "never"])
 def test_nodes_of_a_killed_owner_are_taken_over(provide, directory, tmp_path, begun: str) -> None:
     root = Path(__file__).parents[3]

@@ -24,6 +24,7 @@ def or_skip(name):
         pytest.skip(str(missing))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600 + SEEDS)
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_no_random_sequence_of_events_gets_stuck(name):

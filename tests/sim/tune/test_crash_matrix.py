@@ -62,6 +62,7 @@ def cell(name, searcher):
     return experiment(lambda: contestant.make(TERMS), searcher, **fewer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "searcher"), CELLS)
 def test_at_every_commit_the_restored_experiment_is_the_one_that_was_not_killed(name, searcher):
     asked = cell(name, searcher)
@@ -70,6 +71,7 @@ def test_at_every_commit_the_restored_experiment_is_the_one_that_was_not_killed(
     assert [told for commit in commits for told in crash.differences(asked, commit)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "searcher"), CELLS)
 def test_whenever_it_was_killed_it_goes_on_to_the_end_with_all_its_trials(name, searcher):
     asked = cell(name, searcher)

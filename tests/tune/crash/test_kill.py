@@ -89,6 +89,7 @@ def verify(storage: Path) -> None:
         assert {int(step) for step in noted} <= set(in_json), f"{trial.trial_id}: a reported result is lost"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds orphans through /proc")
 @pytest.mark.parametrize(

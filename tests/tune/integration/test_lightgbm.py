@@ -7,6 +7,8 @@ from tests.tune.integration.recorded import recorded
 from muster import tune
 from muster.tune.integration.lightgbm import TuneReportCallback, TuneReportCheckpointCallback
 
+pytestmark = pytest.mark.slow
+
 lightgbm = pytest.importorskip("lightgbm", reason="pip install lightgbm")
 
 SETTINGS = {"objective": "regression", "metric": "l2", "num_leaves": 3, "verbosity": -1, "num_threads": 1}

@@ -73,6 +73,7 @@ def optimum(problem: PackProblem) -> tuple[int, float]:
     return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 120, 20))
 def test_tiny_problems_are_solved_as_well_as_by_trying_everything(start: int) -> None:
     """Slack: one request in at most one of 20 problems may stay unserved that could be; among equals in

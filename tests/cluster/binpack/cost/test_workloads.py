@@ -11,6 +11,7 @@ from muster.cluster.binpack.cost import solve_cost, solve_detailed
 BOUNDS = bounds()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(BOUNDS))
 def test_plan_is_possible_complete_and_within_five_percent_of_the_lower_bound(name: str) -> None:
     problem = recorded(name)
