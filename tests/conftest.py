@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ray_clusters import place
 
 pytest_plugins = ("tests.ray_clusters",)
 ROOT = Path(__file__).parents[1]
@@ -36,6 +35,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def turn(item: pytest.Item) -> tuple[bool, int]:
     """First what needs Ray, in its order, because that takes longest; the rest as it was collected."""
+    from tests.ray_clusters import place
+
     needs_ray = starts_ray(item.path)
     return not needs_ray, place(item.path, ROOT) if needs_ray else 0
 
