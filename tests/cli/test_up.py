@@ -16,6 +16,8 @@ from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.published_files import read_record
 from muster.providers.process.processes import environment_says, lives, table
 
+pytestmark = pytest.mark.slow
+
 CLUSTER = """\
 cluster_name: life
 provider: {type: process}
@@ -115,14 +117,12 @@ def test_a_head_larger_than_this_computer_is_one_line(muster):
     assert left_of(muster.home) == []
 
 
-@pytest.mark.slow
 def test_a_question_that_is_answered_no_starts_nothing(muster):
     done = muster("up", "FILE")
     assert done.returncode == 1
     assert not muster.home.path.exists()
 
 
-@pytest.mark.slow
 def test_an_unknown_cluster_cannot_be_taken_down(muster):
     done = muster("down", "lief", "-y")
     assert done.returncode == 2

@@ -39,6 +39,7 @@ def test_a_large_screen_shows_everything():
     assert not [line for line in screen(80, 50) if "more; --json" in line]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
 def test_q_ends_the_watch_and_the_terminal_is_as_before(tmp_path: Path):
     """The real command on a real terminal."""

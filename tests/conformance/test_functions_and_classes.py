@@ -51,6 +51,7 @@ def rows(result):
     return [json.loads(line) for line in Path(result.path, "result.json").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_c071_numbers_and_dicts_are_reported_and_the_last_yield_stands(ended):
     assert ended["number"].metrics["_metric"] == 4.5
     assert (ended["dict"].metrics["score"], ended["dict"].metrics["nested"]) == (3, {"a": 1})

@@ -123,6 +123,7 @@ def test_c057_six_trials_one_after_the_other(tmp_path):
     assert column(grid, "resets") == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_c058_processes_are_reused_for_the_resources_they_were_made_with(tmp_path):
     kinds = [[{"CPU": 1}], [{"CPU": 0.5}], [{"CPU": 0.25}, {"CPU": 0.25}]]
     by_number = tune.with_resources(Counter, lambda config: PlacementGroupFactory(kinds[config["i"] % 3]))

@@ -28,7 +28,6 @@ def tags(found):
     return [trial.experiment_tag for trial in found]
 
 
-@pytest.mark.slow
 def test_c110_samples_without_domains_are_numbered(tmp_path):
     assert tags(trials(tmp_path, {"a": 1}, 2)) == ["0", "1"]
 

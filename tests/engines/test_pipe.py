@@ -18,13 +18,13 @@ PLAIN = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(PLAIN)
 def test_plain_values_come_back_as_they_were(value):
     assert is_plain(value)
     assert repr(unpack(pack(value))) == repr(value)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "value",
     [

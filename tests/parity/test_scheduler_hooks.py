@@ -11,8 +11,6 @@ import pytest
 from tests.parity import scheduler_hooks
 from tests.parity.comparison import ray_interpreter
 
-pytestmark = pytest.mark.slow
-
 HERE = Path(__file__).parent
 RECORDED = json.loads((HERE / "recorded" / "ray_hooks.json").read_text())
 

@@ -73,7 +73,6 @@ class RayStyleProvider(node_provider.NodeProvider):
             self.nodes[node_id]["alive"] = False
 
 
-@pytest.mark.slow
 class TestRayStyleProvider(ProviderContract):
     def make_provider(self, cluster_name):
         return RayStyleProvider({"type": "external"}, cluster_name)

@@ -30,7 +30,6 @@ class HttpError(Exception):
         super().__init__(text)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "kind"),
     [

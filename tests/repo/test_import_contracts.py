@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 # A wrong import into a module, and how import-linter names the contract it breaks.
 WRONG = {
     "cluster/model.py": (
@@ -49,14 +51,12 @@ def told(root, tmp_path_factory) -> str:
     return lint(root / ".importlinter", source)
 
 
-@pytest.mark.slow
 def test_the_source_keeps_every_contract(root):
     said = lint(root / ".importlinter", root / "src")
     assert " kept, 0 broken." in said
     assert [name for _, name in WRONG.values() if f"{name} KEPT" not in said] == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_import_is_refused(told, name):
     assert f"{WRONG[name][1]} BROKEN" in told

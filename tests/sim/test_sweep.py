@@ -52,7 +52,6 @@ def test_the_trace_does_not_depend_on_the_hash_seed(hash_seed):
     assert out.stdout.split() == [simulate(seed).trace_hash for seed in (4, 17, 23)]
 
 
-@pytest.mark.slow
 def test_the_seed_turns_about_half_of_the_fault_kinds_on():
     drawn = [Faults.drawn(Run(seed).seed).rates for seed in range(60)]
     on = sum(len(rates) for rates in drawn) / (60 * len(KINDS))

@@ -54,7 +54,6 @@ def made(root, index, source):
     return CheckpointRef(path=str(root / "trial" / checkpoint_name(index)), index=index)
 
 
-@pytest.mark.slow
 def test_a_published_checkpoint_holds_what_the_source_held_and_nothing_else_is_left(tmp_path, source):
     ref = made(tmp_path, 7, source)
     assert ref.path.endswith("/trial/checkpoint_000007")

@@ -14,6 +14,8 @@ from muster.cluster.states import InstanceState as S
 from muster.stores.instances import SqliteInstanceStore
 from muster.testing.ledger_builders import NOW
 
+pytestmark = pytest.mark.slow
+
 CHILD = str(Path(__file__).with_name("crash_child.py"))
 
 
@@ -29,7 +31,6 @@ def killed_after(path, lines):
     return said + rest
 
 
-@pytest.mark.slow
 def test_a_killed_writer_loses_nothing_it_had_acknowledged(tmp_path):
     path = tmp_path / "ledger.db"
     said = []
@@ -55,7 +56,6 @@ def test_a_killed_writer_loses_nothing_it_had_acknowledged(tmp_path):
             assert ledger.memory.spent == ledger.version
 
 
-@pytest.mark.slow
 def test_killed_before_any_statement_of_a_commit_it_is_whole_or_absent(tmp_path):
     command = [sys.executable, CHILD, "steps", str(tmp_path / "ledger.db")]
     run = subprocess.run(command, capture_output=True, text=True, check=True)

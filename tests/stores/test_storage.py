@@ -363,6 +363,7 @@ def test_a_flush_that_was_given_up_does_not_keep_hammering_the_storage(here, rem
     uploader.close()
 
 
+@pytest.mark.slow
 def test_a_transfer_that_hangs_does_not_keep_the_program_alive(here):
     script = (
         "import sys, threading; from muster.base.clock import SystemClock\n"

@@ -42,7 +42,6 @@ def test_a_killed_writer_leaves_exactly_a_prefix_with_every_acknowledged_append(
             assert (trial.reports, trial.result["training_iteration"]) == (store.appended, store.appended)
 
 
-@pytest.mark.slow
 def test_killed_before_any_statement_of_a_snapshot_it_is_whole_or_absent(tmp_path):
     script = (
         "import os, signal, sys; sys.path.insert(0, sys.argv[1]); from trial_child import *\n"

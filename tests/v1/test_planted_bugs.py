@@ -33,6 +33,7 @@ def failures(tmp_path_factory):
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "test"), [(bug.__name__, test) for bug, tests in BUGS.items() for test in tests]
 )

@@ -14,6 +14,7 @@ SEEDS = range(30)
 ELSEWHERE = {"launch_slow"}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_seed_breaks_a_property_and_the_faults_of_the_adapter_were_there():
     logging.getLogger("muster").addHandler(logging.NullHandler())
@@ -27,5 +28,6 @@ def test_no_seed_breaks_a_property_and_the_faults_of_the_adapter_were_there():
     assert sum(report.machines_bought for report in reports) > 200
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_seed_are_equal():
     assert V1Run(11).to_end() == V1Run(11).to_end()

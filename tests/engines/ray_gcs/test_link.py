@@ -48,7 +48,6 @@ def test_a_port_that_answers_with_silence_is_given_up() -> None:
         assert message_of(EngineUnreachable, address).startswith(f"no Ray GCS answers at {address} (")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("address", ["", "head", "head:", ":6379", "head:0", "head:70000", "head:x"])
 def test_what_is_no_address_is_refused_before_anything_is_tried(address: str) -> None:
     assert message_of(EngineUnreachable, address) == (

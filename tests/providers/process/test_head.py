@@ -74,7 +74,6 @@ def test_a_head_is_started_once_and_seen_by_the_provider(request_, tmp_path) -> 
     provider.close()
 
 
-@pytest.mark.slow
 def test_everything_is_ended_with_its_files_and_twice_is_once(request_, tmp_path) -> None:
     head = start(request_)
     provider = make_provider(tmp_path, shell("exec sleep 600"))

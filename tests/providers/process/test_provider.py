@@ -78,6 +78,7 @@ def test_a_node_knows_its_name_and_lives_in_its_own_directory(provide, directory
     assert not Path(temp_dir).exists()
 
 
+@pytest.mark.slow
 def test_at_most_so_many_start_at_a_time_and_the_next_when_one_has_joined(provide, directory) -> None:
     provider = provide(
         shell("while [ ! -e go ]; do sleep 0.02; done; echo joined; exec sleep 600", ready=b"joined")
@@ -116,6 +117,7 @@ def test_one_that_does_not_listen_is_killed_with_all_it_started(provide, directo
     assert of_node(node) == []
 
 
+@pytest.mark.slow
 def test_a_slow_end_holds_up_no_start(provide, directory) -> None:
     provider = provide(shell("trap '' TERM; while :; do sleep 0.1; done"), grace_s=600.0)
     (slow,) = create(provider)
@@ -128,7 +130,6 @@ def test_a_slow_end_holds_up_no_start(provide, directory) -> None:
     os.killpg(directory.find(slow).process.pid, signal.SIGKILL)
 
 
-@pytest.mark.slow
 def test_a_node_that_dies_by_itself_is_not_listed_and_its_words_are_kept(provide, directory, caplog) -> None:
     provider = provide(shell("echo no room; exit 1"))
     (node,) = create(provider)

@@ -41,6 +41,7 @@ def test_a_trial_that_is_copied_is_not_kept_from_its_worker_by_its_copy():
     assert life.state.is_finished
 
 
+@pytest.mark.slow
 def test_the_seeds_bring_everything_that_can_happen():
     lives = [chaotic("asha_promotion", seed).run() for seed in range(120)]
     trials = [trial for life in lives for trial in life.state.trials.values()]

@@ -7,8 +7,6 @@ from tests.tune.integration.recorded import recorded
 from muster import tune
 from muster.tune.integration.lightgbm import TuneReportCallback, TuneReportCheckpointCallback
 
-pytestmark = pytest.mark.slow
-
 lightgbm = pytest.importorskip("lightgbm", reason="pip install lightgbm")
 
 SETTINGS = {"objective": "regression", "metric": "l2", "num_leaves": 3, "verbosity": -1, "num_threads": 1}
@@ -80,6 +78,7 @@ def test_cross_validation_reports_mean_and_spread(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_it_works_in_a_trial(tmp_path):
     def train(config):
         fit(TuneReportCheckpointCallback({"loss": "eval-l2"}), num_leaves=config["leaves"])

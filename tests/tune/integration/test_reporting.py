@@ -8,7 +8,6 @@ from muster.tune.integration.reporting import chosen, opened, send
 FOUND = {"a": 1, "b": 2}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metrics", "expected"),
     [
@@ -23,7 +22,6 @@ def test_metrics_are_all_or_named_or_renamed(metrics, expected):
     assert chosen(metrics, FOUND, "F") == expected
 
 
-@pytest.mark.slow
 def test_a_metric_that_is_not_there_is_told_with_those_that_are():
     with pytest.raises(KeyError, match="F has no metric c, d; it has a, b"):
         chosen({"x": "d", "y": "c", "z": "a"}, FOUND, "F")

@@ -9,6 +9,8 @@ from muster.sim.tune.experiment import SimulatedExperiment
 from muster.tune.schedulers import HyperBandForBOHB, HyperBandScheduler
 from muster.tune.search.space import grid_search
 
+pytestmark = pytest.mark.slow
+
 KINDS = [HyperBandScheduler, HyperBandForBOHB]
 
 

@@ -285,6 +285,7 @@ def maker(seed):
     return lambda: MedianStoppingRule(grace_period=2, min_samples_required=1 + seed % 4, **parameters)
 
 
+@pytest.mark.slow
 def test_700_random_experiments_end_by_themselves():
     for seed in range(700):
         asked = storm(maker(seed), seed)
@@ -293,6 +294,7 @@ def test_700_random_experiments_end_by_themselves():
         assert {trial.status for trial in trials} <= {"TERMINATED", "ERROR"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_restored_at_any_commit_it_decides_as_if_nothing_had_happened(seed):
     commits, told = matrix(storm(maker(seed), seed))

@@ -225,6 +225,7 @@ def test_a_checkpoint_that_another_trial_goes_on_from_is_not_given_up():
 # Synchronous hangs, each of which must end by itself
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "chaos",
     [
@@ -278,6 +279,7 @@ def test_members_beyond_the_next_meeting_get_a_later_one():
 # Chance
 
 
+@pytest.mark.slow
 def test_two_thousand_random_populations_all_end():
     for seed in range(2000):
         chaos = Chaos(

@@ -8,6 +8,8 @@ from tests.tune.schedulers.elastic import BASES, JUMPS, Watched, elastic
 from muster.sim.tune.crash import lives, matrix, recorded
 from muster.sim.tune.faults import FaultRates
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("base", BASES)
 def test_220_random_experiments_end_and_lose_no_step(base):

@@ -34,6 +34,7 @@ def test_most_requests_are_served_when_limits_bind() -> None:
     assert 3_007 - unplaced(detail.solution) >= 1_700  # Ray serves 728; the method's first sketch 1,200
 
 
+@pytest.mark.slow
 def test_two_runs_give_one_answer() -> None:
     problem = recorded("half_100n_1000p_5s")
     assert solve_cost(problem) == solve_cost(problem)
