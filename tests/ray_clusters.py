@@ -21,6 +21,7 @@ import psutil
 import pytest
 
 from muster.cluster.model import NodeReport, NodeStatus
+from muster.engines.ray.gcs.announce import AUTOSCALER_SPACE, CLUSTER_CONFIG
 from muster.engines.ray.gcs.link import GcsLink
 from muster.engines.ray.gcs.nodes import GcsNodeSource
 from muster.errors import EngineError
@@ -101,6 +102,11 @@ def plain_head() -> Iterator[RayCluster]:
         source = GcsNodeSource(GcsLink(cluster.address, AUTH))
         wait_for(lambda: _count(source), bool)
         yield cluster
+
+
+def forget_what_was_told(cluster: RayCluster) -> None:
+    """That there was an autoscaler, and how large the cluster may become: for tests that follow."""
+    GcsLink(cluster.address, AUTH).kv_put(CLUSTER_CONFIG, b"", AUTOSCALER_SPACE)
 
 
 def _count(source: GcsNodeSource) -> int:

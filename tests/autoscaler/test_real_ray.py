@@ -14,6 +14,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.ray_clusters import forget_what_was_told
 
 from muster.autoscaler.build import MonitorOptions, build_monitor
 from muster.autoscaler.home import ClusterHome
@@ -71,6 +72,7 @@ def cluster(plain_head, tmp_path_factory):
         yield folder / "cluster.yaml", home, plain_head.address
     finally:
         stop_everything(home.nodes, CLOCK)
+        forget_what_was_told(plain_head)
         for key in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
             os.environ.pop(key, None)
         os.environ.update(before)

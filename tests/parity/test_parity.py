@@ -11,6 +11,7 @@ import sys
 import pytest
 from tests.parity.comparison import DELIBERATE, differences, play, ray_interpreter, reason, recorded
 
+pytestmark = pytest.mark.slow
 RAY = recorded()
 SCENARIOS = [name for name in RAY if name != "versions"]
 
@@ -20,7 +21,6 @@ def ours(tmp_path_factory):
     return play("muster", sys.executable, tmp_path_factory.mktemp("parity") / "muster.json")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_script_leaves_the_same_behind_as_under_ray(ours, scenario):

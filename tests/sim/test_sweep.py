@@ -1,4 +1,4 @@
-"""Fixed seeds for ever, 300 more every time, and the same run twice for the same seed."""
+"""Fixed seeds for ever, 100 more every time, and the same run twice for the same seed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.series import length
 
 from muster.cli.main import cli
 from muster.sim.faults import KINDS, Faults
@@ -16,7 +17,7 @@ from muster.sim.run import Run, simulate
 from muster.sim.sweep import sweep
 
 HERE = Path(__file__).parent
-SEEDS = 300
+SEEDS = length(100, 300)
 
 
 def found_seeds() -> list[int]:

@@ -19,6 +19,8 @@ from muster.stores.trial_reading import open_trials
 from muster.tune import RunConfig, TuneConfig, Tuner
 from muster.tune.patient_store import PatientStore
 
+pytestmark = pytest.mark.slow
+
 
 def never_end():
     import signal
@@ -91,7 +93,6 @@ def aftermath(tmp_path_factory):
     return {result.config["habit"]: result for result in tuner.fit()}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("habit", FAILS)
 def test_a_trial_that_cannot_go_on_is_an_error_that_says_why(aftermath, habit):
     result = aftermath[habit]
@@ -205,7 +206,6 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(place)], check=True)
 
 
-@pytest.mark.slow
 def test_a_full_disk_fails_the_trial_that_needs_room_and_no_other(small_disk):
     def train(config):
         import tempfile

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.v1.planted_bugs import BUGS
 
+pytestmark = pytest.mark.slow
 HERE = Path(__file__).resolve().parent
 
 
@@ -33,7 +34,6 @@ def failures(tmp_path_factory):
     return told
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "test"), [(bug.__name__, test) for bug, tests in BUGS.items() for test in tests]
 )

@@ -281,6 +281,7 @@ def test_a_node_that_is_taken_back_is_told_apart(cluster, tmp_path):
         deadline_ms = int((time.time() + 60) * 1000)
         link = GcsLink(cluster.address)
         assert link.drain_node(node, PREEMPTION, "the spot market", deadline_ms) == (True, "")
+        time.sleep(0.5)
         cluster.nodes["spot-1"].kill()  # as the cloud does
         assert failure(driver, "a")[0] is FailureKind.PREEMPTED
 

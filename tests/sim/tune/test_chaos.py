@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from tests.series import length
 
 from muster.sim.tune.chaos import chaotic, longest_s, outlive
 from muster.sim.tune.contestants import SCHEDULERS, NotThere, Terms
@@ -12,8 +13,8 @@ from muster.sim.tune.experiment import SimulatedExperiment, StuckExperiment
 from muster.tune.schedulers import FIFOScheduler
 
 ASKED = os.environ.get("MUSTER_TUNE_SEEDS")  # then every scheduler gets so many
-SEEDS = int(ASKED or 200)
-FEWER = {} if ASKED else {"pb2": 40}  # it fits a Gaussian process before most of its decisions
+SEEDS = int(ASKED or length(60, 200))
+FEWER = {} if ASKED else {"pb2": length(12, 40)}  # it fits a Gaussian process before most of its decisions
 
 
 def or_skip(name):

@@ -6,6 +6,7 @@ For every scheduler there is, with random search and with Optuna, on a run with 
 from __future__ import annotations
 
 import pytest
+from tests.series import step
 
 from muster.sim.tune import crash
 from muster.sim.tune.contestants import SCHEDULERS, NotThere, Terms, make_searcher
@@ -68,7 +69,7 @@ def test_at_every_commit_the_restored_experiment_is_the_one_that_was_not_killed(
     asked = cell(name, searcher)
     commits = crash.recorded(asked, save_every=7)
     assert len(commits) > 30
-    assert [told for commit in commits for told in crash.differences(asked, commit)] == []
+    assert [told for commit in commits[:: step(3)] for told in crash.differences(asked, commit)] == []
 
 
 @pytest.mark.slow
@@ -76,7 +77,7 @@ def test_at_every_commit_the_restored_experiment_is_the_one_that_was_not_killed(
 def test_whenever_it_was_killed_it_goes_on_to_the_end_with_all_its_trials(name, searcher):
     asked = cell(name, searcher)
     commits = crash.recorded(asked, save_every=11)
-    for life in crash.lives(asked, commits[::20]):
+    for life in crash.lives(asked, commits[:: 20 * step(2)]):
         assert life.state.is_finished
         assert len(life.state.trials) == asked.num_samples
         assert {trial.status for trial in life.state.trials.values()} <= {"TERMINATED", "ERROR"}
