@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
 
 def left_of(cluster):
+    """Drivers of these tests are our children, and no part of the cluster."""
     entry = f"MUSTER_HOME={cluster.folder / 'home'}"
-    return [f"{one.pid} {one.name}" for one in table() if one.lives and environment_says(one.pid, entry)]
+    others = (one for one in table() if one.lives and one.parent != os.getpid())
+    return [f"{one.pid} {one.name}" for one in others if environment_says(one.pid, entry)]
 
 
 def test_a_cluster_at_rest_is_shown_and_goes_without_a_trace(cluster):
