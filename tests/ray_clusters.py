@@ -104,9 +104,13 @@ def plain_head() -> Iterator[RayCluster]:
         yield cluster
 
 
-def forget_what_was_told(cluster: RayCluster) -> None:
-    """That there was an autoscaler, and how large the cluster may become: for tests that follow."""
-    GcsLink(cluster.address, AUTH).kv_put(CLUSTER_CONFIG, b"", AUTOSCALER_SPACE)
+def clear(cluster: RayCluster) -> None:
+    """Only the head, which nobody has told of an autoscaler: whatever tests before have left is ended."""
+    for cloud_id in [name for name in cluster.nodes if name != "head-0"]:
+        cluster.nodes.pop(cloud_id).kill()
+    link = GcsLink(cluster.address, AUTH)
+    link.kv_put(CLUSTER_CONFIG, b"", AUTOSCALER_SPACE)
+    wait_for(lambda: set(living(GcsNodeSource(link))), lambda nodes: nodes == {"head-0"})
 
 
 def _count(source: GcsNodeSource) -> int:

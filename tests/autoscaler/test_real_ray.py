@@ -14,7 +14,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.ray_clusters import forget_what_was_told
 
 from muster.autoscaler.build import MonitorOptions, build_monitor
 from muster.autoscaler.home import ClusterHome
@@ -72,7 +71,6 @@ def cluster(plain_head, tmp_path_factory):
         yield folder / "cluster.yaml", home, plain_head.address
     finally:
         stop_everything(home.nodes, CLOCK)
-        forget_what_was_told(plain_head)
         for key in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
             os.environ.pop(key, None)
         os.environ.update(before)

@@ -4,6 +4,7 @@ import os
 
 import cloudpickle
 import pytest
+from tests.ray_clusters import clear
 
 from muster.engines.ray.engine import RayOptions
 from muster.engines.ray.open import connect, import_ray, open_ray_engine
@@ -17,6 +18,7 @@ OPTIONS = RayOptions(kill_after_s=0.3)
 @pytest.fixture(scope="module")
 def cluster(plain_head):
     os.environ.update(AUTH)
+    clear(plain_head)
     ray = import_ray()
     connect(ray, plain_head.address)
     yield plain_head

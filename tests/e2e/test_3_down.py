@@ -22,7 +22,9 @@ def left_of(cluster):
     return [f"{one.pid} {one.name}" for one in others if environment_says(one.pid, entry)]
 
 
-def test_a_cluster_at_rest_is_shown_and_goes_without_a_trace(cluster):
+def test_a_cluster_at_rest_is_shown_and_goes_without_a_trace(cluster, driver, watch):
+    driver.close()  # both have lost their head
+    watch.close()
     cluster.up()
     record = read_record(cluster.home)
     seen = wait_for(

@@ -6,7 +6,6 @@ import os
 
 import pytest
 from tests.engines.ray_gcs.driver import RayDriver
-from tests.ray_clusters import forget_what_was_told
 
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec, Demand
@@ -31,7 +30,6 @@ def test_rays_own_request_resources_reaches_us(plain_head) -> None:
         after = GcsNodeSource(link).read().constraints
     finally:
         driver.close()
-        forget_what_was_told(plain_head)
     wanted: list[Demand] = list(constraint.demands)
     assert [(demand.shape, demand.count) for demand in wanted] == [(Resources.of(CPU=1), 2)]
     assert [demand for one in after for demand in one.demands] == []

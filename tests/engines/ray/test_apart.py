@@ -13,7 +13,7 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
-from tests.ray_clusters import join
+from tests.ray_clusters import clear, join
 
 from muster import tune
 from muster.base.clock import SystemClock
@@ -127,6 +127,7 @@ def hidden(tmp_path_factory):
 def cluster(plain_head, bucket, hidden):
     """Two workers that know the bucket: one sees the driver's directories, one does not."""
     os.environ.update(AUTH)
+    clear(plain_head)
     ray = import_ray()
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     workers = [

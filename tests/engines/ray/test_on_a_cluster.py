@@ -13,6 +13,7 @@ from pathlib import Path
 import cloudpickle
 import msgspec
 import pytest
+from tests.ray_clusters import clear
 
 import muster
 from muster.engines.ray.engine import RayOptions
@@ -66,6 +67,7 @@ OWN = {made.__name__: made for made in (uses_its_gang, shows_its_gpus, shows_its
 @pytest.fixture(scope="module")
 def cluster(plain_head):
     os.environ.update(AUTH)
+    clear(plain_head)
     ray = import_ray()
     connect(ray, plain_head.address)
     yield plain_head
@@ -283,7 +285,8 @@ def test_a_node_that_is_taken_back_is_told_apart(cluster, tmp_path):
         assert link.drain_node(node, PREEMPTION, "the spot market", deadline_ms) == (True, "")
         time.sleep(0.5)
         cluster.nodes["spot-1"].kill()  # as the cloud does
-        assert failure(driver, "a")[0] is FailureKind.PREEMPTED
+        kind, message = failure(driver, "a")
+        assert kind is FailureKind.PREEMPTED, message
 
 
 def test_nodes_without_the_package_are_sent_it(cluster, tmp_path, monkeypatch):

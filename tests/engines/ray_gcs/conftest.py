@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.engines.ray_gcs.driver import RayDriver
-from tests.ray_clusters import forget_what_was_told, join, living, wait_for
+from tests.ray_clusters import join, living, wait_for
 
 from muster.cluster.model import NodeReport, NodeStatus
 from muster.engines.ray.gcs.link import GcsLink
@@ -35,7 +35,6 @@ def cluster(plain_head: RayCluster) -> Iterator[RayCluster]:
     yield plain_head
     for worker in workers:
         worker.kill()
-    forget_what_was_told(plain_head)
 
 
 @pytest.fixture(scope="package")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.engines.ray_gcs.conftest import wait_for
+from tests.ray_clusters import clear, wait_for
 
 from muster.cluster.model import ClusterSpec
 from muster.cluster.plan import ScalingReport
@@ -50,6 +50,7 @@ except Exception as error:
 
 @pytest.fixture(scope="module")
 def cluster(plain_head: RayCluster) -> RayCluster:
+    clear(plain_head)
     return plain_head
 
 
