@@ -5,16 +5,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?=
 PYTEST_ARGS ?=
-TEST_JOBS ?= 0
+TEST_JOBS ?= 2
 SIM_SEEDS ?= 2000
 TUNE_SEEDS ?= 2000
 SOAK_MINUTES ?= 20
 SOAK_SEED ?= 0
 PATHS := src tests bench tools examples
+PYTEST := $(BIN)/python -m pytest
 SETUP := PYTHON='$(PYTHON)' sh tools/setup.sh $(VENV)
 
+# Ray and the trials start hundreds of processes. Whoever forbids Python to keep compiled modules makes each of them
+# compile everything it imports, which doubles the time of the tests.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
-.PHONY: help quickstart demo setup fmt lint types imports sizes duplicates test sim sim-tune soak bench check docs clean
+.PHONY: help quickstart demo setup fmt lint types imports sizes duplicates test test-fast sim sim-tune series soak bench check docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,14 +73,20 @@ sizes: $(VENV)/.installed-dev ## Check that files and functions stay small
 duplicates: ## List repeated code, where the `duplicates` command exists
 	@if command -v duplicates >/dev/null 2>&1; then duplicates; else echo "duplicates: not installed, skipped"; fi
 
-test: $(VENV)/.installed-dev ## Run every test, 300 simulated seeds included (PYTEST_ARGS=..., TEST_JOBS=4: processes)
-	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+test: $(VENV)/.installed-dev ## Run every test a clone can run (PYTEST_ARGS=..., TEST_JOBS=2: processes)
+	$(PYTEST) -n $(TEST_JOBS) --dist loadscope --no-loadscope-reorder --durations=25 $(PYTEST_ARGS)
+
+test-fast: $(VENV)/.installed-dev ## Before a commit: no Ray, no series of kills or seeds; 90 s on two cores
+	$(PYTEST) -n 2 --dist loadscope -m "not ray and not slow" $(PYTEST_ARGS)
 
 sim: $(VENV)/.installed-core ## Simulate 2,000 seeds with all faults (SIM_SEEDS=...)
 	$(BIN)/muster sim sweep --seeds $(SIM_SEEDS)
 
 sim-tune: $(VENV)/.installed-dev ## Simulate 2,000 experiments with faults per scheduler (TUNE_SEEDS=...)
 	MUSTER_TUNE_SEEDS=$(TUNE_SEEDS) $(BIN)/python -m pytest tests/sim/tune/test_chaos.py --durations=0
+
+series: $(VENV)/.installed-dev ## The long series of kills and seeds of which `make test` runs a sample, 15 minutes
+	MUSTER_SERIES=1 $(PYTEST) -n 2 --dist loadscope $$(grep -rl "from tests.series" tests --include='test_*.py') $(PYTEST_ARGS)
 
 soak: $(VENV)/.installed-dev ## A Ray cluster here for 20 minutes; nodes and monitor are killed (SOAK_MINUTES=...)
 	$(BIN)/python -m bench.soak --minutes $(SOAK_MINUTES) --seed $(SOAK_SEED)

@@ -32,14 +32,22 @@ _GAVE_UP = "timed out during startup"
 class LiveCluster:
     """The cluster of one file. `folder` gets the file, the home and whatever tests put there."""
 
-    def __init__(self, folder: Path, config: str, *, name: str, token: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: str,
+        *,
+        name: str,
+        token: str = "",
+        settings: Mapping[str, str] | None = None,  # of Ray, for all its nodes
+    ) -> None:
         self.name, self.folder = name, folder
         self.file = folder / "cluster.yaml"
         self.edit(config)
         self.home = ClusterHome(folder / "home" / "clusters" / name)
         self.home.path.mkdir(parents=True, mode=0o700)
         self._own = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-        self._own["MUSTER_HOME"] = str(folder / "home")
+        self._own.update({**(settings or {}), "MUSTER_HOME": str(folder / "home")})
         self._token = token
         self.family = Family(self)
 

@@ -3,12 +3,13 @@
 Whoever runs the tests in the background of a shell has Ctrl-C switched off, and children inherit that: it is
 switched on again, because some tests press it.
 
-`make test TEST_JOBS=4` runs so many processes. Files that start a real Ray then come first and stay in one of
-them, one after the other; every other file goes to whichever is free.
+`make test` runs two processes. Files that start a real Ray come first and stay in one of them, one after the
+other in the order of tests/ray_clusters.py; every other file goes to whichever is free.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from functools import cache
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 
+pytest_plugins = ("tests.ray_clusters",)
 ROOT = Path(__file__).parents[1]
 RAY_S = 480.0  # a start of Ray may take a minute on a busy computer, and a test may need several
 
@@ -29,8 +31,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("ray") is not None and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(RAY_S))
-    if hasattr(config, "workerinput"):  # one of several processes
-        items.sort(key=lambda item: not starts_ray(item.path))
+    items.sort(key=turn)
+
+
+def turn(item: pytest.Item) -> tuple[bool, int]:
+    """First what needs Ray, in its order, because that takes longest; the rest as it was collected."""
+    from tests.ray_clusters import place
+
+    needs_ray = starts_ray(item.path)
+    return not needs_ray, place(item.path, ROOT) if needs_ray else 0
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays for ever: the garbage collector need not look through thousands of tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

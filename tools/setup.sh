@@ -72,7 +72,7 @@ install() {
     fi
     adopt_pip_index
     if [ -x "$venv/bin/uv" ] &&
-        "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" "$@" 2>"$venv/uv.log"; then
+        "$venv/bin/uv" pip install --quiet $compile --python "$venv/bin/python" "$@" 2>"$venv/uv.log"; then
         return
     fi
     [ ! -x "$venv/bin/uv" ] || say "uv could not install (see $venv/uv.log), using pip"
@@ -105,8 +105,10 @@ unpack_redis() (
 )
 
 make_venv
+compile=''
 case $extra in
     core) what='.' ;;
+    dev) what='.[dev]' compile=--compile-bytecode ;; # hundreds of processes import it in `make test`
     *) what=".[$extra]" ;;
 esac
 say "installing muster ($extra) into $venv"

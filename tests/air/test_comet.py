@@ -40,6 +40,7 @@ def curve(messages, name):
     return [(m["step"], m["metricValue"]) for m in metrics if m["metricName"] == name]
 
 
+@pytest.mark.slow
 def test_every_trial_is_an_experiment_with_its_config_results_and_end(tracked, tmp_path):
     callback = CometLoggerCallback(
         online=False, tags=["mine"], offline_directory=str(tmp_path / "comet"), project_name="p"

@@ -57,6 +57,7 @@ def steps(client, run, metric):
     return [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, metric)]
 
 
+@pytest.mark.slow
 def test_every_trial_is_a_run_with_its_config_results_and_end(tracked, uri, client, tmp_path):
     grid = tracked(
         MLflowLoggerCallback(
@@ -141,6 +142,7 @@ def test_parameters_are_flat_text():
     }
 
 
+@pytest.mark.slow
 def test_a_server_that_is_down_does_not_disturb_the_experiment(tracked, caplog):
     callback = MLflowLoggerCallback("http://127.0.0.1:9")  # the discard port: nobody listens
     callback.flush_timeout_s = 0.5
@@ -163,6 +165,7 @@ def test_the_token_is_given_to_mlflow_and_not_saved(monkeypatch):
     assert os.environ["MLFLOW_TRACKING_TOKEN"] == "hush"
 
 
+@pytest.mark.slow
 def test_a_trial_can_log_by_itself(tracked, uri, client):
     def trainable(config):
         logged = setup_mlflow(

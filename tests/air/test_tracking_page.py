@@ -20,6 +20,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["mlflow", "wandb"])
 def test_a_script_of_the_page_logs_two_trials(package, tmp_path):
     pytest.importorskip(package, reason=f"pip install {package}")

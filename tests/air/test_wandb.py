@@ -33,6 +33,7 @@ def own(row):
     return {key: row[key] for key in sorted(row) if key in ("_step", "loss", "net/norm", "note", "config/x")}
 
 
+@pytest.mark.slow
 def test_every_trial_is_a_run_with_its_config_results_and_end(tracked, tmp_path):
     grid = tracked(WandbLoggerCallback(project="p", excludes=["note", "time_total_s"], log_config=True))
     assert grid.num_errors == 1
@@ -57,6 +58,7 @@ def test_every_trial_is_a_run_with_its_config_results_and_end(tracked, tmp_path)
     assert (good.exit_code, bad.exit_code) == (0, 1)
 
 
+@pytest.mark.slow
 def test_environment_and_arguments_choose_project_group_and_place(tracked, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_PROJECT_NAME", "theirs")
     monkeypatch.setenv("WANDB_GROUP_NAME", "group")
@@ -134,6 +136,7 @@ def test_a_key_comes_from_an_argument_a_file_or_a_login(monkeypatch, tmp_path):
         WandbLoggerCallback(api_key_file="~/nokey").setup()
 
 
+@pytest.mark.slow
 def test_a_trial_can_log_by_itself(tracked, tmp_path):
     def trainable(config):
         with setup_wandb({**config, "wandb": {"project": "inside", "notes": "n"}}, tags=["a"]) as run:

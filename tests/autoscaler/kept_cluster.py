@@ -81,7 +81,7 @@ class KeptCluster(RayCluster):
             if before is not None:
                 os.environ[STORE] = before
 
-    def _head_has_started(self) -> bool:
+    def _head_has_started(self, patience_s: float = START_S) -> bool:
         return self.nodes["head-0"].process.wait() == 0
 
     def kill_gcs(self) -> None:

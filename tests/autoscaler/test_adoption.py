@@ -78,6 +78,7 @@ def test_intervals_and_retention_are_taken_on(tmp_path, store):
     assert (store._retention.max_ended, store._pruner.retention.max_ended) == (3, 3)
 
 
+@pytest.mark.slow
 def test_the_metrics_move_and_stay_where_they_are_when_the_port_is_taken(tmp_path, store, server):
     (port,) = free_ports(1)
     desk = Desk(tmp_path, store, server)
@@ -107,6 +108,7 @@ def test_what_counts_only_at_a_start_is_said_once(tmp_path, store):
     assert {event.level for event in desk.events.newest} == {"warning"}
 
 
+@pytest.mark.slow
 def test_the_command_line_stands_over_the_file(tmp_path, store, server):
     desk = Desk(tmp_path, store, server, interval_s=2.0, metrics_port=0)
     before = server.port

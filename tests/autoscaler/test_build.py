@@ -73,6 +73,7 @@ def options(config, home, address="127.0.0.1:1"):
     return MonitorOptions(config=config, home=home, reach=HeadAddress(address))
 
 
+@pytest.mark.slow
 def test_a_ledger_that_is_in_use_is_said_with_the_process_that_has_it(config, home):
 
     with (

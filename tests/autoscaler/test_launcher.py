@@ -116,6 +116,7 @@ def test_up_again_changes_nothing(site: Site):
     assert again.record == first.record
 
 
+@pytest.mark.slow
 def test_a_monitor_that_was_killed_is_replaced_and_the_head_stays(site: Site):
     first = site.launcher().up(site.file)
     os.kill(first.record.monitor_pid, 9)
@@ -127,6 +128,7 @@ def test_a_monitor_that_was_killed_is_replaced_and_the_head_stays(site: Site):
     assert lives(again.record.monitor)
 
 
+@pytest.mark.slow
 def test_a_head_that_died_is_replaced(site: Site):
     first = site.launcher().up(site.file)
     head = running_head(site.home.nodes)
@@ -191,6 +193,7 @@ def test_a_file_with_a_mistake_names_the_line(site: Site):
         site.launcher().up(site.file)
 
 
+@pytest.mark.slow
 def test_a_record_whose_processes_are_gone_is_no_obstacle(site: Site):
     brought = site.launcher().up(site.file)
     site.launcher().down(site.home)

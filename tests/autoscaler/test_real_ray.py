@@ -1,6 +1,6 @@
 """The monitor on a real Ray: a node comes for a task that does not fit, and goes when it idles.
 
-One head for all of the module. Everything is found and ended by what is written down in the home.
+The head is shared with others. Everything else is found and ended by what is written down in the home.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.publish import read_timeline
 from muster.autoscaler.status_files import read_status
 from muster.base.clock import SystemClock
-from muster.base.ids import RandomIds
 from muster.cluster.states import InstanceState
-from muster.providers.process.head import HeadRequest, start_head, stop_everything
-from muster.providers.process.ray_command import NodeSize
+from muster.providers.process.head import stop_everything
 from muster.stores.ledger.history import open_history
 from muster.testing.ray_cluster import AUTH
 
@@ -39,20 +37,19 @@ max_workers: 2
 idle_timeout_minutes: 0.05
 available_node_types:
   head: {resources: {CPU: 1}, node_config: {}}
-  worker: {resources: {CPU: 2}, max_workers: 2, node_config: {}}
+  worker: {resources: {CPU: 2, bought: 1}, max_workers: 2, node_config: {}}
 """
 TASK = """
 import json, time, ray
 ray.init(address={address!r}, logging_level="error", log_to_driver=False)
 
-@ray.remote(num_cpus=2)
+@ray.remote(num_cpus=2, resources={{"bought": 1}})
 def where():
     return ray.get_runtime_context().get_node_id()
 
 asked = time.time()
 print(json.dumps({{"asked": asked, "node": ray.get(where.remote(), timeout=80)}}))
 """
-WORKER_GONE = {"head": {"RAY_RUNNING": 1}}
 
 
 def wait_until(true, what):
@@ -63,23 +60,15 @@ def wait_until(true, what):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """A head, its home, the cluster file."""
+def cluster(plain_head, tmp_path_factory):
+    """The cluster file, the home, the address of the head."""
     folder = tmp_path_factory.mktemp("real")
     home = ClusterHome(folder / "home")
     home.path.mkdir()
     (folder / "cluster.yaml").write_text(CONFIG, encoding="utf-8")
     before = {key: value for key, value in os.environ.items() if key.startswith("RAY_AUTH")}
-    request = HeadRequest(
-        cluster_name="real",
-        nodes=home.nodes,
-        node_type="head",
-        size=NodeSize(resources={"CPU": 1}),
-        auth=AUTH,
-        environment=dict(os.environ),
-    )
     try:
-        yield folder / "cluster.yaml", home, start_head(request, CLOCK, RandomIds()).address
+        yield folder / "cluster.yaml", home, plain_head.address
     finally:
         stop_everything(home.nodes, CLOCK)
         for key in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
@@ -151,7 +140,7 @@ def test_a_task_that_does_not_fit_gets_a_node_and_the_node_goes_when_it_idles(cl
     task = driver(address)
     try:
         told = json.loads(task.communicate(timeout=PATIENCE_S)[0].splitlines()[-1])
-        wait_until(lambda: read_status(home).status.instances == WORKER_GONE, "the worker is gone")
+        wait_until(lambda: "worker" not in read_status(home).status.instances, "the worker is gone")
     finally:
         task.kill()
         task.wait()

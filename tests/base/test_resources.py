@@ -91,6 +91,7 @@ def test_it_reads_as_people_write_it():
     assert repr(Resources.of(CPU=1)) == "Resources(CPU: 1)"
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None)
 @given(quantities, quantities)
 def test_it_fits_exactly_when_nothing_is_lacking(have, need):

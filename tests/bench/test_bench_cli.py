@@ -7,6 +7,8 @@ import pytest
 from bench import __main__ as cli
 from bench import reconcile
 
+pytestmark = pytest.mark.slow
+
 
 def run(capsys, *arguments: str) -> tuple[int, dict[str, float], str]:
     code = cli.main(arguments)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from bench.measure import CPU_LIMIT_S, Party, Timed, interleave, timed
 
 
@@ -40,6 +41,7 @@ def test_a_party_over_the_limit_is_not_asked_again_and_counts_as_the_limit():
     assert (party.over_limit, party.cpu_s, party.value, party.runs) == (True, CPU_LIMIT_S, None, [])
 
 
+@pytest.mark.slow
 def test_making_the_input_is_not_counted():
     def prepare() -> int:
         return sum(range(3_000_000))

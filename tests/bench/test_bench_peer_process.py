@@ -12,6 +12,7 @@ def child():
     process.close()
 
 
+@pytest.mark.slow
 def test_a_call_runs_in_the_child_until_its_cpu_limit_and_the_next_call_gets_a_fresh_child(child):
     assert child.call(Timed, "answer", 1.5) == Timed("answer", 1.5)
     assert child.call(eval, "[0 for _ in iter(int, 1)]") is None

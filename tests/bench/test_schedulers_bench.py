@@ -34,6 +34,7 @@ def test_values_at_a_moment_and_when_a_value_was_reached():
     assert schedulers_plot.quantiles(races, "hours", 1.0) == (2.0, 3.0, 4.0)
 
 
+@pytest.mark.slow
 def test_one_problem_gives_tables_a_plot_and_figures_for_every_contestant(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(schedulers.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(
@@ -75,6 +76,7 @@ def test_a_large_experiment_is_measured_by_result(monkeypatch, capsys):
     assert "40 trials in one experiment" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_decision_is_measured_with_more_and_more_live_trials(monkeypatch, capsys):
     monkeypatch.setattr(schedulers_scale, "QUICK_SIZES", (20, 40))
     monkeypatch.setattr(schedulers_scale, "QUICK_MODEL_SIZES", (6,))
@@ -88,6 +90,7 @@ def test_the_cost_of_a_decision_is_measured_with_more_and_more_live_trials(monke
     assert "20 / 40" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_all_trials_of_the_scale_case_are_live_at_once(monkeypatch):
     live = []
     make = schedulers_scale.SimulatedExperiment.begin

@@ -29,6 +29,7 @@ def figures_of(capsys, case: str) -> dict[str, float]:
     return told["figures"]
 
 
+@pytest.mark.slow
 def test_trials_and_results_without_ray_give_our_rates_and_the_pipes(capsys, tiny):
     assert sorted(figures_of(capsys, "trials")) == [
         "files_ms_per_trial",
@@ -45,17 +46,20 @@ def test_trials_and_results_without_ray_give_our_rates_and_the_pipes(capsys, tin
     ]
 
 
+@pytest.mark.slow
 def test_restore_without_ray_gives_our_seconds_and_bytes(capsys, tiny):
     figures = figures_of(capsys, "restore")
     assert sorted(figures) == ["seconds.restore", "seconds.restore.fit", "state_bytes_per_trial"]
     assert figures["state_bytes_per_trial"] > 100
 
 
+@pytest.mark.slow
 def test_starting_gives_the_time_of_the_import_and_of_the_first_result(capsys, tiny):
     assert sorted(figures_of(capsys, "import")) == ["import_ms", "import_ms.every_name"]
     assert sorted(figures_of(capsys, "first_result")) == ["seconds.first_result"]
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_is_told_with_what_it_said(tmp_path):
     with pytest.raises(RuntimeError, match=r"(?s)result\.py muster .* ended with 1:\n.*StoreError"):
         (tmp_path / "file").write_text("")
@@ -74,6 +78,7 @@ def test_a_fit_tells_its_times_its_memory_and_where_it_wrote(tmp_path):
     assert fit.trials_per_s == pytest.approx(4 / fit.wall_s)
 
 
+@pytest.mark.slow
 def test_missing_results_and_missing_logs_are_errors_not_speed(tmp_path):
     fit = tune_job.fit(tune, Job(trials=1, reports=2), str(tmp_path))
     with pytest.raises(RuntimeError, match="asked for 1 x 3 results, got 1"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import pytest
 from bench.floors import FLOORS
@@ -51,7 +52,8 @@ def test_without_ray_nothing_is_measured_and_that_is_said(monkeypatch, capsys):
 
 
 @pytest.mark.ray
-def test_ours_alone_runs_on_a_cluster_of_its_own(monkeypatch, capsys):
+def test_ours_alone_runs_on_a_cluster(plain_head, monkeypatch, capsys):
+    monkeypatch.setattr(tune_ray, "open_cluster", lambda cpus: nullcontext(plain_head.environment()))
     monkeypatch.setattr(Lab, "size", lambda self, full, quick: min(quick, 6))
     assert cli.main(["tune-ray", "--quick", "--ours-only", "--only", "trials"]) == 0
     told = json.loads(capsys.readouterr().out.rstrip("\n").splitlines()[-1])

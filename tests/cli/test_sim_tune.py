@@ -122,6 +122,7 @@ def test_suggested_configs_follow_the_nearest_recorded_one(script, trace):
     assert any("followed the nearest of 4 that were" in note for note in told["notes"])
 
 
+@pytest.mark.slow
 def test_schedulers_are_compared_on_a_synthetic_problem_in_tables_and_a_plot(tmp_path):
     plot = tmp_path / "plot.png"
     result = asked(

@@ -326,6 +326,7 @@ def test_watching_and_writing_exclude_each_other(tune, tmp_path):
     assert (result.exit_code, "leave out --json and --output" in result.output) == (2, True)
 
 
+@pytest.mark.slow
 def test_many_trials_take_little_time(tmp_path):
     facts = []
     for number in range(5000):

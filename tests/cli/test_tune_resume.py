@@ -12,6 +12,8 @@ import time
 import pytest
 from tests.cli.tune_experiments import four_trials, killed, running
 
+pytestmark = pytest.mark.slow
+
 MUSTER = [sys.executable, "-m", "muster.cli.main", "tune"]
 
 

@@ -109,6 +109,7 @@ def test_a_trial_as_json_lists_its_checkpoints_with_their_metrics(tune, real):
     assert {"result.json", "params.json", "progress.csv"} <= set(found["files"])
 
 
+@pytest.mark.slow
 def test_an_unknown_trial_names_near_ones(tune, four):
     result = tune("show", four, "a_0000")
     assert (result.exit_code, "no trial 'a_0000'; did you mean a_0000" in result.output) == (2, True)

@@ -20,6 +20,7 @@ def screen(width: int, height: int, **changes) -> list[str]:
     return [line.rstrip() for line in kept.get().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(60, 24), (80, 24), (120, 24), (80, 50), (80, 10), (60, 5)])
 def test_the_picture_never_outgrows_the_screen_and_ends_with_the_footer(width: int, height: int):
     lines = screen(width, height)
@@ -38,6 +39,7 @@ def test_a_large_screen_shows_everything():
     assert not [line for line in screen(80, 50) if "more; --json" in line]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
 def test_q_ends_the_watch_and_the_terminal_is_as_before(tmp_path: Path):
     """The real command on a real terminal."""

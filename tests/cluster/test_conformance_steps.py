@@ -44,6 +44,7 @@ NO_LAUNCHES = LaunchLimits(max_concurrent=0)
 ROOMY = node_type("cpu", {"CPU": 1}, max_nodes=5_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speed", [0.0, 0.1, 0.5, 1.0, 100.0])
 @pytest.mark.parametrize("limit", [1, 10])
 @pytest.mark.parametrize(

@@ -192,6 +192,7 @@ def test_a_world_of_sound_records_leaves_every_property_standing(seen):
         holds(seen, plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("holds", ANY_WORLD, ids=lambda check: check.__name__)
 def test_in_many_worlds(holds):
     for number in range(WORLDS):
@@ -199,6 +200,7 @@ def test_in_many_worlds(holds):
         holds(seen, reconcile(seen))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("holds", SOUND_RECORDS, ids=lambda check: check.__name__)
 def test_in_many_worlds_of_sound_records(holds):
     for number in range(WORLDS):

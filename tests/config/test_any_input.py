@@ -27,6 +27,8 @@ from muster.config.schema import (
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 SECTIONS = (
     ClusterConfig,
     NodeTypeConfig,

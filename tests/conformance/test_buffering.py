@@ -11,6 +11,8 @@ from muster import tune
 from muster.tune import Callback, CheckpointConfig
 from muster.tune.schedulers import FIFOScheduler, TrialScheduler
 
+pytestmark = pytest.mark.slow
+
 NEVER = CheckpointConfig(checkpoint_at_end=False)
 
 

@@ -49,6 +49,7 @@ def grid(tmp_path_factory):
     ).fit()
 
 
+@pytest.mark.slow
 def test_c211_the_best_trial_by_scope(grid):
     analysis = ExperimentAnalysis(grid.experiment_path, default_metric="loss", default_mode="min")
     for scope, best in (("last", 2), ("all", 1), ("avg", 2), ("last-5-avg", 2)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from tests.conformance.scenes import ALL_CPUS, Counter, Interrupts, checkpoints, column, fit, resumed
 
 from muster import tune
@@ -40,6 +41,7 @@ def failing(tmp_path):
     (tmp_path / "mended").touch()
 
 
+@pytest.mark.slow
 def test_c020_an_errored_trial_stays_or_is_run_again(tmp_path):
     failing(tmp_path)
     skipped = resumed(tmp_path, fails_if_told).fit()

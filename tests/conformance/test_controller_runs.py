@@ -61,6 +61,7 @@ class Broken(MemoryFileSystem):
         raise ConnectionError("reset by peer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hangs", [True, False], ids=["c011", "c012"])
 def test_c011_c012_a_storage_that_hangs_or_fails_is_told_and_costs_nothing_else(
     tmp_path, monkeypatch, caplog, hangs

@@ -17,6 +17,8 @@ from muster.tune import Callback, Stopper
 from muster.tune.schedulers import FIFOScheduler
 from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 
+pytestmark = pytest.mark.slow
+
 
 def test_c080_a_nested_key_ends_a_trial(tmp_path):
     grid = fit(nested_steps, tmp_path, run={"stop": {"a/b/c": 2}})

@@ -51,6 +51,7 @@ def rows(result):
     return [json.loads(line) for line in Path(result.path, "result.json").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_c071_numbers_and_dicts_are_reported_and_the_last_yield_stands(ended):
     assert ended["number"].metrics["_metric"] == 4.5
     assert (ended["dict"].metrics["score"], ended["dict"].metrics["nested"]) == (3, {"a": 1})
@@ -79,6 +80,7 @@ def test_c078_every_report_is_logged_once_and_one_row_at_most_is_done(ended):
         assert len(table) == 1 + len(scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "who"),
     [
@@ -120,6 +122,7 @@ def speaks(config):
     tune.report({"x": 1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("told", "written"),
     [

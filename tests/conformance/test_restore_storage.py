@@ -21,6 +21,8 @@ from muster.tune import Callback, CheckpointConfig, RunConfig, TuneConfig, Tuner
 from muster.tune.schedulers import FIFOScheduler
 from muster.tune.search import Searcher
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).with_name("grid_program.py")
 
 

@@ -78,6 +78,7 @@ class NoReset(Trainable):
         return {"done": True}
 
 
+@pytest.mark.slow
 def test_c053_a_class_that_cannot_be_reset_ends_the_run_with_an_error(tmp_path):
     alone = tune.with_resources(NoReset, ALL_CPUS)
     with pytest.raises(TuneError, match="Trials did not complete") as caught:
@@ -104,6 +105,7 @@ def meets(config):
         tune.report({"process": os.getpid()})
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(cpu_count() < 2, reason="two trials run at once")
 def test_c055_two_processes_serve_four_trials(tmp_path):
     place = tmp_path / "place"
@@ -121,6 +123,7 @@ def test_c057_six_trials_one_after_the_other(tmp_path):
     assert column(grid, "resets") == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_c058_processes_are_reused_for_the_resources_they_were_made_with(tmp_path):
     kinds = [[{"CPU": 1}], [{"CPU": 0.5}], [{"CPU": 0.25}, {"CPU": 0.25}]]
     by_number = tune.with_resources(Counter, lambda config: PlacementGroupFactory(kinds[config["i"] % 3]))
@@ -128,6 +131,7 @@ def test_c058_processes_are_reused_for_the_resources_they_were_made_with(tmp_pat
     assert column(grid, "resets") == [0, 0, 0, 1, 1, 1]
 
 
+@pytest.mark.slow
 def test_c059_each_trial_keeps_its_own_checkpoints(tmp_path):
     alone = tune.with_resources(Counter, ALL_CPUS)
     run = {"stop": {"training_iteration": 2}, "checkpoint_config": CheckpointConfig(checkpoint_frequency=1)}

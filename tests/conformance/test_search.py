@@ -11,6 +11,8 @@ from muster.tune import RunConfig, TuneConfig, Tuner
 from muster.tune.search import ConcurrencyLimiter, Repeater, Searcher
 from muster.tune.search.optuna import OptunaSearch
 
+pytestmark = pytest.mark.slow
+
 SPACE = {"x": tune.uniform(0, 10), "kind": tune.choice(["a", "b"]), "n": {"k": tune.randint(1, 5)}}
 
 

@@ -6,6 +6,7 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
 from tests.conformance.elsewhere2 import DIFFERENT, ELSEWHERE, NOT_HERE
 
 HERE = Path(__file__).parent
@@ -40,11 +41,13 @@ def test_every_line_is_a_test_or_has_a_reason():
     assert lines_tested_here() | set(ELSEWHERE) | set(DIFFERENT) | set(NOT_HERE) == LINES
 
 
+@pytest.mark.slow
 def test_what_is_excused_is_not_tested():
     tested = lines_tested_here() | set(ELSEWHERE)
     assert tested & (set(DIFFERENT) | set(NOT_HERE)) == set()
 
 
+@pytest.mark.slow
 def test_every_test_that_is_named_exists():
     named = [name for names in ELSEWHERE.values() for name in names]
     missing = []

@@ -20,6 +20,8 @@ from muster.tune.stopper import (
     TrialPlateauStopper,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def quiet(tmp_path, **more):
     return RunConfig(name="exp", storage_path=str(tmp_path), verbose=0, **more)

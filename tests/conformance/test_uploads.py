@@ -14,6 +14,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from muster import tune
 from muster.tune import RunConfig, SyncConfig, Tuner
 
+pytestmark = pytest.mark.slow
+
 
 class Moody(MemoryFileSystem):
     """The memory file system; while `gate` is closed uploads hang, and names with a part in `broken` fail."""

@@ -142,6 +142,7 @@ def sized(config):
     return {"size": config["model"].size, "doubled": config["twice"], "pair": config["pair"][1].size}
 
 
+@pytest.mark.slow
 def test_c134_objects_and_functions_reach_trials_and_files_stay_readable(tmp_path):
     found = tune.run(
         sized,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import cloudpickle
+import pytest
 
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine, LocalOptions
@@ -14,11 +15,13 @@ def open_local(trainables, capacity, **more):
     return LocalEngine(clock=SystemClock(), trainables=blobs, capacity=capacity, options=OPTIONS, **more)
 
 
+@pytest.mark.slow
 class TestLocalEngine(EngineContract):
     def open_engine(self, trainables, capacity):
         return open_local(trainables, capacity)
 
 
+@pytest.mark.slow
 class TestLocalEngineWithFreshInterpreters(EngineFixture):
     """As on macOS: those promises that depend on how a process is made."""
 

@@ -4,24 +4,25 @@ import os
 
 import cloudpickle
 import pytest
+from tests.ray_clusters import clear
 
 from muster.engines.ray.connect import connect, import_ray, open_ray_engine
 from muster.engines.ray.engine import RayOptions
 from muster.testing.engine_contract import EngineContract
-from muster.testing.ray_cluster import AUTH, RayCluster
+from muster.testing.ray_cluster import AUTH
 
 pytestmark = pytest.mark.ray
 OPTIONS = RayOptions(kill_after_s=0.3)
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(plain_head):
     os.environ.update(AUTH)
+    clear(plain_head)
     ray = import_ray()
-    with RayCluster() as made:
-        connect(ray, made.address)
-        yield made
-        ray.shutdown()
+    connect(ray, plain_head.address)
+    yield plain_head
+    ray.shutdown()
 
 
 @pytest.mark.usefixtures("cluster")

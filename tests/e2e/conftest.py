@@ -1,6 +1,6 @@
 """One real cluster for all end-to-end tests: `muster up`, one driver, one watch; `muster down` at the end.
 
-Nodes are processes of this computer. The files are numbered: the last one ends the head.
+Nodes are processes of this computer. The files are numbered: the last ones end the head and the cluster.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from bench.live_watch import Look, Watch
 
 from muster.cluster.states import InstanceState
 from muster.stores.ledger.history import open_history
-from muster.testing.ray_cluster import AUTH
+from muster.testing.ray_cluster import AUTH, QUICK, RayDidNotStart
 
 CONFIG = """
 cluster_name: e2e
 provider: {type: process}
 head_node_type: head
 max_workers: 8
-idle_timeout_minutes: 0.05
+idle_timeout_minutes: 0.034
 upscaling_speed: 10
+muster: {monitor: {interval_s: 0.5, max_interval_s: 1.0}}
 available_node_types:
   head: {resources: {CPU: 0}}
   small: {resources: {CPU: 1, seat: 1}, min_workers: 0, max_workers: 5}
@@ -38,7 +39,7 @@ available_node_types:
 """
 LIMITS = {"small": 5, "big": 1, "gold": 2, "silver": 2, "second": 2, "first": 2}
 MAX_WORKERS = 8
-IDLE_S = 3.0
+IDLE_S = 2.04
 WATCH_S = 0.25
 DEMANDS = Path(__file__).with_name("demands.py")
 
@@ -106,10 +107,14 @@ class Stage:
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
     """The same token as every other Ray of this test process: Ray's native code keeps the first."""
-    cluster = LiveCluster(tmp_path_factory.mktemp("e2e"), CONFIG, name="e2e", token=AUTH["RAY_AUTH_TOKEN"])
+    folder, token = tmp_path_factory.mktemp("e2e"), AUTH["RAY_AUTH_TOKEN"]
+    cluster = LiveCluster(folder, CONFIG, name="e2e", token=token, settings=QUICK)
     before = {key: value for key, value in os.environ.items() if key.startswith("RAY_")}
     try:
-        cluster.up()
+        try:
+            cluster.up()
+        except RuntimeError as error:
+            raise RayDidNotStart("the cluster of `muster up`", str(error)) from error
         yield cluster
     finally:
         cluster.family.look()

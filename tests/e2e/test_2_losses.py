@@ -39,7 +39,7 @@ def test_only_the_lost_bundle_is_bought_again_and_an_object_keeps_its_node(stage
     driver.ask("drop", names=["actors", "pair"])
     driver.ask("put", name="object", megabytes=5, num_cpus=1, resources={"seat": 1})
     holder = wait_for(watch.now, lambda look: len(look.workers) == 1, "the node without the object goes")
-    time.sleep(IDLE_S + 2)
+    time.sleep(IDLE_S + 1.5)
     assert living(watch.now()) == living(holder)
     driver.ask("forget", name="object")
     stage.wait_for_quiet()
@@ -57,6 +57,8 @@ def test_a_killed_monitor_is_followed_by_one_that_finds_every_node(stage):
     driver.ask("tasks", name="more", until=str(gate), count=2, num_cpus=1, resources={"seat": 1})
     wait_for(lambda: len(small_records(cluster)), lambda count: count == 3, "three nodes are written down")
     old = cluster.kill_monitor()
+    gone = cluster.muster("status", "e2e")
+    assert (gone.returncode, "is gone, so nothing scales" in " ".join(gone.stdout.split())) == (3, True)
     assert "with a new monitor" in cluster.up()
     assert cluster.monitor_pid() != old
     said = cluster.muster("monitor", str(cluster.file), "--home", str(cluster.home.path), "--once")
@@ -65,7 +67,7 @@ def test_a_killed_monitor_is_followed_by_one_that_finds_every_node(stage):
 
     stage.wait_for_nodes(small=3)
     wait_for(stage.watch.now, lambda look: not look.report.demands, "every task runs")
-    stage.stays(3, small=3)
+    stage.stays(1.5, small=3)
     gate.touch()
     assert len(set(driver.ask("nodes", name="first") + driver.ask("nodes", name="more"))) == 3
     stage.wait_for_quiet()
@@ -120,14 +122,16 @@ def were_drained(cluster, count):
 
 
 def test_a_new_head_gets_nodes_too(stage):
-    """The last test: the head dies with its GCS, all nodes go; `muster up` makes a new one that scales."""
+    """The head dies with its GCS, all nodes go; `muster up` makes a new one that scales."""
     cluster = stage.cluster
     gate = stage.gate()
     stage.driver.ask("tasks", name="lost", until=str(gate), num_cpus=1, resources={"seat": 1})
     stage.wait_for_nodes(small=1)
     (head,) = [one for one in cluster.node_records() if one.node_type == "head"]
     assert cluster.kill_node(head.cloud_id) > 3
-    cluster.up()
+    said = cluster.up()
+    assert f"export RAY_ADDRESS={cluster.address}" in said
+    assert f"export RAY_AUTH_TOKEN_PATH={cluster.home.token}" in said
     driver = Driver(DEMANDS, cluster.environment(), cluster.folder / "second-driver.log")
     try:
         driver.ask("tasks", name="again", until=str(gate), num_cpus=1, resources={"seat": 1})

@@ -7,7 +7,6 @@ import sys
 import time
 
 from muster import tune
-from muster.tune.search import Searcher
 
 SEAT = {"cpu": 1, "seat": 1}
 
@@ -15,26 +14,6 @@ SEAT = {"cpu": 1, "seat": 1}
 def work(config):
     time.sleep(config["seconds"])
     tune.report({"score": config["seconds"]})
-
-
-class OneThenSome(Searcher):
-    """One trial, and when it is over three more."""
-
-    def __init__(self):
-        super().__init__(metric="score", mode="max")
-        self.given = 0
-        self.goes_on = False
-
-    def suggest(self, trial_id):
-        if self.given == 4:
-            return Searcher.FINISHED
-        if self.given == 1 and not self.goes_on:
-            return None
-        self.given += 1
-        return {"seconds": 1}
-
-    def on_trial_complete(self, trial_id, result=None, error=False):
-        self.goes_on = True
 
 
 def fit(storage, name, resources, space, **options):
@@ -78,11 +57,7 @@ def by_label(storage, name):
 def main(what, storage):
     if what == "labels":
         return by_label(storage, what)
-    if what == "wide":
-        return fit(storage, what, SEAT, {"seconds": 8}, num_samples=4)
-    if what == "tail":
-        return fit(storage, what, SEAT, {}, num_samples=4, search_alg=OneThenSome())
-    return fit(storage, what, {"cpu": 1, "seat": 1, "ranked": 1}, {"seconds": 0})
+    return fit(storage, what, SEAT, {"seconds": 4}, num_samples=4)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from muster.testing.engine_contract.misbehaving import is_gone
 from muster.testing.trainables import Steps, counts, prints_much, waits
 from muster.trials.events import TrialFailureKind, TrialStarted
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def opened(tmp_path):

@@ -19,6 +19,8 @@ from muster.trials.commands import StopTrial
 from muster.trials.events import TrialExited, TrialFailureKind, TrialReported, TrialStarted
 from muster.trials.placement_group import PlacementGroupFactory
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def opened(tmp_path):

@@ -18,6 +18,7 @@ PLAIN = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(PLAIN)
 def test_plain_values_come_back_as_they_were(value):
     assert is_plain(value)

@@ -11,6 +11,7 @@ import sys
 import pytest
 from tests.parity.comparison import DELIBERATE, differences, play, ray_interpreter, reason, recorded
 
+pytestmark = pytest.mark.slow
 RAY = recorded()
 SCENARIOS = [name for name in RAY if name != "versions"]
 

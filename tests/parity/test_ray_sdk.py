@@ -13,24 +13,23 @@ from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import StatePublisher
 from muster.testing.builders import node_type
-from muster.testing.ray_cluster import AUTH, RayCluster
+from muster.testing.ray_cluster import AUTH
 
 pytestmark = pytest.mark.ray
 
 
-def test_rays_own_request_resources_reaches_us() -> None:
-    with RayCluster() as cluster:
-        link = GcsClient(cluster.address, AUTH)
-        StatePublisher(link).tell(ClusterSpec(node_types=(node_type(),)))
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-        driver = RayDriver({**kept, **cluster.environment()})
-        try:
-            driver.run("from ray.autoscaler.sdk import request_resources as theirs; theirs(num_cpus=2)")
-            [constraint] = GcsNodeSource(link).read().constraints
-            driver.run("theirs(num_cpus=0)")
-            after = GcsNodeSource(link).read().constraints
-        finally:
-            driver.close()
+def test_rays_own_request_resources_reaches_us(plain_head) -> None:
+    link = GcsClient(plain_head.address, AUTH)
+    StatePublisher(link).tell(ClusterSpec(node_types=(node_type(),)))
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    driver = RayDriver({**kept, **plain_head.environment()})
+    try:
+        driver.run("from ray.autoscaler.sdk import request_resources as theirs; theirs(num_cpus=2)")
+        [constraint] = GcsNodeSource(link).read().constraints
+        driver.run("theirs(num_cpus=0)")
+        after = GcsNodeSource(link).read().constraints
+    finally:
+        driver.close()
     wanted: list[Demand] = list(constraint.demands)
     assert [(demand.shape, demand.count) for demand in wanted] == [(Resources.of(CPU=1), 2)]
     assert [demand for one in after for demand in one.demands] == []

@@ -31,6 +31,7 @@ def complaints(root, source: str, file: str) -> str:
     return run.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BANNED)
 @pytest.mark.parametrize("file", ["src/muster/cluster/x.py", "src/muster/stores/x.py", "src/muster/sim/x.py"])
 def test_time_chance_and_environment_cannot_be_read_behind_our_back(root, name, file):

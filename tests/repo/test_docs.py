@@ -6,6 +6,7 @@ from tools import check_docs
 PAGES = check_docs.pages(check_docs.ROOT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(check_docs.ROOT).as_posix())
 def test_links_lead_somewhere_and_shown_commands_print_what_is_shown(page):
     assert check_docs.broken_links(page) == []

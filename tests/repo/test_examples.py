@@ -50,6 +50,7 @@ def test_every_tuning_example_is_run_here(root):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TUNE_EXAMPLES)
 def test_the_tuning_example_prints_what_it_promises(root, tmp_path, name):
     done = subprocess.run(
@@ -63,6 +64,7 @@ def test_the_tuning_example_prints_what_it_promises(root, tmp_path, name):
     assert re.search(TUNE_EXAMPLES[name], done.stdout), done.stdout
 
 
+@pytest.mark.slow
 def test_the_first_tuning_example_keeps_one_checkpoint_of_each_trial(root, tmp_path):
     script = root / "examples" / "tune" / "first.py"
     subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, timeout=60, check=True)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 # A wrong import into a module, and how import-linter names the contract it breaks.
 WRONG = {
     "cluster/model.py": (

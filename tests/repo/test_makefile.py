@@ -9,7 +9,7 @@ import pytest
 
 TARGETS = (
     *("quickstart", "demo", "setup", "fmt", "lint", "types", "imports"),
-    *("test", "sim", "sim-tune", "bench", "check", "docs"),
+    *("test", "test-fast", "sim", "sim-tune", "series", "bench", "check", "docs"),
 )
 
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from tools.check_sizes import MAX_FILE_LINES, MAX_FUNCTION_LINES, allowed_sizes, complaints, oversized
 
 
+@pytest.mark.slow
 def test_files_and_functions_of_this_project_are_within_their_limits(root):
     assert complaints(oversized(root), allowed_sizes(root)) == []
 

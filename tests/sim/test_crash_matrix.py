@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.series import step
 
 from muster.base.clock import ManualClock
 from muster.sim.cluster import crash_matrix
@@ -30,13 +31,14 @@ def test_the_undisturbed_day_uses_every_kind_of_effect():
     assert min(counts[name] for name in ("cloud.launch", "cloud.terminate", "drainer.drain")) >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_killed_after_any_mark_the_day_ends_with_the_same_cluster():
-    moments = range(1, len(UNDISTURBED.marks) + 1)
+    moments = range(1, len(UNDISTURBED.marks) + 1, step(3))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), mp_context=context, initializer=quiet) as pool:
         days = dict(zip(moments, pool.map(live_through, moments, chunksize=16), strict=True))
-    assert len(days) > 200
+    assert len(days) > 200 // step(3)
     assert {k: day.lives for k, day in days.items() if day.lives != 2} == {}
     assert {k: day.complaints for k, day in days.items() if day.complaints} == {}
     assert {k: day.evening for k, day in days.items() if day.evening != UNDISTURBED.evening} == {}
@@ -67,6 +69,7 @@ def sample() -> list[int]:
     return sorted({k for ks in places.values() for k in (*ks[:2], ks[-1])})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fatal", sample())
 def test_the_same_holds_on_a_ledger_file_that_is_opened_again(tmp_path, fatal):

@@ -48,6 +48,7 @@ def test_spend_is_the_bill_up_to_looks_that_are_late(story):
     assert story.spent < story.at_peak_all_day / 5
 
 
+@pytest.mark.slow
 def test_the_page_fits_eighty_columns():
     result = CliRunner().invoke(cli, ["sim", "day"])
     assert result.exit_code == 0

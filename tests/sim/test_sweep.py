@@ -1,4 +1,4 @@
-"""Fixed seeds for ever, 300 more every time, and the same run twice for the same seed."""
+"""Fixed seeds for ever, 100 more every time, and the same run twice for the same seed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.series import length
 
 from muster.cli.main import cli
 from muster.sim.cluster.faults import KINDS, Faults
 from muster.sim.cluster.run import SeedRun, simulate, sweep
 
 HERE = Path(__file__).parent
-SEEDS = 300
+SEEDS = length(100, 300)
 
 
 def found_seeds() -> list[int]:
@@ -23,6 +24,7 @@ def found_seeds() -> list[int]:
     return [int(line.split()[0]) for line in lines if line.strip() and not line.startswith("#")]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_seed_breaks_a_property_and_all_faults_were_there():
     seeds = sorted({*range(SEEDS), *found_seeds()})
@@ -41,6 +43,7 @@ def test_different_seeds_are_different_runs():
     assert len({simulate(seed).trace_hash for seed in range(5)}) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hash_seed", ["1", "4242"])
 def test_the_trace_does_not_depend_on_the_hash_seed(hash_seed):
     code = (

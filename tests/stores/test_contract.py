@@ -13,6 +13,7 @@ from muster.stores.ledger.store import SqliteInstanceStore
 from muster.testing.ledger_contract import FullStore, InstanceStoreContract
 
 
+@pytest.mark.slow
 class TestSqliteInstanceStore(InstanceStoreContract):
     def open_store(self, place: Path, clock: Clock, retention: Retention) -> FullStore:
         return SqliteInstanceStore(place / "ledger.db", clock=clock, retention=retention, wait_s=0.05)

@@ -14,6 +14,8 @@ from muster.cluster.states import InstanceState as S
 from muster.stores.ledger.store import SqliteInstanceStore
 from muster.testing.builders import NOW
 
+pytestmark = pytest.mark.slow
+
 CHILD = str(Path(__file__).with_name("crash_child.py"))
 
 

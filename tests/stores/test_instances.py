@@ -242,6 +242,7 @@ def database_steps(store) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_w37_a_hundred_thousand_ended_records_do_not_slow_a_load(tmp_path):
     paths = (tmp_path / "none.db", tmp_path / "many.db")
     for path in paths:

@@ -352,6 +352,7 @@ def test_a_flaky_storage_gets_everything_in_the_end_and_the_failures_are_told(up
     assert (uploader.flush(10.0), remote.files()) == (True, [*ALL[:2], "trial/later", "trial/result"])
 
 
+@pytest.mark.slow
 def test_a_flush_that_was_given_up_does_not_keep_hammering_the_storage(here, remote):
     remote.broken.add("result")
     pace = MirrorInterval(retry_s=60.0)
@@ -364,6 +365,7 @@ def test_a_flush_that_was_given_up_does_not_keep_hammering_the_storage(here, rem
     uploader.close()
 
 
+@pytest.mark.slow
 def test_a_transfer_that_hangs_does_not_keep_the_program_alive(here):
     script = (
         "import sys, threading; from muster.base.clock import SystemClock\n"

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from muster.stores.experiment.store import SqliteTrialStore
 
 CHILD = str(Path(__file__).with_name("trial_child.py"))
@@ -23,6 +25,7 @@ def killed_after(place, lines):
     return int(said[-1])
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_exactly_a_prefix_with_every_acknowledged_append(tmp_path):
     for lines in (1, 30, 173):
         acknowledged = killed_after(tmp_path, lines)

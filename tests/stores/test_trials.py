@@ -65,6 +65,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, derandomize=True, deadline=None)
 @given(VALUES)
 def test_data_comes_back_as_it_was_with_its_types(value):

@@ -17,6 +17,8 @@ from muster.tune.schedulers import ASHAScheduler, FIFOScheduler
 from muster.tune.search.basic_variant import BasicVariantGenerator
 from muster.tune.search.space import grid_search, uniform
 
+pytestmark = pytest.mark.slow
+
 TEMPLATE = TrialTemplate(
     trainable_name="f",
     param_space={"x": uniform(0.0, 1.0), "layers": grid_search([1, 2])},

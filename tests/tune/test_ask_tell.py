@@ -204,6 +204,7 @@ def test_after_a_crash_unfinished_trials_come_back_first_and_nothing_told_is_los
     assert statuses == ["TERMINATED", "TERMINATED", "RUNNING", "RUNNING"]
 
 
+@pytest.mark.slow
 def test_restored_at_any_moment_searcher_and_scheduler_stand_where_they_stood(tmp_path):
     asha = ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
     asked = {"num_samples": 6, "search_alg": seeded(), "scheduler": asha}
@@ -363,6 +364,7 @@ while (trial := search.ask()) is not None:
 """
 
 
+@pytest.mark.slow
 def test_a_loop_that_is_killed_has_lost_nothing_it_told(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", LOOP, str(tmp_path)], stdout=subprocess.PIPE, text=True

@@ -127,6 +127,7 @@ PLUGINS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", PLUGINS)
 def test_the_error_names_the_plug_in_and_the_experiment_can_be_read_and_resumed(what, tmp_path, monkeypatch):
     monkeypatch.setattr(f"{__name__}.BROKEN", tmp_path / "broken")
@@ -166,6 +167,7 @@ def comparing():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", comparing(), ids=lambda one: type(one).__name__)
 def test_a_scheduler_that_compares_says_that_metric_and_mode_are_missing(scheduler, tmp_path):
     tuner = Tuner(

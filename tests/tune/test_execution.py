@@ -67,6 +67,7 @@ def test_an_experiment_runs_on_real_processes_and_bad_trials_stop_early(tmp_path
     assert steps == ["on_step_begin", "on_step_end"] * state.iteration
 
 
+@pytest.mark.slow
 def test_a_stopped_driver_goes_on_in_a_new_process_with_every_trial_once(tmp_path, engine):
     looks = iter(range(10_000))
     with SqliteTrialStore(tmp_path) as store:

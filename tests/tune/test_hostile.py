@@ -19,6 +19,8 @@ from muster.stores.experiment.full_disk import FullDiskStore
 from muster.stores.experiment.reader import open_trials
 from muster.tune import RunConfig, TuneConfig, Tuner
 
+pytestmark = pytest.mark.slow
+
 
 def never_end():
     import signal

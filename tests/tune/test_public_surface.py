@@ -93,6 +93,7 @@ def test_importing_tune_and_its_key_constants_loads_nothing_heavy():
     assert shown.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_run_stays_a_function_whatever_is_imported_first():
     code = (
         "import muster.tune.tune, muster.tune.experiment\nfrom muster import tune\nprint(callable(tune.run))"

@@ -20,6 +20,8 @@ from muster.tune import Callback, CheckpointConfig, ResumeConfig, RunConfig, Tun
 from muster.tune.execution.launch import ExperimentOutcome
 from muster.tune.execution.paths import ExperimentPaths
 
+pytestmark = pytest.mark.slow
+
 
 def make_train():
     """Counts to 3, a checkpoint at each step; fails at step 3 while the file `config["broken"]` exists."""

@@ -13,6 +13,8 @@ from muster.tune.config import ResumeConfig
 from muster.tune.execution.restore import resume_rules
 from muster.tune.search import Searcher
 
+pytestmark = pytest.mark.slow
+
 KIND = ResumeConfig.ResumeType
 
 

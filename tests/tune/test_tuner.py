@@ -71,6 +71,7 @@ def test_a_failing_trial_is_a_result_with_its_error_and_the_others_go_on(tmp_pat
     assert "one is bad" in str(grid.errors[0])
 
 
+@pytest.mark.slow
 def test_an_interrupted_experiment_goes_on_with_every_trial_once(tmp_path):
     train = make_train()
     first = Tuner(
@@ -91,6 +92,7 @@ def test_an_interrupted_experiment_goes_on_with_every_trial_once(tmp_path):
     assert {trial: after[trial] for trial in done} == done
 
 
+@pytest.mark.slow
 def test_optuna_searches_and_goes_on_after_an_interruption(tmp_path):
     from muster.tune.search.optuna.optuna_search import OptunaSearch
 
@@ -144,6 +146,7 @@ def test_what_cannot_be_run_is_said_at_once(tmp_path):
         Tuner.restore(tmp_path, make_train())
 
 
+@pytest.mark.slow
 def test_a_new_experiment_under_an_old_name_keeps_the_old_record(tmp_path, caplog):
     def run(values):
         return Tuner(
@@ -181,6 +184,7 @@ def test_a_tuner_without_a_trainable_is_asked_and_told(tmp_path):
     assert len(tuner.get_results()) == 3
 
 
+@pytest.mark.slow
 def test_numerical_libraries_of_a_trial_use_its_cpus_and_not_all(tmp_path, monkeypatch):
     def train(config):
         return {"threads": int(os.environ["OMP_NUM_THREADS"])}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.v1.planted_bugs import BUGS
 
+pytestmark = pytest.mark.slow
 HERE = Path(__file__).resolve().parent
 
 

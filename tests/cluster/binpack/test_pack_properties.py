@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -16,6 +17,8 @@ from muster.cluster.model import Constraint, FailureKind, NodeKind, Objective, S
 from muster.cluster.plan import Subject
 from muster.cluster.states import InstanceState
 from muster.testing.builders import NOW, demand, gang, node_type, offer, pack_node, pack_request
+
+pytestmark = pytest.mark.slow
 
 many = settings(
     max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

@@ -137,6 +137,7 @@ def run_refused(error, ticks, every_s=5.0):
     return len(stage.provider.called("launch"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "calls"),
     [

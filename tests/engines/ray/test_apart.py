@@ -13,6 +13,7 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
+from tests.ray_clusters import clear, join
 
 from muster import tune
 from muster.base.clock import SystemClock
@@ -23,7 +24,7 @@ from muster.stores.mirror import Mirror
 from muster.stores.storage import Storage
 from muster.stores.uploads import Uploader
 from muster.testing.engine_contract.fixture import Driver
-from muster.testing.ray_cluster import AUTH, RayCluster, can_hide, free_ports
+from muster.testing.ray_cluster import AUTH, can_hide, free_ports
 from muster.trials.events import TrialReported
 from muster.trials.model import CheckpointRef
 
@@ -123,21 +124,21 @@ def hidden(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def cluster(bucket, hidden):
+def cluster(plain_head, bucket, hidden):
+    """Two workers that know the bucket: one sees the driver's directories, one does not."""
     os.environ.update(AUTH)
+    clear(plain_head)
     ray = import_ray()
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    with RayCluster(resources={"here": 2}) as made:
-        connect(ray, made.address)
-        for attempt in range(3):  # on a busy machine Ray gives up after 30 s
-            node = made.add_worker(f"apart-{attempt}", {"CPU": 2, "apart": 2}, hides=hidden)
-            wait_for(
-                lambda node=node: ray.cluster_resources().get("apart") or node.process.poll() is not None
-            )
-            if node.process.poll() is None:
-                break
-        yield made
-        ray.shutdown()
+    workers = [
+        join(plain_head, "here-0", {"CPU": 2, "here": 2}),
+        join(plain_head, "apart-0", {"CPU": 2, "apart": 2}, hides=hidden),
+    ]
+    connect(ray, plain_head.address)
+    yield plain_head
+    ray.shutdown()
+    for worker in workers:
+        worker.kill()
 
 
 @pytest.fixture

@@ -1,61 +1,40 @@
-"""One real cluster for the tests of this directory: a head and two workers, one driver."""
+"""Two workers beside the plain head for the tests of this directory, and one driver."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 
 import pytest
 from tests.engines.ray_gcs.driver import RayDriver
+from tests.ray_clusters import join, living, wait_for
 
 from muster.cluster.model import NodeReport, NodeStatus
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.testing.ray_cluster import AUTH, RayCluster
 
-T = TypeVar("T")
-PATIENCE_S = 200.0  # Ray may give up on a start, more than once, on a busy computer
-
-
-def wait_for(look: Callable[[], T], happens: Callable[[T], object]) -> T:
-    """The first look that shows it; an early exit, and a generous end."""
-    give_up = time.monotonic() + PATIENCE_S
-    while True:
-        seen = look()
-        if happens(seen):
-            return seen
-        assert time.monotonic() < give_up, f"it did not happen in {PATIENCE_S:.0f} s; last seen: {seen}"
-        time.sleep(0.1)
+__all__ = ["node_of", "wait_for"]
 
 
 def node_of(source: GcsNodeSource, cloud_id: str) -> NodeReport:
     return next(node for node in source.read().nodes if node.cloud_id == cloud_id)
 
 
-def add_worker(cluster: RayCluster, cloud_id: str, resources: dict[str, float], **more: object) -> None:
-    """Returns when it has joined; tried again where Ray gives up because the machine is busy."""
-    source = GcsNodeSource(GcsClient(cluster.address, AUTH))
-    for _ in range(5):
-        worker = cluster.add_worker(cloud_id, resources, **more)  # type: ignore[arg-type]
-        while worker.process.poll() is None:
-            if any(node.cloud_id == cloud_id for node in source.read().nodes):
-                return
-            time.sleep(0.2)
-        worker.kill()
-    raise AssertionError(f"{cloud_id} does not join: {(cluster.temp_dir / f'{cloud_id}.log').read_text()}")
-
-
 @pytest.fixture(scope="package")
-def cluster() -> Iterator[RayCluster]:
-    with RayCluster() as cluster:
-        labels = {"tier": "small", "region": "eu"}
-        add_worker(cluster, "w-1", {"CPU": 2, "one": 1}, node_type="small", labels=labels)
-        add_worker(cluster, "w-2", {"CPU": 1, "two": 1}, node_type="spare")
-        source = GcsNodeSource(GcsClient(cluster.address, AUTH))
-        wait_for(source.read, lambda report: all(node.status is NodeStatus.IDLE for node in report.nodes))
-        yield cluster
+def cluster(plain_head: RayCluster) -> Iterator[RayCluster]:
+    labels = {"tier": "small", "region": "eu"}
+    workers = [
+        join(plain_head, "w-1", {"CPU": 2, "one": 1}, node_type="small", labels=labels),
+        join(plain_head, "w-2", {"CPU": 1, "two": 1}, node_type="spare"),
+    ]
+    source = GcsNodeSource(GcsClient(plain_head.address, AUTH))
+    wait_for(
+        lambda: living(source), lambda nodes: all(one.status is NodeStatus.IDLE for one in nodes.values())
+    )
+    yield plain_head
+    for worker in workers:
+        worker.kill()
 
 
 @pytest.fixture(scope="package")

@@ -9,6 +9,7 @@ import time
 import pytest
 from tests.engines.ray_gcs.conftest import node_of, wait_for
 from tests.engines.ray_gcs.driver import RayDriver
+from tests.ray_clusters import living
 
 from muster.base.resources import Resources
 from muster.cluster.model import (
@@ -62,7 +63,7 @@ def on(*matches: LabelMatch) -> tuple[tuple[LabelMatch, ...], ...]:
 
 
 def test_nodes_carry_the_identity_they_were_started_with(source: GcsNodeSource) -> None:
-    nodes = {node.cloud_id: node for node in source.read().nodes}
+    nodes = living(source)
     assert {key: (node.node_type, node.is_head) for key, node in nodes.items()} == {
         "head-0": ("head", True),
         "w-1": ("small", False),

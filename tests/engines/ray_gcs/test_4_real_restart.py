@@ -1,4 +1,4 @@
-"""Token, version and a head that restarts, on a cluster of its own."""
+"""Token, version and a head that restarts. The last use of the plain head."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
-from tests.engines.ray_gcs.conftest import wait_for
+from tests.ray_clusters import clear, wait_for
 
 from muster.cluster.model import ClusterSpec
 from muster.cluster.plan import ScalingReport
@@ -50,9 +49,9 @@ except Exception as error:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[RayCluster]:
-    with RayCluster() as cluster:
-        yield cluster
+def cluster(plain_head: RayCluster) -> RayCluster:
+    clear(plain_head)
+    return plain_head
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -80,11 +79,11 @@ def start_again(cluster: RayCluster, head: RayNode) -> None:
     Tried again where Ray gives up because the machine is busy.
     """
     arguments = [str(part) for part in head.process.args]  # type: ignore[union-attr]
-    for _ in range(5):
+    for attempt in range(5):
         ports = iter(free_ports(len(arguments)))
         command = [re.sub(r"^(--.+-port)=\d+$", rf"\1={next(ports)}", part) for part in arguments]
         node = cluster._start(command, NodeIdentity(cloud_id="head-0", node_type="head"))
-        if cluster._head_has_started():
+        if cluster._head_has_started(90.0 * (attempt + 1)):
             return
         node.kill()
     said = (cluster.temp_dir / "head-0.log").read_text()

@@ -38,6 +38,7 @@ def test_a_port_where_nobody_listens_is_told_at_once() -> None:
     assert time.monotonic() - started < 30  # Ray alone would try for 40 s
 
 
+@pytest.mark.slow
 def test_a_port_that_answers_with_silence_is_given_up() -> None:
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))

@@ -120,6 +120,7 @@ def test_a_head_that_ends_at_once_is_told_with_its_last_words(request_) -> None:
     assert running_head(request_.nodes) is None
 
 
+@pytest.mark.slow
 def test_a_head_that_never_answers_is_ended(request_) -> None:
     request = HeadRequest(**{**vars(request_), "timeout_s": 0.5})
     with pytest.raises(ProviderError, match="did not answer within 0 s and was ended; it said:\nthinking"):

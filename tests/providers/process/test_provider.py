@@ -79,6 +79,7 @@ def test_a_node_knows_its_name_and_lives_in_its_own_directory(provide, directory
     assert not Path(temp_dir).exists()
 
 
+@pytest.mark.slow
 def test_at_most_so_many_start_at_a_time_and_the_next_when_one_has_joined(provide, directory) -> None:
     provider = provide(
         shell("while [ ! -e go ]; do sleep 0.02; done; echo joined; exec sleep 600", ready=b"joined")
@@ -103,6 +104,7 @@ def test_a_node_that_is_terminated_while_it_waits_is_never_started(provide, dire
     assert waiting not in (tmp_path / "started").read_text()
 
 
+@pytest.mark.slow
 def test_one_that_does_not_listen_is_killed_with_all_it_started(provide, directory) -> None:
     stubborn = (
         "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600; :' & sh -c 'sleep 600; :' & sleep 600; :"
@@ -116,6 +118,7 @@ def test_one_that_does_not_listen_is_killed_with_all_it_started(provide, directo
     assert of_node(node) == []
 
 
+@pytest.mark.slow
 def test_a_slow_end_holds_up_no_start(provide, directory) -> None:
     provider = provide(shell("trap '' TERM; while :; do sleep 0.1; done"), grace_s=600.0)
     (slow,) = create(provider)
@@ -162,6 +165,7 @@ def test_a_node_without_a_heart_is_given_time_to_get_one_and_no_more(provide, di
     assert look.cause_of_death(young) == "no raylet after 121 s"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", ["begun", "never"])
 def test_nodes_of_a_killed_owner_are_taken_over(provide, directory, tmp_path, begun: str) -> None:
     root = Path(__file__).parents[3]

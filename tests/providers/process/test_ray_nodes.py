@@ -16,9 +16,8 @@ from tests.providers.process.stand_in import CLOCK, until
 
 from muster.base.ids import RandomIds
 from muster.host.processes import ProcessMark, environment_says, find, lives, mark_of, table
-from muster.providers.process.head import Head, HeadRequest, start_head, stop_everything, token_file
+from muster.providers.process.head import stop_everything, token_file
 from muster.providers.process.provider import ProcessNodeProvider
-from muster.providers.process.ray_command import NodeSize
 from muster.providers.process.records import NodeDirectory
 from muster.providers.registry import ProviderContext
 from muster.runtimes.ray.native import set_up
@@ -57,7 +56,7 @@ os._exit(0)
 @dataclass(frozen=True)
 class Cluster:
     home: Path
-    head: Head
+    address: str
     nodes: tuple[str, ...]
     before: dict[str, ProcessMark | None]  # their processes when their owner was killed
     provider: ProcessNodeProvider
@@ -67,8 +66,8 @@ class Cluster:
         return NodeDirectory(self.home / "nodes")
 
     def registered(self) -> dict[str, Any]:
-        """What GCS knows of the nodes that are alive, by cloud id."""
-        return registered(self.head.address)
+        """What GCS knows of its nodes that are alive, by cloud id."""
+        return registered(self.home, self.address)
 
 
 def auth_of(home: Path) -> dict[str, str]:
@@ -99,34 +98,27 @@ def client(address: str) -> Any:
     return set_up(AUTH).GcsClient(address=address)  # whoever imported Ray first, with whatever environment
 
 
-def registered(address: str) -> dict[str, Any]:
+def registered(home: Path, address: str) -> dict[str, Any]:
     from ray.core.generated.gcs_pb2 import GcsNodeInfo
 
     found = client(address).get_all_node_info(timeout=60).values()
-    return {one.instance_id: one for one in found if one.state == GcsNodeInfo.GcsNodeState.ALIVE}
+    ours = {record.cloud_id for record in NodeDirectory(home / "nodes").records()}
+    alive = (one for one in found if one.state == GcsNodeInfo.GcsNodeState.ALIVE)
+    return {one.instance_id: one for one in alive if one.instance_id in ours}
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    """A head and two workers whose owner has been killed, and a new provider over the same directory."""
+def cluster(plain_head, tmp_path_factory):
+    """Two workers whose owner has been killed, and a new provider over the same directory."""
     home = tmp_path_factory.mktemp("cluster")
     (home / "auth_token").write_text(AUTH["RAY_AUTH_TOKEN"])  # Ray keeps the first token of a process
     before = dict(os.environ)
     os.environ.update(AUTH)
-    request = HeadRequest(
-        cluster_name="c",
-        nodes=home / "nodes",
-        node_type="head",
-        size=NodeSize(resources={"CPU": 0}),
-        auth=auth_of(home),
-        environment=before,
-    )
     try:
-        head = start_head(request, CLOCK, RandomIds())
-        nodes = joined_and_abandoned(home, head.address)
+        nodes = joined_and_abandoned(home, plain_head.address)
         marks = {one: NodeDirectory(home / "nodes").find(one).process for one in nodes}
-        provider = provider_of(home, head.address)
-        yield Cluster(home, head, nodes, marks, provider)
+        provider = provider_of(home, plain_head.address)
+        yield Cluster(home, plain_head.address, nodes, marks, provider)
         provider.close()
     finally:
         stop_everything(home / "nodes", CLOCK)
@@ -138,12 +130,12 @@ def joined_and_abandoned(home: Path, address: str) -> tuple[str, ...]:
     root = str(Path(__file__).parents[3])
     owner = subprocess.Popen([sys.executable, "-c", OWNER, root, str(home), address])
     try:
-        joined = until(lambda: len(registered(address)) == 3, JOINED_S, pause_s=0.5)
+        joined = until(lambda: len(registered(home, address)) == 2, JOINED_S, pause_s=0.2)
         assert joined, [file.read_text()[-500:] for file in (home / "nodes").glob("*.log")]
     finally:
         owner.kill()
         owner.wait()
-    return tuple(sorted(one for one in registered(address) if not one.startswith("head")))
+    return tuple(sorted(registered(home, address)))
 
 
 def left_of(cloud_id: str) -> list[str]:
@@ -151,9 +143,13 @@ def left_of(cloud_id: str) -> list[str]:
     return [one.name for one in table() if one.lives and environment_says(one.pid, entry)]
 
 
+def agent_port(cluster: Cluster, node: str) -> int:
+    return int(cluster.registered()[node].dashboard_agent_listen_port)
+
+
 def test_workers_join_with_their_name_type_labels_and_resources(cluster) -> None:
     known = cluster.registered()
-    assert set(known) == {cluster.head.cloud_id, *cluster.nodes}
+    assert set(known) == set(cluster.nodes)
     for node in cluster.nodes:
         info = known[node]
         wanted = {"CPU": 1.0, "memory": 3e8, "mark": 2.0, "object_store_memory": 1e8}
@@ -161,7 +157,8 @@ def test_workers_join_with_their_name_type_labels_and_resources(cluster) -> None
         assert (info.node_type_name, info.labels["tier"], offered) == ("small", "blue", wanted)
         record = cluster.directory.find(node)
         assert (info.temp_dir, info.node_id.hex()) == (record.temp_dir, record.ray_node_id)
-        assert info.dashboard_agent_listen_port == record.ports.agent_http
+        agent = record.ports.agent_http  # it may come later than its node
+        assert until(lambda node=node, agent=agent: agent_port(cluster, node) == agent, pause_s=0.2)
 
 
 def test_workers_outlive_a_killed_owner_and_are_taken_over(cluster) -> None:
@@ -184,7 +181,7 @@ def test_a_node_whose_raylet_is_killed_is_missed_and_cleaned_up(cluster) -> None
 def test_a_terminated_node_leaves_no_process_not_even_rays_workers(cluster) -> None:
     node = cluster.nodes[1]
     command = [sys.executable, "-c", DRIVER, cluster.directory.find(node).ray_node_id]
-    env = {**os.environ, "RAY_ADDRESS": cluster.head.address}
+    env = {**os.environ, "RAY_ADDRESS": cluster.address}
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
         try:
             said = next(line for line in driver.stdout if line.startswith(b"actor"))  # Ray talks, too
@@ -205,7 +202,7 @@ def test_in_the_end_nothing_is_left(cluster) -> None:
     cluster.provider.close()
     records = cluster.directory.records()
     stopped = stop_everything(cluster.home / "nodes", CLOCK)
-    assert (dict(stopped.left), stopped.nodes[-1:]) == ({}, (cluster.head.cloud_id,))
+    assert dict(stopped.left) == {}
     assert [left_of(one.cloud_id) for one in records] == [[] for _ in records]
     assert not any(lives(one.process) for one in records)
     assert not Path(stopped.temp_dir).exists()

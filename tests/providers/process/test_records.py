@@ -59,6 +59,7 @@ def test_a_damaged_file_is_told_and_left_out(directory, caplog) -> None:
     assert "node-1.json cannot be read" in caplog.text
 
 
+@pytest.mark.slow
 def test_several_processes_lose_nothing_of_each_others_changes(directory) -> None:
     directory.add([record()])
     command = [sys.executable, "-c", TAGGER, str(directory.path)]

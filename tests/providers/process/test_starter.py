@@ -120,6 +120,7 @@ def test_a_starter_that_was_killed_is_made_again_and_its_nodes_live_on(link, tmp
             ended(pid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begin", ["once", "never"])
 def test_when_its_owner_is_killed_what_began_goes_on_and_what_did_not_never_does(
     tmp_path, begin: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from tests.series import length
 
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled
 from muster.sim.tune.chaos import chaotic, longest_s, outlive
@@ -12,8 +13,8 @@ from muster.sim.tune.experiment import SimulatedExperiment, StuckExperiment
 from muster.tune.schedulers import FIFOScheduler
 
 ASKED = os.environ.get("MUSTER_TUNE_SEEDS")  # then every scheduler gets so many
-SEEDS = int(ASKED or 200)
-FEWER = {} if ASKED else {"pb2": 40}  # it fits a Gaussian process before most of its decisions
+SEEDS = int(ASKED or length(60, 200))
+FEWER = {} if ASKED else {"pb2": length(12, 40)}  # it fits a Gaussian process before most of its decisions
 
 
 def or_skip(name):
@@ -24,6 +25,7 @@ def or_skip(name):
         pytest.skip(str(missing))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600 + SEEDS)
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_no_random_sequence_of_events_gets_stuck(name):
@@ -40,6 +42,7 @@ def test_a_trial_that_is_copied_is_not_kept_from_its_worker_by_its_copy():
     assert life.state.is_finished
 
 
+@pytest.mark.slow
 def test_the_seeds_bring_everything_that_can_happen():
     lives = [chaotic("asha_promotion", seed).run() for seed in range(120)]
     trials = [trial for life in lives for trial in life.state.trials.values()]

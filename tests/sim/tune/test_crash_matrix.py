@@ -6,8 +6,9 @@ For every scheduler there is, with random search and with Optuna, on a run with 
 from __future__ import annotations
 
 import pytest
+from tests.series import step
 
-from muster.sim.tune import crash_matrix
+from muster.sim.tune import crash_matrix as crash
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled, make_searcher
 from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.engine import Costs
@@ -62,26 +63,28 @@ def cell(name, searcher):
     return experiment(lambda: contestant.make(TERMS), searcher, **fewer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "searcher"), CELLS)
 def test_at_every_commit_the_restored_experiment_is_the_one_that_was_not_killed(name, searcher):
     asked = cell(name, searcher)
-    commits = crash_matrix.recorded(asked, save_every=7)
+    commits = crash.recorded(asked, save_every=7)
     assert len(commits) > 30
-    assert [told for commit in commits for told in crash_matrix.differences(asked, commit)] == []
+    assert [told for commit in commits[:: step(3)] for told in crash.differences(asked, commit)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "searcher"), CELLS)
 def test_whenever_it_was_killed_it_goes_on_to_the_end_with_all_its_trials(name, searcher):
     asked = cell(name, searcher)
-    commits = crash_matrix.recorded(asked, save_every=11)
-    for life in crash_matrix.lives(asked, commits[::20]):
+    commits = crash.recorded(asked, save_every=11)
+    for life in crash.lives(asked, commits[:: 20 * step(2)]):
         assert life.state.is_finished
         assert len(life.state.trials) == asked.num_samples
         assert {trial.status for trial in life.state.trials.values()} <= {"TERMINATED", "ERROR"}
 
 
 def test_two_recordings_of_one_experiment_are_equal():
-    one, two = (crash_matrix.recorded(cell("asha_promotion", "random")) for _ in range(2))
+    one, two = (crash.recorded(cell("asha_promotion", "random")) for _ in range(2))
     assert [(c.plugins, c.seen, c.suggestion) for c in one] == [
         (c.plugins, c.seen, c.suggestion) for c in two
     ]
@@ -111,7 +114,7 @@ class Moody(ASHAScheduler):
 @pytest.mark.parametrize("kind", [Forgetful, Moody])
 def test_a_scheduler_that_does_not_come_back_as_it_was_is_found_out(kind):
     asked = experiment(lambda: kind(max_t=9, reduction_factor=3), faults=None)
-    count, found = crash_matrix.matrix(asked)
+    count, found = crash.matrix(asked)
     assert count > 40
     assert len(found) > 5
     assert any("decisions on" in told or "stands elsewhere" in told for told in found)

@@ -113,6 +113,7 @@ LEFT_OUT = {
 WITH_REPORTS = {"test_a_trial_goes_on_from_a_checkpoint"}  # the checkpoints come with the reports
 
 
+@pytest.mark.slow
 class TestSimulatedEngine(EngineFixture):
     def open_engine(self, trainables, capacity):
         return SimulatedEngine(ManualClock(1e9), capacity, CURVES, costs=Costs(start_s=1.0))

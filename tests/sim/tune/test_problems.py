@@ -91,6 +91,7 @@ def test_there_are_at_least_eight_and_an_unknown_one_is_named():
         problem_named("nope")
 
 
+@pytest.mark.slow
 def test_thousands_of_trials_in_one_experiment_are_a_matter_of_seconds():
     from muster.tune.schedulers import ASHAScheduler
 

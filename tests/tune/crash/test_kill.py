@@ -14,12 +14,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.series import length
 
 from muster.stores.experiment.reader import open_trials
 
 VICTIM = Path(__file__).with_name("victim.py")
 TRIALS = 16
-KILLS = 10  # for each of five kinds: fifty in all
+KILLS = length(3, 10)  # for each of five kinds
 
 
 def spawn(storage: Path, kind: str, searcher: str, token: str) -> subprocess.Popen[str]:
@@ -89,6 +90,7 @@ def verify(storage: Path) -> None:
         assert {int(step) for step in noted} <= set(in_json), f"{trial.trial_id}: a reported result is lost"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds orphans through /proc")
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def verify(storage: Path) -> None:
         ("promotion", "optuna"),
     ],
 )
-def test_a_driver_killed_at_ten_random_moments_ends_as_if_nothing_had_happened(tmp_path, kind, searcher):
+def test_a_driver_killed_at_random_moments_ends_as_if_nothing_had_happened(tmp_path, kind, searcher):
     chance, kills, experiments = random.Random(f"{kind} {searcher}"), 0, 0
     while kills < KILLS:
         storage = tmp_path / str(experiments)

@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from muster import tune
@@ -55,6 +56,7 @@ def keep_copies(bucket, copies, is_over):
             number += 1
 
 
+@pytest.mark.slow
 def test_a_lost_machine_costs_no_result_that_its_storage_knows(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(

@@ -78,6 +78,7 @@ def test_cross_validation_reports_mean_and_spread(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_it_works_in_a_trial(tmp_path):
     def train(config):
         fit(TuneReportCheckpointCallback({"loss": "eval-l2"}), num_leaves=config["leaves"])

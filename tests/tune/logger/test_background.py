@@ -65,6 +65,7 @@ def test_a_result_may_change_after_it_was_logged():
     assert tracker.sent == [("a", [1])]
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_a_tracker_that_hangs(caplog):
     tracker = Tracker()
     tracker.open.clear()

@@ -6,6 +6,7 @@ import json
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ rows = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(rows)
 def test_lines_say_what_the_standard_library_says_and_leave_the_rows_alone(some):
@@ -98,6 +100,7 @@ def test_pretty_is_what_ray_writes_as_params():
     assert pretty(config) == seen_from_ray
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text("ab/é", max_size=3), st.recursive(plain, lambda v: st.lists(v, max_size=3))))
 def test_pretty_is_indented_like_the_standard_library(config):

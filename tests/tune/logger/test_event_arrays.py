@@ -41,6 +41,7 @@ def ramp(*shape):
     return (np.arange(math.prod(shape)) % 251).astype(np.uint8).reshape(shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_three_dimensions_are_a_picture_with_channels_first_or_last(shown, channels):
     pixels = ramp(5, 7, channels)

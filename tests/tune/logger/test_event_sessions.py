@@ -89,6 +89,7 @@ def test_a_process_that_writes_shows_the_same_of_plain_and_odd_configs(tmp_path)
     assert (image.width, image.height) == (4, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [{"x": 1}, {"x": np.int64(1), "f": len}])
 def test_a_config_given_to_a_process_that_is_killed_is_shown_all_the_same(tmp_path, config):
     writer = with_process(tmp_path)
@@ -133,6 +134,7 @@ def endless(config):
         tune.report({"loss": config["lr"]})
 
 
+@pytest.mark.slow
 def test_trials_ended_by_the_end_of_the_experiment_are_shown(tmp_path):
     stop = OnceAllHaveReported()
     tune.Tuner(

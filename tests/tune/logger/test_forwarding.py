@@ -132,6 +132,7 @@ def test_rows_arrive_in_order_flush_waits_for_them_and_close_ends_the_process(tm
     assert iterations(tmp_path / "t" / "result.json") == list(range(1, 3002))
 
 
+@pytest.mark.slow
 def test_a_trial_that_the_thread_began_goes_on_in_the_process_with_the_same_files(tmp_path):
     writer = LogWriter(flush_every_s=0.005, process_from=300)
     log = writer.log("t", str(tmp_path / "t"))
@@ -155,6 +156,7 @@ def test_a_trial_that_the_thread_began_goes_on_in_the_process_with_the_same_file
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chance", range(4))
 def test_a_process_that_is_killed_costs_no_row_and_doubles_none(tmp_path, chance):
     writer = with_process(tmp_path)
@@ -189,6 +191,7 @@ def test_a_process_that_is_killed_costs_no_row_and_doubles_none(tmp_path, chance
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chance", range(3))
 def test_rows_that_repeat_iterations_or_have_none_are_told_apart_when_the_process_is_killed(tmp_path, chance):
     writer = with_process(tmp_path)
@@ -212,6 +215,7 @@ def test_rows_that_repeat_iterations_or_have_none_are_told_apart_when_the_proces
             assert [int(record["stamp"]) for record in csv.DictReader(file)] == list(range(1, 3001))
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_flush_does_not_wait_in_vain_for_a_process_that_was_killed(tmp_path):
     writer = with_process(tmp_path, flush_every_s=60)
     log = writer.log("t", str(tmp_path / "t"))

@@ -22,6 +22,7 @@ def wait_until_gone(pid):
         time.sleep(0.002)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["thread", "process"])
 def test_a_killed_writer_leaves_files_that_another_goes_on_with(tmp_path, by):
     command = [sys.executable, "-m", "tests.tune.logger.killed_child", str(tmp_path), by]

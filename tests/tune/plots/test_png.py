@@ -9,6 +9,8 @@ from muster.tune.plots import KINDS
 from muster.tune.plots.data import collect
 from muster.tune.plots.png import draw, save_png
 
+pytestmark = pytest.mark.slow
+
 matplotlib = pytest.importorskip("matplotlib")
 
 

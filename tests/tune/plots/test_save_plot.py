@@ -18,6 +18,7 @@ def grid(root, count=10, steps=3, **defaults) -> ResultGrid:
     return ResultGrid(ExperimentAnalysis(root, trials=experiment(root, count, steps), **defaults))
 
 
+@pytest.mark.slow
 def test_by_default_it_is_results_png_beside_the_trials(tmp_path):
     pytest.importorskip("matplotlib")
     made = grid(tmp_path, default_metric="loss", default_mode="min").plot()
@@ -68,6 +69,7 @@ def test_without_matplotlib_it_says_what_to_install_and_html_still_works(tmp_pat
     assert results.plot(tmp_path / "a.html").endswith("a.html")
 
 
+@pytest.mark.slow
 def test_a_thousand_trials_are_drawn_in_seconds_of_cpu(tmp_path):
     pytest.importorskip("matplotlib")
     results = grid(tmp_path, 1000, 12, default_metric="loss", default_mode="min")

@@ -8,6 +8,8 @@ from tests.tune.reporting.terminal import Terminal
 from muster.tune.callback import Callback
 from muster.tune.reporting.live_view import LiveReporter
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).with_name("live_program.py")
 TUNER = Path(__file__).with_name("tuner_program.py")
 

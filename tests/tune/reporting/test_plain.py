@@ -120,6 +120,7 @@ def test_a_trial_that_is_tried_again_is_told():
     assert said(stream) == ["Trial obj_a1a89_00000 failed and is tried again: KeyError: 'x'"]
 
 
+@pytest.mark.slow
 def test_twenty_thousand_quick_trials_do_not_print_twenty_thousand_lines():
     reporter, stream, clock = begun(total=20_000)
     trials = [trial(n, "PENDING", loss=1.0) for n in range(20_000)]

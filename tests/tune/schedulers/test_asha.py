@@ -315,6 +315,7 @@ def test_every_decision_is_the_one_of_the_plain_rules(events, max_t, grace, fact
             naive.record(f"t{index}", times[index], score)
 
 
+@pytest.mark.slow
 @given(
     EVENTS, st.integers(0, 60), st.integers(1, 3), st.sampled_from(["stopping", "promotion"]), st.booleans()
 )

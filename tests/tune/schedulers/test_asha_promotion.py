@@ -13,6 +13,8 @@ from muster.trials.model import Trial
 from muster.trials.states import TrialState
 from muster.tune.schedulers import ASHAScheduler
 
+pytestmark = pytest.mark.slow
+
 NAN = math.nan
 
 

@@ -1,6 +1,7 @@
 """HyperBand, with and without BOHB, in random experiments: none gets stuck, a crash changes nothing."""
 
 import pytest
+from tests.series import length
 from tests.tune.schedulers.storms import storm
 
 from muster.sim.tune.crash_matrix import lives, matrix, recorded
@@ -8,6 +9,8 @@ from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.tune.schedulers import HyperBandForBOHB, HyperBandScheduler
 from muster.tune.search.space import grid_search
+
+pytestmark = pytest.mark.slow
 
 KINDS = [HyperBandScheduler, HyperBandForBOHB]
 
@@ -18,8 +21,8 @@ def maker(kind, seed):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_700_random_experiments_end_by_themselves(kind):
-    for seed in range(700):
+def test_random_experiments_end_by_themselves(kind):
+    for seed in range(length(150, 700)):
         asked = storm(maker(kind, seed), seed)
         life = asked.run()  # raises when it is stuck
         trials = life.state.trials.values()

@@ -33,6 +33,7 @@ def run(scheduler, path):
     ).fit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HyperBandScheduler, HyperBandForBOHB])
 def test_one_band_is_halved_and_survivors_go_on_from_their_checkpoints(kind, tmp_path):
     grid = run(kind(max_t=9), tmp_path)
@@ -46,6 +47,7 @@ def test_one_band_is_halved_and_survivors_go_on_from_their_checkpoints(kind, tmp
     assert max(result.metrics["first"] for result in grid) == 4
 
 
+@pytest.mark.slow
 def test_median_stopping_ends_the_worst_and_keeps_the_best(tmp_path):
     grid = run(MedianStoppingRule(time_attr="training_iteration", grace_period=2), tmp_path)
     reached = {result.config["i"]: result.metrics["training_iteration"] for result in grid}

@@ -7,6 +7,7 @@ import statistics
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.series import length
 from tests.tune.schedulers.by_hand import ByHand
 from tests.tune.schedulers.storms import storm
 
@@ -285,14 +286,16 @@ def maker(seed):
     return lambda: MedianStoppingRule(grace_period=2, min_samples_required=1 + seed % 4, **parameters)
 
 
-def test_700_random_experiments_end_by_themselves():
-    for seed in range(700):
+@pytest.mark.slow
+def test_random_experiments_end_by_themselves():
+    for seed in range(length(150, 700)):
         asked = storm(maker(seed), seed)
         trials = asked.run().state.trials.values()
         assert len(trials) == asked.num_samples
         assert {trial.status for trial in trials} <= {"TERMINATED", "ERROR"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_restored_at_any_commit_it_decides_as_if_nothing_had_happened(seed):
     commits, told = matrix(storm(maker(seed), seed))

@@ -7,6 +7,7 @@ import math
 import pickle
 
 import pytest
+from tests.series import length
 from tests.tune.schedulers.pbt_world import Chaos, World
 
 from muster.errors import TuneError
@@ -225,6 +226,7 @@ def test_a_checkpoint_that_another_trial_goes_on_from_is_not_given_up():
 # Synchronous hangs, each of which must end by itself
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "chaos",
     [
@@ -278,8 +280,9 @@ def test_members_beyond_the_next_meeting_get_a_later_one():
 # Chance
 
 
-def test_two_thousand_random_populations_all_end():
-    for seed in range(2000):
+@pytest.mark.slow
+def test_random_populations_all_end():
+    for seed in range(length(420, 2000)):
         chaos = Chaos(
             fails=0.03 * (seed % 3),
             returns=0.02 * (seed % 2),

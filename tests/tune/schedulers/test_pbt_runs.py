@@ -16,6 +16,8 @@ from tests.tune.schedulers.pbt_victim import END, LRS, TRAINABLES, climb, tuner
 from muster import tune
 from muster.tune.schedulers import PopulationBasedTrainingReplay
 
+pytestmark = pytest.mark.slow
+
 VICTIM = Path(__file__).with_name("pbt_victim.py")
 
 

@@ -3,16 +3,19 @@
 from dataclasses import replace
 
 import pytest
+from tests.series import length
 from tests.tune.schedulers.elastic import BASES, JUMPS, Watched, elastic
 
 from muster.sim.tune.crash_matrix import lives, matrix, recorded
 from muster.sim.tune.faults import FaultRates
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("base", BASES)
-def test_220_random_experiments_end_and_lose_no_step(base):
+def test_random_experiments_end_and_lose_no_step(base):
     changes = 0
-    for seed in range(220):
+    for seed in range(length(30, 220)):
         asked = elastic(seed, base)
         watched = Watched(asked).run()
         state = watched.life.state
@@ -23,12 +26,12 @@ def test_220_random_experiments_end_and_lose_no_step(base):
                 f"seed {seed}, {trial_id}: {steps}"
             )
         changes += watched.changes
-    assert changes > 100
+    assert changes > length(12, 100)
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_70_random_experiments_with_faults_end(base):
-    for seed in range(70):
+def test_random_experiments_with_faults_end(base):
+    for seed in range(length(15, 70)):
         asked = elastic(seed, base, faults=FaultRates.swarm(seed, hour_s=30.0))
         watched = Watched(asked).run()
         trials = watched.life.state.trials.values()
@@ -37,7 +40,7 @@ def test_70_random_experiments_with_faults_end(base):
 
 
 @pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(length(2, 6)))
 def test_restored_at_any_commit_it_decides_as_if_nothing_had_happened(base, seed):
     commits, told = matrix(elastic(seed, base, faults=FaultRates.swarm(seed, hour_s=40.0)))
     assert told == []
@@ -56,7 +59,7 @@ def test_a_killed_experiment_is_run_to_its_end_by_the_next_driver(base):
 
 @pytest.mark.parametrize("workers", [1, 12])
 def test_it_goes_on_where_there_is_less_or_more_room_than_before(workers):
-    for seed, base in enumerate([*BASES] * 3):
+    for seed, base in enumerate([*BASES] * length(1, 3)):
         asked = elastic(seed, base)
         commits = recorded(asked)
         elsewhere = replace(asked, workers=workers)

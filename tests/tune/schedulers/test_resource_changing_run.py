@@ -102,6 +102,7 @@ GANG = Pgf([{"CPU": PART}, {"CPU": PART}])
 ALONE = Pgf([{"CPU": 2 * PART}])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainable", "needs", "allocate"),
     [

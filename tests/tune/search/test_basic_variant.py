@@ -287,6 +287,7 @@ RANDOM_STATES = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     spaces=st.lists(st.sampled_from(SPACES), min_size=1, max_size=2),

@@ -14,6 +14,7 @@ from muster.tune.search.space import choice, loguniform, quniform, randint, unif
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
+@pytest.mark.slow
 class TestRules(LibraryRules):
     space = FLOATS
     steps = 10
@@ -70,6 +71,7 @@ def test_a_search_that_repeats_itself_stops_early(caplog):
     assert "stopping early" in caplog.text
 
 
+@pytest.mark.slow
 def test_duplicates_are_suggested_when_asked_for_and_without_patience_it_goes_on():
     common = {"random_search_steps": 1, "repeat_float_precision": 0}
     for options in ({"skip_duplicate": False, "patience": 100}, {"patience": None}):
@@ -79,6 +81,7 @@ def test_duplicates_are_suggested_when_asked_for_and_without_patience_it_goes_on
             made.on_trial_complete(str(number), {"loss": 1.0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ucb", "ei", "poi"])
 def test_acquisition_functions(kind):
     made = searcher(utility_kwargs={"kind": kind, "kappa": 2.5, "xi": 0.1}, random_search_steps=2)

@@ -223,6 +223,7 @@ def test_any_quantised_float_is_on_the_grid_and_within_its_bounds(low, steps, q,
     assert abs(value / q - round(value / q)) < 1e-6
 
 
+@pytest.mark.slow
 @given(
     low=st.integers(1, 10**6),
     width=st.integers(0, 10**6),

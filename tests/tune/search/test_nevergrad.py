@@ -10,6 +10,7 @@ from muster.tune.search.nevergrad import NevergradSearch
 from muster.tune.search.space import qrandint, uniform
 
 
+@pytest.mark.slow
 class TestRules(LibraryRules):
     steps = 60
 
@@ -20,6 +21,7 @@ class TestRules(LibraryRules):
         return NevergradSearch(optimizer=nevergrad.optimizers.OnePlusOne, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["NGOpt", "CMA", "TwoPointsDE", "PSO", "RandomSearch"])
 def test_other_optimizers_are_resumed_exactly(name):
     made = NevergradSearch(name, {"budget": 100, "num_workers": 2})

@@ -66,6 +66,7 @@ def check_at_every_step(make, steps, every=1):
         assert follow(again, saved[number][1], number, 3) == seen[number : number + 3], number
 
 
+@pytest.mark.slow
 def test_tpe_restored_at_every_one_of_40_trials():
     check_at_every_step(lambda: OptunaSearch(seed=5), 40)
 
@@ -87,6 +88,7 @@ SAMPLERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore::optuna.exceptions.ExperimentalWarning", "ignore:.constraints_func.:FutureWarning"
 )

@@ -67,6 +67,7 @@ def one_goal(config, number):
     return {"loss": math.nan if number % 6 == 5 else sum(one**2 for one in numbers(config))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=needs_torch if name == "gp" else ()) for name in ONE_GOAL]
 )

@@ -365,6 +365,7 @@ def test_a_sampler_must_be_one_and_takes_its_own_seed(caplog):
     assert "give it to your sampler" in caplog.messages[0]
 
 
+@pytest.mark.slow
 def test_a_study_in_a_database_is_continued(tmp_path):
     storage = f"sqlite:///{tmp_path}/study.db"
     first = searcher(storage=storage, study_name="mine")

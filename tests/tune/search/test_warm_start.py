@@ -50,6 +50,7 @@ EXPECTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["directory", "analysis", "results"])
 def test_a_whole_experiment_before_the_space_is_known(earlier, kind):
     source = {

@@ -174,6 +174,7 @@ if sys.argv[2] == "killed":
 """
 
 
+@pytest.mark.slow
 def test_files_go_with_the_process_that_wrote_them_and_orphans_with_the_next(scratch):
     left = {}
     for how in ("killed", "ends"):
@@ -182,6 +183,7 @@ def test_files_go_with_the_process_that_wrote_them_and_orphans_with_the_next(scr
     assert left == {"killed": 1, "ends": 0}
 
 
+@pytest.mark.slow
 def test_parameters_reach_real_trials(scratch, tmp_path):
     blobs = {
         "total": cloudpickle.dumps(with_parameters(total, data=np.ones(BIG))),

@@ -289,6 +289,7 @@ class Tells(Counter):
         return {**super().step(), **names, "done": self.iteration == 2}
 
 
+@pytest.mark.slow
 def test_inside_of_a_trial_it_knows_its_names_and_iterations(tmp_path):  # C-090
     blobs = {"Tells": cloudpickle.dumps(Tells)}
     engine = LocalEngine(

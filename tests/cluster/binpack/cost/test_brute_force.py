@@ -73,6 +73,7 @@ def optimum(problem: PackProblem) -> tuple[int, float]:
     return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 120, 20))
 def test_tiny_problems_are_solved_as_well_as_by_trying_everything(start: int) -> None:
     """Slack: one request in at most one of 20 problems may stay unserved that could be; among equals in
@@ -146,6 +147,7 @@ def _unserved_beside(problem: PackProblem, bundles: list[Demand], cutoff: int) -
     return best
 
 
+@pytest.mark.slow
 def test_gangs_under_binding_limits_lose_little_against_trying_everything() -> None:
     """Slack, because gangs are chosen by heuristics: in at most 2 of 40 problems fewer requests are served
     than could be, and then by one or two (over 200 seeds: 8 problems, one request each)."""

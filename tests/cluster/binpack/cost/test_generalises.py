@@ -14,6 +14,8 @@ from muster.base.resources import Resources
 from muster.cluster.binpack.cost import solve_cost, solve_detailed
 from muster.cluster.binpack.request import PackProblem
 
+pytestmark = pytest.mark.slow
+
 CASES = [
     ((3, 5, 200, 0), ("GPU",)),
     ((10, 10, 300, 0), ("GPU",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.cluster.binpack.checker import broken_rules_in_detail
 from tests.cluster.binpack.problems import problems
@@ -10,6 +11,7 @@ from muster.cluster.binpack.cost import solve_cost, solve_detailed
 from muster.cluster.binpack.request import PackProblem
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(problems())
 def test_every_plan_is_possible_and_repeatable(problem: PackProblem) -> None:

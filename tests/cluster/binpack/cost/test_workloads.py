@@ -11,6 +11,7 @@ from muster.cluster.binpack.cost import solve_cost, solve_detailed
 BOUNDS = bounds()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(BOUNDS))
 def test_plan_is_possible_complete_and_within_five_percent_of_the_lower_bound(name: str) -> None:
     problem = recorded(name)
@@ -33,6 +34,7 @@ def test_most_requests_are_served_when_limits_bind() -> None:
     assert 3_007 - unplaced(detail.solution) >= 1_700  # Ray serves 728; the method's first sketch 1,200
 
 
+@pytest.mark.slow
 def test_two_runs_give_one_answer() -> None:
     problem = recorded("half_100n_1000p_5s")
     assert solve_cost(problem) == solve_cost(problem)

@@ -30,6 +30,7 @@ def every_request_is_somewhere(problem: PackProblem, solution: PackSolution) -> 
     return asked == answered
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(problems())
 def test_the_engine_chooses_exactly_as_the_plain_rule(problem):
@@ -38,6 +39,7 @@ def test_the_engine_chooses_exactly_as_the_plain_rule(problem):
     assert every_request_is_somewhere(problem, fast)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(4))
 def test_the_engine_chooses_exactly_as_the_plain_rule_on_fuller_problems(block):
     for seed in range(block * 60, block * 60 + 60):
