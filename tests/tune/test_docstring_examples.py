@@ -11,15 +11,15 @@ COUNTED = {
     "muster.tune.config": 1,
     "muster.tune.config_parts": 2,
     "muster.tune.experiment.experiment": 1,
-    "muster.tune.analysis.tables": 1,
-    "muster.tune.logger.logger": 1,
+    "muster.tune.analysis.tables": 2,
+    "muster.tune.logger.logger": 2,
     "muster.tune.execution.restore": 1,
     "muster.tune.trainable.checkpointing": 1,
     "muster.tune.registry": 3,
     "muster.tune.trainable.util": 4,
     "muster.tune.trainable.trainable": 2,
     "muster.tune.utils.util": 3,
-    "muster.tune.utils.diagnose_serialization": 1,
+    "muster.tune.utils.util": 1,
 }
 
 

@@ -226,7 +226,7 @@ def test_every_median_is_the_one_of_the_definition(reports, grace_period):
 def test_a_decision_does_not_look_at_every_trial_when_they_report_at_the_same_times(monkeypatch):
     curves = Curves(0)
     asked = []
-    mean = curves.others.__globals__["Curve"].mean
+    mean = curves.others.__globals__["ScoreCurve"].mean
     monkeypatch.setattr(
         "muster.tune.schedulers.median_stopping_rule.ScoreCurve.mean", lambda *a: asked.append(1) or mean(*a)
     )

@@ -1,4 +1,4 @@
-"""NodeForkServer: our end of the process that starts nodes (`node_fork_server_main.py`). One order at a time; thread-safe.
+"""NodeForkServer is the thread-safe client of the process that starts nodes, `node_fork_server_main.py`.
 
 The starter is made with the first `warm` or `start`, again when it died, and ends with `close` or with us.
 """

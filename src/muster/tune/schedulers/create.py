@@ -13,9 +13,9 @@ from muster.tune.schedulers.trial_scheduler import TrialScheduler
 logger = logging.getLogger(__name__)
 
 _SCHEDULERS = {
-    "fifo": ("fifo", "FIFOScheduler"),
-    "async_hyperband": ("asha", "AsyncHyperBandScheduler"),
-    "asynchyperband": ("asha", "AsyncHyperBandScheduler"),
+    "fifo": ("trial_scheduler", "FIFOScheduler"),
+    "async_hyperband": ("async_hyperband", "AsyncHyperBandScheduler"),
+    "asynchyperband": ("async_hyperband", "AsyncHyperBandScheduler"),
     "median_stopping_rule": ("median_stopping_rule", "MedianStoppingRule"),
     "medianstopping": ("median_stopping_rule", "MedianStoppingRule"),
     "hyperband": ("hyperband", "HyperBandScheduler"),

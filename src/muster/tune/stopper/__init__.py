@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from muster.tune.stopper.experiment_plateau import ExperimentPlateauStopper
     from muster.tune.stopper.function_stopper import FunctionStopper
     from muster.tune.stopper.maximum_iteration import MaximumIterationStopper
-    from muster.tune.stopper.stopper import CombinedStopper, NoopStopper, Stopper
+    from muster.tune.stopper.noop import NoopStopper
+    from muster.tune.stopper.stopper import CombinedStopper, Stopper
     from muster.tune.stopper.timeout import TimeoutStopper
     from muster.tune.stopper.trial_plateau import TrialPlateauStopper
 
@@ -32,7 +33,7 @@ __getattr__, __dir__ = lazy_names(
         "ExperimentPlateauStopper": ".experiment_plateau",
         "FunctionStopper": ".function_stopper",
         "MaximumIterationStopper": ".maximum_iteration",
-        "NoopStopper": ".stopper",
+        "NoopStopper": ".noop",
         "Stopper": ".stopper",
         "TimeoutStopper": ".timeout",
         "TrialPlateauStopper": ".trial_plateau",

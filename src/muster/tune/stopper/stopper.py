@@ -101,20 +101,3 @@ class CombinedStopper(Stopper):
             )
         for stopper, one in zip(self._stoppers, saved, strict=True):
             stopper.restore_state(base64.b64decode(one), trials)
-
-
-class NoopStopper(Stopper):
-    """For places that want a stopper."""
-
-    _state_kind = "noop"
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return False
-
-    def stop_all(self) -> bool:
-        return False
-
-    def _to_plain(self) -> Plain:
-        return {}
-
-    def _from_plain(self, state: Plain) -> None: ...

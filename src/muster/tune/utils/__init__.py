@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from muster.tune.utils.diagnose_serialization import (
-        diagnose_serialization,
-        validate_save_restore,
-    )
     from muster.tune.utils.gpu import wait_for_gpu
     from muster.tune.utils.util import (
         date_str,
         deep_update,
+        diagnose_serialization,
         flatten_dict,
         merge_dicts,
         unflattened_lookup,
+        validate_save_restore,
         warn_if_slow,
     )
 
@@ -38,11 +36,11 @@ __getattr__, __dir__ = lazy_names(
     {
         "date_str": ".util",
         "deep_update": ".util",
-        "diagnose_serialization": ".diagnose_serialization",
+        "diagnose_serialization": ".util",
         "flatten_dict": ".util",
         "merge_dicts": ".util",
         "unflattened_lookup": ".util",
-        "validate_save_restore": ".diagnose_serialization",
+        "validate_save_restore": ".util",
         "wait_for_gpu": ".gpu",
         "warn_if_slow": ".util",
     },

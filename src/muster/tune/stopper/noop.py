@@ -1,0 +1,25 @@
+"""NoopStopper never stops anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster.tune.execution.plugin_state import Plain
+from muster.tune.stopper.stopper import Stopper
+
+
+class NoopStopper(Stopper):
+    """For places that want a stopper."""
+
+    _state_kind = "noop"
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return False
+
+    def _to_plain(self) -> Plain:
+        return {}
+
+    def _from_plain(self, state: Plain) -> None: ...
