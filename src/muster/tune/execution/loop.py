@@ -22,7 +22,7 @@ from muster.trials.model import CheckpointRef
 from muster.trials.plugins import Hooks
 from muster.trials.ports import Engine, SavedExperiment, TrialStore
 from muster.trials.restore import MakeTrial, restore, snapshot
-from muster.tune.execution.plugin_state import PluginState
+from muster.tune.plugin_state import PluginState
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.states import TrialState
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.trial_scheduler import first_waiting
 
 TYPES = ("stopping", "promotion")

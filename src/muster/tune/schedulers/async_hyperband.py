@@ -11,7 +11,7 @@ from muster.base.rng import Seed
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
 from muster.trials.plugins import CONTINUE, STOP
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.asha_promotion import AshaParameters, PromotionRule
 from muster.tune.schedulers.trial_scheduler import MetricScheduler
 

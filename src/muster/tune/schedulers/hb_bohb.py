@@ -6,7 +6,7 @@ from typing import Any
 
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.hyperband import HyperBandScheduler
 from muster.tune.schedulers.hyperband_bands import somebody_runs
 from muster.tune.schedulers.hyperband_bracket import Bracket, HyperBandParameters

@@ -15,7 +15,7 @@ from typing import Any
 from muster.errors import TuneError
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.hyperband_bands import (
     Bands,
     Find,

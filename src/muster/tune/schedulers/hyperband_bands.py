@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 
 from muster.trials.model import Trial
 from muster.trials.states import TrialState
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.asha_promotion import is_resting
 from muster.tune.schedulers.hyperband_bracket import Bracket, HyperBandParameters
 

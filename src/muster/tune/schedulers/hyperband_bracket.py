@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 
 
 class HyperBandParameters(NamedTuple):

@@ -14,7 +14,7 @@ from sortedcontainers import SortedList  # type: ignore[import-untyped]
 
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.trial_scheduler import MetricScheduler
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from muster.errors import TuneError
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.pbt import PopulationBasedTraining
 from muster.tune.schedulers.pbt_explore import Config, Path, values_of
 from muster.tune.search.paths import copied

@@ -15,7 +15,7 @@ from muster.base.rng import Seed, Stream, global_generators_at
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.states import TrialState
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 from muster.tune.schedulers import pbt_explore
 from muster.tune.schedulers.pbt_explore import Config, Member, PbtParameters, Population
 from muster.tune.schedulers.pbt_log import LogRow, log_row

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import TRAINING_ITERATION, Trial
 from muster.trials.states import TrialState
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.trial_scheduler import FIFOScheduler
 from muster.tune.search.trial_names import format_vars
 

@@ -16,7 +16,7 @@ from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.states import TrialState
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 
 if TYPE_CHECKING:
     from muster.tune.schedulers.resource_changing_scheduler import ResourceChangingScheduler

@@ -17,7 +17,7 @@ from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
 from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
 from muster.trials.states import TrialState
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.resource_allocation import (
     AT_REST,
     Changes,

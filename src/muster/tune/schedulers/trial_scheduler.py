@@ -14,7 +14,7 @@ from muster.errors import TuneError
 from muster.trials import plugins
 from muster.trials.controller_view import ControllerView
 from muster.trials.model import DEFAULT_METRIC, Trial
-from muster.tune.execution.plugin_state import Plain, PluginState
+from muster.tune.plugin_state import Plain, PluginState
 
 __all__ = ["FIFOScheduler", "TrialScheduler", "offer_search_properties"]
 

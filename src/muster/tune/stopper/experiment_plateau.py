@@ -6,7 +6,7 @@ import math
 from bisect import insort
 from typing import Any
 
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 from muster.tune.stopper.stopper import Stopper, metric_of
 from muster.tune.stopper.trial_plateau import spread
 

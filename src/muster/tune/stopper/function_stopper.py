@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from muster.base.clock import Clock
 from muster.errors import TuneError
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 from muster.tune.stopper.stopper import CombinedStopper, Stopper
 from muster.tune.stopper.timeout import TimeoutStopper
 

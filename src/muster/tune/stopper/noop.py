@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 from muster.tune.stopper.stopper import Stopper
 
 

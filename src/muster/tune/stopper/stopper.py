@@ -9,7 +9,7 @@ from typing import Any
 
 from muster.errors import RestoreError
 from muster.trials.model import Trial
-from muster.tune.execution.plugin_state import Plain, PluginState
+from muster.tune.plugin_state import Plain, PluginState
 
 __all__ = ["CombinedStopper", "Stopper"]
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from muster.base.clock import Clock, SystemClock
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 from muster.tune.stopper.stopper import Stopper
 
 logger = logging.getLogger(__name__)

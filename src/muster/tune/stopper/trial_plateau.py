@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import Any
 
-from muster.tune.execution.plugin_state import Plain
+from muster.tune.plugin_state import Plain
 from muster.tune.stopper.stopper import Stopper, metric_of
 
 
