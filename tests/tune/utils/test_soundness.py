@@ -8,8 +8,7 @@ import pytest
 
 from muster.tune.registry import register_trainable
 from muster.tune.trainable.trainable import Trainable
-from muster.tune.utils import util as diagnose_serialization
-from muster.tune.utils import validate_save_restore
+from muster.tune.utils import diagnose_serialization, validate_save_restore
 
 LOCK = threading.Lock()
 
