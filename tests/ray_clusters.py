@@ -44,9 +44,9 @@ ORDER = (
     "tests/e2e/test_2_losses.py",
     "tests/e2e/test_3_down.py",
     "tests/autoscaler/test_gcs_restart.py",
-    "tests/engines/ray_gcs/test_1_real_nodes.py",
-    "tests/engines/ray_gcs/test_2_real_telling.py",
-    "tests/engines/ray_gcs/test_3_real_drains.py",
+    "tests/runtimes/ray/test_1_real_nodes.py",
+    "tests/runtimes/ray/test_2_real_messages.py",
+    "tests/runtimes/ray/test_3_real_drains.py",
     "tests/contracts/test_ray_engine.py",
     "tests/engines/ray/test_on_a_cluster.py",
     "tests/tune/test_on_ray_example.py",
@@ -55,7 +55,7 @@ ORDER = (
     "tests/engines/ray/test_apart.py",
     "tests/providers/process/test_ray_nodes.py",
     "tests/autoscaler/test_real_ray.py",
-    "tests/engines/ray_gcs/test_4_real_restart.py",
+    "tests/runtimes/ray/test_4_real_restart.py",
 )
 COUNT = pytest.StashKey["HeadCount"]()
 

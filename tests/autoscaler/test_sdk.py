@@ -1,4 +1,4 @@
-"""muster.autoscaler.sdk: arguments, before any cluster is asked. On a real Ray: tests/engines/ray_gcs."""
+"""muster.autoscaler.sdk: arguments, before any cluster is asked. On a real Ray: tests/runtimes/ray."""
 
 from __future__ import annotations
 

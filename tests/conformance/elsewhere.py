@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 _ENGINE = "tests/contracts/test_local_engine.py::TestLocalEngine::"
-_LOCAL = "tests/engines/test_local_engine.py::"
+_LOCAL = "tests/engines/local/test_engine.py::"
 _CORE = "tests/trials/test_experiment.py::"
 _RUN = "tests/tune/test_run.py::"
-_RESTORING = "tests/tune/test_restoring.py::"
+_RESTORING = "tests/tune/execution/test_restore.py::"
 _TRAINABLE = "tests/tune/trainable/test_trainable.py::"
 _PARAMETERS = "tests/tune/trainable/test_parameters.py::"
 _RESOURCES = "tests/tune/trainable/test_resources.py::"
@@ -87,7 +87,9 @@ ELSEWHERE = {
         f"{_ENGINE}test_ignoring_sigterm_helps_nothing",
         f"{_ENGINE}test_stop_while_it_works_ends_it_after_the_grace",
     ),
-    "C-265": ("tests/engines/test_budget.py::test_fractions_end_at_exactly_nothing_and_come_back_exactly",),
+    "C-265": (
+        "tests/engines/local/test_resources.py::test_fractions_end_at_exactly_nothing_and_come_back_exactly",
+    ),
 }
 
 # What we do instead; the tests named show it.
@@ -119,7 +121,7 @@ DIFFERENT = {
     ),
     "C-267": (
         "one machine packs strictly by itself; only STRICT_SPREAD is refused",
-        "tests/engines/test_budget.py::test_what_can_never_be_is_told_from_what_must_wait",
+        "tests/engines/local/test_resources.py::test_what_can_never_be_is_told_from_what_must_wait",
     ),
     "C-270": (
         "idle processes wait for a trial with equal trainable, resources and GPUs; there are no quotas",

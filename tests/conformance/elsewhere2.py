@@ -13,7 +13,7 @@ _ASHA, _STOPPERS = f"{_SCHEDULERS}/test_asha.py", "tests/tune/stopper/test_stopp
 _HYPERBAND, _BOHB = f"{_SCHEDULERS}/test_hyperband.py", f"{_SCHEDULERS}/test_hb_bohb.py"
 _MEDIAN = f"{_SCHEDULERS}/test_median_stopping_rule.py"
 _ELASTIC = f"{_SCHEDULERS}/test_resource_changing.py"
-_RESTORING, _STORAGE = "tests/tune/test_restoring.py", "tests/stores/test_storage.py"
+_RESTORING, _STORAGE = "tests/tune/execution/test_restore.py", "tests/stores/test_storage.py"
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "C-114": (
@@ -173,7 +173,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "tests/tune/test_result_grid.py::test_without_a_report_there_is_no_best_result",
     ),
     "C-213": (
-        "tests/tune/test_analysis.py::test_last_and_best_checkpoint",
+        "tests/tune/analysis/test_experiment_analysis.py::test_last_and_best_checkpoint",
         "tests/tune/test_result.py::test_the_best_checkpoint_by_any_metric",
     ),
     "C-231": (
@@ -197,10 +197,10 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "C-245": (f"{_RESTORING}::test_restore_is_asked_of_the_class_and_of_an_experiment",),
     "C-246": (
-        "tests/cli/test_tune_ls.py::test_rays_default_columns_can_be_asked_for_by_name",
-        "tests/cli/test_tune_ls.py::test_filters_compare_numbers_as_numbers_and_drop_trials_without_a_value",
-        "tests/cli/test_tune_ls.py::test_an_unknown_column_is_an_error_that_names_the_nearest",
-        "tests/cli/test_tune_ls.py::test_the_output_file_has_the_chosen_rows_and_columns",
+        "tests/cli/tune/test_ls.py::test_rays_default_columns_can_be_asked_for_by_name",
+        "tests/cli/tune/test_ls.py::test_filters_compare_numbers_as_numbers_and_drop_trials_without_a_value",
+        "tests/cli/tune/test_ls.py::test_an_unknown_column_is_an_error_that_names_the_nearest",
+        "tests/cli/tune/test_ls.py::test_the_output_file_has_the_chosen_rows_and_columns",
     ),
     "C-247": (
         f"{_STORAGE}::test_the_caller_is_never_blocked_by_a_transfer_that_hangs",

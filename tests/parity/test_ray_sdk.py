@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.engines.ray_gcs.driver import RayDriver
+from tests.runtimes.ray.driver import RayDriver
 
 from muster.base.resources import Resources
 from muster.cluster.model import ClusterSpec, Demand

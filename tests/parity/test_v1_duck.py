@@ -10,7 +10,7 @@ import threading
 import warnings
 
 import pytest
-from tests.v1.scripted import LAUNCHES
+from tests.providers.v1.scripted import LAUNCHES
 
 from muster.cluster.model import FailureKind
 from muster.providers.v1.adapter import V1Adapter, inline_pools

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.v1.scripted import Scripted
+from tests.providers.v1.scripted import Scripted
 
 import muster.autoscaler
 from muster.autoscaler import NodeLaunchException, NodeProvider

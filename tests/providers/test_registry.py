@@ -43,7 +43,7 @@ def build(tmp_path, provider, **more):
 
 def test_an_external_class_is_found_made_and_adapted(tmp_path):
     provider = (
-        "type: external, module: tests.v1.file_provider.FileNodeProvider, disable_node_updaters: true,"
+        "type: external, module: tests.providers.v1.file_provider.FileNodeProvider, disable_node_updaters: true,"
         f" state_dir: {tmp_path / 'state'}"
     )
     port = build(tmp_path, provider)
@@ -62,7 +62,7 @@ def test_an_external_class_is_found_made_and_adapted(tmp_path):
 def test_the_size_of_a_create_call_is_the_files(tmp_path):
     config = config_of(
         tmp_path,
-        "type: external, module: tests.v1.dict_provider.DictNodeProvider, disable_node_updaters: true}\n"
+        "type: external, module: tests.providers.v1.dict_provider.DictNodeProvider, disable_node_updaters: true}\n"
         "muster: {limits: {max_launch_batch: 2}",
     )
     port = build_provider(config, lambda: node_launches(config), surroundings(tmp_path))
@@ -71,12 +71,12 @@ def test_the_size_of_a_create_call_is_the_files(tmp_path):
 
 
 def test_without_an_installer_the_machines_must_bring_the_runtime_and_that_is_said(tmp_path, caplog):
-    port = build(tmp_path, "type: external, module: tests.v1.dict_provider.DictNodeProvider")
+    port = build(tmp_path, "type: external, module: tests.providers.v1.dict_provider.DictNodeProvider")
     port.close()
     assert port.traits().installs_runtime
     assert caplog.messages == [
         "provider.disable_node_updaters is not true, but muster does not set machines up over SSH yet:"
-        " the machines of tests.v1.dict_provider.DictNodeProvider must start their node themselves"
+        " the machines of tests.providers.v1.dict_provider.DictNodeProvider must start their node themselves"
     ]
 
 
@@ -96,16 +96,20 @@ def mistaken(tmp_path, kind, module=None):
             "no_such_package.Mine",
             "provider.module: .* there is no module 'no_such_package'; install",
         ),
-        ("external", "tests.v1.no_such.Mine", "provider.module: .* there is no module 'tests.v1.no_such'"),
         (
             "external",
-            "tests.v1.dict_provider.DictNodeProvide",
-            "module tests.v1.dict_provider has no class 'DictNodeProvide'; did you mean 'DictNodeProvider'?",
+            "tests.providers.v1.no_such.Mine",
+            "provider.module: .* there is no module 'tests.providers.v1.no_such'",
+        ),
+        (
+            "external",
+            "tests.providers.v1.dict_provider.DictNodeProvide",
+            "module tests.providers.v1.dict_provider has no class 'DictNodeProvide'; did you mean 'DictNodeProvider'?",
         ),
         ("external", "collections.OrderedDict", "OrderedDict lacks create_node, external_ip, internal_ip"),
         (
             "external",
-            "tests.v1.file_provider.FileNodeProvider",
+            "tests.providers.v1.file_provider.FileNodeProvider",
             r"provider: FileNodeProvider\(provider_config, cluster_name\) failed: KeyError: 'state_dir'",
         ),
         ("proces", None, "provider.type: 'proces' is not a provider; did you mean 'process'?"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from tests.cluster.binpack.cost.test_engine import LARGE, SMALL, plan
+from tests.cluster.binpack.cost.test_solve import LARGE, SMALL, plan
 
 from muster.cluster.binpack.request import Book, Placement, Unplaced
 from muster.cluster.model import Strategy

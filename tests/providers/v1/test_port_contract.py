@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from tests.v1.dict_provider import DictNodeProvider
-from tests.v1.file_provider import FileNodeProvider
-from tests.v1.scripted import LAUNCHES
+from tests.providers.v1.dict_provider import DictNodeProvider
+from tests.providers.v1.file_provider import FileNodeProvider
+from tests.providers.v1.scripted import LAUNCHES
 
 from muster.base.clock import ManualClock
 from muster.base.rng import Seed

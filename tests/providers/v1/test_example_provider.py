@@ -16,7 +16,7 @@ from muster.providers.registry import ProviderContext, build_provider
 from muster.providers.v1.adapter import V1Adapter, inline_pools
 from muster.testing import ProviderContract
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "providers"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "providers"
 HOSTS = [f"10.0.0.{number}" for number in range(1, 21)]
 
 

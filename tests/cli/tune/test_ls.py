@@ -10,7 +10,7 @@ import sys
 
 import pandas as pd
 import pytest
-from tests.cli.tune_experiments import four_trials, write
+from tests.cli.tune.experiments import four_trials, write
 
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.testing.builders import created, exited, reported, started

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.v1.scripted import LAUNCHES, Scripted, adapted, counted
+from tests.providers.v1.scripted import LAUNCHES, Scripted, adapted, counted
 
 from muster.autoscaler import NodeLaunchException
 from muster.cluster.model import FailureKind, LaunchFailure

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.engines.ray_gcs.conftest import node_of, wait_for
-from tests.engines.ray_gcs.driver import RayDriver
+from tests.runtimes.ray.conftest import node_of, wait_for
+from tests.runtimes.ray.driver import RayDriver
 
 from muster.base.ids import InstanceId, NodeId, RequestId
 from muster.cluster.model import DrainFailure, NodeStatus, StopCause

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 
-from tests.v1.dict_provider import DictNodeProvider
+from tests.providers.v1.dict_provider import DictNodeProvider
 
 from muster.config.node_launch import NodeLaunch
 from muster.providers.v1.adapter import AdapterLimits, V1Adapter, inline_pools

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.v1.scripted import Scripted, adapted, counted
+from tests.providers.v1.scripted import Scripted, adapted, counted
 
 from muster.base.clock import SystemClock
 from muster.providers.v1.adapter import ListingLate

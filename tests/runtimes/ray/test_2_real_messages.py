@@ -6,7 +6,7 @@ import json
 
 import pytest
 from ray.core.generated import autoscaler_pb2 as wire
-from tests.engines.ray_gcs.driver import RayDriver
+from tests.runtimes.ray.driver import RayDriver
 
 from muster.autoscaler import sdk
 from muster.base.resources import Resources

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.v1.dict_provider import DictNodeProvider
-from tests.v1.file_provider import FileNodeProvider
+from tests.providers.v1.dict_provider import DictNodeProvider
+from tests.providers.v1.file_provider import FileNodeProvider
 
 from muster.testing import ProviderContract
 

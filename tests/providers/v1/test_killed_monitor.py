@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from tests.cluster.fakes import Stage
 from tests.cluster.worlds import spec
-from tests.v1.scripted import Scripted, adapted
-from tests.v1.test_adapter_threads import LONG_S, soon
+from tests.providers.v1.scripted import Scripted, adapted
+from tests.providers.v1.test_adapter_threads import LONG_S, soon
 
 from muster.cluster.controller import ClusterController
 from muster.testing.builders import demand, node_type

@@ -12,7 +12,7 @@ from tests.tune.logger.logging_scene import Scene, checkpoint_at, make_trial
 
 from muster.host.machine import process_state
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def wait_until_gone(pid):
@@ -25,7 +25,7 @@ def wait_until_gone(pid):
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["thread", "process"])
 def test_a_killed_writer_leaves_files_that_another_goes_on_with(tmp_path, by):
-    command = [sys.executable, "-m", "tests.tune.logger.killed_child", str(tmp_path), by]
+    command = [sys.executable, "-m", "tests.tune.logger.files.killed_child", str(tmp_path), by]
     scene, trial = Scene(tmp_path), make_trial()
     table = scene.path(trial, "progress.csv")
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as child:

@@ -9,7 +9,7 @@ import pickle
 import pandas as pd
 import pytest
 import yaml
-from tests.cli.tune_experiments import FAILURE, four_trials, write
+from tests.cli.tune.experiments import FAILURE, four_trials, write
 from tests.tune.experiments import add_checkpoint, logged_row, write_json
 
 from muster.stores.experiment.values import Pickled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tests.engines.ray_gcs.conftest import wait_for
+from tests.runtimes.ray.conftest import wait_for
 
 from muster.base.clock import ManualClock
 from muster.base.ids import InstanceId, NodeId, RequestId

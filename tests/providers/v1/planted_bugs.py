@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 
-from tests.v1 import dict_provider
-from tests.v1.dict_provider import DictNodeProvider
+from tests.providers.v1 import dict_provider
+from tests.providers.v1.dict_provider import DictNodeProvider
 
 from muster.testing import ProviderContract
 

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from tests.v1.planted_bugs import BUGS
+from tests.providers.v1.planted_bugs import BUGS
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).resolve().parent

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.autoscaler.scenes import Scene
 from tests.cluster.fakes import Stage
 from tests.cluster.worlds import S, machine, record, spec
-from tests.v1.scripted import Scripted, adapted, counted
+from tests.providers.v1.scripted import Scripted, adapted, counted
 
 from muster.autoscaler.metrics import Metrics
 from muster.cluster.controller import Executor

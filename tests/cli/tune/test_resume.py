@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from tests.cli.tune_experiments import four_trials, killed, running
+from tests.cli.tune.experiments import four_trials, killed, running
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.v1.scripted import Scripted, adapted
+from tests.providers.v1.scripted import Scripted, adapted
 
 from muster.cluster.model import CloudInstance, NodeKind
 

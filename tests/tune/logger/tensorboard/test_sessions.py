@@ -7,9 +7,9 @@ import signal
 
 import numpy as np
 import pytest
+from tests.tune.logger.files.test_writer_process import process_of, with_process
 from tests.tune.logger.logging_scene import Scene, make_trial
 from tests.tune.logger.tensorboard_reading import accumulated, hparams_tab
-from tests.tune.logger.test_forwarding import process_of, with_process
 
 from muster import tune
 from muster.tune.logger.files.trial_log import CSV, JSON, TBX

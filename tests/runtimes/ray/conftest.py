@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from tests.engines.ray_gcs.driver import RayDriver
 from tests.ray_clusters import join, living, wait_for
+from tests.runtimes.ray.driver import RayDriver
 
 from muster.cluster.model import NodeReport, NodeStatus
 from muster.runtimes.ray.client import GcsClient

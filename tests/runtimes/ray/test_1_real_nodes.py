@@ -7,9 +7,9 @@ import sys
 import time
 
 import pytest
-from tests.engines.ray_gcs.conftest import node_of, wait_for
-from tests.engines.ray_gcs.driver import RayDriver
 from tests.ray_clusters import living
+from tests.runtimes.ray.conftest import node_of, wait_for
+from tests.runtimes.ray.driver import RayDriver
 
 from muster.base.resources import Resources
 from muster.cluster.model import (
