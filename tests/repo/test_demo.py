@@ -74,7 +74,8 @@ import runpy, sys
 from muster.autoscaler import launcher
 from muster.providers.process.program import NodeProgram
 
-head = NodeProgram(command=lambda record, ports: ["/bin/sh", "-c", "touch $TMPDIR/began; sleep 300 & wait"], ready=b"ready")
+script = "touch $TMPDIR/began; sleep 300 & wait"
+head = NodeProgram(command=lambda record, ports: ["/bin/sh", "-c", script], ready=b"ready")
 cheap = launcher.Programs(head=head)
 launcher.Programs = lambda: cheap
 sys.argv = sys.argv[1:]
