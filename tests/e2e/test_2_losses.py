@@ -11,7 +11,9 @@ from tests.e2e.conftest import CONFIG, DEMANDS, IDLE_S
 
 from muster.cluster.model import NodeStatus
 from muster.cluster.states import InstanceState
+from muster.runtimes.ray.native import set_up
 from muster.stores.ledger.history import open_history
+from muster.testing.ray_cluster import AUTH
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 SEAT = {"CPU": 1, "seat": 1}
@@ -68,10 +70,22 @@ def test_a_killed_monitor_is_followed_by_one_that_finds_every_node(stage):
     stage.wait_for_nodes(small=3)
     wait_for(stage.watch.now, lambda look: not look.report.demands, "every task runs")
     stage.stays(1.5, small=3)
+    assert agent_ports(cluster) == {one.cloud_id: one.ports.agent_http for one in small_records(cluster)}
     gate.touch()
     assert len(set(driver.ask("nodes", name="first") + driver.ask("nodes", name="more"))) == 3
     stage.wait_for_quiet()
     assert stage.came_up() - before in (3, 4)  # one more may come and go while Ray's view lags
+
+
+def agent_ports(cluster):
+    """What the nodes said of their agents when they joined; -1 where a node did not know it in time."""
+    from ray.core.generated.gcs_pb2 import GcsNodeInfo
+
+    found = set_up(AUTH).GcsClient(address=cluster.address).get_all_node_info(timeout=60).values()
+    alive = [one for one in found if one.state == GcsNodeInfo.GcsNodeState.ALIVE]
+    return {
+        one.instance_id: one.dashboard_agent_listen_port for one in alive if one.node_type_name == "small"
+    }
 
 
 def small_records(cluster):

@@ -43,7 +43,8 @@ def build(tmp_path, provider, **more):
 
 def test_an_external_class_is_found_made_and_adapted(tmp_path):
     provider = (
-        "type: external, module: tests.providers.v1.file_provider.FileNodeProvider, disable_node_updaters: true,"
+        "type: external, module: tests.providers.v1.file_provider.FileNodeProvider,"
+        " disable_node_updaters: true,"
         f" state_dir: {tmp_path / 'state'}"
     )
     port = build(tmp_path, provider)
@@ -62,7 +63,8 @@ def test_an_external_class_is_found_made_and_adapted(tmp_path):
 def test_the_size_of_a_create_call_is_the_files(tmp_path):
     config = config_of(
         tmp_path,
-        "type: external, module: tests.providers.v1.dict_provider.DictNodeProvider, disable_node_updaters: true}\n"
+        "type: external, module: tests.providers.v1.dict_provider.DictNodeProvider,"
+        " disable_node_updaters: true}\n"
         "muster: {limits: {max_launch_batch: 2}",
     )
     port = build_provider(config, lambda: node_launches(config), surroundings(tmp_path))
@@ -104,7 +106,8 @@ def mistaken(tmp_path, kind, module=None):
         (
             "external",
             "tests.providers.v1.dict_provider.DictNodeProvide",
-            "module tests.providers.v1.dict_provider has no class 'DictNodeProvide'; did you mean 'DictNodeProvider'?",
+            "module tests.providers.v1.dict_provider has no class 'DictNodeProvide'; "
+            "did you mean 'DictNodeProvider'?",
         ),
         ("external", "collections.OrderedDict", "OrderedDict lacks create_node, external_ip, internal_ip"),
         (
