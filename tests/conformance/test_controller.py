@@ -101,8 +101,8 @@ class Stalled(ListSearch):
 
 
 def with_search(stage, search):
-    stage.search = stage.state.search = search
-    stage.state.view.search_alg = search
+    stage.search = stage.state.plugins.search = search
+    stage.state.plugins.view.search_alg = search
     return stage
 
 

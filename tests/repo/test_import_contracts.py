@@ -17,6 +17,10 @@ WRONG = {
         "Entry points > simulator > facades > adapters > domains > base",
     ),
     "cluster/plan.py": ("import muster.cluster.reconcile", "Inside cluster, planning knows nothing of doing"),
+    "trials/lifecycle.py": (
+        "import muster.trials.experiment",
+        "Inside trials, deciding knows nothing of doing",
+    ),
     "cluster/rules/timeouts.py": ("import muster.cluster.rules.launch", "Rules do not know each other"),
     "cluster/binpack/cost/tail.py": (
         "import muster.cluster.binpack.utilization",

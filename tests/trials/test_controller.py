@@ -81,7 +81,7 @@ def test_results_that_only_let_a_trial_go_on_are_written_together():
     ]
     journal.controller.save(b"", {})
     assert journal.did[-2:] == [["TrialStarted", *["TrialReported"] * 3, "TrialExited"], "snapshot"]
-    assert journal.store.appended == journal.stage.state.facts_noted
+    assert journal.store.appended == journal.stage.state.facts.count
 
 
 def test_a_fact_waits_no_longer_than_it_may_and_a_poll_does_not_outlast_it():
@@ -131,8 +131,8 @@ def test_a_checkpoint_is_given_up_only_when_the_facts_that_replace_it_are_durabl
     journal.controller.step()
     state = journal.stage.state
     journal.controller.step()
-    held = state.facts_noted
-    state.give_up([CheckpointRef(path="/x/t0/checkpoint_000000", index=0)])
+    held = state.facts.count
+    state.facts.schedule_deletion([CheckpointRef(path="/x/t0/checkpoint_000000", index=0)])
     assert journal.controller.take_deletable() == ()
     journal.controller.write_down()
     assert [ref.index for ref in journal.controller.take_deletable()] == [0]

@@ -61,7 +61,7 @@ class TrialController:
             for command in later:
                 self._engine.submit(command)
         self._is_filling = state.takes_more and any(isinstance(command, StartTrial) for command in later)
-        state.iteration += 1
+        state.plugins.iteration += 1
         self._log_warnings()
         return not state.is_finished
 
@@ -79,11 +79,13 @@ class TrialController:
 
     def take_deletable(self) -> tuple[CheckpointRef, ...]:
         """Checkpoints nothing can need again, for whoever deletes directories."""
-        if not self._state.doomed:
+        if not self._state.facts.checkpoints_to_delete:
             return ()
-        in_use = {c.path for trial in self._state.roster.live.values() for c in trial.checkpoints}
-        in_use |= self._state.roster.borrowed
-        now, self._state.doomed[:] = deletable(self._state.doomed, self._durable, in_use)
+        in_use = {c.path for trial in self._state.index.live.values() for c in trial.checkpoints}
+        in_use |= self._state.index.borrowed
+        now, self._state.facts.checkpoints_to_delete[:] = deletable(
+            self._state.facts.checkpoints_to_delete, self._durable, in_use
+        )
         return now
 
     def write_down(self) -> None:
@@ -94,8 +96,8 @@ class TrialController:
         self._durable = self._noted
 
     def _hold(self) -> None:
-        self._noted = self._state.facts_noted
-        facts = self._state.take_facts()
+        self._noted = self._state.facts.count
+        facts = self._state.facts.take()
         if facts:
             if not self._held:
                 self._write_at = self._clock.monotonic() + self.linger_s
@@ -117,6 +119,6 @@ class TrialController:
         return min(timeout_s, max(0.0, self._write_at - self._clock.monotonic()))
 
     def _log_warnings(self) -> None:
-        for text in self._state.warnings:
+        for text in self._state.facts.warnings:
             logger.warning("%s", text)
-        self._state.warnings.clear()
+        self._state.facts.warnings.clear()

@@ -129,9 +129,9 @@ class AskTell:
         from muster.base.resources import Resources
 
         self._check_usable()
-        roster = self._state.roster
+        index = self._state.index
         before = set(self._engine.running)
-        roster.capacity = Resources.of({"CPU": float(roster.with_process + 1)})  # room for one more
+        index.capacity = Resources.of({"CPU": float(index.with_process + 1)})  # room for one more
         self._parts.execution.step(0.0)
         self._settle()
         new = [trial_id for trial_id in self._engine.running if trial_id not in before]
@@ -190,7 +190,7 @@ class AskTell:
         return ResultGrid(
             ExperimentAnalysis(
                 self.directory,
-                trials=self._state.roster.order,
+                trials=self._state.index.order,
                 default_metric=metric if isinstance(metric, str) else None,
                 default_mode=mode if isinstance(mode, str) else None,
             )

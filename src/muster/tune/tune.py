@@ -112,7 +112,7 @@ def run_experiments(  # noqa: PLR0913, PLR0917 - Ray's signature
     failed: list[Trial] = []
     for experiment in as_experiments(experiments):
         launched = _launched(experiment, {**told, "scheduler": deepcopy(scheduler)})
-        trials += launched.state.roster.order
+        trials += launched.state.index.order
         failed += _incomplete(launched)
         if launched.is_interrupted or (failed and raise_on_failed_trial and not concurrent):
             break
@@ -295,7 +295,7 @@ def _incomplete(launched: ExperimentOutcome) -> list[Trial]:
     """Trials that did not end well; those of an interrupted run have not ended at all."""
     if launched.is_interrupted:
         return []
-    return [trial for trial in launched.state.roster.order if trial.status != trial.TERMINATED]
+    return [trial for trial in launched.state.index.order if trial.status != trial.TERMINATED]
 
 
 def _raise_if_asked(

@@ -63,8 +63,8 @@ def test_an_experiment_runs_on_real_processes_and_bad_trials_stop_early(tmp_path
     iterations = [t.last_result["training_iteration"] for t in state.trials.values()]
     assert (len(iterations), {t.status for t in state.trials.values()}) == (12, {"TERMINATED"})
     assert max(iterations) == 9 > min(iterations)
-    steps = [hook for hook, *_ in state.hooks.fired if hook.startswith("on_step")]
-    assert steps == ["on_step_begin", "on_step_end"] * state.iteration
+    steps = [hook for hook, *_ in state.plugins.hooks.fired if hook.startswith("on_step")]
+    assert steps == ["on_step_begin", "on_step_end"] * state.plugins.iteration
 
 
 @pytest.mark.slow

@@ -170,8 +170,8 @@ def differences(asked: SimulatedExperiment, commit: KillPoint) -> Iterator[str]:
     """What the restored experiment does otherwise than the one that was not killed."""
     state = _restored(asked, commit.store)
     where = f"commit {commit.number}"
-    yield from (f"{where}: warned: {text}" for text in state.warnings)
-    state.warnings.clear()
+    yield from (f"{where}: warned: {text}" for text in state.facts.warnings)
+    state.facts.warnings.clear()
     yield from _unequal(where, commit.plugins, _states(state))
     if (found := _seen(state)) != commit.seen:
         yield f"{where}: the core stands elsewhere:\n  expected {commit.seen}\n  found    {found}"
@@ -210,17 +210,17 @@ def _restored(asked: SimulatedExperiment, store: MemoryTrialStore) -> Experiment
 
 
 def _restore(state: ExperimentState, saved: SavedExperiment) -> None:
-    state.roster.unarchived.clear()
+    state.index.unarchived.clear()
     for name, content in saved.plugins.items():
-        plugin: Any = getattr(state, name)
+        plugin: Any = getattr(state.plugins, name)
         if isinstance(plugin, PluginState):
-            plugin.restore_state(content, state.roster.trials)
+            plugin.restore_state(content, state.index.trials)
         else:
             plugin.restore_state(content)
 
 
 def _states(state: ExperimentState) -> dict[str, bytes]:
-    plugins = {name: getattr(state, name) for name in _PLUGINS}
+    plugins = {name: getattr(state.plugins, name) for name in _PLUGINS}
     return {name: each.save_state() for name, each in plugins.items() if hasattr(each, "save_state")}
 
 
@@ -230,9 +230,9 @@ def _seen(state: ExperimentState) -> str:
 
 def _suggestion(state: ExperimentState) -> str:
     """Of a copy of the searcher, so that asking changes nothing."""
-    if state.search.is_finished():
+    if state.plugins.search.is_finished():
         return "finished"
-    trial = deepcopy(state.search).next_trial()
+    trial = deepcopy(state.plugins.search).next_trial()
     return "nothing now" if trial is None else f"{trial.trial_id} {trial.config}"
 
 

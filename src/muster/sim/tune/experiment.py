@@ -184,7 +184,7 @@ class Life:
 
     @property
     def search(self) -> SearchPlugin:
-        return self.state.search
+        return self.state.plugins.search
 
     @property
     def worker_h(self) -> float:
@@ -212,9 +212,9 @@ class Life:
 
     def _stuck(self) -> str:
         counts: dict[str, int] = {}
-        for trial in self.state.roster.live.values():
+        for trial in self.state.index.live.values():
             counts[trial.state.value] = counts.get(trial.state.value, 0) + 1
-        scheduler = type(self.state.scheduler).__name__
+        scheduler = type(self.state.plugins.scheduler).__name__
         return (
             f"the experiment is stuck after {self.clock.monotonic():g} simulated seconds: nothing is under "
             f"way, and {scheduler} starts none of the trials that wait ({counts}); the searcher "

@@ -92,7 +92,7 @@ class AskTellRun:
             self.execution.save()
             self._trash.close()
             state = self.state
-            state.hooks.fire("on_experiment_end", iteration=state.iteration, trials=state.roster.order)
+            state.plugins.fire("on_experiment_end")
             self._writer.close()
             self._tell_problems(self._writer.take_problems())
             if self._uploads is not None:
@@ -106,7 +106,7 @@ class AskTellRun:
         self._store.save_settings(settings_record(wanted.name, wanted.tune, state))
         execution = Execution(
             state,
-            engine=CheckpointCheckingEngine(self.engine, wanted.place.checkpoints(), state.roster.trials.get),
+            engine=CheckpointCheckingEngine(self.engine, wanted.place.checkpoints(), state.index.trials.get),
             store=self._store,
             clock=self._clock,
             discard=self._trash.discard_now,
@@ -117,7 +117,7 @@ class AskTellRun:
             resumption.revive(execution, state, self._store.load(), self._template.make)
             resumption.repair_logs(self._writer, self._hooks)
             if self._uploads is not None:
-                self._uploads.note(state.roster.order)
+                self._uploads.note(state.index.order)
         self._hooks.setup(stop=wanted.run.stop, num_samples=wanted.tune.num_samples)
         execution.save()  # before the first suggestion: replay starts from the searcher's first random state
         return execution

@@ -152,7 +152,7 @@ class ExperimentRun:
         )
         execution = Execution(
             state,
-            engine=CheckpointCheckingEngine(self._engine, asked.place.checkpoints(), state.roster.trials.get),
+            engine=CheckpointCheckingEngine(self._engine, asked.place.checkpoints(), state.index.trials.get),
             store=patient,
             clock=self._clock,
             discard=trash.discard_now,
@@ -163,7 +163,7 @@ class ExperimentRun:
             resumption.revive(execution, state, store.load(), self._make_trial())
             resumption.repair_logs(self._writer, self._hooks)
             if self._uploads is not None:
-                self._uploads.note(state.roster.order)
+                self._uploads.note(state.index.order)
         self._announce()
         execution.run(wanted.is_set)
         is_interrupted = wanted.is_set() and not state.is_finished
@@ -174,8 +174,8 @@ class ExperimentRun:
 
     def _finish(self, is_interrupted: bool) -> ExperimentOutcome:
         """Processes end, files are completed and, where that is wanted, copied; then it is told."""
-        state, trials = self.state, self.state.roster.order
-        state.hooks.fire("on_experiment_end", iteration=state.iteration, trials=trials)
+        state, trials = self.state, self.state.index.order
+        state.plugins.fire("on_experiment_end")
         self._engine.close()
         self._writer.close()
         is_uploaded = self._uploads is None or self._uploads.finish(self._reporter.note)
@@ -249,9 +249,9 @@ def _info(
 ) -> RunInfo:
     from muster.tune.search.unresolved import searched_keys
 
-    settings, roster = state.settings, state.roster
-    search: Any = state.search
-    scheduler: Any = state.scheduler
+    settings, index = state.settings, state.index
+    search: Any = state.plugins.search
+    scheduler: Any = state.plugins.scheduler
     return RunInfo(
         name=settings.name,
         directory=asked.place.address,
@@ -260,8 +260,8 @@ def _info(
         searcher=type(getattr(search, "searcher", search)).__name__,
         scheduler=type(scheduler).__name__,
         total=total if total and template.num_samples != -1 else None,
-        capacity=LiveAmounts(lambda: roster.capacity.to_floats()),  # noqa: PLW0108 - another object at times
-        used=lambda: state.roster.used.to_floats(),  # noqa: PLW0108 - `used` is another object each time
+        capacity=LiveAmounts(lambda: index.capacity.to_floats()),  # noqa: PLW0108 - another object at times
+        used=lambda: state.index.used.to_floats(),  # noqa: PLW0108 - `used` is another object each time
         parameters=searched_keys(template.param_space),
         is_resumed=asked.resume is not None,
         scheduler_debug=getattr(scheduler, "debug_string", str),

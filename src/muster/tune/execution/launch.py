@@ -57,7 +57,7 @@ class ExperimentOutcome:
 
     def records(self) -> Sequence[Trial | TrialRecord]:
         """Its trials, for an analysis of the files on this machine."""
-        trials = self.state.roster.order
+        trials = self.state.index.order
         if not self.place.is_remote:
             return trials
         from dataclasses import replace

@@ -65,7 +65,7 @@ class Execution:
         self._logs = logs
         self._mark: threading.Event | None = None  # set once the rows before it are in their files
         self._state = state
-        self._callbacks = state.hooks  # those of the state are others while facts are replayed
+        self._callbacks = state.plugins.hooks  # those of the state are others while facts are replayed
         self._discard = discard
         self._engine = engine
         self._store = store
@@ -79,12 +79,12 @@ class Execution:
         restore(self._state, seen, saved.facts, make_trial, witness, lambda: self._restore(saved))
 
     def _restore(self, saved: SavedExperiment) -> None:
-        self._state.roster.unarchived.clear()  # those of the store's archives; later facts may end others
+        self._state.index.unarchived.clear()  # those of the store's archives; later facts may end others
         for name, plugin in self._plugins().items():
             if name not in saved.plugins:
                 continue
             if isinstance(plugin, PluginState):  # a user's scheduler may hold trials
-                plugin.restore_state(saved.plugins[name], self._state.roster.trials)
+                plugin.restore_state(saved.plugins[name], self._state.index.trials)
             else:
                 plugin.restore_state(saved.plugins[name])
 
@@ -110,9 +110,9 @@ class Execution:
 
     def _round(self, timeout_s: float, admits: bool) -> bool:
         state = self._state
-        state.hooks.fire("on_step_begin", iteration=state.iteration, trials=state.roster.order)
+        state.plugins.fire("on_step_begin")
         goes_on = self._controller.step(timeout_s, admits=admits)
-        state.hooks.fire("on_step_end", iteration=state.iteration, trials=state.roster.order)
+        state.plugins.fire("on_step_end")
         self._give_up()
         return goes_on
 
@@ -143,8 +143,8 @@ class Execution:
         saved = {name: plugin.save_state() for name, plugin in self._plugins().items()}
         states = {name: state for name, state in saved.items() if state is not None}
         # Facts alone cannot tell readers who is paused, waits for another try, or was stopped waiting.
-        roster = self._state.roster
-        changed = (*roster.live.values(), *roster.unarchived.values())
+        index = self._state.index
+        changed = (*index.live.values(), *index.unarchived.values())
         statuses = {trial.trial_id: trial.status for trial in changed}
         seen = snapshot(self._state)
         ended = seen.pop("ended")
@@ -156,15 +156,18 @@ class Execution:
             logger.warning("no snapshot, the facts are kept instead: %s", error)
             self._save_at = began + SAVE_SHARE * LOG_PATIENCE_S
             return
-        self._state.roster.unarchived.clear()
+        self._state.index.unarchived.clear()
         now = self._clock.monotonic()
         self._save_at = now + max(MIN_SAVE_PERIOD_S, SAVE_SHARE * (now - began))
 
     def _plugins(self) -> dict[str, Any]:
         """What has a state of its own; a scheduler without `save_state` is the user's risk."""
-        candidates: dict[str, object] = {"search": self._state.search, "scheduler": self._state.scheduler}
-        if self._state.stopper is not None:
-            candidates["stopper"] = self._state.stopper
+        candidates: dict[str, object] = {
+            "search": self._state.plugins.search,
+            "scheduler": self._state.plugins.scheduler,
+        }
+        if self._state.plugins.stopper is not None:
+            candidates["stopper"] = self._state.plugins.stopper
         candidates["callbacks"] = self._callbacks
         return {name: each for name, each in candidates.items() if hasattr(each, "save_state")}
 

@@ -23,7 +23,7 @@ from muster.session.publish import MANIFEST
 from muster.stores.checkpoints import CheckpointStore, delete_directory, sweep
 from muster.stores.storage import Storage
 from muster.trials.model import CheckpointRef, Trial
-from muster.trials.restore import ResumeRules, apply_rules
+from muster.trials.restore import ResumeRules, apply_resume_rules
 from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
 from muster.tune.execution.checkpoint_check import drop_unusable
 from muster.tune.execution.paths import ExperimentPaths
@@ -202,18 +202,18 @@ class Restorer:
     ) -> None:
         """Trials, searcher and scheduler stand where they stood; then the rules are applied."""
         execution.resume(saved, make_trial, self._witness)
-        apply_rules(state, self._rules, self._clock.now(), self._forget_failure)
+        apply_resume_rules(state, self._rules, self._clock.now(), self._forget_failure)
         checkpoints = self._place.checkpoints()
-        for trial in state.roster.live.values():
+        for trial in state.index.live.values():
             drop_unusable(trial, checkpoints)
-        state.give_up(self._forgotten(state, checkpoints))
+        state.facts.schedule_deletion(self._forgotten(state, checkpoints))
 
     def _forgotten(self, state: ExperimentState, checkpoints: CheckpointStore) -> list[CheckpointRef]:
         """Checkpoints that a crash kept from being deleted, or from being noted: no trial knows of them."""
-        known = {ref.path for trial in state.roster.order for ref in trial.checkpoints}
-        known |= state.roster.borrowed
+        known = {ref.path for trial in state.index.order for ref in trial.checkpoints}
+        known |= state.index.borrowed
         found = []
-        for trial in state.roster.order:
+        for trial in state.index.order:
             if trial.relative_logdir is None or not os.path.isdir(str(trial.local_path)):
                 continue
             sweep(str(trial.local_path))
@@ -229,7 +229,7 @@ class Restorer:
         there, found = self._place.elsewhere, []
         if there is None:
             return []
-        numbers = {trial.relative_logdir: trial.checkpoint_index for trial in state.roster.order}
+        numbers = {trial.relative_logdir: trial.checkpoint_index for trial in state.index.order}
         try:
             names = there.sizes()
             for folder, name in sorted(
