@@ -132,7 +132,7 @@ def saved_as_it_runs(kind, every):
                 state.plugins.scheduler.save_state(),
             )
         step += 1
-        yield state, moment, state._facts
+        yield state, moment, state.facts._facts
 
 
 @pytest.mark.parametrize("kind", ["fifo", "promotion"])

@@ -132,7 +132,7 @@ class AskTell:
         index = self._state.index
         before = set(self._engine.running)
         index.capacity = Resources.of({"CPU": float(index.with_process + 1)})  # room for one more
-        self._parts.execution.step(0.0)
+        self._parts.controller.step(0.0)
         self._settle()
         new = [trial_id for trial_id in self._engine.running if trial_id not in before]
         return self._asked(new[0]) if new else None
@@ -211,7 +211,7 @@ class AskTell:
     def _settle(self) -> None:
         """Let everything that was said have its consequences; nobody new is let in."""
         while not self._engine.is_quiet:
-            self._parts.execution.step(0.0, admits=False)
+            self._parts.controller.step(0.0, admits=False)
 
     def _asked(self, trial_id: str) -> AskedTrial:
         from muster.session.checkpoint import Checkpoint

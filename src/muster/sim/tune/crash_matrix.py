@@ -19,11 +19,12 @@ from muster.base.clock import Clock
 from muster.sim.tune.experiment import Life, SimulatedExperiment
 from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.commands import ContinueTrial, EngineCommand
+from muster.trials.controller import TrialController
 from muster.trials.events import EngineEvent
 from muster.trials.experiment import ExperimentState
 from muster.trials.ports import SavedExperiment
 from muster.trials.restore import replay, snapshot
-from muster.tune.execution.loop import Execution, decode_snapshot
+from muster.tune.execution.saver import ExperimentSaver, decode_snapshot
 from muster.tune.plugin_state import PluginState
 
 
@@ -140,19 +141,21 @@ def recorded(asked: SimulatedExperiment, *, save_every: int = 7) -> list[KillPoi
     store = MemoryTrialStore(root="/simulated")
     life = asked.begin(store)
     recorder = _Recorder(life)
-    execution = Execution(life.state, engine=recorder, store=store, clock=_NeverDue(life.clock))
-    execution.save()
+    clock = _NeverDue(life.clock)
+    saver = ExperimentSaver(life.state, store=store, clock=clock)
+    controller = TrialController(life.state, engine=recorder, store=store, clock=clock, saver=saver)
+    controller.save()
     commits = [_commit(0, life, store)]
     idle = appended = 0
     while not life.state.is_finished:
-        execution.step(0.0)
+        controller.step(0.0)
         commits[-1].next_steps.append(recorder.step)
         if store.appended > appended:
             appended = store.appended
             commits[-1].next_plugins = _states(life.state)
             commits.append(_commit(len(commits), life, store))
             if len(commits) % save_every == 0:
-                execution.save()
+                controller.save()
                 commits[-1] = _commit(len(commits) - 1, life, store)
         idle = idle + 1 if life.engine.is_idle else 0
         if idle > 5:
@@ -190,8 +193,8 @@ def lives(asked: SimulatedExperiment, commits: Sequence[KillPoint]) -> Iterator[
     """Each of these commits, gone on with by a new driver and run to its end."""
     for commit in commits:
         life = asked.begin(commit.store.copy())
-        execution = Execution(life.state, engine=life.engine, store=life.store, clock=life.clock)
-        execution.resume(life.store.load(), life.template.make)
+        saver = ExperimentSaver(life.state, store=life.store, clock=life.clock)
+        saver.restore(life.store.load(), life.template.make)
         yield life.run()
 
 

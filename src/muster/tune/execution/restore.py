@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from muster.trials.ports import SavedExperiment
     from muster.trials.restore import MakeTrial
     from muster.tune.callback import CallbackList
-    from muster.tune.execution.loop import Execution
+    from muster.tune.execution.saver import ExperimentSaver
     from muster.tune.logger.files.writer import LogWriter
 
 
@@ -195,13 +195,13 @@ class Restorer:
             finished=config.finished.value, unfinished=config.unfinished.value, errored=config.errored.value
         )
         self._place, self._clock = place, clock
-        self._witness = CatchUp()
+        self._catch_up = CatchUp()
 
-    def revive(
-        self, execution: Execution, state: ExperimentState, saved: SavedExperiment, make_trial: MakeTrial
+    def restore(
+        self, saver: ExperimentSaver, state: ExperimentState, saved: SavedExperiment, make_trial: MakeTrial
     ) -> None:
         """Trials, searcher and scheduler stand where they stood; then the rules are applied."""
-        execution.resume(saved, make_trial, self._witness)
+        saver.restore(saved, make_trial, self._catch_up)
         apply_resume_rules(state, self._rules, self._clock.now(), self._forget_failure)
         checkpoints = self._place.checkpoints()
         for trial in state.index.live.values():
@@ -248,7 +248,7 @@ class Restorer:
 
     def repair_logs(self, writer: LogWriter, hooks: CallbackList) -> None:
         """Results that the store has and the files may lack."""
-        self._witness.tell(writer, hooks.file_kinds, str(self._place.directory), self._clock.now())
+        self._catch_up.tell(writer, hooks.file_kinds, str(self._place.directory), self._clock.now())
 
     def _forget_failure(self, trial: Trial) -> None:
         """A trial that runs again has no error any more."""
