@@ -220,9 +220,10 @@ def test_restored_at_any_moment_searcher_and_scheduler_stand_where_they_stood(tm
                     running.append(trial)
             moments += 1
             with crashed(search, tmp_path, str(moments)) as restored:
-                mine, theirs = restored._state.plugins, search._state.plugins
-                assert mine.search.save_state() == theirs.search.save_state()
-                assert mine.scheduler.save_state() == theirs.scheduler.save_state()
+                mine, theirs = restored._state, search._state
+                for plugin in ("search", "scheduler"):
+                    states = [getattr(each.plugins, plugin).save_state() for each in (mine, theirs)]
+                    assert states[0] == states[1]
                 assert {t.trial_id: t.last_result.get("y") for t in mine.index.order} == {
                     t.trial_id: t.last_result.get("y") for t in theirs.index.order
                 }
