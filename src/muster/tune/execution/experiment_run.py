@@ -38,11 +38,11 @@ from muster.tune.execution.loop import Execution
 from muster.tune.execution.paths import directory_namer
 from muster.tune.execution.restore import Restorer
 from muster.tune.execution.upload import delete_checkpoint, uploads_for
-from muster.tune.logger.defaults import default_callbacks
+from muster.tune.logger.defaults import attach_loggers, default_callbacks
 from muster.tune.logger.files.writer import LogWriter
 from muster.tune.plugin_state import settings_record
 from muster.tune.reporting import RunInfo
-from muster.tune.reporting.reporter import LiveAmounts
+from muster.tune.reporting.snapshot import LiveAmounts
 
 if TYPE_CHECKING:
     from muster.engines.local.engine import LocalEngine
@@ -201,9 +201,8 @@ class ExperimentRun:
             chosen.append(PolicyLog(scheduler, directory, is_new=is_new))
         chosen.append(BackgroundProblems(sources, self._reporter, self._clock))
         place = self._asked.place
-        return CallbackList(
-            chosen, writer=self._writer, experiment_dir=str(place.directory), find=place.checkpoint
-        )
+        attach_loggers(chosen, self._writer, str(place.directory))
+        return CallbackList(chosen, find=place.checkpoint)
 
     def _make_state(self) -> ExperimentState:
         asked = self._asked

@@ -18,9 +18,8 @@ from muster.tune.reporting.event_lines import EventLines
 from muster.tune.reporting.formats import amount, brief, cell, duration, home_relative, rate, shortened
 from muster.tune.reporting.periodic import PeriodicReporter
 from muster.tune.reporting.plain import HEARTBEAT_S
-from muster.tune.reporting.reporter import RunInfo
 from muster.tune.reporting.screen import Screen
-from muster.tune.reporting.snapshot import ExperimentSnapshot
+from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo
 from muster.tune.reporting.tables import columns_for, frame_for, parameter, parameters_of
 from muster.tune.reporting.tally import lookup
 

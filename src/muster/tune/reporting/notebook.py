@@ -10,8 +10,7 @@ from muster.base.clock import Clock
 from muster.tune.reporting import plain_text, summary
 from muster.tune.reporting.formats import cell, duration
 from muster.tune.reporting.periodic import PeriodicReporter
-from muster.tune.reporting.reporter import RunInfo
-from muster.tune.reporting.snapshot import ExperimentSnapshot, rows_of
+from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo, rows_of
 from muster.tune.reporting.tables import TrialTable, columns_for, parameters_of, table_of
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from muster.tune.reporting import plain_text
 from muster.tune.reporting.event_lines import EventLines
 from muster.tune.reporting.formats import SafeStream
 from muster.tune.reporting.periodic import PeriodicReporter
-from muster.tune.reporting.reporter import RunInfo
-from muster.tune.reporting.snapshot import ExperimentSnapshot
+from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo
 from muster.tune.reporting.tables import frame_for
 
 if TYPE_CHECKING:

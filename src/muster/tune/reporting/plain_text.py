@@ -22,7 +22,7 @@ from muster.tune.reporting.tables import BoxCharacters, columns_for, framed, lis
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
-    from muster.tune.reporting.reporter import RunInfo
+    from muster.tune.reporting.snapshot import RunInfo
 
 HIDDEN = frozenset(
     (

@@ -17,8 +17,7 @@ from muster.tune.reporting.tables import (
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
-    from muster.tune.reporting.reporter import RunInfo
-    from muster.tune.reporting.snapshot import ExperimentSnapshot
+    from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo
 
 FINAL_ROWS = 100  # the files have all of them; a screen of 20,000 rows helps nobody
 ERROR_ROWS = 20
