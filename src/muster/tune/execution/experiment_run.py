@@ -246,7 +246,7 @@ def _info(
     total: int | None,
     budget: float | None,
 ) -> RunInfo:
-    from muster.tune.search.unresolved import searched_keys
+    from muster.tune.search.variant_generator import searched_keys
 
     settings, roster = state.settings, state.roster
     search: Any = state.search

@@ -28,7 +28,7 @@ from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
 from muster.tune.execution.checkpoint_check import drop_unusable
 from muster.tune.execution.paths import ExperimentPaths
 from muster.tune.logger.defaults import file_kinds
-from muster.tune.logger.files.catching_up import CatchUp
+from muster.tune.logger.files.catch_up import CatchUp
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 from muster.tune.search.paths import flat_name, flattened
 

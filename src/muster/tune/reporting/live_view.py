@@ -335,8 +335,6 @@ class LiveReporter(PeriodicReporter):
     def _live_view(self) -> LiveView:
         """Made after the first step, while the first trials start: loading rich takes a while."""
         if self._view is None:
-            from muster.tune.reporting.live_view import LiveView, glyphs_for
-
             self._view = LiveView(glyphs_for(self._screen.encoding), home=self._home)
         return self._view
 

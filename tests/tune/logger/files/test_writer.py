@@ -10,8 +10,9 @@ import time
 
 import pytest
 
-from muster.tune.logger.files import files, trial_log
-from muster.tune.logger.files.files import OpenFiles
+from muster.tune.logger.files import open_files as files
+from muster.tune.logger.files import trial_log
+from muster.tune.logger.files.open_files import OpenFiles
 from muster.tune.logger.files.trial_log import CSV, JSON, TBX
 from muster.tune.logger.files.writer import LogWriter
 

@@ -1,4 +1,4 @@
-"""TrialLog: the files of one trial as their writer sees them. Rows and orders come in, bytes go to files.
+"""TrialLog: the files of one trial as their writer sees them. Rows and orders come in, bytes go to
 
 The control thread makes it and hands it over; after that only the writer touches it: a thread of the driver,
 or a process of its own, which is given where the files stand.
@@ -11,9 +11,16 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from muster.tune.logger.files import files
 from muster.tune.logger.files.csv_rows import Flat, Table, flat_row, widened
 from muster.tune.logger.files.json_rows import RowEncoder, is_plain, pretty
+from muster.tune.logger.files.open_files import (
+    OpenFiles,
+    append_all,
+    append_once,
+    content,
+    write_new,
+    write_whole,
+)
 from muster.tune.logger.files.repair import (
     csv_columns,
     cut_repeated_records,
@@ -40,7 +47,7 @@ class WriterContext:
 
     def __init__(self, hostname: str, open_limit: int, complain: Complain) -> None:
         self.hostname = hostname
-        self.open_files = files.OpenFiles(open_limit)
+        self.open_files = OpenFiles(open_limit)
         self.events, self.hparams = EventEncoder(), HparamsEncoder()
         self.complain = complain
         self._tables: dict[tuple[str, ...], Table] = {}
@@ -150,7 +157,7 @@ class TrialLog:
 
         Nothing happens when `unless` has been written already.
         """
-        if unless and unless in files.content(self._path(ERRORS)):
+        if unless and unless in content(self._path(ERRORS)):
             return
         self._pending.setdefault(ERRORS, []).append(text)
         if exception is not None:
@@ -339,14 +346,14 @@ class TrialLog:
             with open(path, "rb") as file:
                 data = file.read()
             wider = table.widened(new)
-            files.write_whole(path, widened(data, wider.header(), len(new)))
+            write_whole(path, widened(data, wider.header(), len(new)))
         except OSError as error:
             bench.complain(path, error)
         else:
             self._table = wider
 
     def _write_whole(self) -> None:
-        write = files.write_new if self._is_new else files.write_whole
+        write = write_new if self._is_new else write_whole
         for name in tuple(self._whole):
             try:
                 write(self._path(name), self._whole[name])
@@ -373,9 +380,9 @@ class TrialLog:
         if for_now:
             if len(bench.open_files):
                 bench.open_files.close(path)
-            files.append_once(path, data)
+            append_once(path, data)
         else:
-            files.append_all(bench.open_files.descriptor(path), data)
+            append_all(bench.open_files.descriptor(path), data)
 
 
 Entry = tuple[TrialLog, int, Any, float]  # a row for `kinds` of files that came at a time; kinds 0: an Order
