@@ -16,7 +16,7 @@ from muster.tune.reporting.periodic import ReportInterval
 from muster.tune.reporting.reporter import Reporter, in_notebook
 from muster.tune.reporting.snapshot import RunInfo
 from muster.tune.reporting.summary import error_file, resume_lines
-from muster.tune.reporting.tables import KNOWN_METRICS, best_first, fair_choice
+from muster.tune.reporting.tables import KNOWN_METRICS, PSQL, best_first, fair_choice, framed
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -218,17 +218,17 @@ class CLIReporter(TuneReporterBase):
     """
 
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
-        SafeStream().say(self.text(trials, done, *sys_info))
+        SafeStream().print(self.text(trials, done, *sys_info))
 
     def text(self, trials: list[Trial], done: bool, *sys_info: str) -> str:
         """What `report` prints."""
         lines = self._status(trials, *sys_info)
         if trials and self._shows_table(done):
             headers, rows, more = self._table(trials, done)
-            lines += [text.psql(headers, rows), *([more] if more else [])]
+            lines += [framed(headers, rows, PSQL), *([more] if more else [])]
         title, errors = self._errors(trials)
         if errors:
-            lines += [title, text.psql(_ERROR_HEADERS, errors)]
+            lines += [title, framed(_ERROR_HEADERS, errors, PSQL)]
         return "\n".join(lines) + "\n"
 
 
@@ -276,8 +276,8 @@ class LegacyReporter(Reporter):
         self._clock = clock
         self._pace = ReportInterval(POLL_S)
         self._level = level
-        self._outlet = SafeStream()
-        self._told_at: dict[str, float] = {}
+        self._stream = SafeStream()
+        self._reported_at: dict[str, float] = {}
         configure = getattr(reporter, "set_verbosity", None)
         if configure is not None:
             configure(level, tables=tables)
@@ -295,7 +295,7 @@ class LegacyReporter(Reporter):
             remember(info.directory, info.parameters)
 
     def note(self, text: str) -> None:
-        self._outlet.say(text)
+        self._stream.print(text)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
         began = self._clock.monotonic()
@@ -308,7 +308,7 @@ class LegacyReporter(Reporter):
         if self._reporter.should_report(list(trials), done=True):
             self._report(trials, done=True)
         if interrupted:
-            self._outlet.say("\n".join(resume_lines(self.info, trials)))
+            self._stream.print("\n".join(resume_lines(self.info, trials)))
 
     def _report(self, trials: Sequence[Trial], *, done: bool) -> None:
         used = text.resource_text(self.info.capacity, self.info.used())
@@ -327,23 +327,25 @@ class DetailedLegacyReporter(LegacyReporter):
         **info: Any,  # noqa: ANN401
     ) -> None:
         at = self._clock.monotonic()
-        if at - self._told_at.get(trial.trial_id, float("-inf")) >= PER_TRIAL_S:
-            self._told_at[trial.trial_id] = at
-            self._tell(trial, result)
+        if at - self._reported_at.get(trial.trial_id, float("-inf")) >= PER_TRIAL_S:
+            self._reported_at[trial.trial_id] = at
+            self._print_result(trial, result)
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        self._told_at.pop(trial.trial_id, None)
-        self._tell(trial, trial.last_result, end=" This trial completed.")
+        self._reported_at.pop(trial.trial_id, None)
+        self._print_result(trial, trial.last_result, end=" This trial completed.")
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        self._told_at.pop(trial.trial_id, None)
-        self._tell(trial, trial.last_result, end=" This trial errored.")
+        self._reported_at.pop(trial.trial_id, None)
+        self._print_result(trial, trial.last_result, end=" This trial errored.")
 
-    def _tell(self, trial: Trial, result: Mapping[str, Any], end: str = "") -> None:
+    def _print_result(self, trial: Trial, result: Mapping[str, Any], end: str = "") -> None:
         if self._level >= 3:
-            self._outlet.say(text.trial_details(trial, result, end.strip()))
+            self._stream.print(text.trial_details(trial, result, end.strip()))
         else:
-            self._outlet.say(text.trial_sentence(trial, result, self.info.metric, self.info.parameters) + end)
+            self._stream.print(
+                text.trial_sentence(trial, result, self.info.metric, self.info.parameters) + end
+            )
 
 
 def detect_reporter(*, is_notebook: bool | None = None, **keywords: Any) -> TuneReporterBase:  # noqa: ANN401

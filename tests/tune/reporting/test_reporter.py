@@ -17,7 +17,7 @@ from muster.tune.progress_reporter import (
     detect_reporter,
 )
 from muster.tune.reporting import Reporter, reporter_for
-from muster.tune.reporting.live_view import DetailedLiveReporter, LiveReporter
+from muster.tune.reporting.live import DetailedLiveReporter, LiveReporter
 from muster.tune.reporting.notebook import NotebookReporter
 from muster.tune.reporting.plain import DetailedPlainReporter, PlainReporter
 from muster.tune.reporting.reporter import in_notebook

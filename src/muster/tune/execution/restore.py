@@ -249,7 +249,9 @@ class Restorer:
 
     def repair_logs(self, writer: LogWriter, hooks: CallbackList) -> None:
         """Results that the store has and the files may lack."""
-        self._witness.tell(writer, file_kinds(hooks.callbacks), str(self._place.directory), self._clock.now())
+        self._witness.write_to(
+            writer, file_kinds(hooks.callbacks), str(self._place.directory), self._clock.now()
+        )
 
     def _forget_failure(self, trial: Trial) -> None:
         """A trial that runs again has no error any more."""

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from muster.trials.model import Trial
 
 
-Rows = Sequence[Sequence[str]]
-
-
 def time_text(now: float, started: float) -> str:
     """`Current time: 2026-11-15 21:37:05 (running for 00:00:03.97)`."""
     date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
@@ -50,8 +47,8 @@ def best_text(trials: Sequence[Trial], metric: str | None, mode: str | None, key
     best = best_trial(trials, metric, mode)
     if best is None:
         return ""
-    told = f"{metric}={lookup(best.last_result, metric or '')}"
-    return f"Current best trial: {best.trial_id} with {told} and parameters={parameters_of(best, keys)}"
+    values = f"{metric}={lookup(best.last_result, metric or '')}"
+    return f"Current best trial: {best.trial_id} with {values} and parameters={parameters_of(best, keys)}"
 
 
 def best_trial(trials: Sequence[Trial], metric: str | None, mode: str | None) -> Trial | None:
@@ -90,28 +87,12 @@ def location_text(trial: Trial) -> str:
     return f"{place['node_ip']}:{place['pid']}" if "node_ip" in place and "pid" in place else ""
 
 
-def psql(headers: Sequence[str], rows: Rows) -> str:
-    """A table as the PostgreSQL shell draws it."""
-    widths = [max(len(row[i]) for row in (headers, *rows)) for i in range(len(headers))]
-    right = [bool(rows) and all(_is_number(row[i]) for row in rows if row[i]) for i in range(len(headers))]
-    line = "+".join("-" * (width + 2) for width in widths)
-
-    def drawn(cells: Sequence[str]) -> str:
-        texts = (
-            text.rjust(width) if is_right else text.ljust(width)
-            for text, width, is_right in zip(cells, widths, right, strict=True)
-        )
-        return f"| {' | '.join(texts)} |"
-
-    return "\n".join((f"+{line}+", drawn(headers), f"|{line}|", *(drawn(row) for row in rows), f"+{line}+"))
-
-
 def trial_sentence(trial: Trial, result: Mapping[str, Any], metric: str | None, keys: Sequence[str]) -> str:
     """`Trial X reported loss=1.00 with parameters={...}.`"""
     names = [metric] if metric else inferred_metrics([trial], 4)
     pairs = [(name, lookup(result, name)) for name in names]
-    told = ",".join(f"{name}={_two_decimals(value)}" for name, value in pairs if value is not None)
-    return f"Trial {trial} reported {told or 'nothing'} with parameters={parameters_of(trial, keys)}."
+    values = ",".join(f"{name}={_two_decimals(value)}" for name, value in pairs if value is not None)
+    return f"Trial {trial} reported {values or 'nothing'} with parameters={parameters_of(trial, keys)}."
 
 
 def trial_details(trial: Trial, result: Mapping[str, Any], end: str) -> str:
@@ -151,11 +132,3 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - a user's value
         return value
     as_number = number(value)
     return str(value) if as_number is None else as_number
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

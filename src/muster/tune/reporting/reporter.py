@@ -37,12 +37,12 @@ class Reporter(Callback):
 
     def note(self, text: str) -> None:
         """A line for the person, such as a warning; may be called between `begin` and `end`."""
-        SafeStream(sys.stderr).say(text)
+        SafeStream(sys.stderr).print(text)
 
     def end(self, *, interrupted: bool, trials: Sequence[Trial]) -> None:
         """After the last trial, or when somebody stopped the run."""
         if interrupted:
-            SafeStream(sys.stderr).say("\n".join(resume_lines(self.info, trials)))
+            SafeStream(sys.stderr).print("\n".join(resume_lines(self.info, trials)))
 
     def abort(self) -> None:
         """An exception leaves the run: give the terminal back. May be called at any time, also twice."""
@@ -73,7 +73,7 @@ def reporter_for(
 
         return NotebookReporter(clock=clock)
     if can_redraw(stream, environment):
-        from muster.tune.reporting.live_view import DetailedLiveReporter, LiveReporter
+        from muster.tune.reporting.live import DetailedLiveReporter, LiveReporter
 
         if level == 1:
             return LiveReporter(stream, clock=clock, environment=environment)

@@ -32,7 +32,7 @@ class LiveAmounts(Mapping[str, float]):
 
 @dataclass(frozen=True, kw_only=True)
 class RunInfo:
-    """Made by the tuner. Callables are asked anew for every picture; they must be cheap and not raise."""
+    """Made by the tuner. Callables are asked anew for every snapshot; they must be cheap and not raise."""
 
     name: str
     directory: str
@@ -77,19 +77,19 @@ class ExperimentSnapshot:
         return self.best[0].trial if self.best else None
 
 
-def rows_of(picture: ExperimentSnapshot, trials: Sequence[Trial]) -> tuple[list[Trial], str]:
+def rows_of(snapshot: ExperimentSnapshot, trials: Sequence[Trial]) -> tuple[list[Trial], str]:
     """All trials when they are few; else some of each status, of the finished ones the best and latest."""
     if len(trials) <= ALL_UP_TO:
-        return chosen(trials, picture.counts, ALL_UP_TO)
-    best = [each.trial for each in picture.best if each.trial.status == "TERMINATED"]
+        return chosen(trials, snapshot.counts, ALL_UP_TO)
+    best = [each.trial for each in snapshot.best if each.trial.status == "TERMINATED"]
     candidates = [
-        *islice(picture.running, PER_STATUS),
+        *islice(snapshot.running, PER_STATUS),
         *best,
-        *picture.recent,
-        *islice(picture.paused, PER_STATUS),
-        *picture.pending,
+        *snapshot.recent,
+        *islice(snapshot.paused, PER_STATUS),
+        *snapshot.pending,
     ]
-    return chosen(dict.fromkeys(candidates), picture.counts, PER_STATUS)
+    return chosen(dict.fromkeys(candidates), snapshot.counts, PER_STATUS)
 
 
 def waiting(trials: Sequence[Trial], count: int) -> list[Trial]:
