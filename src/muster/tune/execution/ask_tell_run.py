@@ -39,7 +39,7 @@ from muster.tune.execution.paths import ExperimentPaths, directory_namer
 from muster.tune.execution.restore import Restorer, SavedTuner
 from muster.tune.execution.saver import ExperimentSaver
 from muster.tune.execution.upload import delete_checkpoint, uploads_for
-from muster.tune.logger.defaults import default_callbacks
+from muster.tune.logger.defaults import attach_loggers, default_callbacks
 from muster.tune.logger.files.writer import LogWriter
 from muster.tune.plugin_state import settings_record
 
@@ -146,7 +146,8 @@ class AskTellRun:
         chosen = default_callbacks(self._wanted.run.callbacks, environment())
         if self._uploads is not None:
             chosen.append(self._uploads)
-        return CallbackList(chosen, writer=self._writer, experiment_dir=str(self._wanted.place.directory))
+        attach_loggers(chosen, self._writer, str(self._wanted.place.directory))
+        return CallbackList(chosen)
 
     def _tell_problems(self, problems: Sequence[str]) -> None:
         for problem in problems:

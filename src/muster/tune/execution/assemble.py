@@ -86,7 +86,7 @@ def _whole_number(environment: Mapping[str, str], name: str, default: int) -> in
 def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, int]:
     """The search algorithm, told about the experiment, and how many trials to ask for ahead of room."""
     from muster.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, create_searcher
-    from muster.tune.search.unresolved import has_unresolved_values
+    from muster.tune.search.variant_generator import has_unresolved_values
 
     limit = tune.max_concurrent_trials or 0
     asked = tune.search_alg

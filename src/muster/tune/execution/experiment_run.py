@@ -39,11 +39,11 @@ from muster.tune.execution.paths import directory_namer
 from muster.tune.execution.restore import Restorer
 from muster.tune.execution.saver import ExperimentSaver
 from muster.tune.execution.upload import Uploads, delete_checkpoint, uploads_for
-from muster.tune.logger.defaults import default_callbacks
+from muster.tune.logger.defaults import attach_loggers, default_callbacks
 from muster.tune.logger.files.writer import LogWriter
 from muster.tune.plugin_state import settings_record
 from muster.tune.reporting import RunInfo
-from muster.tune.reporting.reporter import LiveAmounts
+from muster.tune.reporting.snapshot import LiveAmounts
 
 if TYPE_CHECKING:
     from muster.engines.local.engine import LocalEngine
@@ -215,7 +215,8 @@ def _callbacks(
 
         chosen.append(PolicyLog(scheduler, directory, is_new=spec.resume is None))
     chosen.append(BackgroundProblems(sources, reporter, clock))
-    return CallbackList(chosen, writer=writer, experiment_dir=directory, find=spec.place.checkpoint)
+    attach_loggers(chosen, writer, directory)
+    return CallbackList(chosen, find=spec.place.checkpoint)
 
 
 def _make_trial(spec: ExperimentSpec, template: TrialTemplate) -> MakeTrial:
@@ -245,7 +246,7 @@ def _info(
     total: int | None,
     budget: float | None,
 ) -> RunInfo:
-    from muster.tune.search.unresolved import searched_keys
+    from muster.tune.search.variant_generator import searched_keys
 
     settings, index = state.settings, state.index
     search: Any = state.plugins.search

@@ -27,7 +27,8 @@ from muster.trials.restore import ResumeRules, apply_resume_rules
 from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
 from muster.tune.execution.checkpoint_check import drop_unusable
 from muster.tune.execution.paths import ExperimentPaths
-from muster.tune.logger.files.catching_up import CatchUp
+from muster.tune.logger.defaults import file_kinds
+from muster.tune.logger.files.catch_up import CatchUp
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 from muster.tune.search.paths import flat_name, flattened
 
@@ -248,7 +249,9 @@ class Restorer:
 
     def repair_logs(self, writer: LogWriter, hooks: CallbackList) -> None:
         """Results that the store has and the files may lack."""
-        self._catch_up.tell(writer, hooks.file_kinds, str(self._place.directory), self._clock.now())
+        self._catch_up.write_to(
+            writer, file_kinds(hooks.callbacks), str(self._place.directory), self._clock.now()
+        )
 
     def _forget_failure(self, trial: Trial) -> None:
         """A trial that runs again has no error any more."""
