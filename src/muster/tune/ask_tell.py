@@ -260,7 +260,7 @@ def _wanted(
     from muster.tune.execution.launch import paths_of
     from muster.tune.execution.paths import dated_name
     from muster.tune.execution.restore import DEFAULT_NAME
-    from muster.tune.registry import trainable_name
+    from muster.tune.trainable.function_trainable import trainable_name
     from muster.tune.trainable.packing import packed
 
     name = DEFAULT_NAME if trainable is None else trainable_name(trainable)

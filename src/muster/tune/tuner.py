@@ -58,7 +58,7 @@ class Tuner:
         from muster.base.clock import SystemClock
         from muster.host.machine import environment
         from muster.tune.execution.paths import dated_name
-        from muster.tune.registry import trainable_name
+        from muster.tune.trainable.function_trainable import trainable_name
         from muster.tune.trainable.packing import packed
 
         self._space = _as_space(param_space)
@@ -217,7 +217,7 @@ def _restored(
     param_space: Mapping[str, Any] | None,
     filesystem: Any,  # noqa: ANN401
 ) -> Tuner:
-    from muster.tune.registry import trainable_name
+    from muster.tune.trainable.function_trainable import trainable_name
 
     _, saved = open_experiment(path, filesystem)
     given = DEFAULT_NAME if trainable is None else trainable_name(trainable)
