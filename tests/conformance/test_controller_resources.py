@@ -11,9 +11,10 @@ from muster.trials.plugins import CONTINUE, PAUSE
 from muster.trials.restore import restore, snapshot
 from muster.trials.template import TrialTemplate
 from muster.tune import PlacementGroupFactory as Pgf
-from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.config import RunConfig
 from muster.tune.execution.assemble import search_of, settings_of
 from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater, Searcher
+from muster.tune.tune_config import TuneConfig
 
 
 class Ones(Searcher):

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from muster.errors import TuneError
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.states import FINISHED, TrialState
-from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
+from muster.tune.config import RunConfig
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from muster.errors import RestoreError
 from muster.trials.model import Trial
-from muster.tune.config import TuneConfig, seconds
+from muster.tune.config import seconds
+from muster.tune.tune_config import TuneConfig
 
 if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState

@@ -16,18 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from muster.errors import TuneError
 from muster.tune.analysis import ExperimentAnalysis
-from muster.tune.config import (
-    CheckpointConfig,
-    FailureConfig,
-    ResumeConfig,
-    RunConfig,
-    SyncConfig,
-    TuneConfig,
-)
-from muster.tune.config_parts import DEPRECATED
+from muster.tune.config import DEPRECATED, CheckpointConfig, FailureConfig, RunConfig, SyncConfig
 from muster.tune.execution.restore import resume_rules
 from muster.tune.experiment import Experiment
 from muster.tune.experiment.experiment import as_experiments
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial

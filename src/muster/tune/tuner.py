@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from muster.errors import TuneError
 from muster.tune.analysis import ExperimentAnalysis
-from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
+from muster.tune.config import RunConfig
 from muster.tune.execution.restore import DEFAULT_NAME, can_restore, checked_space, open_experiment
 from muster.tune.result_grid import ResultGrid
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint

@@ -25,9 +25,10 @@ from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import Plugins, SearchPlugin
 from muster.trials.ports import TrialStore
 from muster.trials.template import Settings, TrialTemplate
-from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.config import RunConfig
 from muster.tune.execution.assemble import scheduler_of, search_of, stopper_of
 from muster.tune.stopper.function_stopper import resolve_stop
+from muster.tune.tune_config import TuneConfig
 
 NAME = "simulated"
 ONE_CPU = PlacementGroupFactory([{"CPU": 1}])

@@ -26,7 +26,7 @@ from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
 from muster.trials.template import TrialTemplate
 from muster.tune.callback import CallbackList
-from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
+from muster.tune.config import RunConfig
 from muster.tune.execution.assemble import (
     scheduler_of,
     search_of,
@@ -42,6 +42,7 @@ from muster.tune.execution.upload import delete_checkpoint, uploads_for
 from muster.tune.logger.defaults import attach_loggers, default_callbacks
 from muster.tune.logger.files.writer import LogWriter
 from muster.tune.plugin_state import settings_record
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState
     from muster.trials.model import Trial
     from muster.tune.analysis.trial_record import TrialRecord
-    from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
+    from muster.tune.config import RunConfig
     from muster.tune.execution.paths import ExperimentPaths
     from muster.tune.reporting.reporter import Reporter
+    from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 _REMOVED_VARIABLES = ("TUNE_RESULT_DIR", "RAY_AIR_LOCAL_CACHE_DIR")
 

@@ -24,13 +24,14 @@ from muster.stores.checkpoints import CheckpointStore, delete_directory, sweep
 from muster.stores.storage import Storage
 from muster.trials.model import CheckpointRef, Trial
 from muster.trials.restore import ResumeRules, apply_resume_rules
-from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
+from muster.tune.config import RunConfig
 from muster.tune.execution.checkpoint_check import drop_unusable
 from muster.tune.execution.paths import ExperimentPaths
 from muster.tune.logger.defaults import file_kinds
 from muster.tune.logger.files.catch_up import CatchUp
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 from muster.tune.search.paths import flat_name, flattened
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState

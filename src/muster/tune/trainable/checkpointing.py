@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from muster.trials.model import CheckpointPolicy
-from muster.tune.config_parts import CheckpointConfig
+from muster.tune.config import CheckpointConfig
 from muster.tune.trainable.function_trainable import is_function_trainable, is_trainable_class, trainable_name
 
 
