@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from muster.errors import TuneError
 from muster.trials.events import TrialReported
-from muster.trials.model import DEFAULT_METRIC, CheckpointRef, Trial
+from muster.trials.metrics import DEFAULT_METRIC, flatten, missing_metric
+from muster.trials.model import CheckpointRef, Trial
 from muster.trials.plugins import PAUSE, STOP, PluginCalls
-from muster.trials.results import flatten, missing_metric, note_result
 from muster.trials.template import Settings
 
 
@@ -57,7 +57,7 @@ def decide(plugins: PluginCalls, settings: Settings, trial: Trial, event: TrialR
     else:
         plugins.search.on_trial_result(trial.trial_id, flat)
     plugins.fire("on_trial_result", trial=trial, result=result)
-    note_result(trial, result, flat, event.at)
+    trial.note_result(result, flat, event.at)
     due = decision != PAUSE and _save_is_due(trial, result)
     return TrialDecision(decision, due and event.checkpoint is None, event.checkpoint)
 

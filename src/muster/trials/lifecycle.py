@@ -21,10 +21,10 @@ from muster.trials.events import (
     TrialStarted,
 )
 from muster.trials.fact_log import FactLog
+from muster.trials.metrics import flatten
 from muster.trials.model import CheckpointPolicy, CheckpointRef, FailurePolicy, Trial
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP, PluginCalls
-from muster.trials.results import flatten
 from muster.trials.states import TrialState
 from muster.trials.template import Settings
 from muster.trials.trial_index import TrialIndex

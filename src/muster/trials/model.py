@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from muster.trials.metrics import DEBUG_METRICS, TRAINING_ITERATION, Statistics
+from muster.trials.metrics import Statistics
 from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
 from muster.trials.states import FINISHED, PUBLIC, TRIAL_MACHINE, TrialState
 
@@ -80,19 +80,6 @@ class TrialReading:
 
     def _file(self, name: str | None) -> str | None:
         return f"{self.local_path}/{name}" if name and self.local_path else None
-
-
-__all__ = [
-    "DEBUG_METRICS",
-    "DEFAULT_METRIC",
-    "TRAINING_ITERATION",
-    "CheckpointPolicy",
-    "CheckpointRef",
-    "FailurePolicy",
-    "Trial",
-]
-
-DEFAULT_METRIC = "_metric"
 
 
 class CheckpointRef(Struct, frozen=True, kw_only=True):
@@ -245,6 +232,12 @@ class Trial(TrialReading):
         return f"{self.experiment_dir}/{self.relative_logdir}" if self.relative_logdir else None
 
     path = logdir = local_dir = local_path  # the other names scripts and callbacks read
+
+    def note_result(self, result: dict[str, Any], flat: Mapping[str, Any], at: float) -> None:
+        """Makes this the last result and adds it to the statistics; `flat` must not be changed afterwards."""
+        self.last_result = result
+        self.last_result_time = at
+        self.statistics.note(flat)
 
     def update_resources(self, resources: PlacementGroupFactory | Mapping[str, Any]) -> None:
         """What it needs from its next start on; for schedulers, between a pause and that start."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
-from muster.trials.results import flatten
+from muster.trials.metrics import flatten
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.analysis.tables import check_mode, pareto_front
 from muster.tune.analysis.trial_record import TrialRecord

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from muster.cli.tune.columns import CONFIG, DURATIONS, HEADINGS, TIMES, TIMES_SHORT
-from muster.trials.results import flatten
+from muster.trials.metrics import flatten
 from muster.tune.analysis.tables import number
 
 GAP = 2

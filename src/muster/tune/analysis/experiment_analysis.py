@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from muster.session.checkpoint import Checkpoint
-from muster.trials.model import DEFAULT_METRIC, Trial
+from muster.trials.metrics import DEFAULT_METRIC
+from muster.trials.model import Trial
 from muster.tune.analysis.result_files import opened_place
 from muster.tune.analysis.tables import (
     SCOPES,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from muster.trials import model
-from muster.trials.model import TRAINING_ITERATION
+from muster.trials import metrics
+from muster.trials.metrics import TRAINING_ITERATION
 
-DEFAULT_METRIC = model.DEFAULT_METRIC
-DEBUG_METRICS = model.DEBUG_METRICS
+DEFAULT_METRIC = metrics.DEFAULT_METRIC
+DEBUG_METRICS = metrics.DEBUG_METRICS
 
 TRIAL_ID = "trial_id"
 EXPERIMENT_TAG = "experiment_tag"

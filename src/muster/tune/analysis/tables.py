@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from muster.errors import ConfigError
-from muster.trials.results import flatten
+from muster.trials.metrics import flatten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,24 +29,13 @@ def need_pandas(what: str) -> ModuleType:
 
 
 def flat_row(row: Mapping[str, Any], delimiter: str = "/") -> Row:
-    """Flat keys: what was flat first, then the nested ones (`config/lr`).
+    """Returns flat keys: first the flat ones, then the nested ones (`config/lr`), without empty dicts.
 
     Example:
         >>> flat_row({"config": {"lr": 1}, "loss": 2, "empty": {}})
         {'loss': 2, 'config/lr': 1}
     """
-    plain = {key: value for key, value in row.items() if not isinstance(value, dict)}
-    nested = {key: value for key, value in row.items() if isinstance(value, dict)}
-    return {**plain, **dict(_leaves(nested, delimiter))}
-
-
-def _leaves(nested: Mapping[str, Any], delimiter: str) -> Iterator[tuple[str, Any]]:
-    """In the order in which they are written, whatever their depth; an empty dict has none."""
-    for key, value in nested.items():
-        if isinstance(value, dict):
-            yield from ((f"{key}{delimiter}{inner}", leaf) for inner, leaf in _leaves(value, delimiter))
-        else:
-            yield key, value
+    return {key: value for key, value in flatten(row, delimiter).items() if not isinstance(value, dict)}
 
 
 def frame(rows: Iterable[Mapping[str, Any]], what: str) -> pd.DataFrame:

@@ -17,9 +17,8 @@ from muster.stores.experiment.reader import STORE_NAME, open_trials
 from muster.stores.experiment.summary import TrialSummary
 from muster.stores.storage import Storage
 from muster.trials.checkpoints import best_checkpoints
-from muster.trials.metrics import Statistics
-from muster.trials.model import TRAINING_ITERATION, CheckpointRef, Trial
-from muster.trials.results import flatten, note_result
+from muster.trials.metrics import TRAINING_ITERATION, Statistics, flatten
+from muster.trials.model import CheckpointRef, Trial
 from muster.tune.analysis.result_files import Scored, TrialFolder
 from muster.tune.analysis.tables import Row
 
@@ -178,7 +177,7 @@ def analysis_of(rows: list[Row]) -> MetricAnalysis:
     """What the controller would have kept of these results."""
     scratch = Trial("", trial_id="")
     for row in rows:
-        note_result(scratch, row, flatten(row), at=0.0)
+        scratch.note_result(row, flatten(row), at=0.0)
     return scratch.metric_analysis
 
 

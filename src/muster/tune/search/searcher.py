@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from muster.errors import MusterError, RestoreError, TuneError
+from muster.trials.metrics import flatten
 from muster.trials.model import Trial
-from muster.trials.results import flatten
 
 
 def newest_state_file(directory: str, prefix: str) -> Path | None:
