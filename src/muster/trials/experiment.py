@@ -11,7 +11,7 @@ from typing_extensions import assert_never
 
 from muster.errors import TuneError
 from muster.trials.commands import EngineCommand
-from muster.trials.decide import decide
+from muster.trials.decide import PluginCalls, decide
 from muster.trials.events import (
     CapacityChanged,
     CheckpointSaved,
@@ -24,10 +24,9 @@ from muster.trials.events import (
     TrialStarted,
     Woke,
 )
-from muster.trials.fact_log import FactLog
-from muster.trials.lifecycle import Lifecycle
+from muster.trials.lifecycle import FactLog, Lifecycle
 from muster.trials.model import Trial
-from muster.trials.plugins import PluginCalls, Plugins
+from muster.trials.plugins import Plugins
 from muster.trials.states import FINISHED, TrialState
 from muster.trials.template import Settings
 from muster.trials.trial_index import TrialIndex
@@ -197,7 +196,7 @@ class ExperimentState:
         """Starts the choices of the scheduler as long as they fit; a choice that does not fit waits."""
         while self.index.pending or self.index.paused:
             trial = self.plugins.choose()
-            if self.plugins.view.has_requests:
+            if self.plugins.view.requests:
                 self.facts.note(TrialAdmitted(trial_id="", at=at))
                 self.lifecycle.apply_plugin_requests(at)
             if trial is not None and trial.state is TrialState.STARTING:

@@ -34,7 +34,7 @@ from muster.tune.execution.assemble import (
     stopper_of,
     template_of,
 )
-from muster.tune.execution.checkpoint_check import CheckpointCheckingEngine
+from muster.tune.execution.checkpoint_check import CheckedCheckpoints
 from muster.tune.execution.paths import ExperimentPaths, directory_namer
 from muster.tune.execution.restore import Restorer, SavedTuner
 from muster.tune.execution.saver import ExperimentSaver
@@ -78,7 +78,7 @@ class AskTellRun:
             self._template = _template(wanted)
             self.state = self._make_state()
             self._store = stack.enter_context(SqliteTrialStore(wanted.place.directory, trust_pickles=True))
-            self._trash = DeletionQueue(
+            self._deletions = DeletionQueue(
                 partial(delete_checkpoint, uploads=self._uploads), self._store.sync, clock=self._clock
             )
             self.controller = self._begin()
@@ -92,7 +92,7 @@ class AskTellRun:
         """Everything is saved, completed and, where that is wanted, copied."""
         with self._open:
             self.controller.save()
-            self._trash.close()
+            self._deletions.close()
             state = self.state
             state.plugins.fire("on_experiment_end")
             self._writer.close()
@@ -107,13 +107,14 @@ class AskTellRun:
         wanted, state = self._wanted, self.state
         self._store.save_settings(settings_record(wanted.name, wanted.tune, state))
         saver = ExperimentSaver(state, store=self._store, clock=self._clock, logs=self._writer)
+        checkpoints, find = wanted.place.checkpoints(), state.index.trials.get
         controller = TrialController(
             state,
-            engine=CheckpointCheckingEngine(self.engine, wanted.place.checkpoints(), state.index.trials.get),
+            engine=self.engine,
             store=self._store,
             clock=self._clock,
             saver=saver,
-            discard=self._trash.discard_now,
+            files=CheckedCheckpoints(self.engine, checkpoints, find, self._deletions),
         )
         if wanted.resume is not None:
             restorer = Restorer(wanted.resume, wanted.place, self._clock)

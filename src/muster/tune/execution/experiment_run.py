@@ -33,7 +33,7 @@ from muster.tune.execution.assemble import (
     stopper_of,
     template_of,
 )
-from muster.tune.execution.checkpoint_check import CheckpointCheckingEngine
+from muster.tune.execution.checkpoint_check import CheckedCheckpoints
 from muster.tune.execution.launch import ExperimentOutcome, ExperimentSpec
 from muster.tune.execution.paths import directory_namer
 from muster.tune.execution.restore import Restorer
@@ -133,11 +133,11 @@ def run_experiment(
     saver = ExperimentSaver(state, store=patient, clock=clock, logs=run.writer)
     controller = TrialController(
         state,
-        engine=CheckpointCheckingEngine(engine, spec.place.checkpoints(), state.index.trials.get),
+        engine=engine,
         store=patient,
         clock=clock,
         saver=saver,
-        discard=deletions.discard_now,
+        files=CheckedCheckpoints(engine, spec.place.checkpoints(), state.index.trials.get, deletions),
     )
     if spec.resume is not None:
         restorer = Restorer(spec.resume, spec.place, clock)
