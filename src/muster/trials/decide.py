@@ -108,7 +108,7 @@ def reached_criterion(trial: Trial, flat: Mapping[str, Any]) -> bool:
 
 
 class TrialDecision(NamedTuple):
-    """A TrialDecision says what happens to the trial that reported."""
+    """A TrialDecision is what happens to the trial that reported."""
 
     decision: str
     save: bool  # before the decision is carried out

@@ -78,34 +78,34 @@ def missing_metric(flat: Mapping[str, Any], wanted: Iterable[tuple[str, Any]]) -
 
 
 class Statistics:
-    """Statistics of one trial; the numbers do not depend on when results are added to them."""
+    """Statistics of one trial do not depend on when results are added to them."""
 
     __slots__ = ("_kept", "_waiting")
 
     def __init__(self, saved: Mapping[str, Kept] | None = None) -> None:
-        """`saved` is what `saved()` gave; it is taken over."""
+        """Takes over `saved`, which `saved()` returned."""
         self._kept: dict[str, Kept] = dict(saved or {})
         self._waiting: list[Flat] = []
 
     def note(self, flat: Flat) -> None:
-        """One more result; it must not be changed afterwards."""
+        """Adds one result; it must not be changed afterwards."""
         # An array or a tensor in a result must not be kept alive: only its number, if it is one, waits.
         self._waiting.append(flat if _LIGHT.issuperset(map(type, flat.values())) else _numbers_of(flat))
         if len(self._waiting) >= _MOST_WAITING:
             self._fold()
 
     def saved(self) -> dict[str, Kept]:
-        """Everything, as plain data."""
+        """Returns everything as plain data."""
         self._fold()
         return dict(self._kept)  # lists in it are replaced when a value is added, never changed
 
     def analysis(self) -> dict[str, dict[str, float]]:
-        """`max, min, avg, last, last-5-avg, last-10-avg` of each metric."""
+        """Returns `max, min, avg, last, last-5-avg, last-10-avg` of each metric."""
         self._fold()
         return {name: _analysed(kept) for name, kept in self._kept.items()}
 
     def windows(self) -> dict[str, dict[str, deque[float]]]:
-        """The last five and the last ten values of each metric."""
+        """Returns the last five and the last ten values of each metric."""
         self._fold()
         found = {}
         for name, kept in self._kept.items():
@@ -128,7 +128,7 @@ class Statistics:
             self._fold_alike(rows)
 
     def _fold_alike(self, rows: Sequence[Flat]) -> None:
-        """Results with the same keys."""
+        """Adds results with the same keys."""
         steps = [row.get(TRAINING_ITERATION) or 1 for row in rows]
         for name in rows[0]:
             if name not in DEBUG_METRICS:
@@ -155,7 +155,7 @@ class Statistics:
 
 
 def number_of(value: Any) -> float | None:  # noqa: ANN401 - a user's
-    """What statistics are kept of: numbers of any kind, numpy's and torch's included; None for all else."""
+    """Returns a value as a number, including those of numpy and torch; None when it is not a number."""
     kind = type(value)
     if kind is float:
         return value  # type: ignore[no-any-return]  # mypy does not follow `kind`
@@ -173,7 +173,7 @@ def _numbers_of(flat: Flat) -> dict[str, float]:
 
 
 def _extended(kept: Kept, values: Sequence[float], steps: Iterable[int]) -> list[Any]:
-    """With more values; exactly as if they had been added one by one."""
+    """Returns the statistics with more values, exactly as if they had been added one by one."""
     highest, lowest, average, last = (kept, kept, kept, [kept]) if isinstance(kept, float) else kept
     if math.isnan(sum(values)) or math.isnan(highest) or math.isnan(lowest):
         for value in values:  # NaN is no best value: the next number takes its place

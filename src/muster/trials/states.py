@@ -1,4 +1,4 @@
-"""Trial states, the table of allowed transitions with one comment per edge, and Ray's five public names."""
+"""Defines the states of a trial, the allowed transitions with a comment for each, and Ray's five names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from muster.base.state_machine import StateMachine
 
 
 class TrialState(Enum):
-    """Where one trial is. Three of ours hide behind Ray's five: see `PUBLIC`."""
+    """A TrialState is the internal state of one trial; `PUBLIC` maps it to one of Ray's five names."""
 
     PENDING = "PENDING"  # waits for resources
     STARTING = "STARTING"  # handed to the engine; not heard from yet

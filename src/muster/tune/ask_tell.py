@@ -1,4 +1,4 @@
-"""AskTell: the search for people with their own loop. They ask for a configuration and tell what came of it.
+"""Lets users with their own loop ask for configurations and report the results.
 
 The same experiment as Tuner.fit runs, with the same store, schedulers, loggers and restore; only that its
 trials run wherever the caller runs them. Tuner.ask and Tuner.tell delegate to it.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AskedTrial:
-    """A configuration to try.
+    """An AskedTrial is a configuration to try.
 
     Attributes:
         trial_id: What `tell` wants to hear; or give it this object.
@@ -49,7 +49,7 @@ class AskedTrial:
 
 
 class AskTell:
-    """Suggests configurations and judges what is told of them; you run them.
+    """An AskTell suggests configurations and decides on their results; the user runs them.
 
     Args:
         param_space: The search space, as for Tuner.
@@ -95,7 +95,7 @@ class AskTell:
 
     @classmethod
     def restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> AskTell:  # noqa: ANN401
-        """Go on with the experiment in `path`: trials that were asked for and not ended come back from `ask`.
+        """Resumes the experiment in `path`: `ask` returns again the trials that were asked for and not ended.
 
         They go on from their last checkpoint; without one they begin again. Runs code that was pickled in the
         directory: restore only what is yours.
@@ -113,16 +113,16 @@ class AskTell:
 
     @property
     def directory(self) -> Path:
-        """Where the experiment's files are made."""
+        """The directory in which the files of the experiment are made."""
         return self._wanted.place.directory
 
     @property
     def is_finished(self) -> bool:
-        """Nothing is left to ask for, and everything that was asked for has ended."""
+        """Whether nothing is left to ask for, and everything that was asked for has ended."""
         return self._state.is_finished
 
     def ask(self) -> AskedTrial | None:
-        """The next trial to run: one to go on with, else a new suggestion.
+        """Returns the next trial to run: one to continue, else a new suggestion.
 
         None means: not now. Either the search is over (`is_finished`), or `tell` must come first, because the
         searcher or `max_concurrent_trials` allows no more trials at once.
@@ -147,7 +147,7 @@ class AskTell:
         checkpoint: Checkpoint | None = None,
         error: BaseException | None = None,
     ) -> str:
-        """Report a result, the end, or a failure of a trial; what to do with it now.
+        """Reports a result, the end, or a failure of a trial; returns what to do with the trial now.
 
         Args:
             trial: What `ask` gave, or its trial id.
@@ -182,7 +182,7 @@ class AskTell:
         return _decision(known)
 
     def results(self) -> ResultGrid:
-        """What is known so far, also while trials are running."""
+        """Returns what is known so far, also while trials are running."""
         from muster.tune.analysis import ExperimentAnalysis
         from muster.tune.result_grid import ResultGrid
 
@@ -198,7 +198,7 @@ class AskTell:
         )
 
     def close(self) -> None:
-        """Save everything and close the files. Safe to call twice; `results` works on."""
+        """Saves everything and closes the files. Safe to call twice; `results` still works."""
         self._close()
 
     def __enter__(self) -> AskTell:
@@ -210,7 +210,7 @@ class AskTell:
         self.close()
 
     def _settle(self) -> None:
-        """Let everything that was said have its consequences; nobody new is let in."""
+        """Carries out everything that follows from the reports so far; no new trial is admitted."""
         while not self._engine.is_quiet:
             self._parts.controller.step(0.0, admits=False)
 

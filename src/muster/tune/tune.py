@@ -1,4 +1,4 @@
-"""run and run_experiments: an experiment in one call, as scripts older than the Tuner write it.
+"""Runs an experiment in one call, as scripts older than the Tuner do.
 
 A thin translation: arguments become an Experiment, a TuneConfig and a RunConfig, and `launch` does the rest.
 (The module is not called `run`, because importing it would then hide the function `tune.run`.)
@@ -70,7 +70,7 @@ def run(  # noqa: PLR0913 - Ray's signature
     chdir_to_trial_dir: bool | str = DEPRECATED,
     local_dir: str | None = None,
 ) -> ExperimentAnalysis:
-    """Run an experiment to its end. The arguments mean what they mean in TuneConfig and RunConfig.
+    """Runs an experiment to its end. The arguments mean what they mean in TuneConfig and RunConfig.
 
     TuneError when trials failed, unless `raise_on_failed_trial` is False. With an Experiment, what it says
     itself (space, stop, ...) counts and not what is said here.
@@ -95,7 +95,7 @@ def run_experiments(  # noqa: PLR0913, PLR0917 - Ray's signature
     concurrent: bool = True,
     callbacks: Sequence[Any] | None = None,
 ) -> list[Trial]:
-    """Run several experiments, each with a copy of the scheduler; all their trials.
+    """Runs several experiments, each with a copy of the scheduler; returns all their trials.
 
     They run one after another, each with all the resources. `concurrent` decides only what a failed trial
     means: False: the experiments after it are not begun; True: the error is raised when all have ended.
@@ -115,7 +115,7 @@ def run_experiments(  # noqa: PLR0913, PLR0917 - Ray's signature
 
 
 def _experiment(told: Mapping[str, Any]) -> Experiment:
-    """What to run, from the arguments of run()."""
+    """Returns what to run, from the arguments of run()."""
     given = told["run_or_experiment"]
     if isinstance(given, Experiment):
         return given
@@ -151,7 +151,7 @@ def _check(told: Mapping[str, Any]) -> None:
 
 
 def _checkpoint_config(told: Mapping[str, Any]) -> CheckpointConfig:
-    """With what is still said in the old way put into it."""
+    """Returns the config with the arguments of the old form added."""
     config = copy(told["checkpoint_config"]) if told["checkpoint_config"] is not None else CheckpointConfig()
     if not isinstance(config, CheckpointConfig):
         kind = type(config).__name__
@@ -178,7 +178,7 @@ def _checkpoint_config(told: Mapping[str, Any]) -> CheckpointConfig:
 
 
 def _launched(experiment: Experiment, told: Mapping[str, Any]) -> ExperimentOutcome:
-    """Run one experiment; `told` are the arguments of run() or run_experiments()."""
+    """Runs one experiment; `told` are the arguments of run() or run_experiments()."""
     from muster.tune.execution.launch import ExperimentSpec, launch
     from muster.tune.trainable.packing import packed
 
@@ -204,7 +204,7 @@ def _launched(experiment: Experiment, told: Mapping[str, Any]) -> ExperimentOutc
 
 
 def _exporting(experiment: Experiment, reuses: bool) -> Any:  # noqa: ANN401 - function or class
-    """The trainable, made to export its model when it has to."""
+    """Returns the trainable, made to export its model when that is requested."""
     from muster.tune.trainable.checkpointing import with_export
 
     if not experiment.export_formats:
@@ -224,7 +224,7 @@ def _has_earlier_run(directory: os.PathLike[str]) -> bool:
 
 
 def _overrides(experiment: Experiment) -> dict[str, Any]:
-    """What only run() can say about its trials."""
+    """Returns what only run() can set for its trials."""
     found: dict[str, Any] = {}
     if experiment.resources_per_trial is not None:
         found["resources_per_trial"] = experiment.resources_per_trial
@@ -285,7 +285,7 @@ def _analysis(launched: ExperimentOutcome, metric: Any, mode: Any) -> Experiment
 
 
 def _incomplete(launched: ExperimentOutcome) -> list[Trial]:
-    """Trials that did not end well; those of an interrupted run have not ended at all."""
+    """Returns the trials that did not end well; those of an interrupted run have not ended at all."""
     if launched.is_interrupted:
         return []
     return [trial for trial in launched.state.index.order if trial.status != trial.TERMINATED]

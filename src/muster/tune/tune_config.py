@@ -17,7 +17,7 @@ MODES = ("min", "max")
 
 @dataclass(repr=False)
 class TuneConfig(BriefRepr):
-    """What to optimise and how to search.
+    """A TuneConfig says what to optimise and how to search.
 
     Args:
         mode: "min" or "max" (several for a searcher with several objectives).
@@ -75,7 +75,7 @@ class TuneConfig(BriefRepr):
 
 @dataclass(repr=False)
 class ResumeConfig(BriefRepr):
-    """What a restored experiment does with its trials, by how they ended.
+    """A ResumeConfig says what a restored experiment does with its trials, by how they ended.
 
     Example:
         >>> ResumeConfig(errored=ResumeConfig.ResumeType.RESTART)
@@ -83,7 +83,7 @@ class ResumeConfig(BriefRepr):
     """
 
     class ResumeType(Enum):
-        """What is done with trials of one kind."""
+        """A ResumeType is what is done with trials of one kind."""
 
         RESUME = "resume"  # go on from the newest checkpoint
         RESTART = "restart"  # begin again

@@ -1,4 +1,4 @@
-"""FullDiskStore: stands around a trial store and makes or waits for room on a full disk before it gives up.
+"""Wraps a trial store: on a full disk it frees space or waits for it before it fails.
 
 It keeps a little room in reserve, so that trials which need none can go on beside one that filled the disk.
 Nothing is decided or started while it waits: what follows from a fact is done only when the fact is durable.
@@ -23,7 +23,7 @@ RESERVE_NAME = "experiment.sqlite.reserve"
 
 
 class FullDiskStore:
-    """Tells the person what it does; after `PATIENCE_S`, or when somebody wants to stop, it raises."""
+    """A FullDiskStore tells the user what it waits for; it raises after `PATIENCE_S` or on a stop."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class FullDiskStore:
 
 
 def _fill(file: Path, size: int) -> None:
-    """Room that is really taken: not a hole in a file."""
+    """Allocates disk space for real, without a hole in the file."""
     with open(file, "wb") as stream:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(stream.fileno(), 0, size)

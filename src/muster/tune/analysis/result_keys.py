@@ -1,4 +1,4 @@
-"""Names of result keys and of the files in a trial's directory, as Ray Tune spells them."""
+"""Defines the names of result keys and of the files in the directory of a trial, as in Ray Tune."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of results as tables: flat columns in Ray Tune's order, pandas only when somebody wants a frame."""
+"""Makes tables of results: flat columns in Ray Tune's order; pandas only when a frame is requested."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 def need_pandas(what: str) -> ModuleType:
-    """The module; ConfigError that names the extra when it is not installed."""
+    """Returns the module; ConfigError that names the extra when it is not installed."""
     try:
         import pandas
     except ImportError as error:
@@ -39,13 +39,13 @@ def flat_row(row: Mapping[str, Any], delimiter: str = "/") -> Row:
 
 
 def frame(rows: Iterable[Mapping[str, Any]], what: str) -> pd.DataFrame:
-    """One line per row; `what` is named when pandas is missing."""
+    """Returns one line per row; `what` is named when pandas is missing."""
     made: pd.DataFrame = need_pandas(what).DataFrame([flat_row(row) for row in rows])
     return made
 
 
 def pareto_front(rows: Sequence[Sequence[Any]], modes: Sequence[str]) -> list[int]:
-    """The places of the rows that no other row beats: as good in every value and better in one.
+    """Returns the indexes of the rows that no other row beats: as good in every value and better in one.
 
     Rows with a value that is no finite number are never in it. Costs n log n, and n times the front.
 
@@ -83,13 +83,13 @@ _Thing = TypeVar("_Thing")
 
 
 def check_mode(mode: str | None, where: str) -> None:
-    """ValueError that names the place."""
+    """Raises a ValueError that names the place."""
     if mode not in MODES:
         raise ValueError(f"{where}: mode={mode!r} must be 'min' or 'max'")
 
 
 def number(value: Any) -> float | None:  # noqa: ANN401 - a user's value
-    """None when it is no number; numpy's scalars are."""
+    """Returns a number, also for scalars of numpy; None when the value is none."""
     if isinstance(value, str | bytes) or getattr(value, "ndim", 0) != 0 or not hasattr(value, "__float__"):
         return None
     return float(value)
@@ -102,7 +102,7 @@ def is_better(value: float, than: float, mode: str) -> bool:
 def best_scored(
     candidates: Sequence[tuple[_Thing, Mapping[str, Any]]], metric: str, mode: str
 ) -> _Thing | None:
-    """The one with the best value of a flat metric, the first of equal ones; NaN and absent do not count."""
+    """Returns the one with the best value of a flat metric, the first of equal ones, without NaN."""
     best: tuple[float, _Thing] | None = None
     for thing, metrics in candidates:
         value = number(metrics[metric] if metric in metrics else flatten(metrics).get(metric))

@@ -1,4 +1,4 @@
-"""AskTellRun: the parts of an experiment whose trials are run by the user's own loop; AskTell drives it.
+"""Assembles an experiment whose trials are run by a loop of the user; AskTell drives it.
 
 The composition root beside `launch`: the same store, plug-ins, loggers, uploads and restore, with an engine
 that waits for the user instead of for processes. It decides nothing about trials.
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class AskTellSpec:
-    """What the experiment is to be. `run` has a name; `resume` None: a new experiment."""
+    """An AskTellSpec is everything the experiment is run with; `resume` None: a new experiment."""
 
     name: str  # of its trials, in place of a trainable's
     param_space: dict[str, Any]
@@ -61,7 +61,7 @@ class AskTellSpec:
 
 
 class AskTellRun:
-    """An open experiment; `close` it."""
+    """An AskTellRun is an open experiment; the caller closes it."""
 
     def __init__(self, wanted: AskTellSpec) -> None:
         self._wanted = wanted
@@ -85,11 +85,11 @@ class AskTellRun:
             self._open = stack.pop_all()
 
     def flush(self) -> None:
-        """Wait until results are in their files."""
+        """Waits until results are in their files."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Everything is saved, completed and, where that is wanted, copied."""
+        """Saves and completes everything and, where that is configured, copies it."""
         with self._open:
             self.controller.save()
             self._deletions.close()
@@ -157,7 +157,7 @@ class AskTellRun:
 
 
 def _template(wanted: AskTellSpec) -> TrialTemplate:
-    """Without resources: the loop knows itself what it can run."""
+    """Returns a template without resources: the loop knows itself what it can run."""
     made = template_of(_loop(wanted.name), wanted.param_space, wanted.tune, wanted.run)
     return replace(made, resources=None)
 
@@ -173,7 +173,7 @@ def _loop(name: str) -> Callable[[dict[str, Any]], None]:
 
 
 def _write_down(wanted: AskTellSpec) -> None:
-    """What `restore` needs, with the plug-ins as they are before the first trial."""
+    """Writes what a restore needs, with the plug-ins as they are before the first trial."""
     import cloudpickle  # type: ignore[import-untyped]
 
     saved = SavedTuner(

@@ -1,4 +1,4 @@
-"""From what the user configured to the objects of one experiment: template, plug-ins, settings.
+"""Makes the objects of one experiment from what the user configured: template, plug-ins, settings.
 
 Called by Tuner; decides nothing that the core decides. Nothing is started here.
 """
@@ -30,7 +30,7 @@ def template_of(
     run: RunConfig,
     overrides: Mapping[str, Any] | None = None,
 ) -> TrialTemplate:
-    """What all trials of the experiment share; `overrides` are attributes that only tune.run() has."""
+    """Returns what all trials share; `overrides` are attributes that only tune.run() has."""
     more = dict(overrides or {})
     given = more.pop("resources_per_trial", None)
     return TrialTemplate(
@@ -51,7 +51,7 @@ def template_of(
 def settings_of(
     tune: TuneConfig, run: RunConfig, directory: str, ahead: int, environment: Mapping[str, str]
 ) -> Settings:
-    """What the core needs to know; the environment variables are Ray's."""
+    """Returns the settings of the core; the environment variables are Ray's."""
     failure = run.failure_config
     return Settings(
         name=str(run.name),
@@ -85,7 +85,7 @@ def _whole_number(environment: Mapping[str, str], name: str, default: int) -> in
 
 
 def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, int]:
-    """The search algorithm, told about the experiment, and how many trials to ask for ahead of room."""
+    """Returns the configured search algorithm, and how many trials to request before they can start."""
     from muster.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, create_searcher
     from muster.tune.search.variant_generator import has_unresolved_values
 
@@ -121,7 +121,7 @@ def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, 
 
 
 def _limit_in(search: Any) -> int:  # noqa: ANN401 - wrappers around wrappers around a Searcher
-    """What the outermost ConcurrencyLimiter allows; 0 when there is none."""
+    """Returns what the outermost ConcurrencyLimiter allows; 0 when there is none."""
     from muster.tune.search import ConcurrencyLimiter
 
     while search is not None:
@@ -143,7 +143,7 @@ def _generator(searcher: Any, limit: int) -> Any:  # noqa: ANN401 - a Searcher, 
 
 
 def _one_limit(search: Any, limit: int) -> int:  # noqa: ANN401 - whatever has `max_concurrent`
-    """The limit that was given, in one of the two places; ValueError when they differ."""
+    """Returns the limit that was given in one of the two places; ValueError when they differ."""
     own = int(search.max_concurrent)
     if own and limit and own != limit:
         raise ValueError(
