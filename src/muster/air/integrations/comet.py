@@ -1,4 +1,4 @@
-"""Comet: CometLoggerCallback on the driver. Imports comet_ml on its own thread, when it is needed."""
+"""Logs trials to Comet; comet_ml is imported on a background thread, when it is needed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CometSettings(Struct, frozen=True, kw_only=True):
 
 
 class CometTracker:
-    """Implements Tracker."""
+    """A CometTracker is the Tracker for Comet."""
 
     name = "Comet"
     advice = (
@@ -88,7 +88,7 @@ class CometTracker:
         experiment.log_artifact(artifact)
 
     def files(self, trial: TrialFacts) -> None:
-        """Comet is sent checkpoints only."""
+        """Does nothing: Comet is sent checkpoints only."""
 
     def close(self) -> None:
         for trial_id in list(self._experiments):
@@ -135,7 +135,7 @@ class CometTracker:
 
 
 def _beside_others(make: Callable[[], Any]) -> Any:  # noqa: ANN401 - a comet_ml experiment
-    """Comet ends the experiment made before whenever it makes one; trials run side by side, so hide it."""
+    """Hides the current experiment while one is made: Comet would end it, and trials run side by side."""
     from comet_ml.config import get_global_experiment, set_global_experiment
 
     users = get_global_experiment()
@@ -150,7 +150,7 @@ __all__ = ["CometLoggerCallback"]
 
 
 class CometLoggerCallback(TrackerCallback):
-    """Sends configs and results of every trial to Comet, one Comet experiment per trial.
+    """A CometLoggerCallback sends configs and results of every trial to a Comet experiment of its own.
 
     Nothing waits for the server: it is talked to on a thread, and when it is down the experiment goes on.
 
@@ -168,8 +168,10 @@ class CometLoggerCallback(TrackerCallback):
         save_checkpoints: bool = False,
         **experiment_kwargs: Any,  # noqa: ANN401 - of comet_ml.Experiment
     ) -> None:
-        """`online=False` writes archives to be sent later with `comet upload`. `save_checkpoints`: as
-        artifacts. `experiment_kwargs` go to `comet_ml.Experiment`; its `api_key` is not saved to disk.
+        """With `online=False` archives are written, to be sent later with `comet upload`.
+
+        `save_checkpoints`: as artifacts. `experiment_kwargs` go to `comet_ml.Experiment`; its `api_key` is
+        not saved to disk.
         """
         require("comet_ml")
         self.online, self.tags = online, list(tags or ())
@@ -178,7 +180,7 @@ class CometLoggerCallback(TrackerCallback):
         self.experiment_kwargs = experiment_kwargs
 
     def setup(self, *args: Any, **info: Any) -> None:  # noqa: ANN401
-        """ValueError when there is no key: better now than after the first trial."""
+        """Raises a ValueError when there is no key: better now than after the first trial."""
         variables = environment()
         settings_file = Path(variables.get("COMET_CONFIG", "~/.comet.config")).expanduser()
         if self.online and not (self._api_key or variables.get("COMET_API_KEY") or settings_file.is_file()):

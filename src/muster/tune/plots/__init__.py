@@ -1,4 +1,4 @@
-"""Pictures of an experiment, as a PNG or an HTML file; `ResultGrid.plot` calls `save_plot`."""
+"""Draws plots of an experiment, as a PNG or an HTML file; `ResultGrid.plot` calls `save_plot`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def save_plot(
     mode: str | None = None,
     kind: str = "all",
 ) -> str:
-    """Draw and write; the file's path. See ResultGrid.plot."""
+    """Draws and writes a plot, and returns the file's path; see ResultGrid.plot."""
     if kind not in KINDS:
         raise ValueError(f"plot(kind={kind!r}): must be one of {', '.join(KINDS)}")
     target = _target(analysis, path)

@@ -1,4 +1,4 @@
-"""The picture as one HTML file: data, style and script in it, nothing fetched from anywhere."""
+"""Writes a plot as one HTML file with data, style and script in it; nothing is fetched from anywhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCRIPTS = ("tools.js", "curves.js", "parallel.js", "importance.js", "main.js")
 
 
 def html_page(scene: PlotData, kind: str) -> str:
-    """The whole file's text."""
+    """Returns the text of the whole file."""
     # In a script element only "</" and "<!--" mean something: without "<" neither can occur.
     data = json.dumps(page_data(scene, kind), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     parts = {
@@ -40,7 +40,7 @@ def html_page(scene: PlotData, kind: str) -> str:
 
 
 def page_data(scene: PlotData, kind: str) -> dict[str, Any]:
-    """What the script draws, as plain data."""
+    """Returns what the script draws, as plain data."""
     columns = shown_axes(scene)
     rows = table(scene, columns) if scene.lines else np.empty((0, len(columns)))
     return {
@@ -88,7 +88,7 @@ def _curve(curve: PlotCurve) -> dict[str, list[float | None]]:
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
-    """Five digits draw as well as seventeen, and make a third of the file."""
+    """Returns numbers with five digits, which draw as well as seventeen and make a third of the file."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
 
 

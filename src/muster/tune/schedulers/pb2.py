@@ -1,4 +1,4 @@
-"""PB2: population based training that asks a model for new values instead of chance."""
+"""Implements PB2: population based training that takes new values from a model instead of chance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Bounds = dict[Path, tuple[float, float]]
 
 
 class PB2(PopulationBasedTraining):
-    """Like PopulationBasedTraining; new values are those from which a Gaussian process expects most.
+    """A PB2 is like PopulationBasedTraining, but takes the values from which a Gaussian process expects most.
 
     hyperparam_bounds: `[lowest, highest]` of each value, in dicts as deep as the configuration's. A value
         that the configuration lacks is drawn from there; the type of one that it has is kept.
@@ -90,7 +90,7 @@ class PB2(PopulationBasedTraining):
         del self._points[:-MOST_POINTS]
 
     def _values(self, config: Mapping[str, Any]) -> list[float] | None:
-        """Those that are tuned; None when one is no number."""
+        """Returns the tuned values; None when one is no number."""
         found = dict(values_of(config, self._asked.hyperparam_mutations))
         if any(not isinstance(found.get(path), Real) for path in self._bounds):
             return None
@@ -159,7 +159,7 @@ def _as_mutations(bounds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replaced(config: Mapping[str, Any], path: Path, value: float) -> Config:
-    """A copy with this value, of the type of the old one."""
+    """Returns a copy with this value, of the type of the old one."""
     key = path[0]
     if len(path) > 1:
         return {**config, key: _replaced(config.get(key, {}), path[1:], value)}

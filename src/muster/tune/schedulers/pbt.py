@@ -1,4 +1,4 @@
-"""PopulationBasedTraining: trials that do badly go on from the checkpoint of one that does well, changed.
+"""Implements population based training: bad trials continue from a changed copy of a good one.
 
 Jaderberg et al., "Population Based Training of Neural Networks". Nothing here waits: a trial that is to
 exploit another rests until the other's checkpoint is there, and is changed when it may run again.
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Exploit(NamedTuple):
-    """Decided, not done yet."""
+    """An Exploit is a replacement that was decided and not done yet."""
 
     donor_id: str
     perturbed_at: float  # the donor
@@ -35,7 +35,7 @@ class Exploit(NamedTuple):
 
 
 class PopulationBasedTraining(MetricScheduler):
-    """Trains a population, and again and again replaces its worst members by changed copies of its best.
+    """A PopulationBasedTraining replaces the worst members of a population by changed copies of the best.
 
     time_attr: what `perturbation_interval` and `burn_in_period` count; must grow with every result.
     perturbation_interval: how long a trial trains between two looks at how it does.
@@ -134,7 +134,7 @@ class PopulationBasedTraining(MetricScheduler):
         self._forget(trial)
 
     def _forget(self, trial: Trial) -> None:
-        """If all others wait for it, the next choice sees that they need not."""
+        """Forgets a trial; if all others wait for it, the next choice sees that they need not."""
         self._population.leave(trial.trial_id)
         self._exploits.pop(trial.trial_id, None)
 
@@ -167,10 +167,10 @@ class PopulationBasedTraining(MetricScheduler):
         return not asked.synch or time >= self._next_sync
 
     def _learn(self, trial: Trial, time: float, score: float) -> None:
-        """For PB2, which has a model."""
+        """Does nothing here; PB2 updates its model."""
 
     def _perturb(self, tune_controller: ControllerView, trial: Trial, member: Member) -> str:
-        """One trial, by itself: the best save, the worst stop to be changed."""
+        """Handles one trial by itself: the best save, the worst stop to be changed."""
         member.last_perturbation_time = member.last_train_time
         place = self._population.place(trial.trial_id, self._asked.quantile_fraction)
         others_wait = first_waiting(tune_controller) is not None
@@ -189,7 +189,7 @@ class PopulationBasedTraining(MetricScheduler):
         return self.PAUSE if others_wait else self.CONTINUE
 
     def _plan_exploit(self, tune_controller: ControllerView, trial: Trial) -> Trial | None:
-        """Draw whom to copy; None, and nothing is planned, when there is nothing to copy."""
+        """Plans to copy a drawn trial; returns None, and plans nothing, when there is nothing to copy."""
         stream = self._stream()
         name = self._population.one_of_the_best(self._asked.quantile_fraction, stream.randrange)
         donor, member = tune_controller.get_trial(name), self._population.members[name]
@@ -203,7 +203,7 @@ class PopulationBasedTraining(MetricScheduler):
         return donor
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
-        """The one that is most behind. What was decided is carried out first on trials that rest."""
+        """Carries out planned changes of trials without a process; returns the trial that is most behind."""
         if self._asked.synch and self._all_wait():
             self._perturb_all(tune_controller)
         for name in list(self._exploits):
@@ -245,7 +245,7 @@ class PopulationBasedTraining(MetricScheduler):
         _remember(tune_controller, _known(tune_controller, next(iter(times))))
 
     def _exploit_when_saved(self, tune_controller: ControllerView, target: Trial) -> None:
-        """Only trials without a process are changed: nothing of the old one can come after it."""
+        """Changes only trials without a process: nothing of the old one can come after the change."""
         exploit = self._exploits[target.trial_id]
         donor = tune_controller.get_trial(exploit.donor_id)
         if donor is not None and _is_saving(donor) and not donor.is_finished():
@@ -291,16 +291,19 @@ class PopulationBasedTraining(MetricScheduler):
         return f"{self._name}: {checkpoints} checkpoints, {perturbations} perturbs"
 
     def last_scores(self, trials: list[Trial]) -> list[float]:
-        """Of these trials, those that are unfinished and have one; larger is better."""
+        """Returns the last scores of those of these trials that are unfinished and have one.
+
+        Larger is better.
+        """
         members = (self._population.members.get(trial.trial_id) for trial in trials)
         return [member.score for member in members if member is not None and member.score is not None]
 
     def reset_stats(self) -> None:
-        """What `debug_string` counts begins at 0 again."""
+        """Resets the counts of `debug_string` to 0."""
         self._shown_from = (self._num_checkpoints, self._num_perturbations)
 
     def take_log_rows(self) -> list[LogRow]:
-        """What was changed since the last call, for whoever writes it down."""
+        """Returns what was changed since the last call, to be written to the policy files."""
         rows, self._rows = self._rows, []
         return rows
 
@@ -367,7 +370,7 @@ def _is_saving(trial: Trial) -> bool:
 
 
 def _to_go_on_from(donor: Trial, newest: int) -> CheckpointRef | None:
-    """The newest; if it has ended, the one from when it was chosen: after its last one nothing is left."""
+    """Returns the newest checkpoint; of a trial that has ended, the one from when it was chosen."""
     if donor.adopted is not None or not donor.is_finished():
         return donor.checkpoint
     then = [each for each in donor.checkpoints if each.index <= newest]

@@ -1,4 +1,4 @@
-"""Repeater: every suggestion is tried several times, and the searcher hears the mean."""
+"""Tries every suggestion several times, and reports the mean to the searcher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRIAL_INDEX = "__trial_index__"
 
 
 class _Group:
-    """The trials of one suggestion. The searcher knows them by the id of the first."""
+    """A _Group holds the trials of one suggestion. The searcher knows them by the id of the first."""
 
     def __init__(self, first: str, config: dict[str, Any], size: int) -> None:
         self.first, self.config, self.size = first, config, size
@@ -27,7 +27,7 @@ class _Group:
 
 
 class Repeater(Wrapper):
-    """Repeats suggestions to average out noise. `num_samples` counts every repetition.
+    """A Repeater repeats suggestions to average out noise. `num_samples` counts every repetition.
 
     Args:
         searcher: Whose suggestions to repeat.
@@ -77,7 +77,7 @@ class Repeater(Wrapper):
         return {**group.config, TRIAL_INDEX: index} if self._set_index else dict(group.config)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Intermediate results of repetitions have no common meaning, so they are not passed on."""
+        """Does nothing: intermediate results of repetitions have no common meaning."""
 
     def on_trial_complete(
         self,

@@ -1,4 +1,4 @@
-"""Result files after a crash: what the store knows and the files may lack, written once more.
+"""Completes result files after a crash with what the store knows and the files may lack.
 
 A `CatchUp` hears the facts that a restore replays; what it history then goes to the LogWriter, so that every
 result is in the files once: rows after a restart replace those that the restart made void.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _TrialHistory:
-    """What happened to one trial after the last snapshot."""
+    """A _TrialHistory holds what happened to one trial after the last snapshot."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
@@ -47,7 +47,7 @@ class _TrialHistory:
 
 
 class CatchUp:
-    """Hooks that only listen."""
+    """A CatchUp collects, as hooks, the events that a restore replays."""
 
     def __init__(self) -> None:
         self._histories: dict[str, _TrialHistory] = {}
@@ -62,7 +62,7 @@ class CatchUp:
             self._of(trial).failures.append((trial.num_failures, info["failure"]))
 
     def write_to(self, writer: LogWriter, kinds: int, experiment_dir: str, at: float) -> None:
-        """Hand everything over; trials that run again close their files by themselves."""
+        """Gives everything to the writer; trials that run again close their files by themselves."""
         for history in self._histories.values():
             trial = history.trial
             log = writer.log(trial.trial_id, trial_directory(experiment_dir, trial))

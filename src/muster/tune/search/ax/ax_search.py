@@ -1,4 +1,4 @@
-"""AxSearch: Bayesian optimisation by Ax as a Searcher, through the Client of Ax 1."""
+"""Adapts Ax (Bayesian optimisation) as a Searcher, through the Client of Ax 1."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _parameter(one: Dimension) -> Any:  # noqa: ANN401
 
 
 def parameters_of(space: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Ax's parameters, also in the dicts of Ax 0; and the fixed ones, which need no parameter."""
+    """Returns Ax's parameters, also in the dicts of Ax 0, and the fixed ones, which need no parameter."""
     made: list[Any] = []
     fixed: dict[str, Any] = {}
     for one in space:
@@ -77,7 +77,7 @@ _METRIC = "objective"  # Ax reads metrics in expressions, where a name such as "
 
 
 class AxSearch(LibrarySearcher):
-    """Suggestions by Ax (`pip install "muster[ax]"`, which brings torch).
+    """An AxSearch takes suggestions from Ax (`pip install "muster[ax]"`, which brings torch).
 
     Args:
         space: A search space, or Ax's parameters: dicts with `name`, `type`, `bounds` and so on, or the
@@ -186,7 +186,10 @@ class AxSearch(LibrarySearcher):
             return {}
 
     def _is_used_up(self) -> bool:
-        """Whether every configuration of a finite space was tried; Ax would look for another for ever."""
+        """Returns whether every configuration of a finite space was tried.
+
+        Ax would search for another for ever.
+        """
         experiment = self._client._experiment
         size = math.prod(one.cardinality() for one in experiment.search_space.parameters.values())
         return bool(len(experiment.arms_by_signature) >= size)
@@ -206,7 +209,7 @@ class AxSearch(LibrarySearcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Constraints on outcomes need more of the result than its metric."""
+        """Passes the whole result: constraints on outcomes need more than its metric."""
         proposal = self._live.pop(trial_id, None)
         if proposal is None:
             return
@@ -218,7 +221,7 @@ class AxSearch(LibrarySearcher):
             self._client.complete_trial(proposal[0], raw_data=told)
 
     def _told(self, result: Mapping[str, Any]) -> dict[str, float] | None:
-        """What Ax optimises and constrains; None when one of them is missing or not finite."""
+        """Returns what Ax optimises and constrains; None when one of them is missing or not finite."""
         told: dict[str, float] = {}
         for name in self._client._experiment.optimization_config.metric_names:
             key = str(self._metric) if name == self._objective else name
@@ -281,7 +284,7 @@ def _refusals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Ax tells about each trial on its logger, and its parts warn about each other."""
+    """Silences Ax, which logs each trial and whose parts warn about each other."""
     handlers = [(handler, handler.level) for handler in logging.getLogger("ax").handlers]
     for handler, _ in handlers:
         handler.setLevel(logging.ERROR)

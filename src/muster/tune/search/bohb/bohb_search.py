@@ -1,4 +1,4 @@
-"""TuneBOHB: the model of BOHB by hpbandster as a Searcher; runs with HyperBandForBOHB."""
+"""Adapts the model of BOHB by hpbandster as a Searcher, for HyperBandForBOHB."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _library_logger.setLevel(logging.ERROR)  # it warns of every infinite density, w
 
 
 class TuneBOHB(LibrarySearcher):
-    """Suggestions by hpbandster's BOHB (`pip install "muster[bohb]"`; one of its parts is compiled).
+    """A TuneBOHB takes suggestions from hpbandster's BOHB (`pip install "muster[bohb]"`.
+
+    A part of it is compiled).
 
     The model learns from results that carry a budget, which HyperBandForBOHB writes into them.
 
@@ -71,7 +73,7 @@ class TuneBOHB(LibrarySearcher):
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """hpbandster draws from numpy's global stream and calls what newer libraries advise against."""
+        """Lends hpbandster the global random stream it draws from, and silences its outdated calls."""
         with self._random.lent(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
@@ -139,7 +141,7 @@ class TuneBOHB(LibrarySearcher):
         self._told.pop(trial_id, None)
 
     def on_pause(self, trial_id: str) -> None:
-        """A paused trial frees its place."""
+        """Frees the place of a paused trial."""
         if trial_id in self._live:
             self._paused[trial_id] = None
 
@@ -147,7 +149,7 @@ class TuneBOHB(LibrarySearcher):
         self._paused.pop(trial_id, None)
 
     def _learn(self, point: dict[str, Any], loss: float) -> None:
-        """Without a budget of its own, a point counts for the smallest, which any later model outranks."""
+        """Registers a point; without a budget it counts for the smallest, which any later model outranks."""
         self._hear(self._values(point), loss, 0.0)
 
     def _hear(self, values: Mapping[str, Any], loss: float | None, budget: float) -> None:
@@ -164,7 +166,7 @@ def _has_info(result: Mapping[str, Any]) -> bool:
 
 
 def _budget(result: Mapping[str, Any]) -> float | None:
-    """Searchers see flat results; users who drive one by hand may pass nested ones."""
+    """Returns the budget of a result, flat as searchers see it, or nested as users may pass it."""
     info = result.get("hyperband_info")
     found = info.get("budget") if isinstance(info, Mapping) else result.get("hyperband_info/budget")
     return None if found is None else float(found)

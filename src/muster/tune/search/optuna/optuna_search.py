@@ -1,4 +1,4 @@
-"""OptunaSearch: Optuna's samplers as a Searcher, by ask and tell."""
+"""Adapts Optuna's samplers as a Searcher, by ask and tell."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Space = Mapping[str, Any] | Callable[..., Any]
 
 
 class OptunaSearch(Searcher):
-    """Suggestions by Optuna (`pip install "muster[optuna]"`).
+    """An OptunaSearch takes suggestions from Optuna (`pip install "muster[optuna]"`).
 
     Several metrics make a multi-objective study. A metric with mode "obs" is not optimised, but kept as
     a user attribute of the trial; with a sampler that has a `constraints_func`, every number of a trial's
@@ -105,7 +105,7 @@ class OptunaSearch(Searcher):
 
     @staticmethod
     def convert_search_space(spec: Mapping[str, Any]) -> dict[str, Any]:
-        """Optuna's distributions by flat name."""
+        """Returns Optuna's distributions by flat name."""
         return dict(ConvertedSpace(spec).distributions)
 
     def set_search_properties(
@@ -115,7 +115,7 @@ class OptunaSearch(Searcher):
         config: dict[str, Any],
         **spec: Any,  # noqa: ANN401
     ) -> bool:
-        """False when there is a space already; a metric and a mode that are missing are taken even then."""
+        """Takes the space, metric and mode that are missing; returns False when there is a space already."""
         del spec
         check_metric_and_mode(metric, mode)
         self._settings = None
@@ -195,7 +195,7 @@ class OptunaSearch(Searcher):
 
     @property
     def study(self) -> Study:
-        """The Optuna study, for those who want to look into it."""
+        """Returns the Optuna study, for inspection."""
         return self._ready_study()
 
     # Ask.
@@ -315,7 +315,7 @@ class OptunaSearch(Searcher):
         pruned: bool = False,
         intermediate_values: list[float] | None = None,
     ) -> None:
-        """A trial made elsewhere: COMPLETE, or FAIL, or PRUNED. Before there is a space, it waits."""
+        """Adds a trial made elsewhere: COMPLETE, or FAIL, or PRUNED. Before there is a space, it waits."""
         import optuna
 
         if self._ot_study is None:
@@ -343,7 +343,7 @@ class OptunaSearch(Searcher):
     # State.
 
     def save_state(self) -> bytes:
-        """Sampler, unfinished suggestions and, unless the user gave a storage, all trials of the study.
+        """Returns sampler, unfinished suggestions and, without a storage of the user's, all trials.
 
         Each trial is encoded once, when it is first saved as finished (about 20 us); besides that, a save
         copies all bytes (20,000 trials: 3 to 6 MB, 15 ms).
@@ -362,7 +362,10 @@ class OptunaSearch(Searcher):
         )
 
     def _saved_settings(self) -> bytes:
-        """Made once. A space that cannot be pickled is left out; whoever restores then has to bring it."""
+        """Returns the settings, made once.
+
+        A space that cannot be pickled is left out and needed to restore.
+        """
         if self._settings is None:
             try:
                 self._settings = pickled((self._metric, self._mode, self._constraints, self._space))
@@ -371,7 +374,7 @@ class OptunaSearch(Searcher):
         return self._settings
 
     def restore_state(self, state: bytes) -> None:
-        """Stand where the saved one stood. A space that this one was made with is kept."""
+        """Restores a saved state. A space that this searcher was made with is kept."""
         saved = msgpack.decode(state)
         metric, mode, constraints, space = pickle.loads(saved["settings"])
         self._metric, self._mode = metric or self._metric, mode or self._mode
