@@ -50,14 +50,14 @@ class CometTracker:
 
     name = "Comet"
     advice = (
-        "The experiment goes on without it: check COMET_API_KEY and the network, or pass online=False; "
+        "The experiment continues without it: check COMET_API_KEY and the network, or pass online=False; "
         "what is missing there is in the trials' result.json"
     )
 
     def __init__(self, settings: CometSettings) -> None:
         self._settings = settings
         self._experiments: dict[str, Any] = {}
-        self._said: dict[str, dict[str, Any]] = {}  # what describes a trial, sent when it changes
+        self._logged: dict[str, dict[str, Any]] = {}  # what describes a trial, sent when it changes
 
     def start(self, trial: TrialFacts) -> None:
         experiment = self._experiments.get(trial.trial_id)
@@ -77,7 +77,7 @@ class CometTracker:
         experiment.log_other("Failed", failed)
         experiment.end()
         self._experiments.pop(trial_id)
-        self._said.pop(trial_id, None)
+        self._logged.pop(trial_id, None)
 
     def checkpoint(self, trial_id: str, path: str) -> None:
         import comet_ml
@@ -115,12 +115,12 @@ class CometTracker:
         return self._experiments[trial_id]
 
     def _describe(self, trial_id: str, experiment: Any, flat: dict[str, Any]) -> None:  # noqa: ANN401
-        said = self._said.setdefault(trial_id, {})
+        logged = self._logged.setdefault(trial_id, {})
         for key in (_SYSTEM | _OTHER) & flat.keys():
-            if said.get(key) != flat[key]:
-                said[key] = flat[key]
-                say = experiment.log_system_info if key in _SYSTEM else experiment.log_other
-                say(key, flat[key])
+            if logged.get(key) != flat[key]:
+                logged[key] = flat[key]
+                log = experiment.log_system_info if key in _SYSTEM else experiment.log_other
+                log(key, flat[key])
 
     def _write_one(self, experiment: Any, flat: dict[str, Any], step: int) -> None:  # noqa: ANN401
         metrics: dict[str, Any] = {}
@@ -152,7 +152,7 @@ __all__ = ["CometLoggerCallback"]
 class CometLoggerCallback(TrackerCallback):
     """A CometLoggerCallback sends configs and results of every trial to a Comet experiment of its own.
 
-    Nothing waits for the server: it is talked to on a thread, and when it is down the experiment goes on.
+    Results are sent from a thread, so nothing waits for the server; when it is down the experiment continues.
 
     Example:
         >>> callback = CometLoggerCallback(online=False, offline_directory="comet", tags=["lr-search"])

@@ -33,7 +33,7 @@ def check_reachable(address: str, timeout_s: float = 10.0) -> None:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port or _PORTS.get(parts.scheme)
     except ValueError:
-        return  # the client will say what is wrong with it
+        return  # the client will raise the error
     if host is None or port is None or parts.scheme not in _PORTS:
         return
     if parts.scheme in getproxies() and not proxy_bypass(host):
@@ -67,7 +67,7 @@ class MLflowTracker:
 
     name = "MLflow"
     advice = (
-        "The experiment goes on without it: check tracking_uri and that the server runs; "
+        "The experiment continues without it: check tracking_uri and that the server runs; "
         "what is missing there is in the trials' result.json"
     )
 
@@ -209,7 +209,7 @@ TOKEN_VARIABLE = "MLFLOW_TRACKING_TOKEN"  # MLflow takes the token from nowhere 
 class MLflowLoggerCallback(TrackerCallback):
     """An MLflowLoggerCallback sends configs and results of every trial to MLflow, one run per trial.
 
-    Nothing waits for the server: it is talked to on a thread, and when it is down the experiment goes on.
+    Results are sent from a thread, so nothing waits for the server; when it is down the experiment continues.
 
     Example:
         >>> callback = MLflowLoggerCallback("sqlite:///mlflow.db", experiment_name="lr-search")

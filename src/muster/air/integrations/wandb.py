@@ -35,7 +35,7 @@ class WandbSettings(Struct, frozen=True, kw_only=True):
     image_kwargs: dict[str, Any] = {}
     video_kwargs: dict[str, Any] = {}
     init_kwargs: dict[str, Any] = {}
-    has_directory: bool = False  # WANDB_DIR says where
+    has_directory: bool = False  # set by WANDB_DIR
 
 
 class WandbTracker:
@@ -43,7 +43,7 @@ class WandbTracker:
 
     name = "Weights & Biases"
     advice = (
-        "The experiment goes on without it: check the network and `wandb login --verify`; "
+        "The experiment continues without it: check the network and `wandb login --verify`; "
         "what is missing there is in the trials' result.json"
     )
 
@@ -101,7 +101,7 @@ class WandbTracker:
         directory = None if settings.has_directory else trial.directory
         if directory:
             os.makedirs(directory, exist_ok=True)
-        # One driver has many runs, so they are silent; nobody can be asked for a key, so no waiting.
+        # One driver has many runs, so they are silent; no user can enter a key, so there is no prompt.
         quiet: dict[str, Any] = {"console": "off", "silent": True, "login_timeout": 1}
         if settings.api_key:
             quiet["api_key"] = settings.api_key
@@ -163,8 +163,8 @@ _LOCAL_MODES = ("offline", "disabled", "dryrun")
 class WandbLoggerCallback(TrackerCallback):
     """A WandbLoggerCallback sends configs and results of every trial to Weights & Biases, one run per trial.
 
-    A run's id is the trial's id, so a resumed experiment goes on in the same runs. Nothing waits for the
-    server: it is talked to on a thread, and when it is down the experiment goes on.
+    A run's id is the trial's id, so a resumed experiment continues in the same runs. Results are
+    sent from a thread, so nothing waits for the server; when it is down the experiment continues.
 
     Example:
         >>> callback = WandbLoggerCallback(project="lr-search", excludes=["time_total_s"], mode="offline")

@@ -21,7 +21,7 @@ class AimLoggerCallback(TrackerCallback):
 
     See `aim up --repo DIR`.
 
-    Nothing waits for it: Aim is talked to on a thread, and when it fails the experiment goes on.
+    Results are sent from a thread, so nothing waits for Aim; when it fails the experiment continues.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class _AimTracker:
     """An _AimTracker is the Tracker for Aim."""
 
     name = "Aim"
-    advice = "The experiment goes on without it; what is missing there is in the trials' result.json"
+    advice = "The experiment continues without it; what is missing there is in the trials' result.json"
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class _AimTracker:
         arguments = {
             "repo": self._repo or str(PurePath(trial.directory).parent),
             "experiment": self._experiment_name or trial.experiment_name,
-            "system_tracking_interval": None,  # the driver trains nothing: its load says nothing of a trial
+            "system_tracking_interval": None,  # the driver's load has no meaning for a trial
             "capture_terminal_logs": False,
             **self._run_kwargs,
         }

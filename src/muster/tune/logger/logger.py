@@ -22,8 +22,8 @@ def trial_directory(experiment_dir: str, trial: Trial) -> str:
 def restored_iteration(trial: Trial) -> int | None:
     """Returns the iteration a starting trial resumes after; None when its rows must stay as they are.
 
-    Without a checkpoint it begins anew. From a checkpoint of another trial (an exploit) it goes on beside its
-    own past, which is kept; and so it is when the checkpoint does not say its iteration.
+    Without a checkpoint the trial begins anew: 0. From a checkpoint of another trial (an exploit), or one
+    without an iteration, the trial continues, and its earlier rows are kept: None.
     """
     checkpoint = trial.checkpoint
     if checkpoint is None:

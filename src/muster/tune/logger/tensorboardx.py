@@ -9,8 +9,9 @@ from muster.tune.logger.logger import FileLogger
 class TBXLoggerCallback(FileLogger):
     """A TBXLoggerCallback writes TensorBoard event files in each trial's directory; it is on by default.
 
-    Numbers of results stand under ray/tune/, and so do arrays: as pictures, sheets of pictures and films with
-    three, four and five dimensions, else as histograms. At the end of a trial its config goes to HPARAMS.
+    Numbers of results are logged under ray/tune/, and so are arrays: as an image, a sheet of images or a
+    video with three, four or five dimensions, else as a histogram. The config goes to HPARAMS at the trial's
+    end.
     """
 
     _is_stock = True

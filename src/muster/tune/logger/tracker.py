@@ -63,7 +63,7 @@ class BackgroundQueue:
         self._wake, self._closing, self._abandoned = threading.Event(), threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._is_down = False
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._left_out = 0  # counted by the control thread
         self._unsent = 0  # counted by ours
 
@@ -78,7 +78,7 @@ class BackgroundQueue:
         """Queues a result of a trial; it is left out when too many wait already."""
         if len(self._queue) >= self._limit:
             self._left_out += 1
-            self._tell("full", f"{self._limit} results wait and newer ones are left out: it cannot keep up")
+            self._warn("full", f"{self._limit} results wait and newer ones are left out: it cannot keep up")
             return
         self._add(trial_id, result.copy())
 
@@ -101,13 +101,13 @@ class BackgroundQueue:
                 thread.join(0.5)
                 break
             if waited_s > 3.0:
-                self._tell("wait", f"still sending results, for at most {timeout_s:g} s", advise=False)
+                self._warn("wait", f"still sending results, for at most {timeout_s:g} s", advise=False)
         is_stuck = thread is not None and thread.is_alive()
         self._left_out += sum(1 for _, what, _ in self._queue if isinstance(what, dict))
         self._queue.clear()
         if self.lost or is_stuck:
-            said = f"{self.lost} results" if self.lost else "the last results"
-            self._tell("lost", f"{said} were not sent; all of them are in the trials' result.json")
+            lost = f"{self.lost} results" if self.lost else "the last results"
+            self._warn("lost", f"{lost} were not sent; all of them are in the trials' result.json")
         return not self.lost and not is_stuck
 
     def _add(self, trial_id: str, what: dict[str, Any] | Order) -> None:
@@ -116,7 +116,9 @@ class BackgroundQueue:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"muster-{self._name}", daemon=True)
             self._thread.start()
-            atexit.register(self.close, self._grace_s)  # when the experiment breaks off, nobody else does
+            atexit.register(
+                self.close, self._grace_s
+            )  # for an experiment that breaks off without its last hook
 
     # for the thread
 
@@ -157,7 +159,7 @@ class BackgroundQueue:
                 else:
                     what()
             except Exception as error:  # noqa: BLE001 - the thread must live on
-                self._tell(type(error).__name__, f"{type(error).__name__}: {error}")
+                self._warn(type(error).__name__, f"{type(error).__name__}: {error}")
                 if not self._is_passing(error):
                     break
                 self._is_down = True
@@ -178,10 +180,10 @@ class BackgroundQueue:
             return self._retry_first_s
         return min(self._retry_most_s, 2 * delay_s)
 
-    def _tell(self, cause: str, text: str, *, advise: bool = True) -> None:
+    def _warn(self, cause: str, text: str, *, advise: bool = True) -> None:
         """Logs a warning, once per cause."""
-        if cause not in self._told:
-            self._told.add(cause)
+        if cause not in self._warned:
+            self._warned.add(cause)
             end = f". {self._advice}" if advise and self._advice else ""
             logger.warning("%s: %s%s", self._name, text.strip().rstrip("."), end)
 
@@ -234,7 +236,9 @@ class TrackerCallback(LoggerCallback):
     _ended: tuple[tuple[TrialFacts, bool], ...] = ()  # their files are still to be sent; True: failed
 
     def _make_tracker(self) -> Tracker:
-        raise NotImplementedError(f"{type(self).__name__} does not say which tracker it is for")
+        raise NotImplementedError(
+            f"{type(self).__name__} must override _make_tracker, which returns its Tracker"
+        )
 
     def attach(self, writer: LogWriter, experiment_dir: str) -> None:
         """Sets the writer of the trials' files, which are complete after its `flush`."""

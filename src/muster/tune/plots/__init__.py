@@ -36,15 +36,15 @@ def save_plot(
     from muster.tune.plots.data import collect
 
     name = analysis.experiment_path.rstrip("/").rpartition("/")[2] or "experiment"
-    scene = collect(analysis.trials, name=name, metric=metric, mode=mode)
+    plot = collect(analysis.trials, name=name, metric=metric, mode=mode)
     if target.suffix.lower() in _PNG:
         from muster.tune.plots.png import save_png
 
-        save_png(scene, kind, str(target))
+        save_png(plot, kind, str(target))
     else:
         from muster.tune.plots.page import html_page
 
-        target.write_text(html_page(scene, kind), encoding="utf-8")
+        target.write_text(html_page(plot, kind), encoding="utf-8")
     return str(target)
 
 

@@ -1,6 +1,6 @@
 """Places values between the ends of an axis, for parameters and for the metric.
 
-Both pictures (PNG and HTML) draw what is computed here. Pure; knows nothing of files or of drawing.
+Both plots (PNG and HTML) draw what is computed here.
 """
 
 from __future__ import annotations

@@ -207,11 +207,11 @@ class PlotData:
 
 def collect(trials: Sequence[TrialRecord], *, name: str, metric: str, mode: str) -> PlotData:
     """Reads the trials; ValueError when trials have results, but none has this metric."""
-    told = [_last_value(trial, metric) for trial in trials]
-    _check_metric(trials, told, metric)
-    values = np.array([math.nan if value is None else value for value in told])
+    values_found = [_last_value(trial, metric) for trial in trials]
+    _check_metric(trials, values_found, metric)
+    values = np.array([math.nan if value is None else value for value in values_found])
     finite = np.where(np.isfinite(values), values, np.nan)
-    has_value = np.array([value is not None for value in told], dtype=bool)
+    has_value = np.array([value is not None for value in values_found], dtype=bool)
     configs = [flatten(trial.config) for trial in trials]
     axes = _parameter_axes(configs)
     ranking = ranked([_part(axis, has_value) for axis in axes], values[has_value], mode)
@@ -252,8 +252,8 @@ def known_metrics(trials: Sequence[TrialRecord]) -> list[str]:
     return list(found)
 
 
-def _check_metric(trials: Sequence[TrialRecord], told: Sequence[float | None], metric: str) -> None:
-    if any(value is not None for value in told):
+def _check_metric(trials: Sequence[TrialRecord], values_found: Sequence[float | None], metric: str) -> None:
+    if any(value is not None for value in values_found):
         return
     known = known_metrics(trials)
     if known:
@@ -352,38 +352,38 @@ def _curve(rows: Sequence[Mapping[str, Any]], metric: str) -> PlotCurve | None:
     return PlotCurve(table[:, 0], table[:, 1], np.where(np.isfinite(table[:, 2]), table[:, 2], np.nan))
 
 
-def headline(scene: PlotData) -> str:
+def headline(plot: PlotData) -> str:
     """Returns the name of the experiment and the best value."""
-    name = shortened(scene.name, 60)
-    if scene.best is None:
+    name = shortened(plot.name, 60)
+    if plot.best is None:
         return name
-    best = scene.dots[scene.best]
-    return f"{name}: best {shortened(scene.metric, 40)} {short_number(best.value)}"
+    best = plot.dots[plot.best]
+    return f"{name}: best {shortened(plot.metric, 40)} {short_number(best.value)}"
 
 
-def subtitle(scene: PlotData) -> str:
+def subtitle(plot: PlotData) -> str:
     """Returns how many trials there are, how they ended, and what is not shown."""
-    dots = scene.dots
+    dots = plot.dots
     parts = [f"{len(dots):,} trial{'' if len(dots) == 1 else 's'}"]
     failed = sum(dot.status == "ERROR" for dot in dots)
     if failed:
         parts.append(f"{failed:,} failed")
     silent = sum(not dot.has_value for dot in dots)
     if silent:
-        parts.append(f"{silent:,} without {shortened(scene.metric, 30)}")
+        parts.append(f"{silent:,} without {shortened(plot.metric, 30)}")
     strange = sum(dot.has_value and dot.value != dot.value for dot in dots)
     if strange:
         parts.append(f"{strange:,} with NaN or infinity")
-    if scene.best is not None:
-        parts.append(f"best: trial {scene.dots[scene.best].trial_id}")
-    shown = len(scene.curves)
+    if plot.best is not None:
+        parts.append(f"best: trial {plot.dots[plot.best].trial_id}")
+    shown = len(plot.curves)
     if shown < len(dots) - silent:
         parts.append(f"{shown:,} curves are shown, from bad to good in equal steps")
-    parts.append("lower is better" if scene.mode == "min" else "higher is better")
+    parts.append("lower is better" if plot.mode == "min" else "higher is better")
     return "  ·  ".join(parts)
 
 
-def explanation(scene: PlotData) -> str:
+def explanation(plot: PlotData) -> str:
     """Returns what the importance means, in a sentence."""
     return (
         "Share of the metric's variation (by rank) that a parameter explains on its own, less what chance "
@@ -395,14 +395,14 @@ MOST_AXES = 9
 _SPREAD = 0.045  # lines through the same category lie side by side
 
 
-def shown_axes(scene: PlotData) -> list[Axis]:
+def shown_axes(plot: PlotData) -> list[Axis]:
     """Returns the most important parameters, the most important of all beside the metric, which is last."""
-    return [*reversed(scene.parameters[:MOST_AXES]), scene.metric_axis]
+    return [*reversed(plot.parameters[:MOST_AXES]), plot.metric_axis]
 
 
-def table(scene: PlotData, columns: Sequence[Axis]) -> np.ndarray:
-    """Returns one row for each of `scene.lines`, one column per axis."""
-    chosen = np.array(scene.lines, dtype=int)
+def table(plot: PlotData, columns: Sequence[Axis]) -> np.ndarray:
+    """Returns one row for each of `plot.lines`, one column per axis."""
+    chosen = np.array(plot.lines, dtype=int)
     places = np.column_stack([column.positions[chosen] for column in columns])
     for at, column in enumerate(columns):
         if column.is_category:

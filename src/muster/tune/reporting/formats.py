@@ -154,5 +154,5 @@ class SafeStream:
                 encoding = getattr(stream, "encoding", None) or "ascii"
                 stream.write(f"{text}\n".encode(encoding, "replace").decode(encoding))
             stream.flush()
-        except (OSError, ValueError):  # a pipe nobody reads, a full disk, a stream that was closed
+        except (OSError, ValueError):  # a pipe without a reader, a full disk, a stream that was closed
             self._is_lost = True

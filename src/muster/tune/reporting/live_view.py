@@ -108,7 +108,7 @@ class LiveTable:
 MAX_WIDTH = 120  # longer lines do not read better
 BAR_MAX = 48
 RECENT_ROWS = 5
-FINAL_ROWS = 20  # what a person takes in at the end; the files have the rest
+FINAL_ROWS = 20  # enough to read at the end; the files have the rest
 STATUS_STYLES = {
     "RUNNING": "cyan",
     "TERMINATED": "green",

@@ -231,7 +231,7 @@ def configuration(info: RunInfo, frame: BoxCharacters) -> str:
         rows.append(("Objective", f"{info.mode} {info.metric}"))
     if info.time_budget_s is not None:
         rows.append(("Time budget", duration(info.time_budget_s)))
-    opening = "Going on with" if info.is_resumed else "Results go to"
+    opening = "Continuing" if info.is_resumed else "Results go to"
     shown = listed(("Configuration for experiment", info.name), rows, frame)
     return f"{shown}\n{opening}: {info.directory}"
 

@@ -107,7 +107,7 @@ def _driven(run_config: RunConfig, clock: Clock, environment: Mapping[str, str],
 
     given = run_config.progress_reporter
     reporter = given if given is not None else detect_reporter(is_notebook=notebook)
-    # A person who passes a reporter wants to see its tables, whatever the level of the new console means.
+    # A user who passes a reporter wants to see its tables, whatever the level of the new console means.
     tables = given is not None and environment.get("RAY_AIR_NEW_OUTPUT") != "0"
     level = run_config.verbose or 0
     kind = LegacyReporter if level == 1 else DetailedLegacyReporter

@@ -114,7 +114,7 @@ class OutputTap:
         whole, newline, self._rest = body.rpartition(b"\n")
         if newline:
             self._print_whole(whole)
-        # A line without an end may be a question; one with `\r` is a progress bar that goes on.
+        # A line without an end may be a question; one with `\r` is a progress bar that continues.
         if self._rest and (end or (not data and b"\r" not in self._rest) or len(self._rest) > _CHUNK):
             self._print_whole(self._rest)
             self._rest = b""
@@ -185,7 +185,7 @@ class Screen:
             return
         fd = self._stream.fileno()
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        # Our own copy of the terminal: the descriptors everybody else writes to are about to be caught.
+        # Our own copy of the terminal: the descriptors that others write to are about to be intercepted.
         self._own = open(os.dup(fd), "w", encoding=encoding, errors="replace")  # noqa: SIM115
         self._tap_for(fd).open()
 

@@ -43,7 +43,7 @@ class RunInfo:
     mode: str | None = None
     searcher: str = ""
     scheduler: str = ""
-    total: int | None = None  # trials planned; None: nobody knows
+    total: int | None = None  # trials planned; None: unknown
     capacity: Mapping[str, float] = field(default_factory=dict)
     used: Callable[[], Mapping[str, float]] = dict
     parameters: tuple[str, ...] = ()  # flat keys that are searched

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from muster.trials.model import Trial
     from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo
 
-FINAL_ROWS = 100  # the files have all of them; a screen of 20,000 rows helps nobody
+FINAL_ROWS = 100  # the files have all of them; 20,000 rows on a screen do not help
 ERROR_ROWS = 20
 
 
@@ -28,7 +28,7 @@ def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
     finished = sum(trial.is_finished() for trial in trials)
     planned = info.total if info.total is not None else len(trials)
     return [
-        f"Stopped before the end: {finished:,} of {planned:,} trials are done, and all is saved. To go on:",
+        f"Stopped early: {finished:,} of {planned:,} trials are done, and everything is saved. To continue:",
         f"  in a shell:  muster tune resume {shlex.quote(info.directory)}",
         f"  in Python:   tune.Tuner.restore({info.directory!r}, {_trainable(trials)}).fit()",
     ]

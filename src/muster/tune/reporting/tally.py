@@ -1,7 +1,7 @@
 """Keeps counts per status, the running trials, the best few and the latest, up to date per event.
 
 Every call of an event is O(1), whatever the number of trials: experiments end thousands of trials per second.
-Told by the watching reporters; shows nothing.
+PeriodicReporter calls it; it shows nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from muster.trials.model import Trial
 
 STATUSES = ("RUNNING", "TERMINATED", "PAUSED", "PENDING", "ERROR")
-KEPT_BEST = 32  # more than is ever shown: a paused one that goes on leaves the list
+KEPT_BEST = 32  # more than is ever shown: a paused one that continues leaves the list
 KEPT_RECENT = 20
 KEPT_FAILURES = 20
 

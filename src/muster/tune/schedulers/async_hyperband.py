@@ -161,10 +161,10 @@ class AsyncHyperBandScheduler(MetricScheduler):
     time_attr: what `max_t` and `grace_period` count; must grow with every result.
     max_t: a trial that gets there has had all it can have.
     grace_period: the first rung; nothing is stopped or paused before it.
-    reduction_factor: one in so many goes on from a rung to the next.
+    reduction_factor: one in so many continues from a rung to the next.
     brackets: how many ladders of rungs, each beginning one rung later; trials are spread over them by chance.
-    stop_last_trials: whether a trial is stopped at `max_t`, or may go on until it ends by itself.
-    type: "stopping" or "promotion". Promotion needs trials that can go on from a checkpoint.
+    stop_last_trials: whether a trial is stopped at `max_t`, or may continue until it ends by itself.
+    type: "stopping" or "promotion". Promotion needs trials that can continue from a checkpoint.
     seed: of the draw of brackets; equal seeds draw equal brackets.
     """
 
@@ -210,10 +210,10 @@ class AsyncHyperBandScheduler(MetricScheduler):
         self._forget(trial)
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
-        said = self._time_and_score(trial, result)
-        if said is None:
+        report = self._time_and_score(trial, result)
+        if report is None:
             return self.CONTINUE
-        decision = self._rule.judge(self._place(trial.trial_id), trial.trial_id, *said)
+        decision = self._rule.judge(self._place(trial.trial_id), trial.trial_id, *report)
         if decision == self.STOP:
             self._num_stopped += 1
         return decision
@@ -221,9 +221,9 @@ class AsyncHyperBandScheduler(MetricScheduler):
     def on_trial_complete(
         self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
     ) -> None:
-        said = self._time_and_score(trial, result)
-        if said is not None:
-            self._rule.end(self._place(trial.trial_id), trial.trial_id, *said)
+        report = self._time_and_score(trial, result)
+        if report is not None:
+            self._rule.end(self._place(trial.trial_id), trial.trial_id, *report)
         self._forget(trial)
 
     def on_trial_remove(self, tune_controller: ControllerView, trial: Trial) -> None:

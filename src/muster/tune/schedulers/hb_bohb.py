@@ -16,8 +16,8 @@ class HyperBandForBOHB(HyperBandScheduler):
     """A HyperBandForBOHB is HyperBand with the largest bracket first, so that the searcher soon has results.
 
     Results carry `hyperband_info`: `{"budget": milestone}` where trials are compared, else `{}`. The searcher
-    hears of pauses through `on_pause(trial_id)` and `on_unpause(trial_id)`. A bracket that is not full is
-    compared only when nothing runs. Parameters as of HyperBandScheduler.
+    is notified of pauses through `on_pause(trial_id)` and `on_unpause(trial_id)`. A bracket that is not full
+    is compared only when nothing runs. Parameters as of HyperBandScheduler.
     """
 
     _state_kind = "hb_bohb"

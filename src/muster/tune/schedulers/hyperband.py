@@ -36,8 +36,8 @@ class HyperBandScheduler(MetricScheduler):
 
     time_attr: what `max_t` counts; must grow with every result.
     max_t: the most that one trial gets; also sets the number of brackets in a band.
-    reduction_factor: one in so many goes on at each milestone.
-    stop_last_trials: whether trials are stopped at the last milestone, or may go on until they end by
+    reduction_factor: one in so many continues at each milestone.
+    stop_last_trials: whether trials are stopped at the last milestone, or may continue until they end by
         themselves.
     """
 
@@ -125,9 +125,9 @@ class HyperBandScheduler(MetricScheduler):
 
     def _record(self, bracket: Bracket, trial: Trial, result: dict[str, Any]) -> None:
         key = trial.trial_id
-        said = self._time_and_score(trial, result)
-        if said is not None:
-            bracket.report(key, *said)
+        report = self._time_and_score(trial, result)
+        if report is not None:
+            bracket.report(key, *report)
             return
         if self._time_attr not in result:
             raise self._silent(trial, result, f"no {self._time_attr!r}, by which its time is counted")

@@ -75,7 +75,7 @@ class HalvingResult(NamedTuple):
 
     halved: list[str]  # no longer members: others were better
     done: list[str]  # no longer members: they came to the end
-    released: list[str]  # were to pause, and may go on; the best last
+    released: list[str]  # were to pause, and may continue; the best last
 
 
 class Bracket:
@@ -100,9 +100,9 @@ class Bracket:
         self.given = 0  # trials it ever got; one that is tried again counts once
         self.is_over = False
         self.members: dict[str, Standing] = {}
-        self.waiting: dict[str, None] = {}  # to be started, or started and not heard of since
+        self.waiting: dict[str, None] = {}  # to be started, or started without a report since
         self.unstarted: dict[str, None] = {}  # of `waiting`: not seen running yet; only saves looking
-        self.parked: dict[str, None] = {}  # told to pause at the milestone
+        self.parked: dict[str, None] = {}  # asked to pause at the milestone
         self._behind = 0  # members below the milestone
         self._done = 0.0
 
@@ -159,7 +159,7 @@ class Bracket:
     def settle(self) -> HalvingResult:
         """Halves, when all have arrived, until a member has something to do or all are done.
 
-        Members that ran past the next milestone too are halved at once: nobody would report there again.
+        Members that ran past the next milestone too are halved at once: no member would report there again.
         """
         halved: list[str] = []
         while self.members and not self._behind and self.halvings_left:
@@ -228,7 +228,7 @@ class Bracket:
         self.size, self.milestone = state["size"], state["milestone"]
         self.halvings_left, self.given = state["halvings_left"], state["given"]
         self.is_over, self._done = state["is_over"], state["done"]
-        self.members = {trial_id: Standing(*said) for trial_id, said in state["members"].items()}
+        self.members = {trial_id: Standing(*report) for trial_id, report in state["members"].items()}
         self.waiting = dict.fromkeys(state["waiting"])
         self.look_again()
         self.parked = dict.fromkeys(state["parked"])

@@ -128,7 +128,7 @@ class MedianStoppingRule(MetricScheduler):
     """A MedianStoppingRule stops a trial whose best value is worse than the median of the others' means.
 
     time_attr: what `grace_period` and `min_time_slice` count; must grow with every result.
-    grace_period: nothing is stopped before it, and values before it are in nobody's mean.
+    grace_period: nothing is stopped before it, and values before it are in no mean.
     min_samples_required: with fewer others that got so far, nothing is stopped.
     min_time_slice: with fewer others, a trial that ran for longer than this makes room for one that waits.
     hard_stop: whether such a trial is stopped, or paused once until nothing else waits.
@@ -182,10 +182,10 @@ class MedianStoppingRule(MetricScheduler):
         self._stopped: dict[str, None] = {}
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
-        key, said = trial.trial_id, self._time_and_score(trial, result)
-        if said is None or math.isnan(said[0]) or (key in self._stopped and not self._hard_stop):
+        key, report = trial.trial_id, self._time_and_score(trial, result)
+        if report is None or math.isnan(report[0]) or (key in self._stopped and not self._hard_stop):
             return self.CONTINUE
-        time, score = said
+        time, score = report
         self._curves.record(key, time, score)
         if score >= self._best.get(key, score):
             self._best[key] = score
@@ -203,9 +203,9 @@ class MedianStoppingRule(MetricScheduler):
         self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
     ) -> None:
         """Counts the last result, once, also if it was not judged."""
-        key, said = trial.trial_id, self._time_and_score(trial, result)
-        if said is not None and not math.isnan(said[0]) and said[0] != self._curves.last_time(key):
-            self._curves.record(key, *said)
+        key, report = trial.trial_id, self._time_and_score(trial, result)
+        if report is not None and not math.isnan(report[0]) and report[0] != self._curves.last_time(key):
+            self._curves.record(key, *report)
         self._forget(trial)
 
     def on_trial_remove(self, tune_controller: ControllerView, trial: Trial) -> None:

@@ -52,7 +52,9 @@ class PB2(PopulationBasedTraining):
         self._bounds = dict(_checked(hyperparam_bounds, ()))
         self._points: list[list[float]] = []  # time, reward before, values, change per unit of time
         self._stands: dict[str, tuple[float, float]] = {}  # time and reward of each trial at its last look
-        self._pending: dict[str, list[float]] = {}  # chosen, not heard of since: time, reward before, values
+        self._pending: dict[
+            str, list[float]
+        ] = {}  # chosen, without a result since: time, reward before, values
         super().__init__(
             time_attr=time_attr,
             metric=metric,
@@ -109,7 +111,7 @@ class PB2(PopulationBasedTraining):
             for path, value in zip(self._bounds, values, strict=True):
                 new = _replaced(new, path, value)
         if stands is not None:
-            self._stands[target.trial_id] = stands  # it goes on from there
+            self._stands[target.trial_id] = stands  # it continues from there
             chosen = self._values(new)
             if chosen is not None:
                 self._pending[target.trial_id] = [*stands, *chosen]

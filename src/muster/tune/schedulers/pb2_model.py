@@ -19,7 +19,7 @@ from scipy.linalg.lapack import dpotri  # type: ignore[import-untyped]
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 from scipy.spatial.distance import cdist  # type: ignore[import-untyped]
 
-Array = Any  # numpy's arrays; their types say little here
+Array = Any  # numpy's arrays; their types add little here
 
 MOST_POINTS = 1000
 _WINDOW_FROM, _WINDOW_STEP = 200, 10  # points
@@ -248,9 +248,9 @@ def window(factor: Array, targets: Array) -> int:
     total = len(targets)
     if total < _WINDOW_FROM:
         return total
-    told = likelihoods(factor, targets)
+    logs = likelihoods(factor, targets)
     sizes = list(range(_WINDOW_FROM, total + 1, _WINDOW_STEP))
-    return max(sizes, key=lambda size: told[size - 1] / size)
+    return max(sizes, key=lambda size: logs[size - 1] / size)
 
 
 def likelihoods(factor: Array, targets: Array) -> Array:

@@ -43,7 +43,7 @@ class PopulationBasedTraining(MetricScheduler):
     hyperparam_mutations: what may change, and to what: a list of values in order (the new value is a
         neighbour), a domain or a function without arguments (a number is multiplied by one of
         `perturbation_factors`; one of `tune.choice` becomes a neighbour), or a dict of these.
-    quantile_fraction: the share of the best, who are copied, and of the worst, who copy them; 0: nobody.
+    quantile_fraction: the share of the best, which are copied, and of the worst, which are replaced; 0: none.
     resample_probability: of drawing a new value instead of changing the old one.
     custom_explore_fn: is given the changed configuration and returns the one to use.
     log_config: write `pbt_global.txt`, and `pbt_policy_<trial id>.txt` for PopulationBasedTrainingReplay.
@@ -102,7 +102,7 @@ class PopulationBasedTraining(MetricScheduler):
         self._next_sync = max(asked.perturbation_interval, asked.burn_in_period)
         self._sync_time = 0.0  # of the last result that counted
         self._longest = 0.0  # training of any trial, finished ones included
-        self._has_news = False  # somebody has trained since all were last looked at
+        self._has_news = False  # a member has trained since all were last checked
         self._draws = 0
         self._num_checkpoints = 0
         self._num_perturbations = 0
@@ -139,11 +139,11 @@ class PopulationBasedTraining(MetricScheduler):
         self._exploits.pop(trial.trial_id, None)
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
-        said = self._time_and_score(trial, result)
-        if said is None:
+        report = self._time_and_score(trial, result)
+        if report is None:
             self._complain(trial, result)
             return self.CONTINUE
-        time, score = said
+        time, score = report
         self._exploits.pop(trial.trial_id, None)  # it has gone on meanwhile
         member = self._population.members.get(trial.trial_id)
         if member is None:
@@ -185,7 +185,7 @@ class PopulationBasedTraining(MetricScheduler):
                 tune_controller.pause_trial(trial, should_checkpoint=False)
                 return self.NOOP
             if donor is not None:
-                return self.PAUSE  # the other may never save: then this one must be able to go on
+                return self.PAUSE  # the other may never save: then this one must be able to continue
         return self.PAUSE if others_wait else self.CONTINUE
 
     def _plan_exploit(self, tune_controller: ControllerView, trial: Trial) -> Trial | None:
@@ -194,7 +194,7 @@ class PopulationBasedTraining(MetricScheduler):
         name = self._population.one_of_the_best(self._asked.quantile_fraction, stream.randrange)
         donor, member = tune_controller.get_trial(name), self._population.members[name]
         if donor is None or not member.is_top or (donor.checkpoint is None and not _is_saving(donor)):
-            logger.info("%s: %s has no checkpoint yet, so %s goes on as it is", self._name, donor, trial)
+            logger.info("%s: %s has no checkpoint yet, so %s continues as it is", self._name, donor, trial)
             return None
         newest = donor.checkpoint_index + (1 if _is_saving(donor) else 0)
         self._exploits[trial.trial_id] = Exploit(
@@ -240,7 +240,7 @@ class PopulationBasedTraining(MetricScheduler):
             self._next_sync = max(self._next_sync + interval, self._longest)
         times = {name: member.last_train_time for name, member in population.members.items()}
         times.update({name: exploit.trained for name, exploit in self._exploits.items()})
-        if min(times.values()) >= self._next_sync:  # else nobody would be let run
+        if min(times.values()) >= self._next_sync:  # else no trial could run
             self._next_sync = max(times.values()) + interval
         _remember(tune_controller, _known(tune_controller, next(iter(times))))
 
@@ -254,7 +254,7 @@ class PopulationBasedTraining(MetricScheduler):
         checkpoint = None if donor is None else _to_go_on_from(donor, exploit.newest)
         if donor is None or checkpoint is None:
             logger.warning(
-                "%s: %s was to go on from a checkpoint of %s, which made none; it goes on from its own. "
+                "%s: %s was to continue from a checkpoint of %s, which made none; it continues from its own. "
                 "The trainable must save: report(..., checkpoint=...), or save_checkpoint()",
                 *(self._name, target, donor or exploit.donor_id),
             )
@@ -275,7 +275,7 @@ class PopulationBasedTraining(MetricScheduler):
         new, done = pbt_explore.explored(
             copied(donor.config), self._asked.hyperparam_mutations, self._asked.chances, stream
         )
-        logger.info("%s: %s goes on from %s, changed: %s", self._name, target, donor, done)
+        logger.info("%s: %s continues from %s, changed: %s", self._name, target, donor, done)
         return self._user_explored(new, stream)
 
     def _user_explored(self, config: Config, stream: Stream) -> Config:
@@ -336,7 +336,7 @@ class PopulationBasedTraining(MetricScheduler):
                 "or pass require_attrs=False to pass over results without it"
             )
         if not self._has_warned:
-            logger.warning("%s; such results are passed over, and this is said once", what)
+            logger.warning("%s; such results are passed over, and this is logged once", what)
             self._has_warned = True
 
     def _to_plain(self) -> Plain:
@@ -379,7 +379,7 @@ def _to_go_on_from(donor: Trial, newest: int) -> CheckpointRef | None:
 
 def _known(tune_controller: ControllerView, name: str) -> Trial:
     trial = tune_controller.get_trial(name)
-    assert trial is not None  # a member was added, and nobody else removes trials
+    assert trial is not None  # a member was added, and nothing else removes trials
     return trial
 
 

@@ -143,7 +143,7 @@ def _called(function: Callable[..., Any], what: str, *arguments: Any) -> Any:  #
     except Exception as error:
         raise TuneError(
             f"{what} ({getattr(function, '__name__', function)}) raised {type(error).__name__}: {error}. Fix "
-            "it and go on with Tuner.restore: everything up to here is saved"
+            "it and continue with Tuner.restore: everything up to here is saved"
         ) from error
 
 
@@ -200,7 +200,7 @@ class PbtParameters(NamedTuple):
         if not 0 <= self.quantile_fraction <= 0.5:
             raise ValueError(
                 f"{name}: quantile_fraction is {self.quantile_fraction}; it must be between 0 and 0.5, "
-                "because nobody can be among the best and the worst"
+                "because no trial can be among the best and the worst"
             )
         if not self.perturbation_interval > 0:
             raise ValueError(
@@ -318,11 +318,9 @@ class Population:
     def most_behind(self, may_run: Callable[[str], bool], below: float) -> str | None:
         """Returns the trial that may run and has trained least, and less than `below`.
 
-        Of equals the first to join.
-
-        Copies come after those they may be copies of: with one worker, a trial that is sent back to where
-        another stands, again and again, would else keep that one from ever going on. Looks past those who may
-        not: they run already, so there are few of them.
+        Of equals the first to join. Copies come after their originals: with one worker, a trial that is reset
+        to another one's time again and again would else keep that one from ever continuing. Trials that may
+        not run are skipped: they run already, so there are few of them.
         """
         aside, found = [], None
         while self.least_time() < below:

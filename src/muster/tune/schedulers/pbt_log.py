@@ -81,7 +81,7 @@ class PolicyLog(Callback):
             self._lines = self._begin()
         if row.number < self._lines:
             return
-        # The global file last: its line says that the trial's file is complete.
+        # The global file last: its line implies that the trial's file is complete.
         line = row.line.encode() + b"\n"
         history = self._read(policy_file(row.donor_id)) or self._read(policy_file(row.target_id))
         if not history.endswith(line):  # a crash may have come just before the next line

@@ -95,7 +95,7 @@ class PopulationBasedTrainingReplay(FIFOScheduler):
         trial.config = dict(new)
         self._position += 1
         self._is_due = False
-        logger.info("PopulationBasedTrainingReplay: %s goes on with %s", trial, new)
+        logger.info("PopulationBasedTrainingReplay: %s continues with %s", trial, new)
 
     def debug_string(self) -> str:
         return f"PopulationBasedTraining replay: Step {self._step}, perturb {self._position}"

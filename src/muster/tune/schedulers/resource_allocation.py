@@ -233,13 +233,13 @@ class DistributeResources:
     def _check(self, base: PlacementGroupFactory) -> None:
         if not self.add_bundles and len(base.bundles) != 1:
             raise ValueError(
-                f"{type(self).__name__}: trials have {len(base.bundles)} bundles ({base}), and it is not "
-                "said which of them grows: pass add_bundles=True to add bundles, or give trials one bundle"
+                f"{type(self).__name__}: trials have {len(base.bundles)} bundles ({base}), and which "
+                "of them grows is unknown: pass add_bundles=True to add bundles, or give trials one"
             )
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({told})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({arguments})"
 
 
 class DistributeResourcesToTopJob(DistributeResources):

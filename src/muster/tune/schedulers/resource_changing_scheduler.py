@@ -1,8 +1,9 @@
 """Grows running trials onto idle resources, and shrinks them when others need those.
 
 A trial changes at a report: it is saved and paused, and starts again at once with its new resources. So that
-no step is lost and nobody waits for ever, a trial is paused only with a checkpoint of its last step and when
-what it shall have is free now; when others were faster it goes on with what it had, or with its base.
+no step is lost and no trial waits for ever, a trial is paused only with a checkpoint of its last step and
+when the new resources are free now; if others take them first, it continues with its old ones, or with its
+base.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ class ResourceChangingScheduler(TrialScheduler):
     """A ResourceChangingScheduler wraps a scheduler, and changes the resources of trials while they run.
 
     base_scheduler: decides everything else; None: first in, first out.
-    resources_allocation_function: called after every result on which the base scheduler lets a trial go on,
-        with (tune_controller, trial, result, scheduler); returns a PlacementGroupFactory, or None for no
-        change. None instead of a function: nothing ever changes.
+    resources_allocation_function: called after every result on which the base scheduler lets a trial
+        continue, with (tune_controller, trial, result, scheduler); returns a PlacementGroupFactory, or None
+        for no change. None instead of a function: nothing ever changes.
 
     All trials must start with the same resources. A trial sees what it has by
-    `tune.get_context().get_trial_resources()`; it must be able to go on from its checkpoint. Cannot be used
-    with `TuneConfig(reuse_actors=True)`.
+    `tune.get_context().get_trial_resources()`; it must be able to continue from its checkpoint. Cannot be
+    used with `TuneConfig(reuse_actors=True)`.
 
     Example:
         >>> ResourceChangingScheduler().debug_string()
@@ -108,7 +109,7 @@ class ResourceChangingScheduler(TrialScheduler):
     def claims(self, tune_controller: ControllerView) -> tuple[Resources, int]:
         """Returns what all trials together have, will have in a moment or wait for, and how many they are.
 
-        Trials that the base scheduler keeps paused count only when it wants them to go on.
+        Trials that the base scheduler keeps paused count only when it wants them to continue.
         """
         wanted = int(self._is_kept_waiting(tune_controller))
         return self._changes.claims(tune_controller, self._base_trial_resources, wanted)
@@ -221,7 +222,7 @@ class ResourceChangingScheduler(TrialScheduler):
             logger.warning(
                 "ResourceChangingScheduler: trial %s has no checkpoint of its last step, so its resources "
                 "are not changed, because that would undo the step. Report a checkpoint, "
-                "tune.report(..., checkpoint=...), or define save_checkpoint(); this is said once",
+                "tune.report(..., checkpoint=...), or define save_checkpoint(); this is logged once",
                 trial,
             )
 
@@ -321,8 +322,8 @@ class ResourceChangingScheduler(TrialScheduler):
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "ResourceChangingScheduler: %s was to have (%s), but there is only (%s) in all; it goes on "
-                "with what it has, and this is said once",
+                "ResourceChangingScheduler: %s was to have (%s), but there is only (%s) in all; it continues "
+                "with what it has, and this is logged once",
                 *(trial, size_of(new), capacity),
             )
 

@@ -30,7 +30,7 @@ class BasicVariantGenerator(SearchAlgorithm):
     """A BasicVariantGenerator makes every grid point for each sample, and draws random values for each trial.
 
     Grids are never listed, whatever their size. A saved state holds indices and the random stream; a
-    generator that was given the same space goes on from it with the trials that the saved one would make.
+    generator that was given the same space continues from it with the trials that the saved one would make.
 
     Args:
         points_to_evaluate: Configurations to begin with, as nested dicts; each replaces one sample, and what
@@ -176,7 +176,7 @@ class BasicVariantGenerator(SearchAlgorithm):
                 "grids, points or number of experiments): restore with the same param_space"
             )
         for experiment, num_samples in zip(self._experiments, saved["num_samples"], strict=True):
-            experiment.num_samples = num_samples  # the restored experiment need not say it again
+            experiment.num_samples = num_samples  # the restored experiment need not repeat it
         self._prefix, self._counter, self._made = saved["prefix"], saved["counter"], saved["made"]
         self._position, self._sample = saved["position"], saved["sample"]
         self._live = dict.fromkeys(saved["live"])

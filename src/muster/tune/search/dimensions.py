@@ -130,7 +130,7 @@ class Dimensions:
         flat = flat_point(point)
         missing = [name for name in self.variable if name not in flat]
         if missing:
-            raise ValueError(f"{self._owner}: the point {dict(point)!r} does not say {', '.join(missing)}")
+            raise ValueError(f"{self._owner}: the point {dict(point)!r} lacks {', '.join(missing)}")
         try:
             return {name: one.encoded(flat[name]) for name, one in self.variable.items()}
         except ValueError as error:

@@ -35,8 +35,8 @@ Proposal = tuple[Any, dict[str, Any]]  # what the library wants back with the re
 class LibrarySearcher(Searcher):
     """A LibrarySearcher keeps the space, the initial points and the unfinished suggestions of an adapter.
 
-    A subclass says `library` and `extra`, and defines `_start`, `_propose`, `_tell` and, where the library
-    cares, `_abandon` and `_learn`. Losses it is told are finite and to be minimised, whatever the mode.
+    A subclass sets `library` and `extra`, and defines `_start`, `_propose`, `_inform` and, where the library
+    cares, `_abandon` and `_learn`. The losses it gets are finite and to be minimised, whatever the mode.
     An answer of None must leave no trace: it is not written down, so a restored experiment would not know.
 
     All attributes are saved, pickled, but those in `_unsaved`, which `_reopen` makes again.
@@ -56,7 +56,7 @@ class LibrarySearcher(Searcher):
         require_library(type(self).__name__, self.library, self.extra)
         super().__init__(metric=metric, mode=mode)
         self._points = [dict(point) for point in points_to_evaluate or ()]
-        self._evaluated: list[tuple[dict[str, Any], float]] = []  # heard of before there was a space
+        self._evaluated: list[tuple[dict[str, Any], float]] = []  # added before there was a space
         self._space: Any = None
         self._dimensions: Dimensions | None = None  # None with a space of the library's own kind
         self._live: dict[str, Proposal] = {}
@@ -72,7 +72,7 @@ class LibrarySearcher(Searcher):
         """Returns the next suggestion, or the user's point as one."""
         raise NotImplementedError
 
-    def _tell(self, handle: Any, loss: float) -> None:  # noqa: ANN401
+    def _inform(self, handle: Any, loss: float) -> None:  # noqa: ANN401
         """Passes the value of an evaluated suggestion to the library."""
         raise NotImplementedError
 
@@ -186,7 +186,7 @@ class LibrarySearcher(Searcher):
         if loss is None or error:
             self._abandon(proposal[0])
         else:
-            self._tell(proposal[0], loss)
+            self._inform(proposal[0], loss)
 
     def _loss(self, value: Any) -> float | None:  # noqa: ANN401 - whatever a trial reported
         number = finite_number(value)

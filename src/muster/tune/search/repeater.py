@@ -11,7 +11,7 @@ from muster.tune.search.searcher import Searcher, Wrapper
 logger = logging.getLogger(__name__)
 
 TRIAL_INDEX = "__trial_index__"
-"""The key of a config that says which of its repetitions a trial is, from 0."""
+"""The key of a config that holds which repetition a trial is, from 0."""
 
 
 class _Group:
@@ -53,7 +53,7 @@ class Repeater(Wrapper):
         if num_samples is not None and num_samples % self.repeat:
             logger.warning(
                 "Repeater: num_samples=%s is not a multiple of repeat=%s; it counts every repetition, "
-                "so the last %s trials will not be heard by the searcher",
+                "so the searcher will not receive the last %s trials",
                 num_samples,
                 self.repeat,
                 num_samples % self.repeat,
@@ -66,7 +66,7 @@ class Repeater(Wrapper):
             if config is None or config == Searcher.FINISHED:
                 return config
             if not isinstance(config, dict):
-                return config  # SearchGenerator says what is wrong with it
+                return config  # SearchGenerator raises the error
             self._filling = _Group(trial_id, config, self.repeat)
         group = self._filling
         index = len(group.results)

@@ -463,7 +463,7 @@ def _takes_config(func: Callable[..., Any]) -> bool:
     try:
         signature = inspect.signature(func)
     except (TypeError, ValueError):
-        return False  # some builtins do not tell; those that are useful here take nothing
+        return False  # some builtins have no signature; those that are useful here take nothing
     candidates: tuple[tuple[Any, ...], ...] = (({},), ())
     for arguments in candidates:
         try:

@@ -34,7 +34,7 @@ class SearchGenerator(SearchAlgorithm):
     """A SearchGenerator asks a searcher for configurations until there are `num_samples` of them.
 
     A trial's config is the experiment's, with the suggestion merged into it. Trial ids have eight hex digits
-    and never repeat; a saved generator goes on with the same ids.
+    and never repeat; a saved generator continues with the same ids.
 
     Args:
         searcher: The Searcher to ask.
@@ -83,7 +83,7 @@ class SearchGenerator(SearchAlgorithm):
             raise AssertionError("SearchGenerator takes one experiment: run several one after the other")
         self._template = templates[0]
         self._config = inject_placeholders(dict(self._template.param_space), self._aside)
-        if self._num_samples is None:  # a restored state says it
+        if self._num_samples is None:  # a restored state has it
             self._num_samples = self._template.samples
 
     def next_trial(self) -> Trial | None:
@@ -125,9 +125,10 @@ class SearchGenerator(SearchAlgorithm):
     def on_trial_complete(
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
     ) -> None:
-        told = None if result is None else dict(result)
+        copied_result = None if result is None else dict(result)
         self._ask(
-            "on_trial_complete", lambda: self.searcher.on_trial_complete(trial_id, result=told, error=error)
+            "on_trial_complete",
+            lambda: self.searcher.on_trial_complete(trial_id, result=copied_result, error=error),
         )
 
     @property

@@ -140,7 +140,7 @@ class Searcher:
             found = found or value is not None
             if value is None and not is_error:
                 continue
-            # A trial read from a directory does not say if a scheduler stopped it: its last value counts.
+            # A trial read from a directory does not record if a scheduler stopped it: its last value counts.
             is_done = not isinstance(trial, Trial) or bool(trial.last_result.get("done"))
             pruned = trial.status == "TERMINATED" and not is_done
             try:
@@ -182,8 +182,8 @@ class Searcher:
         try:
             content = saved_searcher(self)
         except NotImplementedError:
-            if not getattr(self, "_said_unsavable", False):
-                self._said_unsavable = True
+            if not getattr(self, "_has_warned_unsavable", False):
+                self._has_warned_unsavable = True
                 logger.warning(
                     "%s is not saved: its `save` is not implemented, so a resumed experiment starts it anew",
                     type(self).__name__,

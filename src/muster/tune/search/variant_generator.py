@@ -248,7 +248,7 @@ class VariantCursor(Iterator[Variant]):
         domains = level.open.domains
         if not domains:
             return {}
-        if self._is_constant or not level.open.is_final:  # else nobody draws these values again
+        if self._is_constant or not level.open.is_final:  # else these values are not drawn again
             level.before = self._stream.state()
         rng = self._stream.rng
         drawn = {path: domain.sample(random_state=rng) for path, domain in domains.items()}

@@ -58,7 +58,7 @@ class ExperimentPlateauStopper(Stopper):
         return {"about": about, "best": self._best, "plateau_results": self._plateau_results}
 
     def _from_plain(self, state: Plain) -> None:
-        if state["about"] == [self._metric, self._mode]:  # values of another metric would say nothing
+        if state["about"] == [self._metric, self._mode]:  # values of another metric have no meaning
             self._best, self._plateau_results = state["best"][: self._top], state["plateau_results"]
 
 

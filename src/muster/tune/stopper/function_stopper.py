@@ -55,7 +55,7 @@ def _check_arity(function: Callable[..., Any]) -> None:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # a builtin that does not tell
+        return  # a builtin without a signature
     try:
         signature.bind("trial_id", {})
     except TypeError as error:

@@ -17,7 +17,7 @@ __all__ = ["CombinedStopper", "Stopper"]
 class Stopper(PluginState):
     """A Stopper is called with every result of every trial, beside the trial's own criteria.
 
-    What a stock stopper saves is what it has seen, not its parameters: those come from the script, so a
+    What a built-in stopper saves is what it has seen, not its parameters: those come from the script, so a
     resumed experiment may be given more time or more iterations.
     """
 

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 class TimeoutStopper(Stopper):
     """A TimeoutStopper ends the experiment once `timeout` has passed between calls of `stop_all`.
 
-    Time in which nobody asks is free: the experiment was down. That also holds after unpickling.
+    Time without calls does not count: the experiment was down. That also holds after unpickling.
     The clock has a default, unlike everywhere else in muster, because users build this object themselves.
     """
 

@@ -69,6 +69,6 @@ class TrialPlateauStopper(Stopper):
         return {"metric": self._metric, "seen": self._seen, "last": last}
 
     def _from_plain(self, state: Plain) -> None:
-        if state["metric"] == self._metric:  # values of another metric would say nothing
+        if state["metric"] == self._metric:  # values of another metric have no meaning
             self._seen = dict(state["seen"])
             self._last = {key: deque(values, self._num_results) for key, values in state["last"].items()}

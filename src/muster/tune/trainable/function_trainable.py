@@ -23,7 +23,7 @@ def checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
     try:
         accepted = inspect.signature(function)
     except (TypeError, ValueError):
-        return function  # a builtin that does not tell its parameters
+        return function  # a builtin without a signature
     try:
         accepted.bind({})
     except TypeError as error:

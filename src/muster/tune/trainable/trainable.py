@@ -284,9 +284,9 @@ class Trainable:
         progress = copy.copy(self._progress)
         progress.iteration -= 1  # `advance` counts one more result; here nothing has happened
         progress.iterations_since_restore -= 1
-        told = {} if timestamp is None else {"timestamp": timestamp}
-        stamp = progress.advance(told, elapsed_s=0.0, now=at)
-        filled = fill_result(dict(told), stamp, self._signature(), now=at)
+        given = {} if timestamp is None else {"timestamp": timestamp}
+        stamp = progress.advance(given, elapsed_s=0.0, now=at)
+        filled = fill_result(dict(given), stamp, self._signature(), now=at)
         filled["time_this_iter_s"] = time_this_iter
         if debug_metrics_only:
             return {key: value for key, value in filled.items() if key in DEBUG_METRICS}
@@ -337,7 +337,9 @@ class Trainable:
         check_export_formats(formats)
         folder = export_dir or self.logdir
         if folder is None:
-            raise ValueError(f"{type(self).__name__}.export_model: say where to, with export_dir=...")
+            raise ValueError(
+                f"{type(self).__name__}.export_model has no directory to write to: pass export_dir=..."
+            )
         return self._export_model(formats, folder)
 
     def _counting(self) -> Progress:

@@ -126,7 +126,7 @@ def _scratch() -> str:
     os.makedirs(home, mode=0o700, exist_ok=True)
     if hasattr(os, "getuid") and os.stat(home).st_uid != os.getuid():
         raise TuneError(
-            f"with_parameters: {home} belongs to somebody else; set TMPDIR to a directory of yours"
+            f"with_parameters: {home} belongs to another user; set TMPDIR to a directory of yours"
         )
     _remove_orphans(home)
     folder = tempfile.mkdtemp(prefix="", suffix=f"-{os.getpid()}", dir=home)
@@ -155,7 +155,7 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # somebody else's, or a platform that does not tell
+        return True  # another user's, or a platform without pids
     return True
 
 
@@ -258,7 +258,7 @@ def chosen(chooser: Chooser, config: Mapping[str, Any]) -> PlacementGroupFactory
 def trial_resources(trainable: Any, resources_per_trial: Any = None) -> Resources:  # noqa: ANN401
     """Returns what each trial needs: what the trainable says, else the experiment, else 1 CPU.
 
-    TuneError when both say something: at once for a function, per config for a class.
+    TuneError when both are given: at once for a function, per config for a class.
     """
     fallback = None if resources_per_trial is None else as_resources(resources_per_trial)
     if is_trainable_class(trainable):
@@ -287,7 +287,7 @@ def _class_request(kind: Any, config: Mapping[str, Any], fallback: Resources | N
 
 def _both(trainable: object) -> TuneError:
     return TuneError(
-        f"{trainable_name(trainable)} says itself what resources it needs, and so does resources_per_trial: "
+        f"{trainable_name(trainable)} defines its own resources, and so does resources_per_trial: "
         "leave one of them out"
     )
 
@@ -378,7 +378,7 @@ def _check_names(trainable: Any, kwargs: Mapping[str, Any]) -> None:  # noqa: AN
             f"{', '.join(kwargs)}"
         ) from None
     except ValueError:
-        return  # a builtin that does not tell its parameters
+        return  # a builtin without a signature
 
 
 __all__ = ["with_parameters", "with_resources"]

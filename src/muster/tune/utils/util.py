@@ -40,7 +40,7 @@ def validate_save_restore(
     """Returns True when an object restored from a checkpoint continues where the saved one stopped.
 
     Runs three steps, a save and two more steps in this process, whose GPUs are used as they are: `num_gpus`
-    is there for scripts written for Ray. AssertionError says what is lost.
+    is there for scripts written for Ray. The AssertionError names what is lost.
     """
     kind = get_trainable(trainable_cls) if isinstance(trainable_cls, str) else trainable_cls
     name = trainable_name(kind)

@@ -1,7 +1,7 @@
 """Completes result files after a crash with what the store knows and the files may lack.
 
-A `CatchUp` hears the facts that a restore replays; what it history then goes to the LogWriter, so that every
-result is in the files once: rows after a restart replace those that the restart made void.
+A CatchUp collects the events that a restore replays and gives them to the LogWriter, so that every result is
+in the files once: rows after a restart replace those that the restart made void.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _TrialHistory:
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.base: int | None = None  # rows up to here are in the files; later ones are written again
-        self.is_sure = True  # False: iterations do not tell which rows are which
+        self.is_sure = True  # False: iterations do not identify rows
         self.rows: list[dict[str, Any]] = []
         self.failures: list[tuple[int, TrialFailure]] = []
 

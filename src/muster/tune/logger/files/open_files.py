@@ -83,7 +83,7 @@ def write_whole(path: str, data: bytes) -> None:
 
 
 def write_new(path: str, data: bytes) -> None:
-    """Writes a file of a new directory, which nobody reads yet, so no temporary file is needed."""
+    """Writes a file of a new directory, which has no readers yet, so no temporary file is needed."""
     _write_new(path, data)
 
 

@@ -153,7 +153,7 @@ def cut_repeated_rows(path: str, rows: Sequence[dict[str, Any]]) -> None:
     """Cuts repeated rows from the end of a result.json without a torn end; OSError when that fails."""
     lines = content(path).splitlines(keepends=True)
     latest = lines[max(0, len(lines) - len(rows)) :]
-    # The same row may be spelled in two ways, with and without spaces: what it says is compared.
+    # The same row may be spelled in two ways, with and without spaces: the values are compared.
     count = _common([_said(line) for line in latest], [_said(line) for line in _encoded(rows)])
     _cut(path, lines, count)
 

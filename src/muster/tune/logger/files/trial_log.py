@@ -96,7 +96,7 @@ class TrialLog:
         self.directory = directory
         self.number = 0  # what the process that writes it calls it; 0: it does not know it
         self.sent_config: Any = None  # the last one that this process was given
-        self.session = session  # what its end will tell TensorBoard
+        self.session = session  # what TensorBoard gets at its end
         self.rows: list[Row] = []
         self.ended = False
         self.failures = 0  # of writing, one after the other

@@ -92,7 +92,7 @@ class FileWriter:
                 continue
             try:
                 log.carry_out(self.context, what)
-            except Exception as error:  # noqa: BLE001 - others must go on
+            except Exception as error:  # noqa: BLE001 - other trials must continue
                 self._report_problem(log.directory, error)
         return touched
 

@@ -55,7 +55,7 @@ class LogWriter:
         self._is_overrun = False
         self._thread: threading.Thread | None = None
         self._wake, self._space, self._closing = threading.Event(), threading.Event(), False
-        self._is_hurried = False  # somebody waits for the files, or for room
+        self._is_hurried = False  # a flush or the control thread waits
         self._problems = Problems()
         self._file_writer = FileWriter(self._clock, self._problems, open_limit)
         self._forwarder: Forwarder | None = None

@@ -1,6 +1,6 @@
 """Starts the process that writes log files and sends entries to it, so that the driver encodes nothing.
 
-Only LogWriter's thread uses it. What was sent is kept until the other side says that it is in the files.
+Only LogWriter's thread uses this module. What was sent is kept until the process confirms that it is written.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class WriterProcess:
 
 logger = logging.getLogger(__name__)
 
-_BOOT_S = 1.0  # rows wait so long for a process to come up, if nobody waits for them
+_BOOT_S = 1.0  # rows wait so long for a process to come up, if no flush waits for them
 _BOOT_POLL_S = 0.01
 _BOOT_MOST = 8000  # rows, likewise
 _LISTEN_S = 0.05
@@ -214,7 +214,7 @@ class Forwarder:
 
     def forward(self, entries: Sequence[Entry], tickets: Sequence[threading.Event]) -> None:
         remote = self._remote
-        assert remote is not None  # is_in_use says so
+        assert remote is not None  # because it is in use
         batch = remote.sent + bool(entries)
         self._due.extend((batch, ticket) for ticket in tickets)
         try:
@@ -252,7 +252,7 @@ class Forwarder:
         self.is_in_use = False
         how = remote.retire()
         if is_sudden:
-            what = f"the process that wrote them {how}; the driver goes on with that itself"
+            what = f"the process that wrote them {how}; the driver continues with that itself"
             self._problems.add("log files", RuntimeError(what))
         if remote.kept:
             self._file_writer.take_back(remote.kept)

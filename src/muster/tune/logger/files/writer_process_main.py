@@ -26,11 +26,11 @@ _RETRY_S = 0.1
 
 
 class WriterFrameKind:
-    """A WriterFrameKind says what a frame means."""
+    """A WriterFrameKind is the meaning of a frame."""
 
     WORK = 1  # to the process: a batch
     LAST = 2  # to it: no more comes
-    READY = 10  # from it: it can be given work
+    READY = 10  # from it: it accepts work
     DONE = 11  # from it: how many batches are written, whether something is stuck, problems
     FINISHED = 12  # from it: the same, after the last
 
@@ -99,4 +99,4 @@ def main() -> NoReturn:
     fd, parent_pid, open_limit = map(int, sys.argv[2:5])
     die_with_parent(parent_pid)
     _WriterServer(socket.socket(fileno=fd), parent_pid, open_limit).serve()
-    os._exit(0)  # the files are closed; there is nothing else to tidy up
+    os._exit(0)  # the files are closed; there is nothing else to clean up

@@ -67,7 +67,7 @@ def _filtered(frame: bytes, stride: int) -> bytes:
 
 
 def _animated(packed: Sequence[bytes], width: int, height: int) -> list[bytes]:
-    chunks, number = [], 0  # controls and data are numbered together; the first data is the still picture
+    chunks, number = [], 0  # controls and data are numbered together; the first data is the still image
     for data in packed:
         control = struct.pack(">IIIIIHHBB", number, width, height, 0, 0, 1, FRAMES_PER_S, 0, 0)
         chunks.append(_chunk(b"fcTL", control))
@@ -86,7 +86,7 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 
 
 _CHANNELS = (1, 3, 4)
-_ACROSS = 8  # pictures in a row of a sheet
+_ACROSS = 8  # images in a row of a sheet
 _BUCKETS = 30  # as many as TensorBoard's own histograms have
 _IMAGE, _HISTOGRAM = 4, 5  # fields of Summary.Value
 
@@ -186,7 +186,7 @@ def _buckets(finite: np.ndarray, low: float, high: float) -> tuple[np.ndarray, n
     """Returns how many values are in each bucket, and where each bucket ends."""
     import numpy as np
 
-    if not 0 < high - low < float("inf"):  # one value only, or a span that no float can say
+    if not 0 < high - low < float("inf"):  # one value only, or a span that no float can hold
         return np.array([finite.size]), np.array([high])
     counts, edges = np.histogram(finite, _BUCKETS, (low, high))
     return counts, edges[1:]
@@ -347,7 +347,7 @@ def _framed(payloads: Sequence[bytes], known: KnownRecord | None) -> list[bytes]
 
 
 def _may_be_shown(kind: type) -> bool:
-    # numpy's and torch's numbers have __float__; so have arrays, which are told apart by their shape later.
+    # numpy's and torch's numbers have __float__; so have arrays, which are recognised by their shape later.
     return (
         kind in _NUMBERS
         or kind is list

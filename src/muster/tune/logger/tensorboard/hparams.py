@@ -71,12 +71,12 @@ def hparams_of(config: object) -> Hparams:
         if supported is not None:
             found[name] = supported
         elif value is not None:
-            _tell(name, type(value).__name__)
+            _warn(name, type(value).__name__)
     return found
 
 
 @lru_cache(maxsize=1024)
-def _tell(name: str, kind: str) -> None:
+def _warn(name: str, kind: str) -> None:
     logger.info("TensorBoard's HPARAMS tab cannot show %r of the config: it is a %s", name, kind)
 
 
@@ -97,7 +97,7 @@ def _hparam(value: Any) -> bool | float | str | None:  # noqa: ANN401 - anything
     """Returns a value as TensorBoard takes it; None when it does not."""
     kind = type(value)
     if kind is float:
-        return value if math.isfinite(value) else str(value)  # JSON, and so the tab, has no word for it
+        return value if math.isfinite(value) else str(value)  # JSON, and so the tab, cannot express it
     if kind is bool or kind is str:
         return value  # type: ignore[no-any-return]
     if isinstance(value, str):

@@ -213,32 +213,32 @@ class AxSearch(LibrarySearcher):
         proposal = self._live.pop(trial_id, None)
         if proposal is None:
             return
-        told = self._told(result or {})
-        if told is None or error:
+        outcomes = self._outcomes(result or {})
+        if outcomes is None or error:
             self._abandon(proposal[0])
             return
         with _quiet():
-            self._client.complete_trial(proposal[0], raw_data=told)
+            self._client.complete_trial(proposal[0], raw_data=outcomes)
 
-    def _told(self, result: Mapping[str, Any]) -> dict[str, float] | None:
+    def _outcomes(self, result: Mapping[str, Any]) -> dict[str, float] | None:
         """Returns what Ax optimises and constrains; None when one of them is missing or not finite."""
-        told: dict[str, float] = {}
+        outcomes: dict[str, float] = {}
         for name in self._client._experiment.optimization_config.metric_names:
             key = str(self._metric) if name == self._objective else name
             number = finite_number(result.get(key))
             if number is None:
                 return None
-            told[name] = number
+            outcomes[name] = number
         if self._objective == _METRIC and self._mode == "max":
-            told[_METRIC] = -told[_METRIC]
-        return told
+            outcomes[_METRIC] = -outcomes[_METRIC]
+        return outcomes
 
     def _abandon(self, handle: int) -> None:
         with _quiet():
             self._client.mark_trial_abandoned(handle)
 
     def _learn(self, point: dict[str, Any], loss: float) -> None:
-        # A client of the user's has a direction of its own, and was told values as they are.
+        # A client of the user's has its own direction, and gets values as they are.
         value = loss if self._objective == _METRIC or self._mode == "min" else -loss
         with _quiet():
             index = self._client.attach_trial(self._values(point))

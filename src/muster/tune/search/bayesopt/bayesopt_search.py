@@ -95,7 +95,7 @@ class BayesOptSearch(LibrarySearcher):
         random_state: Makes the suggestions repeatable.
         random_search_steps: How many suggestions are random; their results reach the model together.
         verbose: Of the library; 0 is silent.
-        patience: After a configuration has come up more than so often the search ends; None: it goes on with
+        patience: The search ends after a configuration came up more often than this; None: it continues with
             random ones.
         skip_duplicate: Do not suggest a configuration twice.
         analysis: An ExperimentAnalysis (or an experiment's directory) to learn from.
@@ -188,7 +188,7 @@ class BayesOptSearch(LibrarySearcher):
             return values
         logger.info(
             "BayesOptSearch: stopping early, because a configuration came up more than %d times; "
-            "patience=None goes on with random ones",
+            "patience=None continues with random ones",
             self._patience,
         )
         return self.FINISHED
@@ -213,19 +213,19 @@ class BayesOptSearch(LibrarySearcher):
             return self._dimensions.values(point)
         missing = [name for name in self._bounds() if name not in point]
         if missing:
-            raise ValueError(f"BayesOptSearch: the point {dict(point)!r} does not say {', '.join(missing)}")
+            raise ValueError(f"BayesOptSearch: the point {dict(point)!r} lacks {', '.join(missing)}")
         return {name: float(point[name]) for name in self._bounds()}
 
     def _suggestion(self, values: Values) -> dict[str, Any]:
         return self._dimensions.suggestion(values) if self._dimensions is not None else unflattened(values)
 
-    def _tell(self, handle: tuple[Values, bool], loss: float) -> None:
-        self._hear(handle, -loss)
+    def _inform(self, handle: tuple[Values, bool], loss: float) -> None:
+        self._receive(handle, -loss)
 
     def _abandon(self, handle: tuple[Values, bool]) -> None:
-        self._hear(handle, None)
+        self._receive(handle, None)
 
-    def _hear(self, handle: tuple[Values, bool], target: float | None) -> None:
+    def _receive(self, handle: tuple[Values, bool], target: float | None) -> None:
         """Registers results; random ones wait for each other, and failed ones count as results."""
         values, is_random = handle
         self._block.append((values, target))

@@ -56,7 +56,7 @@ class TuneBOHB(LibrarySearcher):
         self._max_concurrent = max_concurrent
         self._model: Any = None
         self._paused: dict[str, None] = {}
-        self._told: dict[str, float] = {}  # the last budget of a live trial that the model heard of
+        self._last_budget: dict[str, float] = {}  # of a live trial, as the model knows it
         self._has_budgets: bool | None = None
         self._begin(space)
 
@@ -126,10 +126,10 @@ class TuneBOHB(LibrarySearcher):
                     "TuneBOHB: results carry no `hyperband_info`, so the model learns nothing and "
                     "suggestions stay random: use HyperBandForBOHB as the scheduler"
                 )
-        if budget is None or self._told.get(trial_id) == budget:
+        if budget is None or self._last_budget.get(trial_id) == budget:
             return
-        self._told[trial_id] = budget
-        self._hear(self._live[trial_id][0], self._loss(result.get(str(self._metric))), budget)
+        self._last_budget[trial_id] = budget
+        self._receive(self._live[trial_id][0], self._loss(result.get(str(self._metric))), budget)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -138,7 +138,7 @@ class TuneBOHB(LibrarySearcher):
             self.on_trial_result(trial_id, result)
         self._live.pop(trial_id, None)
         self._paused.pop(trial_id, None)
-        self._told.pop(trial_id, None)
+        self._last_budget.pop(trial_id, None)
 
     def on_pause(self, trial_id: str) -> None:
         """Frees the place of a paused trial."""
@@ -150,9 +150,9 @@ class TuneBOHB(LibrarySearcher):
 
     def _learn(self, point: dict[str, Any], loss: float) -> None:
         """Registers a point; without a budget it counts for the smallest, which any later model outranks."""
-        self._hear(self._values(point), loss, 0.0)
+        self._receive(self._values(point), loss, 0.0)
 
-    def _hear(self, values: Mapping[str, Any], loss: float | None, budget: float) -> None:
+    def _receive(self, values: Mapping[str, Any], loss: float | None, budget: float) -> None:
         result = None if loss is None else {"loss": loss}  # hpbandster counts None among the bad ones
         job = SimpleNamespace(
             id=None, exception=None, result=result, kwargs={"budget": budget, "config": dict(values)}

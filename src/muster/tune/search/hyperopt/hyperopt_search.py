@@ -272,7 +272,7 @@ class HyperOptSearch(LibrarySearcher):
         }
         return list(self._trials.new_trial_docs([number], [None], [self._domain.new_result()], [misc]))
 
-    def _tell(self, handle: int, loss: float) -> None:
+    def _inform(self, handle: int, loss: float) -> None:
         from hyperopt import JOB_STATE_DONE
 
         self._end(handle, JOB_STATE_DONE, {"loss": loss, "status": "ok"})
@@ -293,7 +293,7 @@ class HyperOptSearch(LibrarySearcher):
         values = self._values(point)
         number = int(self._trials.new_trial_ids(1)[0])
         self._trials.insert_trial_docs(self._documents(number, values))
-        self._tell(number, loss)
+        self._inform(number, loss)
 
 
 def _holds(node: Any, kind: type) -> bool:  # noqa: ANN401

@@ -140,7 +140,7 @@ class NevergradSearch(LibrarySearcher):
         is_called = isinstance(self._space, nevergrad.p.Instrumentation)
         return ((), dict(point)) if is_called else ((dict(point),), {})
 
-    def _tell(self, handle: Any, loss: float) -> None:  # noqa: ANN401
+    def _inform(self, handle: Any, loss: float) -> None:  # noqa: ANN401
         assert self._optimizer is not None
         self._optimizer.tell(handle, loss)
 

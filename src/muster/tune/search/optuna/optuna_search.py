@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFINE_BY_RUN_WARN_THRESHOLD_S = 1.0
-_UNKNOWN_EXCESS = 1e300  # a constraint that nobody measured is violated; infinity is not JSON
+_UNKNOWN_EXCESS = 1e300  # a constraint that was not measured is violated; infinity is not JSON
 Space = Mapping[str, Any] | Callable[..., Any]
 
 
@@ -94,7 +94,7 @@ class OptunaSearch(Searcher):
         self._live: dict[str, int] = {}  # trial id -> number in the study
         self._completed: dict[str, None] = {}
         self._is_exhausted = False
-        self._pending: list[tuple[Any, ...]] = []  # evaluated points heard of before there was a study
+        self._pending: list[tuple[Any, ...]] = []  # evaluated points added before there was a study
         if space is not None:
             if isinstance(space, Mapping) and has_unresolved_values(dict(space)):
                 logger.warning(UNRESOLVED_SEARCH_SPACE.format(cls="OptunaSearch", par="space"))
@@ -161,7 +161,7 @@ class OptunaSearch(Searcher):
         if not directions:
             raise ValueError("OptunaSearch: every mode is 'obs', so there is nothing to optimise")
         verbosity = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.WARNING)  # "A new study created" tells our users nothing
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # "A new study created" does not help users
         try:
             return optuna.create_study(
                 storage=self._storage,
@@ -272,9 +272,9 @@ class OptunaSearch(Searcher):
         if len(known) == len(values):
             # Optuna refuses NaN as a value; to its samplers such a trial has failed.
             is_usable = not any(math.isnan(value) for value in known)
-            self._tell(study, number, known if is_usable else None, "COMPLETE" if is_usable else "FAIL")
+            self._inform(study, number, known if is_usable else None, "COMPLETE" if is_usable else "FAIL")
         else:
-            self._tell(study, number, None, "FAIL" if error or len(values) > 1 else "PRUNED")
+            self._inform(study, number, None, "FAIL" if error or len(values) > 1 else "PRUNED")
 
     def _keep_attributes(self, study: Study, number: int, result: Mapping[str, Any]) -> None:
         names = [metric for metric, mode in self._metrics() if mode == "obs"]
@@ -293,7 +293,7 @@ class OptunaSearch(Searcher):
                 storage_id, f"constraints:{name}", excess
             )  # as Trial.set_constraint
 
-    def _tell(self, study: Study, number: int, values: Sequence[float] | None, state: str) -> None:
+    def _inform(self, study: Study, number: int, values: Sequence[float] | None, state: str) -> None:
         # Some samplers (grid, brute force) call study.stop() when they have nothing left, which Optuna allows
         # only inside its own loop; we are that loop here.
         study._thread_local.in_optimize_loop = True

@@ -148,7 +148,7 @@ class ZOOptSearch(LibrarySearcher):
         flat = flat_point(point)
         missing = [name for name in self._space if name not in flat]
         if missing:
-            raise ValueError(f"ZOOptSearch: the point {dict(point)!r} does not say {', '.join(missing)}")
+            raise ValueError(f"ZOOptSearch: the point {dict(point)!r} lacks {', '.join(missing)}")
         return [flat[name] for name in self._space]
 
     def _suggestion(self, solution: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -157,12 +157,12 @@ class ZOOptSearch(LibrarySearcher):
             return unflattened(dict(zip(self._space, numbers, strict=True)))
         return self._dimensions.suggestion(dict(zip(self._dimensions.variable, numbers, strict=True)))
 
-    def _tell(self, handle: Any, loss: float) -> None:  # noqa: ANN401
+    def _inform(self, handle: Any, loss: float) -> None:  # noqa: ANN401
         with self._running() as inner:
             inner.complete(handle, loss)
 
     def _abandon(self, handle: Any) -> None:  # noqa: ANN401
-        self._tell(handle, float("inf"))  # the worst; without an answer zoopt would wait for it
+        self._inform(handle, float("inf"))  # the worst; without an answer zoopt would wait for it
 
     def _learn(self, point: dict[str, Any], loss: float) -> None:
         with self._running() as inner:
