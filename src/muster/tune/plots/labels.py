@@ -1,4 +1,4 @@
-"""Short texts for pictures: numbers, values and names that may be very long."""
+"""Shortens texts for plots: numbers, values and names that may be very long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ELLIPSIS = "…"
 
 
 def short_number(value: float) -> str:
-    """Three digits, without superfluous ones.
+    """Returns a number with three digits, without superfluous ones.
 
     Example:
         >>> short_number(0.00001), short_number(1234567.0), short_number(64), short_number(0.30000000004)
@@ -23,7 +23,7 @@ def short_number(value: float) -> str:
 
 
 def value_text(value: object) -> str:
-    """A config value as people would write it; objects by name, without their address in memory."""
+    """Returns a config value as users would write it; objects by name, without their address in memory."""
     if isinstance(value, float):
         return short_number(value)
     if isinstance(value, str):
@@ -34,7 +34,7 @@ def value_text(value: object) -> str:
 
 
 def shortened(text: str, room: int) -> str:
-    """At most `room` characters. Of a nested key the end counts most, of other texts both ends.
+    """Returns at most `room` characters. Of a nested key the end counts most, of other texts both ends.
 
     Example:
         >>> shortened("model/encoder/hidden_size", 14), shortened("a_very_long_name_indeed", 12)

@@ -1,4 +1,4 @@
-"""HyperBandForBOHB: HyperBand for a searcher that learns from every budget (TuneBOHB)."""
+"""Implements HyperBand for a searcher that learns from every budget (TuneBOHB)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from muster.tune.schedulers.hyperband_bracket import Bracket, HyperBandParameter
 
 
 class HyperBandForBOHB(HyperBandScheduler):
-    """HyperBand with the largest bracket first, so that the searcher soon has something to learn from.
+    """A HyperBandForBOHB is HyperBand with the largest bracket first, so that the searcher soon has results.
 
     Results carry `hyperband_info`: `{"budget": milestone}` where trials are compared, else `{}`. The searcher
-    hears of pauses through `on_pause(trial_id)` and `on_unpause(trial_id)`. A bracket that is not full is
-    compared only when nothing runs. Parameters as of HyperBandScheduler.
+    is notified of pauses through `on_pause(trial_id)` and `on_unpause(trial_id)`. A bracket that is not full
+    is compared only when nothing runs. Parameters as of HyperBandScheduler.
     """
 
     _state_kind = "hb_bohb"
@@ -44,7 +44,7 @@ class HyperBandForBOHB(HyperBandScheduler):
     def on_trial_complete(
         self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
     ) -> None:
-        """The searcher hears of a trial's last result only now: it has to know the budget here too.
+        """Reports the budget of a last result to the searcher, which gets that result only now.
 
         Also where a stopping criterion, such as the `max_t` of the scheduler given to it as well, ended the
         trial at its milestone before the scheduler was asked.
@@ -57,7 +57,7 @@ class HyperBandForBOHB(HyperBandScheduler):
         super().on_trial_complete(tune_controller, trial, result)
 
     def _unasked_budget(self, trial_id: str, result: dict[str, Any]) -> int | None:
-        """The milestone, if the last result is the first one there."""
+        """Returns the milestone, if the last result is the first one there."""
         bracket, time = self._bands.bracket_of(trial_id), result.get(self._time_attr)
         if bracket is None or trial_id not in bracket.members or not isinstance(time, int | float):
             return None
@@ -71,7 +71,7 @@ class HyperBandForBOHB(HyperBandScheduler):
     def choose_trial_to_run(
         self, tune_controller: ControllerView, allow_recurse: bool = True
     ) -> Trial | None:
-        """Without `allow_recurse` no bracket is compared before it is full."""
+        """Returns the next trial; without `allow_recurse` no bracket is compared before it is full."""
         if allow_recurse:
             return super().choose_trial_to_run(tune_controller)
         return self._astray(tune_controller) or self._ready(tune_controller)

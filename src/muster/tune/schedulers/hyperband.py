@@ -1,4 +1,4 @@
-"""HyperBandScheduler: synchronous successive halving in brackets (Li et al., "Hyperband", Algorithm 1).
+"""Implements synchronous successive halving in brackets (Li et al., "Hyperband", Algorithm 1).
 
 A bracket is judged when all its members are at the milestone. Answers follow from what was reported; which
 trials rest is looked at only when one is to be chosen.
@@ -30,14 +30,14 @@ from muster.tune.schedulers.trial_scheduler import MetricScheduler, first_waitin
 
 
 class HyperBandScheduler(MetricScheduler):
-    """Compares many trials after a short time and few after a long one, in brackets of different mixtures.
+    """A HyperBandScheduler compares many trials after a short time and few after a long one, in brackets.
 
     Trials are paused at milestones, so they should save checkpoints: one without starts from the beginning.
 
     time_attr: what `max_t` counts; must grow with every result.
     max_t: the most that one trial gets; also sets the number of brackets in a band.
-    reduction_factor: one in so many goes on at each milestone.
-    stop_last_trials: whether trials are stopped at the last milestone, or may go on until they end by
+    reduction_factor: one in so many continues at each milestone.
+    stop_last_trials: whether trials are stopped at the last milestone, or may continue until they end by
         themselves.
     """
 
@@ -66,7 +66,7 @@ class HyperBandScheduler(MetricScheduler):
         self._seen: dict[str, Trial] = {}  # members, for the debug string; not part of the state
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
-        """A new one joins the bracket that is being filled; one that failed goes back to its own."""
+        """Adds a new trial to the bracket that is being filled; one that failed returns to its own."""
         super().on_trial_add(tune_controller, trial)
         self._place(trial)
 
@@ -94,7 +94,10 @@ class HyperBandScheduler(MetricScheduler):
         self._left(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
-        """The others do not wait for it. If it is tried again, it has to catch up with them."""
+        """Removes a failed trial, so that the others do not wait.
+
+        If it is tried again, it has to catch up.
+        """
         home = self._bands.bracket_of(trial.trial_id)
         self._left(tune_controller, trial)
         if home is not None:
@@ -122,9 +125,9 @@ class HyperBandScheduler(MetricScheduler):
 
     def _record(self, bracket: Bracket, trial: Trial, result: dict[str, Any]) -> None:
         key = trial.trial_id
-        said = self._time_and_score(trial, result)
-        if said is not None:
-            bracket.report(key, *said)
+        report = self._time_and_score(trial, result)
+        if report is not None:
+            bracket.report(key, *report)
             return
         if self._time_attr not in result:
             raise self._silent(trial, result, f"no {self._time_attr!r}, by which its time is counted")
@@ -141,11 +144,11 @@ class HyperBandScheduler(MetricScheduler):
         )
 
     def _is_complete(self, tune_controller: ControllerView, bracket: Bracket) -> bool:
-        """Whether its members may be compared: not while more of them are about to come."""
+        """Returns whether members may be compared: not while more of them are about to come."""
         return self._bands.is_closed(bracket) or not _gives_more(tune_controller)
 
     def _settle(self, tune_controller: ControllerView, bracket: Bracket, current: Trial | None) -> None:
-        """Who is stopped is no member any more: the hooks that follow find nothing to do but to forget it."""
+        """Compares a bracket; a stopped trial is removed, so the hooks that follow find nothing to do."""
         halved, done, released = bracket.settle()
         self._num_stopped += len(halved)
         mine = None if current is None else current.trial_id
@@ -161,7 +164,7 @@ class HyperBandScheduler(MetricScheduler):
                 tune_controller.stop_trial(trial)
 
     def _on_release(self, tune_controller: ControllerView, trial_id: str) -> None:
-        """A trial that was told to pause may go on."""
+        """Lets a trial continue that was to pause."""
 
     def _left(self, tune_controller: ControllerView, trial: Trial) -> None:
         bracket = self._bands.bracket_of(trial.trial_id)
@@ -174,7 +177,7 @@ class HyperBandScheduler(MetricScheduler):
         self._seen.pop(trial_id, None)
 
     def _astray(self, tune_controller: ControllerView) -> Trial | None:
-        """The oldest that waits, if no bracket expects it: after a restore, what ran waits again."""
+        """Returns the oldest waiting trial that no bracket expects, such as one that ran before a restore."""
         trial = first_waiting(tune_controller)
         if trial is None or not is_pending(trial):
             return None
@@ -193,7 +196,7 @@ class HyperBandScheduler(MetricScheduler):
         return sorted(brackets, key=self._bands.turn)
 
     def _when_nothing_is_ready(self, tune_controller: ControllerView) -> Trial | None:
-        """The searcher has just been asked and gave nothing: brackets are compared as full as they are."""
+        """Compares brackets as full as they are: the searcher has just been asked and gave nothing."""
         find = self._finder(tune_controller)
         for bracket in self._in_turn(one for one in self._bands.open.values() if one.has_arrived):
             resting = first_resting(find, bracket.parked)
@@ -208,7 +211,7 @@ class HyperBandScheduler(MetricScheduler):
         return self._left_behind(tune_controller)
 
     def _left_behind(self, tune_controller: ControllerView) -> Trial | None:
-        """When nothing runs: a trial that somebody else has paused goes on, or it would wait for ever."""
+        """Returns, when nothing runs, a trial that something else has paused: it would wait for ever."""
         find, brackets = self._finder(tune_controller), self._bands.open.values()
         if somebody_runs(find, brackets):
             return None
@@ -257,6 +260,6 @@ class HyperBandScheduler(MetricScheduler):
 
 
 def _gives_more(tune_controller: ControllerView) -> bool:
-    """Whether the searcher may have more trials; a controller that cannot say has none."""
+    """Returns whether the searcher may have more trials; False for a controller that cannot say."""
     is_finished = getattr(getattr(tune_controller, "search_alg", None), "is_finished", None)
     return is_finished is not None and not is_finished()

@@ -1,4 +1,4 @@
-"""PB2: population based training that asks a model for new values instead of chance."""
+"""Implements PB2: population based training that takes new values from a model instead of chance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Bounds = dict[Path, tuple[float, float]]
 
 
 class PB2(PopulationBasedTraining):
-    """Like PopulationBasedTraining; new values are those from which a Gaussian process expects most.
+    """A PB2 is like PopulationBasedTraining, but takes the values from which a Gaussian process expects most.
 
     hyperparam_bounds: `[lowest, highest]` of each value, in dicts as deep as the configuration's. A value
         that the configuration lacks is drawn from there; the type of one that it has is kept.
@@ -52,7 +52,9 @@ class PB2(PopulationBasedTraining):
         self._bounds = dict(_checked(hyperparam_bounds, ()))
         self._points: list[list[float]] = []  # time, reward before, values, change per unit of time
         self._stands: dict[str, tuple[float, float]] = {}  # time and reward of each trial at its last look
-        self._pending: dict[str, list[float]] = {}  # chosen, not heard of since: time, reward before, values
+        self._pending: dict[
+            str, list[float]
+        ] = {}  # chosen, without a result since: time, reward before, values
         super().__init__(
             time_attr=time_attr,
             metric=metric,
@@ -90,7 +92,7 @@ class PB2(PopulationBasedTraining):
         del self._points[:-MOST_POINTS]
 
     def _values(self, config: Mapping[str, Any]) -> list[float] | None:
-        """Those that are tuned; None when one is no number."""
+        """Returns the tuned values; None when one is no number."""
         found = dict(values_of(config, self._asked.hyperparam_mutations))
         if any(not isinstance(found.get(path), Real) for path in self._bounds):
             return None
@@ -109,7 +111,7 @@ class PB2(PopulationBasedTraining):
             for path, value in zip(self._bounds, values, strict=True):
                 new = _replaced(new, path, value)
         if stands is not None:
-            self._stands[target.trial_id] = stands  # it goes on from there
+            self._stands[target.trial_id] = stands  # it continues from there
             chosen = self._values(new)
             if chosen is not None:
                 self._pending[target.trial_id] = [*stands, *chosen]
@@ -159,7 +161,7 @@ def _as_mutations(bounds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replaced(config: Mapping[str, Any], path: Path, value: float) -> Config:
-    """A copy with this value, of the type of the old one."""
+    """Returns a copy with this value, of the type of the old one."""
     key = path[0]
     if len(path) > 1:
         return {**config, key: _replaced(config.get(key, {}), path[1:], value)}

@@ -1,4 +1,4 @@
-"""Objects and functions of a search space set aside while variants are made, and put back into a config.
+"""Replaces objects and functions of a search space by placeholders while variants are made, and back.
 
 Why: tags and evaluated_params must stay short, equal between runs and free of addresses, and a function
 (`sample_from`) must see the whole configuration. Called by the search algorithms.
@@ -21,7 +21,7 @@ _PRIMITIVES = (int, float, str, bool, type(None))
 
 
 class SetAside:
-    """What the placeholders of one search space stand for."""
+    """A SetAside holds what the placeholders of one search space stand for."""
 
     def __init__(self) -> None:
         self._objects: dict[Placeholder, Any] = {}
@@ -36,7 +36,7 @@ class SetAside:
         return (kind, digest[:length])
 
     def resolve(self, config: dict[str, Any]) -> dict[str, Any]:
-        """A config with objects in place; then functions, which see each other's values."""
+        """Returns a config with objects in place; then functions, which see each other's values."""
         if not self._objects:
             return config
         functions: dict[Path, Function] = {}
@@ -45,7 +45,7 @@ class SetAside:
         return dict(resolved)
 
     def put_back(self, node: Any, path: Path, functions: dict[Path, Function]) -> Any:  # noqa: ANN401
-        """`node`, which stands at `path`, with its objects; its functions are added to `functions`."""
+        """Returns `node`, found at `path`, with its objects; its functions are added to `functions`."""
         if is_placeholder(node):
             if node not in self._objects:
                 return node  # a user's own tuple that looks like one
@@ -63,7 +63,7 @@ def is_placeholder(node: Any) -> bool:  # noqa: ANN401
 
 
 def inject_placeholders(space: Any, aside: SetAside, path: Path = ()) -> Any:  # noqa: ANN401
-    """`space` without objects and functions; they are in `aside`. Domains of numbers stay as they are."""
+    """Returns `space` without objects and functions, which go to `aside`. Domains of numbers stay."""
     if isinstance(space, _PRIMITIVES):
         return space
     if isinstance(space, dict) and is_sole_key(space, "grid_search"):
@@ -88,7 +88,7 @@ def _with_options(domain: Categorical, aside: SetAside, path: Path) -> Categoric
 
 
 class _Options(Sequence[Any]):
-    """The options of a grid, replaced one by one when they are asked for: a grid may be huge."""
+    """An _Options replaces the options of a grid one by one when they are read: a grid may be huge."""
 
     def __init__(self, options: Sequence[Any], aside: SetAside, path: Path) -> None:
         is_sequence = hasattr(options, "__len__") and hasattr(options, "__getitem__")
@@ -111,7 +111,7 @@ _PLAIN = (int, float, str, bool, type(None))
 
 
 def renewing(make: _Make[T], space: Mapping[str, Any]) -> _Make[T]:
-    """`make`, given configs that hold the objects of `space` instead of their old copies."""
+    """Returns `make`, given configs that hold the objects of `space` instead of their old copies."""
     aside = SetAside()
     spec = inject_placeholders(dict(space), aside)
 
@@ -143,7 +143,10 @@ def _renewed(
 
 
 def _drawn(config: Any, params: Mapping[str, Any], path: Path) -> dict[Path, Any]:  # noqa: ANN401
-    """What was drawn at `path`, as placeholders; some searchers tell the parts of a dict one by one."""
+    """Returns what was drawn at `path`, as placeholders.
+
+    Some searchers report the parts of a dict one by one.
+    """
     own = params.get(flat_name(path))
     if own is not None:
         return {path: own} if _holds_placeholder(own) else {}
@@ -154,7 +157,7 @@ def _drawn(config: Any, params: Mapping[str, Any], path: Path) -> dict[Path, Any
 
 
 def _open_places(node: Any, path: Path) -> list[tuple[Path, Any]]:  # noqa: ANN401
-    """Where the space holds a placeholder, a domain or a grid."""
+    """Returns where the space holds a placeholder, a domain or a grid."""
     is_grid = isinstance(node, dict) and len(node) == 1 and "grid_search" in node
     if is_placeholder(node) or is_grid or isinstance(node, Domain):
         return [(path, node)]
@@ -178,5 +181,5 @@ def _has(config: Any, path: Path) -> bool:  # noqa: ANN401
 
 
 def _is_plain(config: Any, path: Path) -> bool:  # noqa: ANN401
-    """A value that need not be made anew."""
+    """Returns whether a value need not be made anew."""
     return isinstance(at(config, path), _PLAIN)

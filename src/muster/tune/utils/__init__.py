@@ -1,4 +1,4 @@
-"""Ray's `tune.utils`: what scripts import from there. Each name is loaded when it is first used."""
+"""Exports Ray's `tune.utils`; each name is loaded when it is first used."""
 
 from __future__ import annotations
 

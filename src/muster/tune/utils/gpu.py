@@ -1,4 +1,4 @@
-"""wait_for_gpu: for a trial that shares a GPU with one that is just giving it back."""
+"""Waits for a GPU that another trial is about to release."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def wait_for_gpu(
     delay_s: float = 5,
     gpu_memory_limit: float | None = None,
 ) -> bool:
-    """Wait until less than `target_util` of a GPU's memory is in use; RuntimeError when it never is.
+    """Waits until less than `target_util` of a GPU's memory is in use; RuntimeError when it never is.
 
     Args:
         gpu_id: Its number or its UUID; None: the first one this process may use.
@@ -47,7 +47,10 @@ def wait_until_free(gpu: str, target_util: float, retry: int, delay_s: float, cl
 
 
 def memory_use(gpu: str) -> float:
-    """The used share of a GPU's memory; RuntimeError without nvidia-smi, ValueError for an unknown GPU."""
+    """Returns the used share of a GPU's memory.
+
+    RuntimeError without nvidia-smi, ValueError for an unknown GPU.
+    """
     try:
         answer = subprocess.run(_QUERY, capture_output=True, text=True, check=True, timeout=30)
     except FileNotFoundError:

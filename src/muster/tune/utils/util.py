@@ -1,4 +1,4 @@
-"""Ray's other import path of the same names."""
+"""Defines Ray's `tune.utils.util`: checks of trainables, and functions of nested dicts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STEPS = 3
 
 
 def diagnose_serialization(trainable: Any) -> Literal[True] | set[str]:  # noqa: ANN401 - function or class
-    """True when it can be sent to another process, else the names of the captured objects that cannot.
+    """Returns True when a trainable can be pickled, else the names of captured objects that cannot.
 
     Example:
         >>> diagnose_serialization(lambda config: {"loss": 0})
@@ -37,10 +37,10 @@ def validate_save_restore(
     config: Mapping[str, Any] | None = None,
     num_gpus: int = 0,
 ) -> bool:
-    """True when a new object restored from a checkpoint stands where the saved one stood, and goes on.
+    """Returns True when an object restored from a checkpoint continues where the saved one stopped.
 
     Runs three steps, a save and two more steps in this process, whose GPUs are used as they are: `num_gpus`
-    is there for scripts written for Ray. AssertionError says what is lost.
+    is there for scripts written for Ray. The AssertionError names what is lost.
     """
     kind = get_trainable(trainable_cls) if isinstance(trainable_cls, str) else trainable_cls
     name = trainable_name(kind)
@@ -83,8 +83,9 @@ _RAISE: Any = object()
 def flatten_dict(
     dt: Mapping[str, Any], delimiter: str = "/", prevent_delimiter: bool = False, flatten_list: bool = False
 ) -> Nested:
-    """Inner dicts joined into one, `a/b`; what lies deeper comes later. ValueError when a key may not hold
-    the delimiter and does.
+    """Returns inner dicts joined into one, `a/b`; what lies deeper comes later.
+
+    ValueError when a key holds the delimiter and `prevent_delimiter` is set.
 
     Example:
         >>> flatten_dict({"a": {"b": 1}, "c": 2})
@@ -113,7 +114,7 @@ def _items(container: Any) -> list[tuple[str, Any]]:  # noqa: ANN401 - dict or l
 
 
 def unflattened_lookup(flat_key: str, lookup: Any, delimiter: str = "/", **kwargs: Any) -> Any:  # noqa: ANN401
-    """The value at a flat key of nested dicts and lists; `default=...` instead of an error."""
+    """Returns the value at a flat key of nested dicts and lists; `default=...` instead of an error."""
     default = kwargs.pop("default", _RAISE)
     if kwargs:
         raise TypeError(f"unflattened_lookup takes no {', '.join(kwargs)}")
@@ -131,7 +132,7 @@ def unflattened_lookup(flat_key: str, lookup: Any, delimiter: str = "/", **kwarg
 
 
 def merge_dicts(d1: Nested, d2: Nested) -> Nested:
-    """A deep copy of the first with the values of the second put over it, level by level.
+    """Returns a deep copy of the first dict, updated with the second, level by level.
 
     Example:
         >>> merge_dicts({"a": {"b": 1}}, {"a": {"c": 2}})
@@ -148,7 +149,7 @@ def deep_update(
     override_all_if_type_changes: Collection[str] | None = None,
     override_all_key_list: Collection[str] | None = None,
 ) -> Nested:
-    """Put the values of `new_dict` over those of `original`, in place, level by level.
+    """Updates `original` with `new_dict`, in place, level by level.
 
     Args:
         new_keys_allowed: Otherwise a key that `original` lacks is a KeyError.
@@ -179,12 +180,12 @@ logger = logging.getLogger(__name__)
 
 
 def date_str() -> str:
-    """Now, as it stands in the names of experiments: `2026-11-16_02-10-00`."""
+    """Returns the current time as in the names of experiments: `2026-11-16_02-10-00`."""
     return dated(SystemClock().now())
 
 
 class warn_if_slow:
-    """Logs a warning when the block takes longer than `threshold` seconds (0.5).
+    """A warn_if_slow logs a warning when the block takes longer than `threshold` seconds (0.5).
 
     Example:
         >>> with warn_if_slow("loading"):
@@ -197,7 +198,7 @@ class warn_if_slow:
     def __init__(
         self, name: str, threshold: float | None = None, message: str | None = None, disable: bool = False
     ) -> None:
-        """`message` may use {name} and {duration}."""
+        """Takes a `message` that may use {name} and {duration}."""
         self.name, self.disable = name, disable
         self.threshold = self.DEFAULT_THRESHOLD if threshold is None else threshold
         self.message = message or self.DEFAULT_MESSAGE
