@@ -1,6 +1,6 @@
 """Counts the progress of one trial, and fills result keys from the counters, in Ray Tune's order.
 
-The trial's side counts (`Progress.advance` gives a Stamp); whoever receives the report fills
+The trial's side counts (`Progress.advance` returns a Stamp); the receiver of the report fills
 (`fill_result`), so that what never changes need not travel with every report.
 """
 

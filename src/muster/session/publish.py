@@ -61,7 +61,7 @@ def publish_staged(partial: str, trial_dir: str, name: str) -> str:
 def set_aside(place: str) -> str | None:
     """Renames a directory so that a part of it is not taken for the whole; None when there is none.
 
-    A report that nobody took note of may have left its name behind: its content is outdated.
+    A report that was lost in a crash may have left a directory of this name: its content is outdated.
     """
     folder, name = os.path.split(place)
     aside = os.path.join(folder, f".{name}.{os.getpid()}.deleted")
@@ -93,7 +93,7 @@ def _sync(path: str) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
-        # Some filesystems refuse fsync (EINVAL); a full or broken disk (ENOSPC, EIO) must be heard.
+        # Some filesystems refuse fsync (EINVAL); a full or broken disk (ENOSPC, EIO) must be reported.
         import errno
 
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):

@@ -32,7 +32,7 @@ class UsageMonitor:
             read = machine_reader()
             if read is None:
                 warnings.warn(
-                    f"config[{CONFIG_KEY!r}] is set; this system says how busy it is through psutil only: "
+                    f"config[{CONFIG_KEY!r}] is set; this system reports its load through psutil only: "
                     "pip install 'muster[sysusage]'; results come without it",
                     stacklevel=2,
                 )

@@ -32,7 +32,7 @@ def publish(source: str | Path, target: str | Path) -> None:
     """Copies a directory to `target` so that it is complete or absent at any moment, even at a power cut.
 
     One that is there already is replaced: a trial that continues from an older checkpoint makes the later
-    ones again. The source is left to its owner. StoreError says what failed; then nothing is left behind.
+    ones again. The source is not changed. StoreError names what failed; then nothing is left behind.
     """
     place = Path(target)
     try:
@@ -80,7 +80,7 @@ class CheckpointStore:
             if MANIFEST not in sizes and place is self._elsewhere:
                 return "it is not complete"  # there the manifest comes last
             if MANIFEST not in sizes:
-                return None  # made by somebody else, or before manifests: existing is all that is known
+                return None  # made by another program: only its existence is known
             manifest = msgspec.json.decode(place.read(f"{name}/{MANIFEST}" if name else MANIFEST))
             return _difference(manifest["files"], _without_manifest(sizes))
         except (MusterError, msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:

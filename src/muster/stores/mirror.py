@@ -1,8 +1,8 @@
 """Copies the changed files of a local directory to its storage.
 
-One thread calls `step`; any thread may say what changed. `uploads.Uploader` is the thread. Files go first and
-the experiment's store last, as a copy taken before them: what it refers to is there when it arrives. Results
-leave the store once they are in their files: so all files that grew go before it, told of or not. A
+One thread (`uploads.Uploader`) calls `step`; any thread may mark what changed. Files are copied first and the
+store of the experiment last, as a copy taken before them: what it refers to exists when it arrives. Results
+leave the store once they are in their files: so all files that grew are copied first, marked or not. A
 checkpoint's manifest goes after its files: a node that waits for it gets the whole.
 """
 
@@ -32,7 +32,7 @@ Print = tuple[int, int]  # size and time of change: enough for files that are wr
 
 
 class MirrorInterval(Struct, frozen=True, kw_only=True):
-    """A MirrorInterval says how often files are copied."""
+    """A MirrorInterval defines how often files are copied."""
 
     again_s: float = 5.0  # a file that grows is copied again after so long at the earliest
     store_s: float = 10.0  # so is the experiment's store
@@ -79,7 +79,7 @@ class Mirror:
     def changed(self, name: str) -> None:
         """Marks this directory or file as changed.
 
-        To be said before the fact that tells of it is appended: then no store is ahead of its files.
+        To be called before the fact about it is appended: then no store is ahead of its files.
         """
         with self._lock:
             self._changed[name] = None
@@ -116,7 +116,7 @@ class Mirror:
     def step(self, *, everything: bool = False) -> bool:
         """Copies what changed and is due; with `everything`, all. Returns whether nothing is left."""
         with self._lock:
-            discarded = list(self._discarded)  # the store's copy is taken after these were said
+            discarded = list(self._discarded)  # the store's copy is taken after these were marked
         with self._store_copy(everything) as store:
             for name in self._files(everything, with_store=store is not None):
                 self._copy(name, self.source / name, self._print(name))

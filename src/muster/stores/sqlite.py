@@ -1,7 +1,7 @@
 """Opens, locks and migrates SQLite files, and writes batches; the only file that knows SQL pragmas.
 
 Stores use a `Database` and never see a `sqlite3` exception: every failure becomes a StoreError that names the
-file and says what to do. Nothing here knows what the tables mean.
+file and what to do. Nothing here knows what the tables mean.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def _connect(path: Path, mode: str, wait_s: float, repair: str) -> sqlite3.Conne
     try:
         return _checked(path, f"{path.as_uri()}?mode={mode}", wait_s)
     except sqlite3.Error as error:
-        # A cleanly closed WAL file in a directory that we may not write to: nobody else can be writing.
+        # A cleanly closed WAL file in a directory that we may not write to: no other process can be writing.
         if mode == "ro" and isinstance(error, sqlite3.OperationalError) and not _has_wal(path):
             with contextlib.suppress(sqlite3.Error):
                 return _checked(path, f"{path.as_uri()}?mode=ro&immutable=1", wait_s)
@@ -285,7 +285,7 @@ def _damaged(path: Path, what: str, repair: str) -> str:
 
 
 def explained(error: sqlite3.Error, path: Path, repair: str = LEDGER_REPAIR) -> StoreError:
-    """Returns an error that says what to do. By text: error codes exist only since Python 3.11."""
+    """Returns an error that explains what to do. By text: error codes exist only since Python 3.11."""
     text = str(error).lower()
     if "locked" in text or "busy" in text:
         return LedgerLocked(

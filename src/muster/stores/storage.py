@@ -1,6 +1,6 @@
 """Reads and writes the files of an experiment, at a local path or any fsspec URL. Blocks; no retries.
 
-Local files are written in place by whoever makes them; a remote place is filled by `uploads.Uploader`.
+Local files are written in place by their makers; `uploads.Uploader` copies them to a remote place.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keeps the remote storage of an experiment up to date from a thread; never blocks its caller.
 
-The controller says what changed and polls for problems; failures are retried with back-off and never raised.
+The controller marks what changed and polls for problems; failures are retried with back-off and never raised.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Uploader:
             while flush in self._flushes:
                 left = deadline - self._clock.monotonic()
                 if left <= 0 or not self._thread.is_alive():
-                    self._flushes.remove(flush)  # back to the usual pace: nobody waits any more
+                    self._flushes.remove(flush)  # back to the usual interval: no caller waits any more
                     return False
                 self._wake.wait(left)
         return True

@@ -23,7 +23,7 @@ class CheckpointToDelete(Struct, frozen=True, kw_only=True):
     """A CheckpointToDelete is a checkpoint that is no longer kept, with the fact that made it superfluous."""
 
     ref: CheckpointRef
-    after: int  # facts appended up to and including that one: it may go once so many are durable
+    after: int  # facts up to and including that one: the checkpoint may be deleted once so many are durable
 
 
 def register(trial: Trial, checkpoint: CheckpointRef) -> tuple[CheckpointRef, ...]:
@@ -41,7 +41,8 @@ def register(trial: Trial, checkpoint: CheckpointRef) -> tuple[CheckpointRef, ..
 def adopt(trial: Trial, checkpoint: CheckpointRef) -> None:
     """Lets a trial without a process continue from a checkpoint of another trial, until it makes its own.
 
-    It stays the other's: it is not counted among those this trial keeps, its own go on with their numbers.
+    The checkpoint still belongs to the other trial: it does not count among those that this trial keeps, and
+    the numbering of this trial's own checkpoints continues.
     """
     metrics = dict(checkpoint.metrics)
     if "trial_id" in metrics:  # they will be shown as this trial's last result
@@ -109,7 +110,7 @@ def trimmed(ref: CheckpointRef, policy: CheckpointPolicy) -> CheckpointRef:
 
 
 def deletable(
-    doomed: Iterable[CheckpointToDelete], durable: int, in_use: Collection[str] = ()
+    scheduled: Iterable[CheckpointToDelete], durable: int, in_use: Collection[str] = ()
 ) -> tuple[tuple[CheckpointRef, ...], tuple[CheckpointToDelete, ...]]:
     """Returns the checkpoints that may be deleted now, and those that wait.
 
@@ -118,7 +119,7 @@ def deletable(
     """
     now: list[CheckpointRef] = []
     later: list[CheckpointToDelete] = []
-    for each in doomed:
+    for each in scheduled:
         if each.after <= durable and each.ref.path not in in_use:
             now.append(each.ref)
         else:

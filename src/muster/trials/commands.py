@@ -23,7 +23,7 @@ class StartTrial(Struct, frozen=True, kw_only=True):
     experiment_name: str
     experiment_tag: str = ""
     checkpoint: CheckpointRef | None = None
-    checkpoint_index: int = -1  # numbering goes on from here
+    checkpoint_index: int = -1  # numbering continues from here
     log_to_file: tuple[str | None, str | None] = (None, None)
     may_reuse: bool = False
     time_limit_s: float | None = None

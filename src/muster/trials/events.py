@@ -17,12 +17,12 @@ class TrialFailureKind(Enum):
     USER_ERROR = "user-error"  # its code raised
     KILLED = "killed"  # a signal ended the process
     OUT_OF_MEMORY = "out-of-memory"
-    EXITED = "exited"  # the process left without a word (os._exit)
+    EXITED = "exited"  # the process ended without a report (os._exit)
     TIME_LIMIT = "time-limit"  # its own hard limit
     SILENT = "silent"  # no heartbeat
     UNPICKLABLE = "unpicklable"  # its result or its code cannot cross the process border
     START = "start"  # its process could not be made
-    RESET_REFUSED = "reset-refused"  # reset_config said no
+    RESET_REFUSED = "reset-refused"  # reset_config returned False
     NODE_LOST = "node-lost"  # the machine went away
     PREEMPTED = "preempted"  # the machine was taken back
 
@@ -74,11 +74,11 @@ class TrialExited(Struct, frozen=True, kw_only=True):
 
 
 class CapacityChanged(Struct, frozen=True, kw_only=True):
-    """CapacityChanged says what all trials together may use from now on."""
+    """CapacityChanged carries what all trials together may use from now on."""
 
     at: float
     capacity: Mapping[str, float]
-    is_bounded: bool = True  # False: it may grow beyond that, and nobody says how far
+    is_bounded: bool = True  # False: it may grow beyond that without a known limit
 
 
 class Woke(Struct, frozen=True, kw_only=True, gc=False):
@@ -106,7 +106,7 @@ class TrialCreated(Struct, frozen=True, kw_only=True, tag="created"):
 class TrialAdmitted(Struct, frozen=True, kw_only=True, tag="admitted"):
     """TrialAdmitted: the scheduler chose a waiting trial, and the engine was asked to start it.
 
-    Without a trial id: asked for a choice, the scheduler wanted something else done (stop a paused trial).
+    Without a trial id: asked for a choice, the scheduler requested something else (stop a paused trial).
     """
 
     trial_id: str

@@ -91,7 +91,7 @@ class CheckpointRef(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointPolicy(Struct, frozen=True, kw_only=True):
-    """A CheckpointPolicy says when checkpoints are made and which are kept; from Ray's CheckpointConfig."""
+    """A CheckpointPolicy defines when checkpoints are made and which are kept, from a CheckpointConfig."""
 
     num_to_keep: int | None = None
     score_attribute: str | None = None
@@ -101,7 +101,7 @@ class CheckpointPolicy(Struct, frozen=True, kw_only=True):
 
 
 class FailurePolicy(Struct, frozen=True, kw_only=True):
-    """A FailurePolicy says what a failed trial means for itself and for the others."""
+    """A FailurePolicy defines what a failed trial means for itself and for the others."""
 
     max_failures: int = 0  # -1: retry for ever
     fail_fast: bool = False

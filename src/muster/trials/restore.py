@@ -2,7 +2,7 @@
 
 The snapshot is plain data (trials, counters), taken together with the saved state of the plug-ins. The facts
 after it are handled again without callbacks: searcher and scheduler are asked again and, being restored with
-their random streams, answer as before; where one does not, the recorded fact counts and a warning says so.
+their random streams, answer as before; where one does not, the recorded fact counts and a warning is logged.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ RESUME, RESTART, SKIP = "resume", "restart", "skip"
 
 
 class ResumeRules(Struct, frozen=True, kw_only=True):
-    """ResumeRules say what happens to a trial, depending on how the earlier run left it."""
+    """ResumeRules define what happens to a trial, depending on how the earlier run left it."""
 
     finished: str = SKIP
     unfinished: str = RESUME

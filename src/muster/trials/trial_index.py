@@ -34,7 +34,7 @@ class TrialIndex:
 
     @property
     def borrowed(self) -> set[str]:
-        """Directories of checkpoints that trials go on from, though they are another's."""
+        """The directories of checkpoints that trials continue from and that belong to other trials."""
         return {trial.adopted.path for trial in self.borrowers.values() if trial.adopted is not None}
 
     def add(self, trial: Trial) -> None:

@@ -1,6 +1,6 @@
 """Saves schedulers and stoppers as bytes and restores them.
 
-Our own classes save plain JSON with a version; a user's class, whose attributes nobody knows, is pickled as a
+Our own classes save plain JSON with a version; a user's class, whose attributes are unknown, is pickled as a
 whole, with trials by reference. Called by the experiment store; touches no file.
 """
 
@@ -27,7 +27,7 @@ Plain = dict[str, Any]
 class PluginState:
     """PluginState is the base of schedulers and stoppers.
 
-    A class that can say its state in plain data sets `_state_kind` and defines `_to_plain` and `_from_plain`.
+    A class whose state is plain data sets `_state_kind` and defines `_to_plain` and `_from_plain`.
     Its subclasses are pickled nevertheless, because they may have attributes of their own.
     """
 

@@ -28,7 +28,7 @@ from muster.trials.events import (
 )
 from muster.trials.model import CheckpointRef
 
-# In files: never renumber. A digest must tell these apart without a look inside.
+# In files: never renumber. A digest must distinguish these without decoding the content.
 CREATED, STARTED, REPORTED, SAVED, EXITED, EXHAUSTED = range(1, 7)
 REPORTED_SAVED = 7  # a report with a checkpoint
 UNSAVED = 8  # an answer to a save, without a checkpoint

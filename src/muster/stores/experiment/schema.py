@@ -20,7 +20,7 @@ _TABLES = (
         snapshot BLOB,
         dictionary BLOB)""",
     # One row per `append`: its facts as msgpack, and beside them the pickles of values that are no data. The
-    # key is the number of its last fact. Rows go once a snapshot stands for them.
+    # key is the number of its last fact. Rows are deleted once a snapshot includes them.
     """CREATE TABLE batches (
         last INTEGER PRIMARY KEY,
         facts BLOB NOT NULL,

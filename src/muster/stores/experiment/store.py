@@ -37,7 +37,7 @@ class SqliteTrialStore:
         path: The file, or the experiment's directory, which gets `experiment.sqlite`.
         root: What checkpoint paths are relative to; the file's directory unless storage is remote.
         trust_pickles: Whether `load` unpickles values that are no data, which runs code from the file.
-            Without it they come back as `Pickled`. Say yes only when the user asks to resume this experiment.
+            Without it they come back as `Pickled`. True only when the user asks to resume this experiment.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class SqliteTrialStore:
     ) -> None:
         """Replaces the saved state in one transaction; the facts before it are removed, `ended` is added.
 
-        `statuses` may name Ray's status of trials where the facts alone cannot tell: paused, to be retried.
+        `statuses` may name Ray's status of trials that does not follow from the facts: paused, to be retried.
         """
         digests = {name: _digest(state) for name, state in plugins.items()}
         changed = [name for name in plugins if self._plugins.get(name) != digests[name]]

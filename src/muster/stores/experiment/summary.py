@@ -59,7 +59,7 @@ class TrialSummary(Struct, frozen=True, kw_only=True):
     starts: int = 0
     reports: int = 0
     failures: int = 0
-    checkpoint: CheckpointRef | None = None  # the newest that a fact tells of
+    checkpoint: CheckpointRef | None = None  # the newest in the facts
     failure: TrialFailure | None = None  # of its last exit
     created_at: float | None = None
     started_at: float | None = None  # the last time
@@ -88,8 +88,8 @@ class Digest:
             self.status = "RUNNING" if kind == STARTED else "PENDING"
             self.kept.pop(EXITED, None)
         elif kind in (EXITED, FAILED):
-            # Facts do not say why: a paused trial, and one that waits for another try, look ended until they
-            # are admitted again, unless the core says more when it saves.
+            # Facts do not contain the reason: a paused trial, and one that waits for a retry, look ended
+            # until they are admitted again, unless the core adds the status when it saves.
             self.status = "ERROR" if kind == FAILED else "TERMINATED"
             self.failures += kind == FAILED
         for group in _GROUPS.get(kind, ()):

@@ -69,8 +69,8 @@ class RowBuffer:
         """Returns the compression dictionary: the first few records of the file that hold a result."""
         found: bytes | None = database.execute("SELECT dictionary FROM experiment")[0][0]
         if found is None:
-            telling = [digest.record() for digest in self.digests.values() if REPORTED in digest.kept][:4]
-            found = b"".join(telling)[:DICTIONARY_BYTES] or None
+            samples = [digest.record() for digest in self.digests.values() if REPORTED in digest.kept][:4]
+            found = b"".join(samples)[:DICTIONARY_BYTES] or None
             database.execute("UPDATE experiment SET dictionary = ?", (found,))
         return found
 

@@ -26,7 +26,7 @@ class Pickled(Struct, frozen=True):
     """A Pickled value is no data. `load` runs any code in the pickle: only for files that are trusted."""
 
     content: bytes
-    shown: str  # what it looked like, for people
+    shown: str  # its repr, for users
 
     def load(self) -> Any:  # noqa: ANN401 - anything
         return pickle.loads(self.content)
@@ -80,7 +80,7 @@ class _Packer:
 
     def __init__(self) -> None:
         self.pickles: list[tuple[bytes, str]] = []
-        self._inside: list[int] = []  # the containers around the value in hand
+        self._inside: list[int] = []  # the containers around the current value
 
     def packed(self, value: Any) -> Any:  # noqa: ANN401 - a user's value
         kind = type(value)

@@ -1,7 +1,7 @@
 """Keeps a ledger without a file, with the same contract, for the simulator and for tests.
 
 It outlives the controllers that use it, as a file would: kill the controller, build a new one on the same
-store. Writes can fail before they happen (nothing is stored) or after (stored, the caller not told).
+store. Writes can fail before they happen (nothing is stored) or after (stored, the caller does not know).
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ _TABLES = (
         quarantined TEXT NOT NULL,
         verdicts TEXT NOT NULL)""",
     "CREATE INDEX decisions_by_tick ON decisions (tick_id)",
-    # What could not be read, kept for a person to look at.
+    # What could not be read, kept for the user to inspect.
     """CREATE TABLE damaged (
         position INTEGER PRIMARY KEY AUTOINCREMENT,
         source TEXT NOT NULL,

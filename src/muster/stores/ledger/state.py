@@ -1,6 +1,6 @@
 """Defines the live part of a ledger as a value, held in memory by both stores.
 
-A store replaces it whole, after its write has succeeded; nobody ever sees half of a batch.
+A store replaces it whole, after its write has succeeded; half of a batch is never visible.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FAILURES_SHOWN_FOR_S = 3600.0  # W13: a launch that failed is news for an hour, 
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """Retention says how much of the past is kept. What exceeds one of the limits is dropped, oldest first.
+    """Retention defines how much of the past is kept. What exceeds a limit is dropped, oldest first.
 
     What pruned machines cost is not lost: the planner adds a machine's cost to `Memory.spent` in the same
     commit that ends it, so nothing needs to be added up here.
@@ -196,7 +196,7 @@ def _check_record(record: Instance, known: Instance | None) -> None:
 
 
 def _check_history(record: Instance, known: Instance | None) -> None:
-    """Entries are only added, each hop is in the table, and the last one says where the record is now."""
+    """Entries are only added, each transition is in the table, and the last one is the current state."""
     earlier = known.history if known is not None else ()
     if record.history[: len(earlier)] != earlier:
         raise _refused(record, "its history was rewritten; entries may only be added")
@@ -206,7 +206,7 @@ def _check_history(record: Instance, known: Instance | None) -> None:
             raise _refused(record, f"entered {change.state.name} at {change.at!r}, which is not a time")
         if state is None and change.state not in CREATABLE:
             raise _refused(record, f"a new record may not start in {change.state.name}")
-        # The one entry that is no hop: a history that did not say since when the record is in its state.
+        # The one entry that is no transition: a history without the time at which the state was entered.
         is_mended = known is not None and change.state is state and _lacks(earlier, change.state)
         if state is not None and not is_mended and not INSTANCE_MACHINE.allows(state, change.state):
             raise _refused(record, f"may not go from {state.name} to {change.state.name}")
@@ -347,10 +347,10 @@ def set_aside(database: Database, damage: list[Damage], now: float) -> None:
 def _record(name: str, content: bytes, terminal: bool) -> Instance:
     record = codec.decode(content, Instance)
     if record.instance_id != name:
-        raise ValueError(f"its record says it is {record.instance_id}")
+        raise ValueError(f"its record has the id {record.instance_id}")
     if record.state is InstanceState.UNKNOWN or (record.state in TERMINAL) is not terminal:
         raise ValueError(
-            f"its record says {record.state.name}, which does not go with terminal={int(terminal)}"
+            f"its record has state {record.state.name}, which contradicts terminal={int(terminal)}"
         )
     return record
 
@@ -358,5 +358,5 @@ def _record(name: str, content: bytes, terminal: bool) -> Instance:
 def _action(name: str, content: bytes) -> Action:
     action: Action = codec.decode(content, Action)  # type: ignore[arg-type]  # a union is no class to mypy
     if action.request_id != name:
-        raise ValueError(f"its content says it is {action.request_id}")
+        raise ValueError(f"its content has the id {action.request_id}")
     return action

@@ -1,7 +1,7 @@
 """Stores a ledger as a file: compare-and-swap by version, one transaction per decision.
 
 The controller calls it, as `cluster.ports.InstanceStore`. It is the only writer of its file, so the live
-records stay in memory between ticks; a write by somebody else is noticed and the file is read again.
+records stay in memory between ticks; a write by another process is noticed and the file is read again.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class SqliteInstanceStore:
     def _writing(self, expected: int | None = None) -> Iterator[None]:
         """Opens one transaction. If it fails, the file is read again: its content is then not known.
 
-        With an expected version: a conflict when somebody wrote since the file was last looked at.
+        With an expected version: a conflict when another process wrote since the file was last read.
         """
         try:
             with self._database.transaction():

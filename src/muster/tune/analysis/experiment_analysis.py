@@ -41,8 +41,8 @@ class ExperimentAnalysis:
     Args:
         experiment_checkpoint_path: The experiment's directory, or its `experiment.sqlite`.
         storage_filesystem: An fsspec file system that the path is in.
-        trials: The trials, when they are at hand; None: read from the directory.
-        default_metric: Used by `best_*` and by methods that are not told another.
+        trials: The trials, when they are in memory; None: read from the directory.
+        default_metric: Used by `best_*` and by methods that are called without a metric.
         default_mode: "min" or "max"; without a metric it is about the value that trainables return.
     """
 
@@ -130,7 +130,7 @@ class ExperimentAnalysis:
     def result_rows(self, metric: str | None = None, mode: str | None = None) -> list[Row]:
         """Returns the lines of `dataframe`, without pandas."""
         if mode is not None and metric is None:
-            raise ValueError(f"mode={mode!r} was given without a metric: say which metric it is about")
+            raise ValueError(f"mode={mode!r} was given without a metric: pass metric=... too")
         if mode is not None:
             check_mode(mode, "ExperimentAnalysis.dataframe")
         elif metric is not None:

@@ -66,7 +66,7 @@ class TrialFolder:
         known = {row.get(CHECKPOINT_DIR_NAME): dict(row) for row in rows()} if names else {}
         for name in names:
             if name not in known:
-                logger.warning("%s: no result says what %s was saved with", self.path, name)
+                logger.warning("%s: no result belongs to %s", self.path, name)
         return [
             (Checkpoint(f"{self.path}/{name}", filesystem=self.filesystem), known.get(name, {}))
             for name in names
@@ -119,21 +119,21 @@ def parse_csv(text: str, config: Mapping[str, Any]) -> list[Row]:
     rows = []
     whole = text[: text.rfind("\n") + 1]  # a crash may have cut off the last line, in the middle of a number
     for line in csv.DictReader(io.StringIO(whole)):
-        row: Row = {key: _value(key, told) for key, told in line.items() if key is not None}
+        row: Row = {key: _value(key, text) for key, text in line.items() if key is not None}
         rows.append({**row, "config": dict(config)} if config else row)
     return rows
 
 
-def _value(key: str, told: str | None) -> Any:  # noqa: ANN401
-    if told is None or told == "":
+def _value(key: str, text: str | None) -> Any:  # noqa: ANN401
+    if text is None or text == "":
         return None
     if key in _TEXT:
-        return told
-    if told in ("True", "False"):
-        return told == "True"
-    if _INTEGER.fullmatch(told):
-        return int(told)
-    return float(told) if _FLOAT.fullmatch(told) else told
+        return text
+    if text in ("True", "False"):
+        return text == "True"
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
 
 
 def opened_place(path: str, filesystem: Any) -> tuple[str, Any]:  # noqa: ANN401

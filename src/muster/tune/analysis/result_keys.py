@@ -48,7 +48,7 @@ DEFAULT_EXPERIMENT_NAME = "default"
 DEFAULT_EXPERIMENT_INFO_KEYS = ("trainable_name", EXPERIMENT_TAG, TRIAL_ID)
 DEFAULT_RESULT_KEYS = (TRAINING_ITERATION, TIME_TOTAL_S, MEAN_ACCURACY, MEAN_LOSS)
 
-# Filled in by us, hence not what a person looks for in a result.
+# Filled in automatically, hence not what a user looks for in a result.
 AUTO_RESULT_KEYS = (
     TIMESTAMP,
     CHECKPOINT_DIR_NAME,

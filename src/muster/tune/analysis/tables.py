@@ -59,7 +59,7 @@ def pareto_front(rows: Sequence[Sequence[Any]], modes: Sequence[str]) -> list[in
         if all(_is_number(value) for value in row):
             losses.append((tuple(sign * float(value) for sign, value in zip(signs, row, strict=True)), place))
     front: list[tuple[tuple[float, ...], int]] = []
-    for one, place in sorted(losses):  # whoever beats a row sorts before it
+    for one, place in sorted(losses):  # a row that beats another sorts before it
         if not any(_beats(other, one) for other, _ in front):
             front.append((one, place))
     return sorted(place for _, place in front)

@@ -75,13 +75,13 @@ def settings_of(
 
 
 def _whole_number(environment: Mapping[str, str], name: str, default: int) -> int:
-    told = environment.get(name, "auto")
-    if told in ("", "auto"):
+    given = environment.get(name, "auto")
+    if given in ("", "auto"):
         return default
     try:
-        return int(told)
+        return int(given)
     except ValueError:
-        raise ValueError(f"the environment variable {name}={told!r}: must be a whole number") from None
+        raise ValueError(f"the environment variable {name}={given!r}: must be a whole number") from None
 
 
 def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, int]:
@@ -103,13 +103,13 @@ def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, 
         kind = type(asked).__name__
         raise TuneError(f"TuneConfig(search_alg=...): {kind} is neither a Searcher nor a SearchAlgorithm")
     space = dict(template.param_space)
-    told = {
+    properties = {
         "stop": dict(template.stopping_criterion) or None,
         "num_samples": template.num_samples,
         "time_budget_s": tune.time_budget_s,
     }
-    is_taken = not space or asked.set_search_properties(tune.metric, tune.mode, space, **told)
-    if not is_taken and has_unresolved_values(space):  # constants need nobody to take them
+    is_taken = not space or asked.set_search_properties(tune.metric, tune.mode, space, **properties)
+    if not is_taken and has_unresolved_values(space):  # constants need no searcher
         raise ValueError(
             f"{type(asked).__name__} already has a metric, mode or space of its own: give each of them once, "
             "either to the searcher or to TuneConfig and param_space"

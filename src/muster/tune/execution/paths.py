@@ -1,7 +1,7 @@
 """Locates the files of one experiment: on this machine, and on a remote storage.
 
 Local storage is written in place. Remote storage has a directory here that is copied there in the background;
-whichever of the two has seen more of the experiment is the one that is gone on with.
+a restore continues with the one of the two that holds more facts of the experiment.
 """
 
 from __future__ import annotations

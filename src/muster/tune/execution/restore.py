@@ -55,7 +55,7 @@ class SavedTuner:
     param_space: dict[str, Any]
     tune_config: TuneConfig
     run_config: RunConfig
-    overrides: dict[str, Any]  # what tune.run() may be told besides
+    overrides: dict[str, Any]  # further arguments of tune.run()
 
     def write(self, directory: Path, code: bytes) -> None:
         """Writes both files; TuneError names the part that cannot be pickled."""
@@ -83,8 +83,8 @@ class SavedTuner:
             return SavedTuner(**found)
         except FileNotFoundError:
             raise FileNotFoundError(
-                f"{address or directory} has no {TUNER_FILE}, so it is no experiment that can go on. Give "
-                "the directory that fit() or run() wrote: <storage_path>/<name>"
+                f"{address or directory} has no {TUNER_FILE}, so it is no experiment that can be resumed. "
+                "Give the directory that fit() or run() wrote: <storage_path>/<name>"
             ) from None
         except Exception as error:  # a pickle may raise anything
             raise RestoreError(
@@ -129,10 +129,11 @@ def checked_space(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
     before, now = (sorted(flat_name(path) for path in flattened(dict(each))) for each in (saved, given))
     if before != now:
         gone, new = sorted(set(before) - set(now)), sorted(set(now) - set(before))
-        told = [f"missing: {', '.join(gone)}"] * bool(gone) + [f"new: {', '.join(new)}"] * bool(new)
+        differences = [f"missing: {', '.join(gone)}"] * bool(gone) + [f"new: {', '.join(new)}"] * bool(new)
         raise ValueError(
-            f"Tuner.restore(param_space=...): its keys are not those of the experiment ({'; '.join(told)}). "
-            "Pass the same space, with other objects if you like, or start a new experiment"
+            f"Tuner.restore(param_space=...): its keys are not those of the experiment "
+            f"({'; '.join(differences)}). Pass the same space, with other objects if you like, or start a "
+            "new experiment"
         )
     return dict(given)
 

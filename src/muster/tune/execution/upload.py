@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SOON_S = 2.0  # people wait so long without a word
+SOON_S = 2.0  # without a message to the user
 SHOWN = 5  # names of files that were not copied
 LOGS_EVERY_S = 10.0  # how often growing logs and the store are looked at
 _OWN_FILES = frozenset({ERRORS, PARAMS, PICKLED_ERROR, PICKLED_PARAMS, PROGRESS, RESULTS})
@@ -113,7 +113,7 @@ class Uploads(Callback):
     def finish(self, note: Callable[[str], None] = logger.info) -> bool:
         """Copies everything; False, with an error that lists what is missing, when the time was not enough.
 
-        `note` is told when it takes a while: nobody should wait without knowing what for.
+        `note` receives a message when it takes a while, so that the user knows what it waits for.
         """
         self._uploader.changed("")
         soon_s = min(SOON_S, self._timeout_s)
@@ -143,7 +143,7 @@ class Uploads(Callback):
         logger.error(
             "not everything was copied to %s within %g s: %d files are missing there or older (%s)%s. All "
             "of it is in %s. Tuner.restore(%r, ...).fit() on this machine copies the rest; "
-            "SyncConfig(sync_timeout=...) says how long to wait for a slow storage",
+            "SyncConfig(sync_timeout=...) sets how long to wait for a slow storage",
             *(self._place.address, self._timeout_s, len(missing), shown),
             f"; the last failure: {problems[-1].partition(' (failure')[0]}" if problems else "",
             *(self._place.directory, self._place.address),

@@ -80,7 +80,7 @@ class Experiment:
         self.storage_path, self.storage_filesystem = storage_path, storage_filesystem
         self.sync_config = _part(SyncConfig, sync_config)
         self.checkpoint_config = _part(CheckpointConfig, checkpoint_config)
-        # A run that says nothing about it makes no checkpoint at the end; the Tuner does, for classes.
+        # By default run() makes no checkpoint at the end; the Tuner does, for classes.
         self.checkpoint_config.checkpoint_at_end = bool(self.checkpoint_config.checkpoint_at_end)
         self.trial_name_creator = trial_name_creator
         self.trial_dirname_creator = trial_dirname_creator
@@ -118,7 +118,7 @@ class Experiment:
     def from_json(cls, name: str, spec: Mapping[str, Any]) -> Experiment:
         """Returns an Experiment from a dict of arguments, with `run`; TuneError names what is wrong."""
         if "run" not in spec:
-            raise TuneError(f"the experiment {name!r} does not say what to `run`: {dict(spec)!r}")
+            raise TuneError(f"the experiment {name!r} has no trainable: add the key `run` to {dict(spec)!r}")
         try:
             return cls(name, **spec)
         except TypeError as error:
