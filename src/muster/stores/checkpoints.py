@@ -12,7 +12,7 @@ import re
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,7 +21,6 @@ from muster.base.clock import Clock
 from muster.errors import MusterError, StoreError
 from muster.session.publish import MANIFEST, publish_copy, set_aside, staging_path
 from muster.stores.storage import Storage
-from muster.trials.checkpoints import CheckpointToDelete, deletable
 from muster.trials.model import CheckpointRef
 
 _NAME = re.compile(r"checkpoint_(\d{6,})")
@@ -87,7 +86,7 @@ class CheckpointStore:
             if place is self._elsewhere and isinstance(error, MusterError):
                 # No progress is given up because a network is down: who needs the files waits for them.
                 _log.warning(
-                    "cannot look at a checkpoint, taking it for whole path=%s why=%s", ref.path, error
+                    "cannot check a checkpoint, assuming that it is complete path=%s why=%s", ref.path, error
                 )
                 return None
             return f"it cannot be read: {error}"
@@ -170,33 +169,18 @@ class DeletionQueue:
         self, delete: Callable[[CheckpointRef], None], sync: Callable[[], None], *, clock: Clock
     ) -> None:
         self._delete, self._sync, self._clock = delete, sync, clock
-        self._doomed: tuple[CheckpointToDelete, ...] = ()
         self._ready: deque[CheckpointRef] = deque()
         self._wake = threading.Condition()
         self._is_closing = False
         self._is_busy = False
         self._thread: threading.Thread | None = None  # most experiments delete nothing
 
-    def discard(self, refs: Iterable[CheckpointRef], after: int) -> None:
-        """Deletes these once `after` facts, counted over all runs of the experiment, are durable."""
-        self._doomed += tuple(CheckpointToDelete(ref=ref, after=after) for ref in refs)
-
-    def discard_now(self, refs: Iterable[CheckpointRef]) -> None:
-        """Deletes these, which are known to be safe to delete. Never blocks."""
-        self.discard(refs, after=0)
-        self.settle(0)
-
-    def settle(self, durable: int, in_use: Collection[str] = ()) -> int:
-        """Queues what may be deleted with so many durable facts, except paths in use; returns how many."""
-        if not self._doomed:
-            return 0
-        ready, self._doomed = deletable(self._doomed, durable, in_use)
-        if ready:
-            with self._wake:
-                self._ready.extend(ready)
-                self._wake.notify_all()
-            self._start()
-        return len(ready)
+    def discard(self, refs: Iterable[CheckpointRef]) -> None:
+        """Queues checkpoints that are safe to delete, see `trials.checkpoints.deletable`. Never blocks."""
+        with self._wake:
+            self._ready.extend(refs)
+            self._wake.notify_all()
+        self._start()
 
     def drain(self, timeout_s: float) -> bool:
         """Waits for what was queued; False when the time was not enough."""
@@ -210,7 +194,7 @@ class DeletionQueue:
         return True
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Drains the queue, then ends. What still waits for its fact stays: a restore decides again."""
+        """Drains the queue, then ends its thread."""
         is_done = self.drain(timeout_s)
         with self._wake:
             self._is_closing = True

@@ -42,7 +42,7 @@ class PluginCalls:
             raise _raised(self.scheduler, "on_trial_result", trial, error) from error
         if decision not in _DECISIONS:
             raise TuneError(
-                f"{type(self.scheduler).__name__}.on_trial_result answered {decision!r} for trial "
+                f"{type(self.scheduler).__name__}.on_trial_result returned {decision!r} for trial "
                 f"{trial.trial_id}; it must be one of {', '.join(sorted(_DECISIONS))}"
             )
         return decision
@@ -75,7 +75,7 @@ class PluginCalls:
             ) from error
         if trial is None or isinstance(trial, Trial):
             return trial
-        raise TuneError(f"{chooser} answered {trial!r}: it must be one of the trials, or None")
+        raise TuneError(f"{chooser} returned {trial!r}: it must return one of the trials, or None")
 
 
 def _raised(plugin: object, hook: str, trial: Trial, error: Exception) -> TuneError:

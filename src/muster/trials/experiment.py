@@ -131,7 +131,7 @@ class ExperimentState:
         search = self.plugins.search
         if not search.is_finished() and (extra := search.next_trial()) is not None:
             self.facts.warn(
-                f"the searcher {type(search).__name__} had ended, and now gave trial {extra}: left out"
+                f"the searcher {type(search).__name__} had ended, and now returns trial {extra}: left out"
             )
         self.is_exhausted = True
         self.facts.note(fact)
@@ -189,7 +189,9 @@ class ExperimentState:
     def add(self, trial: Trial, at: float) -> None:
         """Adds a trial that the searcher has just suggested."""
         if trial.trial_id in self.index.trials:
-            raise TuneError(f"the searcher gave trial id {trial.trial_id!r} twice: ids must be unique")
+            raise TuneError(
+                f"the searcher returned trial id {trial.trial_id!r} twice: give each trial its own id"
+            )
         self.lifecycle.add(trial, at)
 
     def _admit(self, at: float) -> None:

@@ -33,7 +33,9 @@ class PlacementGroupFactory:
         if self._head_is_empty:
             cleaned = cleaned[1:]
         if not cleaned or not any(cleaned):
-            raise ValueError(f"no bundle of {list(bundles)} asks for anything")
+            raise ValueError(
+                f"no bundle of {list(bundles)} requests a resource: give at least one, e.g. {{'CPU': 1}}"
+            )
         self._bundles = cleaned
         self._strategy = strategy
         self._args, self._kwargs = args, kwargs

@@ -244,7 +244,7 @@ def _asked_again(state: ExperimentState, fact: TrialCreated, make_trial: MakeTri
         return trial
     answer = "nothing" if trial is None else f"trial {trial.trial_id} with {trial.config}"
     state.facts.warn(
-        f"the searcher {type(search).__name__} does not repeat itself: asked again it gave {answer}, "
+        f"the searcher {type(search).__name__} does not repeat itself: it now returns {answer}, "
         f"recorded is trial {fact.trial_id} with {dict(fact.config)}. The recorded trial is used; from here "
         f"on the search may differ from an uninterrupted one."
     )

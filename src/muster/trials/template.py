@@ -66,7 +66,7 @@ class TrialTemplate(Struct, frozen=True, kw_only=True):
 def _checked_dirname(name: str) -> str:
     if os.sep in name:
         raise ValueError(
-            f"trial_dirname_creator gave {name!r}: a trial's directory name must not contain {os.sep!r}; "
+            f"trial_dirname_creator returned {name!r}: a trial's directory name must not contain {os.sep!r}; "
             "replace it in the function"
         )
     return name

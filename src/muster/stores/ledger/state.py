@@ -179,7 +179,7 @@ def checked_writes(
 def raised_version(version: int, at_least: int) -> int:
     """Returns the higher of the two, when that is a version at all."""
     if at_least >= VERSION_LIMIT:
-        raise StoreError(f"version {at_least} is absurd; ours is {version} and stays")
+        raise StoreError(f"version {at_least} is out of range; the version {version} is kept")
     return max(version, at_least)
 
 

@@ -68,7 +68,7 @@ class AskTellRun:
         self._clock = SystemClock()
         wanted.place.prepare()
         if wanted.resume is None:
-            _write_down(wanted)
+            _write_spec(wanted)
         self.engine = AskTellEngine(self._clock)
         with ExitStack() as stack:
             self._writer = LogWriter(self._clock)
@@ -96,11 +96,11 @@ class AskTellRun:
             state = self.state
             state.plugins.fire("on_experiment_end")
             self._writer.close()
-            self._tell_problems(self._writer.take_problems())
+            self._log_problems(self._writer.take_problems())
             if self._uploads is not None:
                 self._store.sync()
                 self._uploads.finish()
-                self._tell_problems(self._uploads.take_problems())
+                self._log_problems(self._uploads.take_problems())
         self.engine.close()
 
     def _begin(self) -> TrialController:
@@ -137,7 +137,7 @@ class AskTellRun:
             hooks=self._hooks,
         )
         return ExperimentState(
-            # One suggestion per ask, as late as can be: it knows everything that was told before it.
+            # One suggestion per ask, as late as possible: it takes every earlier result into account.
             replace(settings, max_pending=1),
             plugins,
             capacity=self.engine.capacity(),
@@ -151,7 +151,7 @@ class AskTellRun:
         attach_loggers(chosen, self._writer, str(self._wanted.place.directory))
         return CallbackList(chosen)
 
-    def _tell_problems(self, problems: Sequence[str]) -> None:
+    def _log_problems(self, problems: Sequence[str]) -> None:
         for problem in problems:
             logger.warning("%s", problem)
 
@@ -163,16 +163,16 @@ def _template(wanted: AskTellSpec) -> TrialTemplate:
 
 
 def _loop(name: str) -> Callable[[dict[str, Any]], None]:
-    """Stands for the user's loop where a trainable is expected; says so when somebody runs it."""
+    """Returns a stand-in for the loop of the user where a trainable is expected; it raises when it is run."""
 
     def loop(config: dict[str, Any]) -> None:
-        raise TuneError("this experiment is driven by ask and tell: go on with it by AskTell.restore(path)")
+        raise TuneError("this experiment is driven by ask and tell: resume it with AskTell.restore(path)")
 
     loop.__name__ = name
     return loop
 
 
-def _write_down(wanted: AskTellSpec) -> None:
+def _write_spec(wanted: AskTellSpec) -> None:
     """Writes what a restore needs, with the plug-ins as they are before the first trial."""
     import cloudpickle  # type: ignore[import-untyped]
 

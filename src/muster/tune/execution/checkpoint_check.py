@@ -33,7 +33,7 @@ class CheckedCheckpoints:
         self._engine = engine
         self._checkpoints = checkpoints
         self._find = find
-        self.discard = deletions.discard_now
+        self.discard = deletions.discard
 
     def check(self, command: StartTrial) -> StartTrial:
         """Returns the command with a checkpoint that is complete, and fetched where the engine needs that."""
