@@ -58,10 +58,7 @@ class Speed:
             self._seen.popleft()
 
     def per_second(self) -> float | None:
-        """Returns the recent speed when enough trials finished, else the speed since the start.
-
-        None: nothing finished.
-        """
+        """Returns the recent speed if enough trials finished, else that since the start; None before any."""
         at, finished = self._seen[-1]
         for since, before in (self._seen[0], self._first):
             done, elapsed_s = finished - before, at - since
@@ -82,10 +79,7 @@ SHOWN_BEST = 5
 
 
 class PeriodicReporter(Reporter):
-    """A PeriodicReporter keeps the tally by hooks.
-
-    Subclasses draw: `show` periodically, `conclude` at the end.
-    """
+    """A PeriodicReporter keeps a tally; subclasses draw: `show` periodically, `conclude` at the end."""
 
     def __init__(self, *, clock: Clock, period_s: float) -> None:
         self._clock = clock

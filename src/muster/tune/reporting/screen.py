@@ -43,10 +43,7 @@ class OutputTap:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Makes processes started inside inherit the tap.
-
-        No thread is started: they may be copies of this one.
-        """
+        """Makes processes started inside inherit the tap; no thread is started, as they may be forks."""
         self._divert()
         try:
             yield

@@ -1,7 +1,7 @@
 """Implements the promotion rule of ASHA: Algorithm 2 of Li et al., for a controller that can pause trials.
 
-Called by AsyncHyperBandScheduler. Answers to results depend on earlier results alone; only `choose` looks at
-which trials rest, so a replay of the results leads to the same place.
+AsyncHyperBandScheduler calls it. Decisions on results depend on earlier results alone; only `choose` checks
+which trials are paused, so a replay of the results leads to the same state.
 """
 
 from __future__ import annotations
@@ -142,10 +142,7 @@ Standing = tuple[PromotionRung, Rank, Trial]  # the highest rung, the place ther
 
 
 class PromotionRule:
-    """A PromotionRule holds brackets of rungs, lowest first.
-
-    From the last rung, `max_t`, no trial is promoted.
-    """
+    """A PromotionRule holds brackets of rungs, lowest first; the last one, at `max_t`, promotes no trial."""
 
     def __init__(self, parameters: AshaParameters) -> None:
         self._max_t = parameters.max_t
@@ -233,9 +230,9 @@ class PromotionRule:
     def _when_nothing_can_run(self, tune_controller: ControllerView, live: Live) -> Trial | None:
         """Chooses among paused trials none of which is good enough, when no new ones come.
 
-        No trial may wait for ever. While the searcher holds back (a limit on concurrent trials), the least
-        promising one ends to make room. When there is nothing more to try, the best one is brought to `max_t`
-        if none got there, and then the others end.
+        No trial may wait for ever. While the searcher waits (at a limit on concurrent trials), the least
+        promising one ends to make space. When there is nothing more to try, the best one runs to `max_t` if
+        none got there, and then the others end.
         """
         if self._somebody_is_active(tune_controller, live):
             return None
@@ -257,10 +254,7 @@ class PromotionRule:
         return best
 
     def _somebody_is_active(self, tune_controller: ControllerView, live: Live) -> bool:
-        """Returns whether a later event can change anything.
-
-        Searches all trials only when the hints are used up.
-        """
+        """Returns whether a later event can change anything; searches all trials only without hints."""
         while self._maybe_active:
             trial_id, _ = self._maybe_active.popitem()
             if _is_active(tune_controller, live, trial_id):

@@ -17,7 +17,7 @@ class HyperBandForBOHB(HyperBandScheduler):
 
     Results carry `hyperband_info`: `{"budget": milestone}` where trials are compared, else `{}`. The searcher
     is notified of pauses through `on_pause(trial_id)` and `on_unpause(trial_id)`. A bracket that is not full
-    is compared only when nothing runs. Parameters as of HyperBandScheduler.
+    is compared only when nothing runs. The parameters are those of HyperBandScheduler.
     """
 
     _state_kind = "hb_bohb"

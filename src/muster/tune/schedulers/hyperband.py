@@ -1,7 +1,7 @@
 """Implements synchronous successive halving in brackets (Li et al., "Hyperband", Algorithm 1).
 
-A bracket is judged when all its members are at the milestone. Answers follow from what was reported; which
-trials rest is looked at only when one is to be chosen.
+A bracket is compared when all its members are at the milestone. Decisions depend on reports alone; which
+trials are paused is checked only when one is to be chosen.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HyperBandScheduler(MetricScheduler):
 
     time_attr: what `max_t` counts; must grow with every result.
     max_t: the most that one trial gets; also sets the number of brackets in a band.
-    reduction_factor: one in so many continues at each milestone.
+    reduction_factor: of this many trials one continues at each milestone.
     stop_last_trials: whether trials are stopped at the last milestone, or may continue until they end by
         themselves.
     """
@@ -94,10 +94,7 @@ class HyperBandScheduler(MetricScheduler):
         self._left(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
-        """Removes a failed trial, so that the others do not wait.
-
-        If it is tried again, it has to catch up.
-        """
+        """Removes a failed trial, for which the others need not wait; tried again, it has to catch up."""
         home = self._bands.bracket_of(trial.trial_id)
         self._left(tune_controller, trial)
         if home is not None:

@@ -1,7 +1,4 @@
-"""Assigns trials to the brackets of HyperBand, and brackets to bands.
-
-Called by HyperBandScheduler; knows trials by id only.
-"""
+"""Assigns trials, which are known by their ids only, to the brackets of HyperBand, and brackets to bands."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ def is_pending(trial: Trial) -> bool:
 
 
 def first_ready(find: Find, brackets: Iterable[Bracket]) -> Trial | None:
-    """Returns the first trial that is new or was released and has no process.
-
-    Running ones are skipped for good.
-    """
+    """Returns the first trial that is new or released and has no process; running ones are dropped."""
     for bracket in brackets:
         found, under_way = None, []
         for trial_id in bracket.unstarted:
@@ -59,10 +53,7 @@ def on_their_way(bracket: Bracket) -> Iterable[str]:
 
 
 def somebody_runs(find: Find, brackets: Collection[Bracket]) -> bool:
-    """Returns whether a member runs.
-
-    Those asked to pause are checked last, the latest first: it may still save.
-    """
+    """Returns whether a member runs; those asked to pause are checked last, the latest first."""
     for bracket in brackets:
         if any(_is_active(find, one) for one in on_their_way(bracket)):
             return True
@@ -115,10 +106,7 @@ class Turns:
 
 
 class Bands:
-    """A Bands holds bands: each is one round of brackets with 0, 1, 2, ...
-
-    Halvings, or the other way round.
-    """
+    """A Bands holds bands, each a round of brackets with 0, 1, 2 and more halvings, or the reverse."""
 
     def __init__(self, parameters: HyperBandParameters, *, largest_first: bool) -> None:
         self._parameters = parameters
@@ -135,10 +123,7 @@ class Bands:
         return sum(map(len, self.bands))
 
     def turn(self, bracket: Bracket) -> Key:
-        """Returns the sort key: the older band, there the bracket that has done least.
-
-        Or the order of creation.
-        """
+        """Returns the sort key: the older band, there the bracket that did least; or the creation order."""
         if self._largest_first:
             return (0, 0.0, bracket.number)
         return (bracket.band, bracket.completion, bracket.number)
@@ -185,10 +170,7 @@ class Bands:
         self._bracket_of[trial_id] = bracket
 
     def _filling(self) -> Bracket:
-        """Returns the bracket for the next new trial.
-
-        As in the paper, each gets its number of trials once.
-        """
+        """Returns the bracket for the next new trial; as in the paper, each is filled once."""
         last = self.brackets[-1] if self.brackets else None
         return self._next() if last is None or last.is_full or last.is_over else last
 

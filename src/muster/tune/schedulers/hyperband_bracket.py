@@ -1,6 +1,6 @@
 """Implements one bracket of HyperBand: trials run to a milestone, wait for each other there, and are halved.
 
-Called by HyperBandScheduler; knows trials by id only. Every answer but a halving is O(1) in its trials.
+HyperBandScheduler calls it with ids of trials. Every call but a halving is O(1) in the number of trials.
 """
 
 from __future__ import annotations

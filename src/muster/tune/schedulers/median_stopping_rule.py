@@ -130,7 +130,7 @@ class MedianStoppingRule(MetricScheduler):
     time_attr: what `grace_period` and `min_time_slice` count; must grow with every result.
     grace_period: nothing is stopped before it, and values before it are in no mean.
     min_samples_required: with fewer others that got so far, nothing is stopped.
-    min_time_slice: with fewer others, a trial that ran for longer than this makes room for one that waits.
+    min_time_slice: with fewer others, a trial that ran for longer than this is paused for one that waits.
     hard_stop: whether such a trial is stopped, or paused once until nothing else waits.
     """
 

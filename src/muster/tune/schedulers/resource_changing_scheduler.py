@@ -242,10 +242,7 @@ class ResourceChangingScheduler(TrialScheduler):
         return self._unsaved.may_try(trial.trial_id, bool(result.get("checkpoint_dir_name")))
 
     def _is_free(self, tune_controller: ControllerView, trial: Trial, new: PlacementGroupFactory) -> bool:
-        """Returns whether what a trial grows by is free and not promised.
-
-        Else it would be paused for nothing.
-        """
+        """Returns whether what a trial grows by is free; else it would be paused for nothing."""
         now = tune_controller.occupancy()
         if not now.capacity.holds(size_of(new)):
             self._warn_of_too_much(trial, new, now.capacity)
@@ -255,10 +252,7 @@ class ResourceChangingScheduler(TrialScheduler):
         return self._changes.leave_room(tune_controller, trial, new)
 
     def _make_fit(self, tune_controller: ControllerView, trial: Trial, wanted: PlacementGroupFactory) -> bool:
-        """Sets the first size that fits: the promised one, the old one, the base.
-
-        Else the trial waits as it is.
-        """
+        """Sets the first size that fits: the promised one, the old one, the base; else the trial waits."""
         now = tune_controller.occupancy()
         base = self._base_trial_resources or trial.placement_group_factory
         for size in (wanted, trial.placement_group_factory, base):

@@ -72,10 +72,7 @@ class BasicVariantGenerator(SearchAlgorithm):
 
     @property
     def total_samples(self) -> int:
-        """Returns the number of planned trials.
-
-        Grids nested in choices are counted when they have been made.
-        """
+        """Returns the planned trials; grids nested in choices are counted when they have been made."""
         return sum(self._expected(i) for i in range(len(self._experiments)))
 
     def _expected(self, position: int) -> int:

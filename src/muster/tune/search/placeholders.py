@@ -143,10 +143,7 @@ def _renewed(
 
 
 def _drawn(config: Any, params: Mapping[str, Any], path: Path) -> dict[Path, Any]:  # noqa: ANN401
-    """Returns what was drawn at `path`, as placeholders.
-
-    Some searchers report the parts of a dict one by one.
-    """
+    """Returns what was drawn at `path` as placeholders; some searchers report the parts of a dict singly."""
     own = params.get(flat_name(path))
     if own is not None:
         return {path: own} if _holds_placeholder(own) else {}

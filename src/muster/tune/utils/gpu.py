@@ -41,16 +41,13 @@ def wait_until_free(gpu: str, target_util: float, retry: int, delay_s: float, cl
         logger.info("GPU %s: %.1f %% of its memory is in use, waiting (%d)", gpu, used * 100, attempt + 1)
         clock.sleep(delay_s)
     raise RuntimeError(
-        f"GPU {gpu}: {used:.1%} of its memory is in use after {retry} looks, {delay_s} s apart; less than "
+        f"GPU {gpu}: {used:.1%} of its memory is in use after {retry} checks, {delay_s} s apart; less than "
         f"{target_util:.1%} is wanted. Another process holds it: see nvidia-smi, or raise target_util"
     )
 
 
 def memory_use(gpu: str) -> float:
-    """Returns the used share of a GPU's memory.
-
-    RuntimeError without nvidia-smi, ValueError for an unknown GPU.
-    """
+    """Returns the used share of a GPU's memory; RuntimeError without nvidia-smi, ValueError without a GPU."""
     try:
         answer = subprocess.run(_QUERY, capture_output=True, text=True, check=True, timeout=30)
     except FileNotFoundError:

@@ -39,10 +39,7 @@ def truncate_after(trial_dir: str, iteration: int | None) -> None:
 
 
 def last_iteration(path: str) -> int | None:
-    """Returns the iteration of the last row of a repaired result.json or progress.csv.
-
-    None when no row has one.
-    """
+    """Returns the iteration of the last row of a result.json or progress.csv; None when no row has one."""
     try:
         with open(path, "rb") as file:
             data = file.read()

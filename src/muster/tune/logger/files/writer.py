@@ -71,10 +71,7 @@ class LogWriter:
         return found
 
     def row(self, log: TrialLog, kinds: int, result: dict[str, Any]) -> None:
-        """Queues a result for the files named by `kinds`.
-
-        It may change afterwards at its first level only.
-        """
+        """Queues a result for the files named by `kinds`; only its first level may change afterwards."""
         if len(self._queue) >= self._threshold and not self._may_append():
             self._dropped += 1
             return
@@ -131,10 +128,7 @@ class LogWriter:
         return self.mark().wait(timeout_s) and not self._is_stuck()
 
     def close(self, timeout_s: float = 30.0) -> bool:
-        """Writes everything, then ends the thread.
-
-        Safe to call twice; False when something is not written.
-        """
+        """Writes everything and ends the thread; False when something is not written. Safe to call twice."""
         self._closing = True
         self._hurry()
         thread = self._thread

@@ -1,6 +1,6 @@
 """Starts the process that writes log files and sends entries to it, so that the driver encodes nothing.
 
-Only LogWriter's thread uses this module. What was sent is kept until the process confirms that it is written.
+Only LogWriter's thread uses it. Entries are kept until the process confirms that they are written.
 """
 
 from __future__ import annotations
@@ -41,10 +41,7 @@ def is_possible() -> bool:
 
 
 class WriterProcess:
-    """A WriterProcess starts the process without waiting (see `is_ready`).
-
-    OSError when it cannot be started.
-    """
+    """A WriterProcess starts the process without waiting (see `is_ready`); OSError when that fails."""
 
     def __init__(self, problems: Problems, open_limit: int) -> None:
         ours, theirs = socket.socketpair()

@@ -114,10 +114,7 @@ class ZOOptSearch(LibrarySearcher):
             return self.FINISHED if solution is None else (solution, self._suggestion(solution))
 
     def _any_other(self) -> Any:  # noqa: ANN401
-        """Returns a random suggestion that is new, where zoopt's region has none left.
-
-        None: all were tried.
-        """
+        """Returns a new random suggestion, where zoopt's region has none left; None: all were tried."""
         inner = self._optimizer
         known = inner._init_data + inner._positive_data + inner._negative_data
         solution, is_new = inner.distinct_sample(inner._objective.get_dim(), known)
@@ -179,7 +176,7 @@ def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
     ]
     unknown = [name for name in options if name not in known]
     if unknown:
-        raise ValueError(f"ZOOptSearch does not take {', '.join(unknown)}; zoopt knows {', '.join(known)}")
+        raise ValueError(f"ZOOptSearch does not take {', '.join(unknown)}; zoopt takes {', '.join(known)}")
     return options
 
 
