@@ -9,7 +9,7 @@ import pytest
 
 from muster.base.clock import ManualClock
 from muster.tune.utils import wait_for_gpu
-from muster.tune.utils.gpu import memory_use, wait_until_free
+from muster.tune.utils.util import memory_use, wait_until_free
 
 
 @pytest.fixture

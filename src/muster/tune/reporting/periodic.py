@@ -145,7 +145,7 @@ class PeriodicReporter(Reporter):
     def snapshot(self, trials: Sequence[Trial]) -> ExperimentSnapshot:
         """Returns a snapshot of this moment; its cost does not grow with the number of trials."""
         tally, info, at = self._tally, self.info, self._clock.monotonic()
-        tally.settle()
+        tally.move_paused()
         elapsed_s = at - self._began
         speed = self._speed or Speed(at, tally.finished)
         speed.sample(at, tally.finished)

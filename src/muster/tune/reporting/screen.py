@@ -263,14 +263,14 @@ class Screen:
             if live is not None:
                 live.stop()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Shows everything printed so far, and lets output pass as usual again."""
         tap, self._tap = self._tap, None
         if tap is not None:
             tap.close()  # not under the lock: its thread may be waiting to print
 
     def close(self) -> None:
-        self.settle()
+        self.drain()
         self.clear()
         with self._lock:
             self._console = None

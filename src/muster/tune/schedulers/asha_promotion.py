@@ -234,7 +234,7 @@ class PromotionRule:
         promising one ends to make space. When there is nothing more to try, the best one runs to `max_t` if
         none got there, and then the others end.
         """
-        if self._somebody_is_active(tune_controller, live):
+        if self._any_trial_is_active(tune_controller, live):
             return None
         standings: list[Standing] = []
         for trial in _resting(tune_controller, live):
@@ -253,7 +253,7 @@ class PromotionRule:
                 tune_controller.stop_trial(trial)
         return best
 
-    def _somebody_is_active(self, tune_controller: ControllerView, live: Live) -> bool:
+    def _any_trial_is_active(self, tune_controller: ControllerView, live: Live) -> bool:
         """Returns whether a later event can change anything; searches all trials only without hints."""
         while self._maybe_active:
             trial_id, _ = self._maybe_active.popitem()

@@ -52,7 +52,7 @@ def on_their_way(bracket: Bracket) -> Iterable[str]:
     return (one for one in bracket.members if one not in bracket.parked)
 
 
-def somebody_runs(find: Find, brackets: Collection[Bracket]) -> bool:
+def any_member_runs(find: Find, brackets: Collection[Bracket]) -> bool:
     """Returns whether a member runs; those asked to pause are checked last, the latest first."""
     for bracket in brackets:
         if any(_is_active(find, one) for one in on_their_way(bracket)):
@@ -130,8 +130,8 @@ class Bands:
 
     def count_failed(self, bracket: Bracket) -> int:
         """Returns how many of its trials failed and were not tried again."""
-        homes = self._bracket_of.items()
-        return sum(one is bracket and trial_id not in one.members for trial_id, one in homes)
+        assigned = self._bracket_of.items()
+        return sum(one is bracket and trial_id not in one.members for trial_id, one in assigned)
 
     def bracket_of(self, trial_id: str) -> Bracket | None:
         return self._bracket_of.get(trial_id)
@@ -193,12 +193,12 @@ class Bands:
         self.bands[-1].append(bracket)
         return bracket
 
-    def look_again(self) -> None:
+    def recheck_waiting(self) -> None:
         for bracket in self.open.values():
-            bracket.look_again()
+            bracket.recheck_waiting()
 
     def to_plain(self) -> Plain:
-        self.look_again()  # as a restored one will: from here on both see the same
+        self.recheck_waiting()  # as a restored one will: from here on both see the same
         failed = {
             one: bracket.number for one, bracket in self._bracket_of.items() if one not in bracket.members
         }

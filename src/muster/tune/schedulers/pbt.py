@@ -101,7 +101,7 @@ class PopulationBasedTraining(MetricScheduler):
         self._next_sync = max(asked.perturbation_interval, asked.burn_in_period)
         self._sync_time = 0.0  # of the last result that counted
         self._longest = 0.0  # training of any trial, finished ones included
-        self._has_news = False  # a member has trained since all were last checked
+        self._has_new_results = False  # a member has trained since all were last checked
         self._draws = 0
         self._num_checkpoints = 0
         self._num_perturbations = 0
@@ -153,7 +153,7 @@ class PopulationBasedTraining(MetricScheduler):
         self._longest = max(self._longest, time)
         self._learn(trial, time, score)
         if self._asked.synch:
-            self._sync_time, self._has_news = time, True
+            self._sync_time, self._has_new_results = time, True
             return self.PAUSE
         return self._perturb(tune_controller, trial, member)
 
@@ -226,8 +226,8 @@ class PopulationBasedTraining(MetricScheduler):
 
     def _perturb_all(self, tune_controller: ControllerView) -> None:
         population, interval = self._population, self._asked.perturbation_interval
-        if self._has_news:
-            self._has_news = False
+        if self._has_new_results:
+            self._has_new_results = False
             worst, best = population.quantiles(self._asked.quantile_fraction)
             for member in population.members.values():
                 member.last_perturbation_time, member.is_top = self._sync_time, False
@@ -341,7 +341,7 @@ class PopulationBasedTraining(MetricScheduler):
             "mode": self._mode,
             "population": self._population.to_plain(),
             "exploits": {name: list(exploit) for name, exploit in self._exploits.items()},
-            "sync": [self._next_sync, self._sync_time, self._longest, self._has_news],
+            "sync": [self._next_sync, self._sync_time, self._longest, self._has_new_results],
             "draws": self._draws,
             "counts": [self._num_checkpoints, self._num_perturbations],
             "rows": [list(row) for row in self._rows],
@@ -351,7 +351,7 @@ class PopulationBasedTraining(MetricScheduler):
         self._metric, self._mode = state["metric"], state["mode"]
         self._population = Population.from_plain(state["population"])
         self._exploits = {name: Exploit(*saved) for name, saved in state["exploits"].items()}
-        self._next_sync, self._sync_time, self._longest, self._has_news = state["sync"]
+        self._next_sync, self._sync_time, self._longest, self._has_new_results = state["sync"]
         self._draws = state["draws"]
         self._num_checkpoints, self._num_perturbations = state["counts"]
         self._rows = [LogRow(*row) for row in state["rows"]]

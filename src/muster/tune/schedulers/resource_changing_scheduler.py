@@ -154,7 +154,7 @@ class ResourceChangingScheduler(TrialScheduler):
         decision = self._base_scheduler.on_trial_result(tune_controller, trial, result)
         if trial.state is TrialState.SAVING:
             return decision  # sent together with an earlier one, on which it is being paused
-        self._settle(trial)
+        self._end_change(trial)
         if decision != self.CONTINUE:
             self._wanted = None
             return decision
@@ -211,7 +211,7 @@ class ResourceChangingScheduler(TrialScheduler):
         trial.update_resources(new_resources)
         return True
 
-    def _settle(self, trial: Trial) -> None:
+    def _end_change(self, trial: Trial) -> None:
         """Ends the change of a trial that runs again, with or, if nothing could be saved, without it."""
         change = self._changes.sizes.pop(trial.trial_id, None)
         if change is None:
@@ -252,7 +252,7 @@ class ResourceChangingScheduler(TrialScheduler):
         return self._changes.leave_room(tune_controller, trial, new)
 
     def _make_fit(self, tune_controller: ControllerView, trial: Trial, wanted: PlacementGroupFactory) -> bool:
-        """Sets the first size that fits: the promised one, the old one, the base; else the trial waits."""
+        """Sets the first size that fits: the promised one, the old one, the base; returns whether one did."""
         now = tune_controller.occupancy()
         base = self._base_trial_resources or trial.placement_group_factory
         for size in (wanted, trial.placement_group_factory, base):

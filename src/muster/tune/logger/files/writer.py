@@ -153,7 +153,7 @@ class LogWriter:
         self._wake.set()
 
     def _may_append(self) -> bool:
-        """Handles a long queue: a process is started, or the control thread has to wait."""
+        """Starts a process, or waits, when the queue is long; returns whether an entry may be added."""
         if self._threshold < self._limit:
             self._threshold = self._limit
             self._wake.set()

@@ -182,7 +182,7 @@ class Forwarder:
         return remote is not None and remote.is_stuck
 
     def wait(self, wake: threading.Event) -> bool:
-        """Waits for the process, if there is something to wait for."""
+        """Waits for the process; returns False when there is nothing to wait for."""
         if self._remote is None:
             return False
         if self._due and not wake.is_set():
