@@ -145,7 +145,7 @@ class _FileLoggers(FileLogger):
         **info: Any,  # noqa: ANN401
     ) -> None:
         writer = self._writer
-        assert writer is not None  # merged_with saw to it
+        assert writer is not None  # ensured by merged_with
         log = writer.running.get(trial.trial_id) or self._log(trial)
         writer.row(log, self.kinds, result)
 

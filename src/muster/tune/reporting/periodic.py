@@ -136,7 +136,7 @@ class PeriodicReporter(Reporter):
             self._take_turn(began, trials)
 
     def _take_turn(self, began: float, trials: Sequence[Trial]) -> None:
-        if self._speed is None:  # the first time: restored trials were finished before we came
+        if self._speed is None:  # the first time: restored trials finished before this run
             self._tally.reset(trials)
             self._speed = Speed(began, self._tally.finished)
         self.show(self.snapshot(trials), trials)

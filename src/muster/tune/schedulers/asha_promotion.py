@@ -77,7 +77,9 @@ class PromotionRung:
         self._ranks: dict[str, Rank] = {}
         self._top: list[Rank] = []  # ranks negated: the worst of the best comes first
         self._rest: list[Rank] = []
-        self._waiting: list[tuple[Rank, str]] = []  # told to pause; may hold trials that have gone on since
+        self._waiting: list[
+            tuple[Rank, str]
+        ] = []  # asked to pause; may hold trials that have continued since
 
     def record(self, trial_id: str, score: float) -> None:
         rank = (math.inf if math.isnan(score) else -score, len(self.scores))
@@ -154,8 +156,8 @@ class PromotionRule:
         ]
         below_max = [rung for rungs in self._brackets for rung in rungs[:-1]]
         self._high_to_low = sorted(below_max, key=lambda rung: -rung.milestone)
-        self._is_settled = False  # some front runner has had all the time it could use
-        self._waits_at: dict[str, PromotionRung] = {}  # told to pause, not heard of since
+        self._is_settled = False  # a promoted trial has ended or reached max_t
+        self._waits_at: dict[str, PromotionRung] = {}  # asked to pause, without an event since
         self._maybe_active: dict[str, None] = {}  # a hint where to look first for trials that are not paused
 
     @property
@@ -240,7 +242,7 @@ class PromotionRule:
         for trial in _resting(tune_controller, live):
             rung = self._highest(live[trial.trial_id], trial.trial_id)
             if rung is None:
-                return trial  # somebody else paused it before its first rung
+                return trial  # paused by something else before its first rung
             standings.append((rung, rung.rank(trial.trial_id), trial))
         if not standings:
             return None

@@ -25,7 +25,7 @@ class HyperBandForBOHB(HyperBandScheduler):
 
     def _set_up(self, parameters: HyperBandParameters) -> None:
         super()._set_up(parameters)
-        self._ended_at: dict[str, int] = {}  # budgets of trials that were stopped by the answer to a result
+        self._ended_at: dict[str, int] = {}  # budgets of trials that were stopped at a result
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
         result["hyperband_info"] = {}

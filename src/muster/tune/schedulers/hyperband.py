@@ -82,7 +82,7 @@ class HyperBandScheduler(MetricScheduler):
             return self.STOP
         if key in bracket.parked:
             return self.PAUSE
-        del bracket.waiting[key], bracket.unstarted[key]  # let on at once, without a restart
+        del bracket.waiting[key], bracket.unstarted[key]  # continues at once, without a restart
         return self.CONTINUE
 
     def on_trial_complete(

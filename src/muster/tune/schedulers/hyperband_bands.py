@@ -75,7 +75,7 @@ class Turns:
     def __init__(self, key: Callable[[Bracket], Key], brackets: Sequence[Bracket]) -> None:
         self._key, self._brackets = key, brackets
         self._heap: list[Key] = []  # every such bracket with its key of now, and outdated entries
-        self.touched: dict[int, Bracket] = {}  # by number: since the last look
+        self.touched: dict[int, Bracket] = {}  # by number: since the last iteration
 
     def __iter__(self) -> Generator[Bracket]:
         """Iterates over brackets; closing the iterator puts back what it has passed."""

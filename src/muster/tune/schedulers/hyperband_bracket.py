@@ -101,7 +101,7 @@ class Bracket:
         self.is_over = False
         self.members: dict[str, Standing] = {}
         self.waiting: dict[str, None] = {}  # to be started, or started without a report since
-        self.unstarted: dict[str, None] = {}  # of `waiting`: not seen running yet; only saves looking
+        self.unstarted: dict[str, None] = {}  # of `waiting`: not seen running yet; only an index
         self.parked: dict[str, None] = {}  # asked to pause at the milestone
         self._behind = 0  # members below the milestone
         self._done = 0.0

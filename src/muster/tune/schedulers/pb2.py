@@ -51,7 +51,9 @@ class PB2(PopulationBasedTraining):
             raise TuneError("PB2 has nothing to change: pass hyperparam_bounds={'lr': [1e-4, 1.0]}")
         self._bounds = dict(_checked(hyperparam_bounds, ()))
         self._points: list[list[float]] = []  # time, reward before, values, change per unit of time
-        self._positions: dict[str, tuple[float, float]] = {}  # time and reward of each trial at its last look
+        self._positions: dict[
+            str, tuple[float, float]
+        ] = {}  # time and reward of each trial at its last comparison
         self._pending: dict[
             str, list[float]
         ] = {}  # chosen, without a result since: time, reward before, values

@@ -143,7 +143,7 @@ class PopulationBasedTraining(MetricScheduler):
             self._complain(trial, result)
             return self.CONTINUE
         time, score = report
-        self._exploits.pop(trial.trial_id, None)  # it has gone on meanwhile
+        self._exploits.pop(trial.trial_id, None)  # it has continued meanwhile
         member = self._population.members.get(trial.trial_id)
         if member is None:
             member = self._population.join(trial.trial_id, pbt_explore.original_tag(trial.experiment_tag))

@@ -275,7 +275,7 @@ class ResourceChangingScheduler(TrialScheduler):
         self._unsaved.forget(trial.trial_id)
         self._wanted = None
 
-    # Who else has a use for what is free.
+    # Whether other trials need what is free.
 
     def _is_kept_waiting(self, tune_controller: ControllerView) -> bool:
         trial = tune_controller.get_trial(self._wanted) if self._wanted else None
@@ -291,7 +291,7 @@ class ResourceChangingScheduler(TrialScheduler):
             self._wanted = wanted
             tune_controller.remember_choice(witness)
 
-    # Slips.
+    # Errors of the user's function.
 
     def _check_equal(self, trial: Trial) -> None:
         base, own = self._base_trial_resources, trial.placement_group_factory

@@ -49,7 +49,9 @@ class LogWriter:
         self._open_limit = open_limit
         self._process_from = queue_limit if process_from is None else process_from
         self._queue: deque[Entry] = deque()
-        self._threshold = min(self._limit, self._process_from)  # the length at which something must be done
+        self._threshold = min(
+            self._limit, self._process_from
+        )  # the length at which a process is started or rows wait
         self.running: dict[str, TrialLog] = {}  # by trial id; control thread only
         self._dropped = 0
         self._is_overrun = False
@@ -183,7 +185,7 @@ class LogWriter:
             except Exception as error:
                 logger.exception("log writer")
                 self._problems.add("log files", error)
-                self._release_waiters()  # who waits for a flush must not wait in vain
+                self._release_waiters()  # a flush must not wait in vain
             if is_last and not self._queue:
                 self._file_writer.close()
                 self._thread = None  # a row that comes later begins another one

@@ -168,7 +168,7 @@ class Forwarder:
     def __init__(self, file_writer: FileWriter, problems: Problems, clock: Clock, open_limit: int) -> None:
         self._file_writer, self._problems, self._clock = file_writer, problems, clock
         self._started_at = clock.monotonic()
-        self._due: deque[tuple[int, threading.Event]] = deque()  # batch after which a ticket is set
+        self._due: deque[tuple[int, threading.Event]] = deque()  # batch after which an event is set
         self.is_in_use = False
         self._remote: WriterProcess | None = None
         try:
