@@ -116,10 +116,7 @@ class Callback:
         failure: Any,  # noqa: ANN401 - a muster.trials.events.TrialFailure
         **info: Any,  # noqa: ANN401
     ) -> None:
-        """Called with every failure and its cause, before `on_trial_recover` or `on_trial_error`.
-
-        Ray has no such hook.
-        """
+        """Called with every failure, before `on_trial_recover` or `on_trial_error`; Ray has no such hook."""
 
     def on_checkpoint(
         self,
@@ -143,10 +140,7 @@ class Callback:
 
 
 class CallbackList:
-    """A CallbackList calls the hooks of an experiment. Objects that have only some of the hooks are accepted.
-
-    Which hooks a callback has is looked at once, here.
-    """
+    """A CallbackList calls the hooks of an experiment; objects with only some of the hooks are accepted."""
 
     def __init__(
         self,
@@ -234,7 +228,9 @@ class CallbackList:
             saved: bytes = cloudpickle.dumps(states)
         except Exception as error:
             names = ", ".join(type(self.callbacks[position]).__name__ for position in states)
-            raise TuneError(f"the state of the callbacks {names} cannot be pickled: {error}") from error
+            raise TuneError(
+                f"the state of {names} cannot be pickled ({error}): get_state must return plain data"
+            ) from error
         return saved
 
     def restore_state(self, state: bytes | None) -> None:

@@ -1,7 +1,4 @@
-"""Defines Ray's progress reporters, CLIReporter and JupyterNotebookReporter, and what calls them.
-
-A reporter is passed as `RunConfig(progress_reporter=...)`; a LegacyReporter calls it.
-"""
+"""Defines Ray's progress reporters, CLIReporter and JupyterNotebookReporter, and what calls them."""
 
 from __future__ import annotations
 
@@ -29,10 +26,7 @@ _Columns = Mapping[str, str] | Sequence[str]
 
 
 class ProgressReporter:
-    """A ProgressReporter shows the state of an experiment periodically.
-
-    Override `should_report` and `report`.
-    """
+    """A ProgressReporter shows an experiment periodically; override `should_report` and `report`."""
 
     def setup(
         self,
@@ -106,7 +100,7 @@ class TuneReporterBase(ProgressReporter):
         self._searched: tuple[str, ...] = ()
         if sort_by_metric and (metric is None or mode is None):
             logger.warning(
-                "sort_by_metric=True needs metric and mode, here or in TuneConfig; nothing is sorted without"
+                "sort_by_metric=True needs metric and mode, here or in TuneConfig; now nothing is sorted"
             )
 
     def setup(
@@ -123,10 +117,7 @@ class TuneReporterBase(ProgressReporter):
         self._metric, self._mode = self._metric or metric, self._mode or mode
 
     def set_verbosity(self, level: int, *, tables: bool = False) -> None:
-        """Sets the level. 1: no tables, 2: a table at the end, 3: always.
-
-        `tables`: always, whatever the level.
-        """
+        """Sets the level: 1 no tables, 2 a table at the end, 3 always; `tables` overrides it with always."""
         self._level, self._tables = level, tables
 
     def set_directory(self, directory: str, searched: Sequence[str]) -> None:
@@ -275,10 +266,7 @@ class JupyterNotebookReporter(TuneReporterBase):
 
 
 class LegacyReporter(Reporter):
-    """A LegacyReporter calls a ProgressReporter.
-
-    `level`: 1 state only, 2 also results, 3 also details and tables.
-    """
+    """A LegacyReporter calls a ProgressReporter; `level` 2 also shows results, 3 also details and tables."""
 
     def __init__(self, reporter: ProgressReporter, *, clock: Clock, level: int, tables: bool = False) -> None:
         self._reporter = reporter

@@ -279,10 +279,7 @@ def setup_wandb(
 
 
 def _key_of(given: str | None, file: str | None, mode: str | None) -> str | None:
-    """Returns the key to use; None: W&B needs none, or finds its own.
-
-    ValueError when there is none to find.
-    """
+    """Returns the key to use; None: W&B needs none, or finds its own; ValueError when it cannot."""
     if given:
         return given
     if file:
@@ -296,10 +293,7 @@ def _key_of(given: str | None, file: str | None, mode: str | None) -> str | None
 
 
 def _may_be_logged_in() -> bool:
-    """Returns whether there is anything W&B could take a key from.
-
-    No server is asked: the key may be wrong.
-    """
+    """Returns whether W&B could take a key from anywhere; no server is asked, so the key may be wrong."""
     variables = environment()
     if any(variables.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")):
         return True

@@ -74,10 +74,7 @@ class TuneReportCallback(TuneReportCheckpointCallback):
 
 
 def _found(entries: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Returns the metrics: `train` passes (data set, metric, value, higher is better).
-
-    `cv` a mean and its spread.
-    """
+    """Returns the metrics: `train` passes (data, metric, value, is higher better); `cv` a mean and spread."""
     found: dict[str, Any] = {}
     for dataset, metric, value, _, *spread in entries:
         if spread:

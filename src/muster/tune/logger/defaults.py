@@ -63,4 +63,6 @@ def _named(path: str) -> Any:  # noqa: ANN401 - a user's class
     try:
         return getattr(importlib.import_module(module), name)()
     except Exception as error:
-        raise ValueError(f"Failed to import callback from '{path}'") from error
+        raise ValueError(
+            f"Failed to import callback from '{path}' ({error}): correct {VARIABLE}, or unset it"
+        ) from error

@@ -99,10 +99,7 @@ class FileLogger(LoggerCallback):
         self._writer, self._experiment_dir = writer, experiment_dir
 
     def merged_with(self, other: object) -> FileLogger | None:
-        """Returns one logger for two neighbours that no subclass has changed.
-
-        None when they cannot be joined.
-        """
+        """Returns one logger for two neighbours that no subclass has changed; else None."""
         if not (isinstance(other, FileLogger) and _is_unchanged(self) and _is_unchanged(other)):
             return None
         if self._writer is None or self._writer is not other._writer:
@@ -148,7 +145,7 @@ class _FileLoggers(FileLogger):
         **info: Any,  # noqa: ANN401
     ) -> None:
         writer = self._writer
-        assert writer is not None  # merged_with saw to it
+        assert writer is not None  # ensured by merged_with
         log = writer.running.get(trial.trial_id) or self._log(trial)
         writer.row(log, self.kinds, result)
 

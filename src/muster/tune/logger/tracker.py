@@ -51,10 +51,7 @@ class BackgroundQueue:
         grace_s: float = 10.0,
         clock: Clock | None = None,
     ) -> None:
-        """`is_passing(error)` says whether to try again.
-
-        `grace_s` is how long `close` waits for a tracker that is down.
-        """
+        """Takes `is_passing(error)`, whether to try again; `close` waits `grace_s` for a failing tracker."""
         self._name, self._write, self._is_passing, self._advice = name, write, is_passing, advice
         self._limit = limit
         self._retry_first_s, self._retry_most_s, self._grace_s = retry_first_s, retry_most_s, grace_s
@@ -170,10 +167,7 @@ class BackgroundQueue:
         self._unsent += len(what) if isinstance(what, list) else 0
 
     def _pause(self, delay_s: float) -> float:
-        """Waits before another attempt, which the end of the experiment cuts short.
-
-        Returns the next delay.
-        """
+        """Waits before another attempt, or for the end of the experiment; returns the next delay."""
         if self._closing.is_set():
             self._abandoned.wait(self._retry_first_s)
         elif self._closing.wait(delay_s):

@@ -70,10 +70,7 @@ def looks_logarithmic(values: np.ndarray) -> bool:
 
 
 def metric_range(values: np.ndarray) -> tuple[float, float, bool]:
-    """Returns both ends, and whether orders of magnitude count.
-
-    Without outliers, when they would squeeze all other values together.
-    """
+    """Returns both ends, without outliers that squeeze the rest, and whether the scale is logarithmic."""
     low, high = _without_outliers(values)
     inner = values[(values >= low) & (values <= high)]
     if not looks_logarithmic(inner):

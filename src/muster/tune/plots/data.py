@@ -1,6 +1,6 @@
 """Reads from trials what the plots of an experiment show: curves, values, axes, importance.
 
-The last value of the metric is a trial's value, as in get_best_result. Reads result logs; draws nothing.
+The last value of the metric is a trial's value, as in get_best_result.
 """
 
 from __future__ import annotations

@@ -134,10 +134,7 @@ def _is_float(value: object) -> bool:
 
 
 class SafeStream:
-    """A SafeStream writes to `stream`, or to standard output as it is now.
-
-    Once that fails it writes nothing.
-    """
+    """A SafeStream writes to `stream`, or to the current standard output, until that fails."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream

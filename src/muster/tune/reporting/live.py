@@ -52,7 +52,7 @@ class LiveReporter(PeriodicReporter):
         return self._view
 
     def conclude(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
-        self._screen.settle()
+        self._screen.drain()
         self._screen.clear()
         size = self._screen.size()
         self._screen.print(*self._live_view().conclusion(snapshot, trials, size, interrupted=interrupted))

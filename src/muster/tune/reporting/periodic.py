@@ -58,10 +58,7 @@ class Speed:
             self._seen.popleft()
 
     def per_second(self) -> float | None:
-        """Returns the recent speed when enough trials finished, else the speed since the start.
-
-        None: nothing finished.
-        """
+        """Returns the recent speed if enough trials finished, else that since the start; None before any."""
         at, finished = self._seen[-1]
         for since, before in (self._seen[0], self._first):
             done, elapsed_s = finished - before, at - since
@@ -82,10 +79,7 @@ SHOWN_BEST = 5
 
 
 class PeriodicReporter(Reporter):
-    """A PeriodicReporter keeps the tally by hooks.
-
-    Subclasses draw: `show` periodically, `conclude` at the end.
-    """
+    """A PeriodicReporter keeps a tally; subclasses draw: `show` periodically, `conclude` at the end."""
 
     def __init__(self, *, clock: Clock, period_s: float) -> None:
         self._clock = clock
@@ -142,7 +136,7 @@ class PeriodicReporter(Reporter):
             self._take_turn(began, trials)
 
     def _take_turn(self, began: float, trials: Sequence[Trial]) -> None:
-        if self._speed is None:  # the first time: restored trials were finished before we came
+        if self._speed is None:  # the first time: restored trials finished before this run
             self._tally.reset(trials)
             self._speed = Speed(began, self._tally.finished)
         self.show(self.snapshot(trials), trials)
@@ -151,7 +145,7 @@ class PeriodicReporter(Reporter):
     def snapshot(self, trials: Sequence[Trial]) -> ExperimentSnapshot:
         """Returns a snapshot of this moment; its cost does not grow with the number of trials."""
         tally, info, at = self._tally, self.info, self._clock.monotonic()
-        tally.settle()
+        tally.move_paused()
         elapsed_s = at - self._began
         speed = self._speed or Speed(at, tally.finished)
         speed.sample(at, tally.finished)

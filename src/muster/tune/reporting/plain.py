@@ -251,10 +251,7 @@ def time_line(snapshot: ExperimentSnapshot) -> str:
 
 
 def resource_line(capacity: Mapping[str, float], used: Mapping[str, float]) -> str:
-    """Returns CPUs and GPUs always, other resources when there are any.
-
-    Memory only when a trial requests it.
-    """
+    """Returns CPUs and GPUs always, other resources when there are any, memory when trials request it."""
     parts = [f"{_used(used, name)}/{amount(capacity.get(name, 0))} {name}s" for name in ("CPU", "GPU")]
     for name, total in capacity.items():
         if name not in ("CPU", "GPU", "memory") or (name == "memory" and used.get(name)):

@@ -43,10 +43,7 @@ class OutputTap:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Makes processes started inside inherit the tap.
-
-        No thread is started: they may be copies of this one.
-        """
+        """Makes processes started inside inherit the tap; no thread is started, as they may be forks."""
         self._divert()
         try:
             yield
@@ -266,14 +263,14 @@ class Screen:
             if live is not None:
                 live.stop()
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Shows everything printed so far, and lets output pass as usual again."""
         tap, self._tap = self._tap, None
         if tap is not None:
             tap.close()  # not under the lock: its thread may be waiting to print
 
     def close(self) -> None:
-        self.settle()
+        self.drain()
         self.clear()
         with self._lock:
             self._console = None

@@ -32,10 +32,7 @@ class LiveAmounts(Mapping[str, float]):
 
 @dataclass(frozen=True, kw_only=True)
 class RunInfo:
-    """A RunInfo describes a run.
-
-    Its callables are called for every snapshot; they must be cheap and not raise.
-    """
+    """A RunInfo describes a run; its callables are called per snapshot and must be cheap and not raise."""
 
     name: str
     directory: str
@@ -81,10 +78,7 @@ class ExperimentSnapshot:
 
 
 def rows_of(snapshot: ExperimentSnapshot, trials: Sequence[Trial]) -> tuple[list[Trial], str]:
-    """Returns all trials when they are few.
-
-    Else some of each status, of the finished ones the best and latest.
-    """
+    """Returns all trials when they are few, else some of each status, the best and latest first."""
     if len(trials) <= ALL_UP_TO:
         return chosen(trials, snapshot.counts, ALL_UP_TO)
     best = [each.trial for each in snapshot.best if each.trial.status == "TERMINATED"]

@@ -107,7 +107,7 @@ class ExperimentTally:
     def finished(self) -> int:
         return self.terminated + self.errored
 
-    def settle(self) -> None:
+    def move_paused(self) -> None:
         """Moves paused trials before a snapshot, because no hook reports a pause."""
         for trial in [trial for trial in self.running.values() if trial.status == "PAUSED"]:
             del self.running[trial.trial_id]

@@ -1,7 +1,7 @@
 """Implements the promotion rule of ASHA: Algorithm 2 of Li et al., for a controller that can pause trials.
 
-Called by AsyncHyperBandScheduler. Answers to results depend on earlier results alone; only `choose` looks at
-which trials rest, so a replay of the results leads to the same place.
+AsyncHyperBandScheduler calls it. Decisions on results depend on earlier results alone; only `choose` checks
+which trials are paused, so a replay of the results leads to the same state.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class PromotionRung:
         self._ranks: dict[str, Rank] = {}
         self._top: list[Rank] = []  # ranks negated: the worst of the best comes first
         self._rest: list[Rank] = []
-        self._waiting: list[tuple[Rank, str]] = []  # told to pause; may hold trials that have gone on since
+        self._waiting: list[
+            tuple[Rank, str]
+        ] = []  # asked to pause; may hold trials that have continued since
 
     def record(self, trial_id: str, score: float) -> None:
         rank = (math.inf if math.isnan(score) else -score, len(self.scores))
@@ -142,10 +144,7 @@ Standing = tuple[PromotionRung, Rank, Trial]  # the highest rung, the place ther
 
 
 class PromotionRule:
-    """A PromotionRule holds brackets of rungs, lowest first.
-
-    From the last rung, `max_t`, no trial is promoted.
-    """
+    """A PromotionRule holds brackets of rungs, lowest first; the last one, at `max_t`, promotes no trial."""
 
     def __init__(self, parameters: AshaParameters) -> None:
         self._max_t = parameters.max_t
@@ -157,8 +156,8 @@ class PromotionRule:
         ]
         below_max = [rung for rungs in self._brackets for rung in rungs[:-1]]
         self._high_to_low = sorted(below_max, key=lambda rung: -rung.milestone)
-        self._is_settled = False  # some front runner has had all the time it could use
-        self._waits_at: dict[str, PromotionRung] = {}  # told to pause, not heard of since
+        self._is_settled = False  # a promoted trial has ended or reached max_t
+        self._waits_at: dict[str, PromotionRung] = {}  # asked to pause, without an event since
         self._maybe_active: dict[str, None] = {}  # a hint where to look first for trials that are not paused
 
     @property
@@ -233,17 +232,17 @@ class PromotionRule:
     def _when_nothing_can_run(self, tune_controller: ControllerView, live: Live) -> Trial | None:
         """Chooses among paused trials none of which is good enough, when no new ones come.
 
-        No trial may wait for ever. While the searcher holds back (a limit on concurrent trials), the least
-        promising one ends to make room. When there is nothing more to try, the best one is brought to `max_t`
-        if none got there, and then the others end.
+        No trial may wait for ever. While the searcher waits (at a limit on concurrent trials), the least
+        promising one ends to make space. When there is nothing more to try, the best one runs to `max_t` if
+        none got there, and then the others end.
         """
-        if self._somebody_is_active(tune_controller, live):
+        if self._any_trial_is_active(tune_controller, live):
             return None
         standings: list[Standing] = []
         for trial in _resting(tune_controller, live):
             rung = self._highest(live[trial.trial_id], trial.trial_id)
             if rung is None:
-                return trial  # somebody else paused it before its first rung
+                return trial  # paused by something else before its first rung
             standings.append((rung, rung.rank(trial.trial_id), trial))
         if not standings:
             return None
@@ -256,11 +255,8 @@ class PromotionRule:
                 tune_controller.stop_trial(trial)
         return best
 
-    def _somebody_is_active(self, tune_controller: ControllerView, live: Live) -> bool:
-        """Returns whether a later event can change anything.
-
-        Searches all trials only when the hints are used up.
-        """
+    def _any_trial_is_active(self, tune_controller: ControllerView, live: Live) -> bool:
+        """Returns whether a later event can change anything; searches all trials only without hints."""
         while self._maybe_active:
             trial_id, _ = self._maybe_active.popitem()
             if _is_active(tune_controller, live, trial_id):

@@ -98,10 +98,7 @@ class StoppingRule:
         return self.record(bracket, trial_id, time, score)
 
     def record(self, bracket: int, trial_id: str, time: float, score: float) -> str:
-        """Fills at most one rung, the highest that was reached and not filled.
-
-        Returns the decision for the trial.
-        """
+        """Fills the highest rung that was reached and not filled, if any; returns the trial's decision."""
         for rung in self._brackets[bracket]:
             if time < rung.milestone:
                 continue
@@ -146,10 +143,7 @@ class StoppingRule:
 
 
 def milestones(parameters: AshaParameters, bracket: int) -> list[float]:
-    """Returns grace_period * reduction_factor ** k as in Ray, highest first.
-
-    None for a bracket that begins too late.
-    """
+    """Returns grace_period * reduction_factor ** k as in Ray, highest first; [] when `max_t` is below."""
     grace, factor = parameters.grace_period, parameters.reduction_factor
     count = int(math.log(parameters.max_t / grace) / math.log(factor) - bracket + 1)
     return [grace * factor ** (power + bracket) for power in reversed(range(count))]
@@ -159,13 +153,13 @@ class AsyncHyperBandScheduler(MetricScheduler):
     """An AsyncHyperBandScheduler gives most of the time to the trials that look best early.
 
     time_attr: what `max_t` and `grace_period` count; must grow with every result.
-    max_t: a trial that gets there has had all it can have.
+    max_t: the most time that a trial gets.
     grace_period: the first rung; nothing is stopped or paused before it.
-    reduction_factor: one in so many continues from a rung to the next.
-    brackets: how many ladders of rungs, each beginning one rung later; trials are spread over them by chance.
+    reduction_factor: of this many trials one continues from a rung to the next.
+    brackets: the number of brackets, each beginning one rung later; trials are assigned to them at random.
     stop_last_trials: whether a trial is stopped at `max_t`, or may continue until it ends by itself.
     type: "stopping" or "promotion". Promotion needs trials that can continue from a checkpoint.
-    seed: of the draw of brackets; equal seeds draw equal brackets.
+    seed: makes the draw of brackets repeatable.
     """
 
     _state_kind = "async_hyperband"

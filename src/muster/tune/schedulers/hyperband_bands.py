@@ -1,7 +1,4 @@
-"""Assigns trials to the brackets of HyperBand, and brackets to bands.
-
-Called by HyperBandScheduler; knows trials by id only.
-"""
+"""Assigns trials, which are known by their ids only, to the brackets of HyperBand, and brackets to bands."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ def is_pending(trial: Trial) -> bool:
 
 
 def first_ready(find: Find, brackets: Iterable[Bracket]) -> Trial | None:
-    """Returns the first trial that is new or was released and has no process.
-
-    Running ones are skipped for good.
-    """
+    """Returns the first trial that is new or released and has no process; running ones are dropped."""
     for bracket in brackets:
         found, under_way = None, []
         for trial_id in bracket.unstarted:
@@ -58,11 +52,8 @@ def on_their_way(bracket: Bracket) -> Iterable[str]:
     return (one for one in bracket.members if one not in bracket.parked)
 
 
-def somebody_runs(find: Find, brackets: Collection[Bracket]) -> bool:
-    """Returns whether a member runs.
-
-    Those asked to pause are checked last, the latest first: it may still save.
-    """
+def any_member_runs(find: Find, brackets: Collection[Bracket]) -> bool:
+    """Returns whether a member runs; those asked to pause are checked last, the latest first."""
     for bracket in brackets:
         if any(_is_active(find, one) for one in on_their_way(bracket)):
             return True
@@ -84,7 +75,7 @@ class Turns:
     def __init__(self, key: Callable[[Bracket], Key], brackets: Sequence[Bracket]) -> None:
         self._key, self._brackets = key, brackets
         self._heap: list[Key] = []  # every such bracket with its key of now, and outdated entries
-        self.touched: dict[int, Bracket] = {}  # by number: since the last look
+        self.touched: dict[int, Bracket] = {}  # by number: since the last iteration
 
     def __iter__(self) -> Generator[Bracket]:
         """Iterates over brackets; closing the iterator puts back what it has passed."""
@@ -115,10 +106,7 @@ class Turns:
 
 
 class Bands:
-    """A Bands holds bands: each is one round of brackets with 0, 1, 2, ...
-
-    Halvings, or the other way round.
-    """
+    """A Bands holds bands, each a round of brackets with 0, 1, 2 and more halvings, or the reverse."""
 
     def __init__(self, parameters: HyperBandParameters, *, largest_first: bool) -> None:
         self._parameters = parameters
@@ -135,18 +123,15 @@ class Bands:
         return sum(map(len, self.bands))
 
     def turn(self, bracket: Bracket) -> Key:
-        """Returns the sort key: the older band, there the bracket that has done least.
-
-        Or the order of creation.
-        """
+        """Returns the sort key: the older band, there the bracket that did least; or the creation order."""
         if self._largest_first:
             return (0, 0.0, bracket.number)
         return (bracket.band, bracket.completion, bracket.number)
 
     def count_failed(self, bracket: Bracket) -> int:
         """Returns how many of its trials failed and were not tried again."""
-        homes = self._bracket_of.items()
-        return sum(one is bracket and trial_id not in one.members for trial_id, one in homes)
+        assigned = self._bracket_of.items()
+        return sum(one is bracket and trial_id not in one.members for trial_id, one in assigned)
 
     def bracket_of(self, trial_id: str) -> Bracket | None:
         return self._bracket_of.get(trial_id)
@@ -185,10 +170,7 @@ class Bands:
         self._bracket_of[trial_id] = bracket
 
     def _filling(self) -> Bracket:
-        """Returns the bracket for the next new trial.
-
-        As in the paper, each gets its number of trials once.
-        """
+        """Returns the bracket for the next new trial; as in the paper, each is filled once."""
         last = self.brackets[-1] if self.brackets else None
         return self._next() if last is None or last.is_full or last.is_over else last
 
@@ -211,12 +193,12 @@ class Bands:
         self.bands[-1].append(bracket)
         return bracket
 
-    def look_again(self) -> None:
+    def recheck_waiting(self) -> None:
         for bracket in self.open.values():
-            bracket.look_again()
+            bracket.recheck_waiting()
 
     def to_plain(self) -> Plain:
-        self.look_again()  # as a restored one will: from here on both see the same
+        self.recheck_waiting()  # as a restored one will: from here on both see the same
         failed = {
             one: bracket.number for one, bracket in self._bracket_of.items() if one not in bracket.members
         }

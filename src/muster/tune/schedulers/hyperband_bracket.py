@@ -1,6 +1,6 @@
 """Implements one bracket of HyperBand: trials run to a milestone, wait for each other there, and are halved.
 
-Called by HyperBandScheduler; knows trials by id only. Every answer but a halving is O(1) in its trials.
+HyperBandScheduler calls it with ids of trials. Every call but a halving is O(1) in the number of trials.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Bracket:
         self.is_over = False
         self.members: dict[str, Standing] = {}
         self.waiting: dict[str, None] = {}  # to be started, or started without a report since
-        self.unstarted: dict[str, None] = {}  # of `waiting`: not seen running yet; only saves looking
+        self.unstarted: dict[str, None] = {}  # of `waiting`: not seen running yet; only an index
         self.parked: dict[str, None] = {}  # asked to pause at the milestone
         self._behind = 0  # members below the milestone
         self._done = 0.0
@@ -149,14 +149,14 @@ class Bracket:
     def _touch(self) -> None:
         self._touched[self.number] = self
 
-    def may_go_on(self, trial_id: str) -> bool:
+    def may_continue(self, trial_id: str) -> bool:
         """Returns whether a trial may continue: below the milestone, or beyond the last and never ended."""
         return self.runs_freely or self._is_behind(self.members[trial_id])
 
     def park(self, trial_id: str) -> None:
         self.parked[trial_id] = None
 
-    def settle(self) -> HalvingResult:
+    def halve_if_complete(self) -> HalvingResult:
         """Halves, when all have arrived, until a member has something to do or all are done.
 
         Members that ran past the next milestone too are halved at once: no member would report there again.
@@ -195,17 +195,17 @@ class Bracket:
         return ended
 
     def _release(self) -> list[str]:
-        released = [one for one in self.members if one in self.parked and self.may_go_on(one)]
+        released = [one for one in self.members if one in self.parked and self.may_continue(one)]
         for trial_id in released:
             del self.parked[trial_id]
             self.waiting[trial_id] = None
         released.sort(key=lambda one: _rank(self.members[one].score))
         if released:
             self.waiting = {one: None for one in self.members if one in self.waiting}
-            self.look_again()
+            self.recheck_waiting()
         return released
 
-    def look_again(self) -> None:
+    def recheck_waiting(self) -> None:
         """Marks waiting members to be checked: after a restore they may have lost their processes."""
         self.unstarted = dict(self.waiting)
         self._touch()
@@ -230,7 +230,7 @@ class Bracket:
         self.is_over, self._done = state["is_over"], state["done"]
         self.members = {trial_id: Standing(*report) for trial_id, report in state["members"].items()}
         self.waiting = dict.fromkeys(state["waiting"])
-        self.look_again()
+        self.recheck_waiting()
         self.parked = dict.fromkeys(state["parked"])
         self._behind = sum(map(self._is_behind, self.members.values()))
 

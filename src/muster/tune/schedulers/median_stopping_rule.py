@@ -130,7 +130,7 @@ class MedianStoppingRule(MetricScheduler):
     time_attr: what `grace_period` and `min_time_slice` count; must grow with every result.
     grace_period: nothing is stopped before it, and values before it are in no mean.
     min_samples_required: with fewer others that got so far, nothing is stopped.
-    min_time_slice: with fewer others, a trial that ran for longer than this makes room for one that waits.
+    min_time_slice: with fewer others, a trial that ran for longer than this is paused for one that waits.
     hard_stop: whether such a trial is stopped, or paused once until nothing else waits.
     """
 
@@ -217,7 +217,7 @@ class MedianStoppingRule(MetricScheduler):
     def _make_room(self, tune_controller: ControllerView, key: str, time: float) -> str:
         """Pauses a trial when there are too few to compare with, so that those that wait get as far."""
         is_due = key not in self._last_pause or time - self._last_pause[key] > self._min_time_slice
-        if not is_due or not _somebody_waits(tune_controller):
+        if not is_due or not _any_trial_waits(tune_controller):
             return self.CONTINUE
         self._last_pause[key] = time
         return self.PAUSE
@@ -251,7 +251,7 @@ class MedianStoppingRule(MetricScheduler):
         self._stopped = dict.fromkeys(state["stopped"])
 
 
-def _somebody_waits(tune_controller: ControllerView) -> bool:
+def _any_trial_waits(tune_controller: ControllerView) -> bool:
     if hasattr(tune_controller, "first_waiting"):
         return tune_controller.first_waiting() is not None
     return any(trial.status in ("PENDING", "PAUSED") for trial in tune_controller.get_live_trials())

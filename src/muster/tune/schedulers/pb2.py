@@ -51,7 +51,9 @@ class PB2(PopulationBasedTraining):
             raise TuneError("PB2 has nothing to change: pass hyperparam_bounds={'lr': [1e-4, 1.0]}")
         self._bounds = dict(_checked(hyperparam_bounds, ()))
         self._points: list[list[float]] = []  # time, reward before, values, change per unit of time
-        self._stands: dict[str, tuple[float, float]] = {}  # time and reward of each trial at its last look
+        self._positions: dict[
+            str, tuple[float, float]
+        ] = {}  # time and reward of each trial at its last comparison
         self._pending: dict[
             str, list[float]
         ] = {}  # chosen, without a result since: time, reward before, values
@@ -71,7 +73,7 @@ class PB2(PopulationBasedTraining):
         )
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
-        self._stands.pop(trial.trial_id, None)  # one that is tried again begins anew
+        self._positions.pop(trial.trial_id, None)  # one that is tried again begins anew
         super().on_trial_add(tune_controller, trial)
 
     def _forget(self, trial: Trial) -> None:
@@ -80,10 +82,10 @@ class PB2(PopulationBasedTraining):
 
     def _learn(self, trial: Trial, time: float, score: float) -> None:
         self._pending.pop(trial.trial_id, None)
-        before = self._stands.get(trial.trial_id)
+        before = self._positions.get(trial.trial_id)
         if not math.isfinite(score):
             return
-        self._stands[trial.trial_id] = (time, score)
+        self._positions[trial.trial_id] = (time, score)
         values = self._values(trial.config)
         if before is None or values is None or time <= before[0]:
             return
@@ -99,33 +101,33 @@ class PB2(PopulationBasedTraining):
         return [float(found[path]) for path in self._bounds]
 
     def _new_config(self, target: Trial, donor: Trial) -> Config:
-        stands = self._stands.get(donor.trial_id)
+        position = self._positions.get(donor.trial_id)
         stream = self._stream()
         new: Config = copied(donor.config)
-        if stands is not None and self._points:
+        if position is not None and self._points:
             from muster.tune.schedulers.pb2_model import best_point
 
             waiting = list(self._pending.values())
             bounds = list(self._bounds.values())
-            values = best_point(self._points, waiting, stands, bounds, stream.getrandbits(32))
+            values = best_point(self._points, waiting, position, bounds, stream.getrandbits(32))
             for path, value in zip(self._bounds, values, strict=True):
                 new = _replaced(new, path, value)
-        if stands is not None:
-            self._stands[target.trial_id] = stands  # it continues from there
+        if position is not None:
+            self._positions[target.trial_id] = position  # it continues from there
             chosen = self._values(new)
             if chosen is not None:
-                self._pending[target.trial_id] = [*stands, *chosen]
+                self._pending[target.trial_id] = [*position, *chosen]
         return self._user_explored(new, stream)
 
     def _to_plain(self) -> Plain:
-        model = {"points": self._points, "stands": self._stands, "pending": self._pending}
+        model = {"points": self._points, "position": self._positions, "pending": self._pending}
         return {**super()._to_plain(), "model": model}
 
     def _from_plain(self, state: Plain) -> None:
         super()._from_plain(state)
         model = state["model"]
         self._points, self._pending = model["points"], model["pending"]
-        self._stands = {name: (time, reward) for name, (time, reward) in model["stands"].items()}
+        self._positions = {name: (time, reward) for name, (time, reward) in model["position"].items()}
 
 
 def _checked(bounds: Mapping[str, Any], above: Path) -> list[tuple[Path, tuple[float, float]]]:

@@ -73,10 +73,7 @@ class Kernel(NamedTuple):
 
 
 class Posterior:
-    """A Posterior is the process after some points.
-
-    `pending` ones, without known targets, reduce the variance.
-    """
+    """A Posterior is the process after some points; `pending` ones, without targets, reduce the variance."""
 
     def __init__(
         self,
@@ -254,10 +251,7 @@ def window(factor: Array, targets: Array) -> int:
 
 
 def likelihoods(factor: Array, targets: Array) -> Array:
-    """Returns the log marginal likelihood of the first 1, 2, ...
-
-    Points, by the Cholesky factor of all of them.
-    """
+    """Returns the log marginal likelihood of every prefix of the points, by one Cholesky factor."""
     whitened = solve_triangular(factor, targets, lower=True, check_finite=False)
     per_point = 0.5 * whitened**2 + np.log(np.diag(factor)) + 0.5 * _LOG_2_PI
     return -np.cumsum(per_point)

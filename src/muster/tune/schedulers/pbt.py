@@ -1,7 +1,7 @@
 """Implements population based training: bad trials continue from a changed copy of a good one.
 
 Jaderberg et al., "Population Based Training of Neural Networks". Nothing here waits: a trial that is to
-exploit another rests until the other's checkpoint is there, and is changed when it may run again.
+exploit another is paused until the other's checkpoint is there, and is changed when it may run again.
 """
 
 from __future__ import annotations
@@ -38,19 +38,18 @@ class PopulationBasedTraining(MetricScheduler):
     """A PopulationBasedTraining replaces the worst members of a population by changed copies of the best.
 
     time_attr: what `perturbation_interval` and `burn_in_period` count; must grow with every result.
-    perturbation_interval: how long a trial trains between two looks at how it does.
-    burn_in_period: nothing is changed before.
+    perturbation_interval: how long a trial trains between two comparisons.
+    burn_in_period: nothing is changed before this time.
     hyperparam_mutations: what may change, and to what: a list of values in order (the new value is a
         neighbour), a domain or a function without arguments (a number is multiplied by one of
         `perturbation_factors`; one of `tune.choice` becomes a neighbour), or a dict of these.
     quantile_fraction: the share of the best, which are copied, and of the worst, which are replaced; 0: none.
     resample_probability: of drawing a new value instead of changing the old one.
-    custom_explore_fn: is given the changed configuration and returns the one to use.
+    custom_explore_fn: takes the changed configuration and returns the one to use.
     log_config: write `pbt_global.txt`, and `pbt_policy_<trial id>.txt` for PopulationBasedTrainingReplay.
-    require_attrs: a result without metric or time is an error; else it is passed over.
+    require_attrs: a result without metric or time is an error; if False it is ignored.
     synch: all trials wait for each other before any is changed.
-    seed: of all draws; equal seeds draw equally. A user's function that draws from `random` or `numpy.random`
-        is part of that.
+    seed: makes all draws repeatable, those of a user's function from `random` or `numpy.random` included.
 
     Example:
         >>> PopulationBasedTraining(
@@ -102,7 +101,7 @@ class PopulationBasedTraining(MetricScheduler):
         self._next_sync = max(asked.perturbation_interval, asked.burn_in_period)
         self._sync_time = 0.0  # of the last result that counted
         self._longest = 0.0  # training of any trial, finished ones included
-        self._has_news = False  # a member has trained since all were last checked
+        self._has_new_results = False  # a member has trained since all were last checked
         self._draws = 0
         self._num_checkpoints = 0
         self._num_perturbations = 0
@@ -144,7 +143,7 @@ class PopulationBasedTraining(MetricScheduler):
             self._complain(trial, result)
             return self.CONTINUE
         time, score = report
-        self._exploits.pop(trial.trial_id, None)  # it has gone on meanwhile
+        self._exploits.pop(trial.trial_id, None)  # it has continued meanwhile
         member = self._population.members.get(trial.trial_id)
         if member is None:
             member = self._population.join(trial.trial_id, pbt_explore.original_tag(trial.experiment_tag))
@@ -154,7 +153,7 @@ class PopulationBasedTraining(MetricScheduler):
         self._longest = max(self._longest, time)
         self._learn(trial, time, score)
         if self._asked.synch:
-            self._sync_time, self._has_news = time, True
+            self._sync_time, self._has_new_results = time, True
             return self.PAUSE
         return self._perturb(tune_controller, trial, member)
 
@@ -227,8 +226,8 @@ class PopulationBasedTraining(MetricScheduler):
 
     def _perturb_all(self, tune_controller: ControllerView) -> None:
         population, interval = self._population, self._asked.perturbation_interval
-        if self._has_news:
-            self._has_news = False
+        if self._has_new_results:
+            self._has_new_results = False
             worst, best = population.quantiles(self._asked.quantile_fraction)
             for member in population.members.values():
                 member.last_perturbation_time, member.is_top = self._sync_time, False
@@ -291,10 +290,7 @@ class PopulationBasedTraining(MetricScheduler):
         return f"{self._name}: {checkpoints} checkpoints, {perturbations} perturbs"
 
     def last_scores(self, trials: list[Trial]) -> list[float]:
-        """Returns the last scores of those of these trials that are unfinished and have one.
-
-        Larger is better.
-        """
+        """Returns the last scores of those of these trials that are unfinished; larger is better."""
         members = (self._population.members.get(trial.trial_id) for trial in trials)
         return [member.score for member in members if member is not None and member.score is not None]
 
@@ -333,10 +329,10 @@ class PopulationBasedTraining(MetricScheduler):
         if self._asked.require_attrs:
             raise RuntimeError(
                 f"{what}, it reported: {', '.join(sorted(map(str, result)))}. Report it with every result, "
-                "or pass require_attrs=False to pass over results without it"
+                "or pass require_attrs=False to ignore results without it"
             )
         if not self._has_warned:
-            logger.warning("%s; such results are passed over, and this is logged once", what)
+            logger.warning("%s; such results are ignored, and this is logged once", what)
             self._has_warned = True
 
     def _to_plain(self) -> Plain:
@@ -345,7 +341,7 @@ class PopulationBasedTraining(MetricScheduler):
             "mode": self._mode,
             "population": self._population.to_plain(),
             "exploits": {name: list(exploit) for name, exploit in self._exploits.items()},
-            "sync": [self._next_sync, self._sync_time, self._longest, self._has_news],
+            "sync": [self._next_sync, self._sync_time, self._longest, self._has_new_results],
             "draws": self._draws,
             "counts": [self._num_checkpoints, self._num_perturbations],
             "rows": [list(row) for row in self._rows],
@@ -355,7 +351,7 @@ class PopulationBasedTraining(MetricScheduler):
         self._metric, self._mode = state["metric"], state["mode"]
         self._population = Population.from_plain(state["population"])
         self._exploits = {name: Exploit(*saved) for name, saved in state["exploits"].items()}
-        self._next_sync, self._sync_time, self._longest, self._has_news = state["sync"]
+        self._next_sync, self._sync_time, self._longest, self._has_new_results = state["sync"]
         self._draws = state["draws"]
         self._num_checkpoints, self._num_perturbations = state["counts"]
         self._rows = [LogRow(*row) for row in state["rows"]]

@@ -1,6 +1,6 @@
 """Changes configurations for PBT: checks mutations, fills in missing values, explores around a good one.
 
-Pure: chance comes from the stream that is handed in. Called by PopulationBasedTraining.
+Random values come from the stream that is passed in, so equal streams give equal results.
 """
 
 from __future__ import annotations

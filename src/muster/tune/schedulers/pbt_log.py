@@ -1,7 +1,7 @@
 """Writes PBT's policy files: what was changed into what, for users and for PopulationBasedTrainingReplay.
 
-The scheduler only makes rows; `PolicyLog`, a callback that `launch` adds, writes them. A row is written once,
-whatever is handled again after a crash: rows are numbered, and the global file has one line for each.
+The scheduler only makes rows; PolicyLog, a callback of the experiment, writes them. A row is written once,
+even if its event is handled again after a crash: rows are numbered, and the global file has one line each.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Decides which trials get idle CPUs and GPUs: DistributeResources and DistributeResourcesToTopJob.
 
-Called by ResourceChangingScheduler after a result; they only answer, the scheduler sees to the rest.
+ResourceChangingScheduler calls them after a result and carries out what they return.
 """
 
 from __future__ import annotations
@@ -97,10 +97,7 @@ def can_be_placed(factory: PlacementGroupFactory, capacity: Resources) -> bool:
 
 
 def _gpus_needed(amounts: Iterable[int]) -> int:
-    """Returns the GPUs needed: whole ones apart.
-
-    Fractions, largest first, into the first GPU that holds them.
-    """
+    """Returns the GPUs needed; fractions are packed, largest first, into the first GPU that holds them."""
     count, left = 0, list[int]()
     for amount in sorted(amounts, reverse=True):
         whole, part = divmod(amount, SCALE)
@@ -131,12 +128,12 @@ def as_units(amounts: Mapping[str, float] | None, owner: str, name: str) -> Reso
 class DistributeResources:
     """A DistributeResources gives every trial an even share of free resources, never less than its base.
 
-    add_bundles: what a trial gains comes as bundles of their own, for workers that it starts; without, its
+    add_bundles: what a trial gains comes as additional bundles, for workers that it starts; if False, its
         only bundle grows.
     increase_by: one unit, e.g. {"CPU": 2, "GPU": 1}; by default the last bundle (with `add_bundles`), else
         1 GPU for trials that have one, else 1 CPU.
     increase_by_times: the most units that a trial gains; -1: as many as there are.
-    reserve_resources: what is never given away, e.g. {"CPU": 1}.
+    reserve_resources: what is never distributed, e.g. {"CPU": 1}.
 
     A trial above its base gives units back when trials that wait need them.
 
@@ -246,7 +243,7 @@ class DistributeResourcesToTopJob(DistributeResources):
     """A DistributeResourcesToTopJob gives all free resources to the best trial; others keep what they have.
 
     A trial that is no longer the best gives units back only when trials that wait need them. When the best
-    has `increase_by_times` units, the next one gains. Other parameters as of DistributeResources.
+    has `increase_by_times` units, the next one gains. Other parameters are those of DistributeResources.
 
     metric, mode: what is compared; by default the experiment's.
     """

@@ -154,7 +154,7 @@ class ResourceChangingScheduler(TrialScheduler):
         decision = self._base_scheduler.on_trial_result(tune_controller, trial, result)
         if trial.state is TrialState.SAVING:
             return decision  # sent together with an earlier one, on which it is being paused
-        self._settle(trial)
+        self._end_change(trial)
         if decision != self.CONTINUE:
             self._wanted = None
             return decision
@@ -211,7 +211,7 @@ class ResourceChangingScheduler(TrialScheduler):
         trial.update_resources(new_resources)
         return True
 
-    def _settle(self, trial: Trial) -> None:
+    def _end_change(self, trial: Trial) -> None:
         """Ends the change of a trial that runs again, with or, if nothing could be saved, without it."""
         change = self._changes.sizes.pop(trial.trial_id, None)
         if change is None:
@@ -242,10 +242,7 @@ class ResourceChangingScheduler(TrialScheduler):
         return self._unsaved.may_try(trial.trial_id, bool(result.get("checkpoint_dir_name")))
 
     def _is_free(self, tune_controller: ControllerView, trial: Trial, new: PlacementGroupFactory) -> bool:
-        """Returns whether what a trial grows by is free and not promised.
-
-        Else it would be paused for nothing.
-        """
+        """Returns whether what a trial grows by is free; else it would be paused for nothing."""
         now = tune_controller.occupancy()
         if not now.capacity.holds(size_of(new)):
             self._warn_of_too_much(trial, new, now.capacity)
@@ -255,10 +252,7 @@ class ResourceChangingScheduler(TrialScheduler):
         return self._changes.leave_room(tune_controller, trial, new)
 
     def _make_fit(self, tune_controller: ControllerView, trial: Trial, wanted: PlacementGroupFactory) -> bool:
-        """Sets the first size that fits: the promised one, the old one, the base.
-
-        Else the trial waits as it is.
-        """
+        """Sets the first size that fits: the promised one, the old one, the base; returns whether one did."""
         now = tune_controller.occupancy()
         base = self._base_trial_resources or trial.placement_group_factory
         for size in (wanted, trial.placement_group_factory, base):
@@ -281,7 +275,7 @@ class ResourceChangingScheduler(TrialScheduler):
         self._unsaved.forget(trial.trial_id)
         self._wanted = None
 
-    # Who else has a use for what is free.
+    # Whether other trials need what is free.
 
     def _is_kept_waiting(self, tune_controller: ControllerView) -> bool:
         trial = tune_controller.get_trial(self._wanted) if self._wanted else None
@@ -297,7 +291,7 @@ class ResourceChangingScheduler(TrialScheduler):
             self._wanted = wanted
             tune_controller.remember_choice(witness)
 
-    # Slips.
+    # Errors of the user's function.
 
     def _check_equal(self, trial: Trial) -> None:
         base, own = self._base_trial_resources, trial.placement_group_factory

@@ -79,10 +79,7 @@ class TrialScheduler(PluginState):
         raise NotImplementedError
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
-        """Returns the PENDING or PAUSED trial to start next.
-
-        Called until it has started: must be idempotent.
-        """
+        """Returns the PENDING or PAUSED trial to start next; idempotent, as it is called until that runs."""
         raise NotImplementedError
 
     def debug_string(self) -> str:
@@ -142,17 +139,8 @@ def offer_search_properties(
     return scheduler.set_search_properties(metric, mode, **spec)
 
 
-def __getattr__(name: str) -> object:  # Ray defines FIFOScheduler here, and users import it from here
-    if name == "FIFOScheduler":
-        return FIFOScheduler
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 class FIFOScheduler(TrialScheduler):
-    """A FIFOScheduler runs trials in the order in which they began to wait.
-
-    Schedulers that only stop extend it.
-    """
+    """A FIFOScheduler runs trials in the order in which they began to wait."""
 
     _state_kind = "fifo"
 
@@ -183,10 +171,7 @@ class FIFOScheduler(TrialScheduler):
 
 
 def first_waiting(tune_controller: ControllerView) -> Trial | None:
-    """Returns the first PENDING trial, else the first PAUSED one.
-
-    Other controllers than ours are searched.
-    """
+    """Returns the first PENDING trial, else the first PAUSED one, of any controller."""
     if hasattr(tune_controller, "first_waiting"):
         return tune_controller.first_waiting()
     trials = tune_controller.get_trials()

@@ -13,7 +13,7 @@ from muster.errors import RestoreError
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
 from muster.tune.search.paths import Path, children, flat_name, is_container, rebuilt
-from muster.tune.search.placeholders import SetAside, inject_placeholders, is_sole_key
+from muster.tune.search.placeholders import Placeholders, inject_placeholders, is_sole_key
 from muster.tune.search.random_stream import RandomStream
 from muster.tune.search.sample import Domain
 from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits
@@ -72,10 +72,7 @@ class BasicVariantGenerator(SearchAlgorithm):
 
     @property
     def total_samples(self) -> int:
-        """Returns the number of planned trials.
-
-        Grids nested in choices are counted when they have been made.
-        """
+        """Returns the planned trials; grids nested in choices are counted when they have been made."""
         return sum(self._expected(i) for i in range(len(self._experiments)))
 
     def _expected(self, position: int) -> int:
@@ -120,7 +117,9 @@ class BasicVariantGenerator(SearchAlgorithm):
         tag = f"{number}_{format_vars(variables)}" if variables else str(number)
         evaluated = {flat_name(path): value for path, value in variables.items()}
         trial_id = f"{self._own_prefix()}_{number:05d}"
-        trial = experiment.template.make(trial_id, space.aside.resolve(variant[1]["config"]), evaluated, tag)
+        trial = experiment.template.make(
+            trial_id, space.placeholders.resolve(variant[1]["config"]), evaluated, tag
+        )
         self._live[trial.trial_id] = None
         return trial
 
@@ -193,8 +192,10 @@ class _Space:
     """A _Space is one space to enumerate: the user's, or that with a point in it."""
 
     def __init__(self, space: Any) -> None:  # noqa: ANN401
-        self.aside = SetAside()
-        self._spec = {"config": inject_placeholders(space, self.aside)}  # expressions read `spec.config.x`
+        self.placeholders = Placeholders()
+        self._spec = {
+            "config": inject_placeholders(space, self.placeholders)
+        }  # expressions read `spec.config.x`
         self.open: Unresolved = find_unresolved(iter([((), self._spec)]))
 
     def cursor(self, stream: RandomStream, is_constant: bool) -> VariantCursor:

@@ -113,10 +113,7 @@ class Dimensions:
         return {name: one for name, one in self.all.items() if not one.is_single}
 
     def suggestion(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the library's numbers in the shape of the space.
-
-        Constants are left to the experiment's config.
-        """
+        """Returns the library's numbers in the shape of the space, without the constants."""
         found: dict[Path, Any] = {}
         for name, one in self.all.items():
             if name in values:
@@ -153,7 +150,9 @@ class Dimensions:
         found = dimension_of(name, path, domain)
         if found is None or (found.sd is not None and "normal" not in self._features):
             known = "uniform and log-uniform" if "log" in self._features else "uniform"
-            raise ValueError(f"{self._owner} cannot draw '{name}' from {domain!r}: it knows {known} numbers")
+            raise ValueError(
+                f"{self._owner} cannot draw '{name}' from {domain!r}: it supports {known} numbers"
+            )
         self._require(found.kind == "int", "int", found, "only real numbers: use uniform()")
         self._require(found.is_log, "log", found, "no log scale: use uniform(), or search the exponent")
         return self._with_step_or_without(found)
@@ -179,7 +178,7 @@ class Dimensions:
         if one.step is None or needed in self._features:
             return one
         kind = "is log-uniform, for which it" if one.is_log and "step" in self._features else "has a step; it"
-        logger.warning("%s: '%s' %s knows no step; %s is dropped", self._owner, one.name, kind, one.step)
+        logger.warning("%s: '%s' %s supports no step; %s is dropped", self._owner, one.name, kind, one.step)
         return Dimension(one.name, one.path, one.kind, one.low, one.high, one.is_log, None, one.mean, one.sd)
 
 

@@ -37,7 +37,7 @@ class LibrarySearcher(Searcher):
 
     A subclass sets `library` and `extra`, and defines `_start`, `_propose`, `_inform` and, where the library
     cares, `_abandon` and `_learn`. The losses it gets are finite and to be minimised, whatever the mode.
-    An answer of None must leave no trace: it is not written down, so a restored experiment would not know.
+    Returning None must change nothing: it is not recorded, so a restored experiment would not know of it.
 
     All attributes are saved, pickled, but those in `_unsaved`, which `_reopen` makes again.
     """
@@ -80,10 +80,7 @@ class LibrarySearcher(Searcher):
         """Handles a suggestion that failed, or whose result is no finite number."""
 
     def _learn(self, point: dict[str, Any], loss: float) -> None:
-        """Passes a point that was evaluated elsewhere to the library.
-
-        ValueError when it is not in the space.
-        """
+        """Passes a point evaluated elsewhere to the library; ValueError when it is not in the space."""
         raise NotImplementedError
 
     def _reopen(self) -> None:

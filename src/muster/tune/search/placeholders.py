@@ -20,8 +20,8 @@ Placeholder = tuple[str, str]
 _PRIMITIVES = (int, float, str, bool, type(None))
 
 
-class SetAside:
-    """A SetAside holds what the placeholders of one search space stand for."""
+class Placeholders:
+    """A Placeholders holds what the placeholders of one search space stand for."""
 
     def __init__(self) -> None:
         self._objects: dict[Placeholder, Any] = {}
@@ -62,44 +62,48 @@ def is_placeholder(node: Any) -> bool:  # noqa: ANN401
     return type(node) is tuple and len(node) == 2 and (node[0] == REFERENCE or node[0] == FUNCTION)
 
 
-def inject_placeholders(space: Any, aside: SetAside, path: Path = ()) -> Any:  # noqa: ANN401
-    """Returns `space` without objects and functions, which go to `aside`. Domains of numbers stay."""
+def inject_placeholders(space: Any, placeholders: Placeholders, path: Path = ()) -> Any:  # noqa: ANN401
+    """Returns `space` without objects and functions, which go to `placeholders`. Domains of numbers stay."""
     if isinstance(space, _PRIMITIVES):
         return space
     if isinstance(space, dict) and is_sole_key(space, "grid_search"):
-        return {"grid_search": _Options(space["grid_search"], aside, path)}
+        return {"grid_search": _Options(space["grid_search"], placeholders, path)}
     if is_container(space):
-        return rebuilt(space, {k: inject_placeholders(v, aside, (*path, k)) for k, v in children(space)})
+        return rebuilt(
+            space, {k: inject_placeholders(v, placeholders, (*path, k)) for k, v in children(space)}
+        )
     if isinstance(space, Function):
-        return aside.put(FUNCTION, path, space)
+        return placeholders.put(FUNCTION, path, space)
     if isinstance(space, Categorical):
-        return _with_options(space, aside, path)
-    return space if isinstance(space, Domain) else aside.put(REFERENCE, path, space)
+        return _with_options(space, placeholders, path)
+    return space if isinstance(space, Domain) else placeholders.put(REFERENCE, path, space)
 
 
 def is_sole_key(node: dict[Any, Any], key: str) -> bool:
     return len(node) == 1 and key in node
 
 
-def _with_options(domain: Categorical, aside: SetAside, path: Path) -> Categorical:
+def _with_options(domain: Categorical, placeholders: Placeholders, path: Path) -> Categorical:
     new = copy.copy(domain)
-    new.categories = [inject_placeholders(v, aside, (*path, i)) for i, v in enumerate(domain.categories)]
+    new.categories = [
+        inject_placeholders(v, placeholders, (*path, i)) for i, v in enumerate(domain.categories)
+    ]
     return new
 
 
 class _Options(Sequence[Any]):
     """An _Options replaces the options of a grid one by one when they are read: a grid may be huge."""
 
-    def __init__(self, options: Sequence[Any], aside: SetAside, path: Path) -> None:
+    def __init__(self, options: Sequence[Any], placeholders: Placeholders, path: Path) -> None:
         is_sequence = hasattr(options, "__len__") and hasattr(options, "__getitem__")
         self._options = options if is_sequence else list(options)
-        self._aside, self._path = aside, path
+        self._placeholders, self._path = placeholders, path
 
     def __len__(self) -> int:
         return len(self._options)
 
     def __getitem__(self, index: Any) -> Any:  # noqa: ANN401
-        return inject_placeholders(self._options[index], self._aside, (*self._path, index))
+        return inject_placeholders(self._options[index], self._placeholders, (*self._path, index))
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
@@ -112,17 +116,17 @@ _PLAIN = (int, float, str, bool, type(None))
 
 def renewing(make: _Make[T], space: Mapping[str, Any]) -> _Make[T]:
     """Returns `make`, given configs that hold the objects of `space` instead of their old copies."""
-    aside = SetAside()
-    spec = inject_placeholders(dict(space), aside)
+    placeholders = Placeholders()
+    spec = inject_placeholders(dict(space), placeholders)
 
     def make_renewed(trial_id: str, config: dict[str, Any], params: Mapping[str, Any], tag: str) -> T:
-        return make(trial_id, _renewed(config, params, spec, aside), params, tag)
+        return make(trial_id, _renewed(config, params, spec, placeholders), params, tag)
 
     return make_renewed
 
 
 def _renewed(
-    config: dict[str, Any], params: Mapping[str, Any], spec: Mapping[str, Any], aside: SetAside
+    config: dict[str, Any], params: Mapping[str, Any], spec: Mapping[str, Any], placeholders: Placeholders
 ) -> dict[str, Any]:
     objects: dict[Path, Any] = {}
     functions: dict[Path, Function] = {}
@@ -133,7 +137,7 @@ def _renewed(
         if drawn and isinstance(node, dict):
             list(node["grid_search"])  # a grid sets aside what is read
         for place, value in drawn.items():
-            found = aside.put_back(value, place, functions)
+            found = placeholders.put_back(value, place, functions)
             if not _holds_placeholder(found):  # else the space has something else there now
                 objects[place] = found
     kept = {path: at(config, path) for path in functions if _is_plain(config, path)}
@@ -143,10 +147,7 @@ def _renewed(
 
 
 def _drawn(config: Any, params: Mapping[str, Any], path: Path) -> dict[Path, Any]:  # noqa: ANN401
-    """Returns what was drawn at `path`, as placeholders.
-
-    Some searchers report the parts of a dict one by one.
-    """
+    """Returns what was drawn at `path` as placeholders; some searchers report the parts of a dict singly."""
     own = params.get(flat_name(path))
     if own is not None:
         return {path: own} if _holds_placeholder(own) else {}

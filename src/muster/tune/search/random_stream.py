@@ -112,8 +112,8 @@ def _rng_at(state: State) -> Rng:
     return np.random.Generator(generator)
 
 
-class LentRandom:
-    """A LentRandom replaces numpy's global stream while a library runs inside `lent`.
+class IsolatedRandom:
+    """A IsolatedRandom replaces numpy's global stream while a library runs inside `active`.
 
     So a searcher can be saved with its place in the stream, and does not disturb others who draw from it.
 
@@ -129,7 +129,7 @@ class LentRandom:
         self._state: Any = seed.get_state()
 
     @contextmanager
-    def lent(self) -> Iterator[None]:
+    def active(self) -> Iterator[None]:
         import numpy as np
 
         users = np.random.get_state()

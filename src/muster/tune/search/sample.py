@@ -440,7 +440,7 @@ class Function(Domain):
         return self.func(config) if self.pass_config else self.func()
 
     def sample(self, config: Any = None, size: int = 1, random_state: RandomState = None) -> Any:  # noqa: ANN401
-        del random_state  # the function's chance is its own
+        del random_state  # the function draws from its own stream
         return self.call(config) if size == 1 else [self.call(config) for _ in range(size)]
 
     def is_function(self) -> bool:

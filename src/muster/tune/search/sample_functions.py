@@ -31,10 +31,7 @@ Caller = Callable[[Path, Function, Any], Any]
 
 
 def resolve_functions(config: Any, functions: Mapping[Path, Function], call: Caller | None = None) -> Any:  # noqa: ANN401
-    """Returns the config with every function replaced by its value.
-
-    They run in config order, or when read.
-    """
+    """Returns the config with every function replaced by its value; they run in order, or when read."""
     run = _Run(call or call_with_config)
     pending = {path: _Pending(path, function, run) for path, function in functions.items()}
     run.config = _lazy(config, (), pending)

@@ -19,7 +19,7 @@ Experiments = TrialTemplate | Sequence[TrialTemplate] | Mapping[str, TrialTempla
 class SearchAlgorithm:
     """A SearchAlgorithm makes trials one by one and receives their results.
 
-    `save_state` and `restore_state` are what the controller uses; the `*_dir` methods are Ray's spelling.
+    `save_state` and `restore_state` are called by the controller; the `*_dir` methods are Ray's.
     """
 
     state_file_prefix = "search-alg-state"

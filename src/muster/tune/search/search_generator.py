@@ -12,7 +12,7 @@ from muster.errors import MusterError, RestoreError, TuneError
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
 from muster.tune.search.paths import copied, flat_name, flattened
-from muster.tune.search.placeholders import SetAside, inject_placeholders, is_sole_key
+from muster.tune.search.placeholders import Placeholders, inject_placeholders, is_sole_key
 from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits
 from muster.tune.search.searcher import Searcher, Wrapper, restore_searcher, saved_searcher, set_properties
 from muster.tune.search.trial_names import format_vars
@@ -55,7 +55,7 @@ class SearchGenerator(SearchAlgorithm):
         self._is_finished = False
         self._template: TrialTemplate | None = None
         self._config: dict[str, Any] = {}
-        self._aside = SetAside()
+        self._placeholders = Placeholders()
         self._num_samples: int | None = None
 
     @property
@@ -74,7 +74,7 @@ class SearchGenerator(SearchAlgorithm):
         **spec: Any,  # noqa: ANN401
     ) -> bool:
         """Gives the searcher the space with placeholders for objects and functions, as in trials' tags."""
-        space = inject_placeholders(config, SetAside())
+        space = inject_placeholders(config, Placeholders())
         return bool(set_properties(self.searcher, metric, mode, space, spec))
 
     def add_configurations(self, experiments: Experiments) -> None:
@@ -82,7 +82,7 @@ class SearchGenerator(SearchAlgorithm):
         if len(templates) != 1 or self._template is not None:
             raise AssertionError("SearchGenerator takes one experiment: run several one after the other")
         self._template = templates[0]
-        self._config = inject_placeholders(dict(self._template.param_space), self._aside)
+        self._config = inject_placeholders(dict(self._template.param_space), self._placeholders)
         if self._num_samples is None:  # a restored state has it
             self._num_samples = self._template.samples
 
@@ -108,7 +108,7 @@ class SearchGenerator(SearchAlgorithm):
         config = _merged(self._config, suggestion)
         tag = f"{self._counter}_{format_vars(flattened(config))}"
         evaluated = {flat_name(path): value for path, value in flattened(suggestion).items()}
-        return template.make(trial_id, self._aside.resolve(config), evaluated, tag)
+        return template.make(trial_id, self._placeholders.resolve(config), evaluated, tag)
 
     def _next_id(self) -> str:
         """Returns the next id, the same until a trial is made of it, also after None or a crash."""

@@ -132,7 +132,9 @@ class Searcher:
         Trials without a number there teach nothing; those outside of the space are left out with a warning.
         """
         if type(self).add_evaluated_point is Searcher.add_evaluated_point:
-            raise NotImplementedError(f"{type(self).__name__} cannot learn from points evaluated elsewhere")
+            raise NotImplementedError(
+                f"{type(self).__name__} cannot learn from evaluated points: override add_evaluated_point"
+            )
         found = False
         for trial in _trials_of(trials_or_analysis):
             value = _value_of(trial, metric)
@@ -175,10 +177,7 @@ class Searcher:
         self.restore_state(Path(checkpoint_path).read_bytes())
 
     def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None:
-        """Writes a new state file, atomically.
-
-        A searcher that cannot be saved is skipped, with one warning.
-        """
+        """Writes a new state file, atomically; a searcher that cannot be saved is skipped with a warning."""
         try:
             content = saved_searcher(self)
         except NotImplementedError:
@@ -250,10 +249,7 @@ def _trials_of(source: Any) -> Iterable[Any]:  # noqa: ANN401
 
 
 def saved_searcher(searcher: Searcher) -> bytes:
-    """Returns the searcher's own bytes.
-
-    Or, where the class only overrides Ray's `save(path)`, what that writes.
-    """
+    """Returns `save_state()`, or what a class that only overrides Ray's `save(path)` writes."""
     try:
         return _saved_by_path(searcher) if _uses_paths(searcher) else searcher.save_state()
     except (MusterError, NotImplementedError):

@@ -205,10 +205,7 @@ class VariantCursor(Iterator[Variant]):
         raise StopIteration
 
     def frames(self) -> list[Frame]:
-        """Returns the position: one frame per level.
-
-        Every one but the last is inside a point it has taken.
-        """
+        """Returns the position: one frame per level; all but the last are inside a point already taken."""
         if not self._levels:
             return []
         *taken, last = self._levels

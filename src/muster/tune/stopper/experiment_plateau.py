@@ -14,7 +14,7 @@ from muster.tune.stopper.trial_plateau import spread
 class ExperimentPlateauStopper(Stopper):
     """An ExperimentPlateauStopper ends the experiment when the `top` best values spread by at most `std`.
 
-    Everything ends after `patience` results in a row that found a plateau (0 is the same as 1).
+    The plateau must hold for `patience` results in a row (0 is the same as 1).
     """
 
     _state_kind = "experiment_plateau"

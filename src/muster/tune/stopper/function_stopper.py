@@ -73,10 +73,7 @@ class StopRules(NamedTuple):
 def resolve_stop(
     stop: object, time_budget_s: float | timedelta | None = None, *, clock: Clock | None = None
 ) -> StopRules:
-    """Returns a stopper for nothing, criteria, a stopper, a function, or a list of stoppers.
-
-    Else ValueError.
-    """
+    """Returns a stopper for None, criteria, a stopper, a function or a list of stoppers; else ValueError."""
     criteria = dict(stop) if isinstance(stop, Mapping) else {}
     stopper = None if not stop or isinstance(stop, Mapping) else _as_stopper(stop)
     if time_budget_s:

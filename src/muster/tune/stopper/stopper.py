@@ -55,12 +55,6 @@ def metric_of(stopper: Stopper, metric: str, result: Mapping[str, Any]) -> float
         ) from None
 
 
-def __getattr__(name: str) -> object:  # Ray defines CombinedStopper here
-    if name == "CombinedStopper":
-        return CombinedStopper
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 class CombinedStopper(Stopper):
     """A CombinedStopper asks stoppers in order up to the first True: later ones do not see that result."""
 

@@ -17,7 +17,7 @@ class TimeoutStopper(Stopper):
     """A TimeoutStopper ends the experiment once `timeout` has passed between calls of `stop_all`.
 
     Time without calls does not count: the experiment was down. That also holds after unpickling.
-    The clock has a default, unlike everywhere else in muster, because users build this object themselves.
+    The clock has a default because users make this object themselves.
     """
 
     _state_kind = "timeout"

@@ -21,8 +21,8 @@ def spread(values: Collection[float]) -> float:
 class TrialPlateauStopper(Stopper):
     """A TrialPlateauStopper ends a trial whose last `num_results` values spread by less than `std`.
 
-    Looked for from the `grace_period`-th result on, and with `metric_threshold` only on results that have
-    reached it: at most it for mode "min", at least it for "max".
+    A plateau counts from the `grace_period`-th result on and, with `metric_threshold`, only at a value of at
+    most the threshold for mode "min", at least the threshold for "max".
     """
 
     _state_kind = "trial_plateau"

@@ -46,7 +46,7 @@ def _refuse_for_functions(function: object, frequency: int, at_end: bool | None)
 
 
 def _own_handling(kind: object, attribute: str, option: str, value: Any, off: Any) -> Any:  # noqa: ANN401
-    """Returns whether a class handles an option itself (True), or cannot (False)."""
+    """Returns `value`, or `off` for a class that handles the option itself; ValueError if it cannot."""
     handles = getattr(kind, attribute, None)
     if handles is None:
         return value

@@ -15,10 +15,7 @@ _DEPTH = 4
 
 
 def packed(trainable: Any) -> bytes:  # noqa: ANN401 - function or class
-    """Returns the trainable, cloudpickled.
-
-    TypeError names what cannot be pickled, TuneError when it is too large.
-    """
+    """Returns the trainable, cloudpickled; TypeError names what cannot be pickled, TuneError the size."""
     import cloudpickle  # type: ignore[import-untyped]  # it has no types
 
     name = trainable_name(trainable)

@@ -78,10 +78,7 @@ def read_saved(folder: str) -> Any:  # noqa: ANN401 - a user's dict
 
 
 def as_training_result(given: TrainingResult | Checkpoint | str | os.PathLike[str]) -> TrainingResult:
-    """Returns whatever `restore` accepts as a TrainingResult.
-
-    A bare checkpoint has its counters in its metadata.
-    """
+    """Returns whatever `restore` accepts as a TrainingResult, with the counters of its metadata."""
     if isinstance(given, TrainingResult):
         result = given
     elif isinstance(given, Checkpoint):
@@ -257,10 +254,7 @@ class Trainable:
         return filled
 
     def train_buffered(self, buffer_time_s: float, max_buffer_length: int = 1000) -> list[dict[str, Any]]:
-        """Returns the results of as many steps as fit.
-
-        Ends early when one is done or requests a checkpoint.
-        """
+        """Returns the results of as many steps as fit; ends early at a result that is done or saves."""
         began_at = self._clock.monotonic()
         results: list[dict[str, Any]] = []
         while len(results) < max_buffer_length:

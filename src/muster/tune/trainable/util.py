@@ -164,7 +164,7 @@ _KEPT = ("_resources", "__mixins__", "__doc__")
 def wrapped_function(inner: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns `inner` under the original's name, with its resources.
 
-    Not `functools.wraps`: that lends the signature, and `inner` takes the config alone.
+    `functools.wraps` would copy the signature, but `inner` takes the config alone.
     """
     inner.__name__ = trainable_name(original)
     for name in _KEPT:

@@ -176,7 +176,7 @@ def _with_odd(values: list[Any]) -> tuple[list[Any], list[Odd]]:
 def _plain_value(value: Any, path: tuple[Any, ...], odd: list[Odd]) -> Any:  # noqa: ANN401
     if is_plain(value):
         return value
-    if isinstance(value, dict):  # its values have columns of their own, so each is looked at by itself
+    if isinstance(value, dict):  # its values have columns of their own, so each is encoded by itself
         return {
             (plain := _plain_key(key)): _plain_value(inner, (*path, plain), odd)
             for key, inner in value.items()

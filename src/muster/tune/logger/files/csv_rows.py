@@ -66,10 +66,7 @@ class Table:
         return _header(tuple(self.columns))
 
     def encode(self, rows: Iterable[Flat]) -> bytes:
-        """Returns records as CSV for the known columns.
-
-        A missing key is an empty field, an unknown one is left out.
-        """
+        """Returns records as CSV; a missing key is an empty field, an unknown one is left out."""
         return _encoded([self._picked(row) for row in rows])
 
     def _picked(self, row: Flat) -> Sequence[Any]:
@@ -96,10 +93,7 @@ def _encoded(records: Sequence[Sequence[Any]]) -> bytes:
 
 
 def records_of(data: bytes) -> list[bytes]:
-    """Returns whole records with their line ends, and last, if any, the torn one.
-
-    Quoted fields may hold newlines.
-    """
+    """Returns whole records with line ends, and last, if any, a torn one; quoted fields may hold newlines."""
     return _split(data) if b'"' in data else data.splitlines(keepends=True)
 
 

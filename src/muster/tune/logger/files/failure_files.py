@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time  # only for formatting: reading the clock is the writer's business
+import time  # only for formatting; the time is read from a Clock
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock, SystemClock

@@ -119,10 +119,7 @@ def _dumps(value: object, **options: Any) -> str:  # noqa: ANN401 - of json.dump
 
 
 def _textual(value: object, depth: int) -> Any:  # noqa: ANN401 - JSON data
-    """Returns data whose keys are text, so that they can be written and sorted.
-
-    Endless structures are cut.
-    """
+    """Returns data with text as keys, fit to be written and sorted; endless structures are cut."""
     if depth > 50:
         return "..."
     if isinstance(value, Mapping):

@@ -39,10 +39,7 @@ def truncate_after(trial_dir: str, iteration: int | None) -> None:
 
 
 def last_iteration(path: str) -> int | None:
-    """Returns the iteration of the last row of a repaired result.json or progress.csv.
-
-    None when no row has one.
-    """
+    """Returns the iteration of the last row of a result.json or progress.csv; None when no row has one."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -154,7 +151,7 @@ def cut_repeated_rows(path: str, rows: Sequence[dict[str, Any]]) -> None:
     lines = content(path).splitlines(keepends=True)
     latest = lines[max(0, len(lines) - len(rows)) :]
     # The same row may be spelled in two ways, with and without spaces: the values are compared.
-    count = _common([_said(line) for line in latest], [_said(line) for line in _encoded(rows)])
+    count = _common([_normalised(line) for line in latest], [_normalised(line) for line in _encoded(rows)])
     _cut(path, lines, count)
 
 
@@ -180,7 +177,7 @@ def _encoded(rows: Sequence[dict[str, Any]]) -> list[bytes]:
     return found
 
 
-def _said(line: bytes) -> str:
+def _normalised(line: bytes) -> str:
     try:
         return json.dumps(json.loads(line))
     except ValueError:

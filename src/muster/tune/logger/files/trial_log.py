@@ -94,14 +94,14 @@ class TrialLog:
         session: Session | None = None,
     ) -> None:
         self.directory = directory
-        self.number = 0  # what the process that writes it calls it; 0: it does not know it
+        self.number = 0  # its number in the writer process; 0: none there
         self.sent_config: Any = None  # the last one that this process was given
         self.session = session  # what TensorBoard gets at its end
         self.rows: list[Row] = []
         self.ended = False
         self.failures = 0  # of writing, one after the other
         self.retry_at = 0.0
-        self._is_new = is_new  # its files were made by us and are as we left them
+        self._is_new = is_new  # its files are new and unchanged since
         self._pending: dict[str, list[bytes]] = {}  # file name -> to be appended
         self._whole: dict[str, bytes] = {}  # file name -> to be written anew
         self._encoder: RowEncoder | None = None
@@ -174,7 +174,7 @@ class TrialLog:
     def carry_out(self, context: WriterContext, order: Order) -> None:
         _VERBS[order[0]](self, context, *order[1:])
 
-    # from one writer to another
+    # handing over to another writer
 
     def params(self, report_problem: ReportProblem, config: object) -> dict[str, bytes]:
         """Returns the files that are made of a config, as far as they can be made."""
@@ -269,7 +269,7 @@ class TrialLog:
         self._whole.clear()
         return lost
 
-    # how
+    # private helpers
 
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"

@@ -1,6 +1,6 @@
 """Carries out rows and orders by writing files, in a thread of the driver or in a separate process.
 
-Whatever goes wrong with a file becomes a problem to show, is tried again, and never ends the file_writer.
+An error of a file is reported as a problem and the write is tried again; no error ends the writer.
 """
 
 from __future__ import annotations

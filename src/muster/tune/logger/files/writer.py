@@ -49,7 +49,9 @@ class LogWriter:
         self._open_limit = open_limit
         self._process_from = queue_limit if process_from is None else process_from
         self._queue: deque[Entry] = deque()
-        self._threshold = min(self._limit, self._process_from)  # the length at which something must be done
+        self._threshold = min(
+            self._limit, self._process_from
+        )  # the length at which a process is started or rows wait
         self.running: dict[str, TrialLog] = {}  # by trial id; control thread only
         self._dropped = 0
         self._is_overrun = False
@@ -71,10 +73,7 @@ class LogWriter:
         return found
 
     def row(self, log: TrialLog, kinds: int, result: dict[str, Any]) -> None:
-        """Queues a result for the files named by `kinds`.
-
-        It may change afterwards at its first level only.
-        """
+        """Queues a result for the files named by `kinds`; only its first level may change afterwards."""
         if len(self._queue) >= self._threshold and not self._may_append():
             self._dropped += 1
             return
@@ -131,10 +130,7 @@ class LogWriter:
         return self.mark().wait(timeout_s) and not self._is_stuck()
 
     def close(self, timeout_s: float = 30.0) -> bool:
-        """Writes everything, then ends the thread.
-
-        Safe to call twice; False when something is not written.
-        """
+        """Writes everything and ends the thread; False when something is not written. Safe to call twice."""
         self._closing = True
         self._hurry()
         thread = self._thread
@@ -159,7 +155,7 @@ class LogWriter:
         self._wake.set()
 
     def _may_append(self) -> bool:
-        """Handles a long queue: a process is started, or the control thread has to wait."""
+        """Starts a process, or waits, when the queue is long; returns whether an entry may be added."""
         if self._threshold < self._limit:
             self._threshold = self._limit
             self._wake.set()
@@ -189,7 +185,7 @@ class LogWriter:
             except Exception as error:
                 logger.exception("log writer")
                 self._problems.add("log files", error)
-                self._release_waiters()  # who waits for a flush must not wait in vain
+                self._release_waiters()  # a flush must not wait in vain
             if is_last and not self._queue:
                 self._file_writer.close()
                 self._thread = None  # a row that comes later begins another one

@@ -1,6 +1,6 @@
 """Starts the process that writes log files and sends entries to it, so that the driver encodes nothing.
 
-Only LogWriter's thread uses this module. What was sent is kept until the process confirms that it is written.
+Only LogWriter's thread uses it. Entries are kept until the process confirms that they are written.
 """
 
 from __future__ import annotations
@@ -41,10 +41,7 @@ def is_possible() -> bool:
 
 
 class WriterProcess:
-    """A WriterProcess starts the process without waiting (see `is_ready`).
-
-    OSError when it cannot be started.
-    """
+    """A WriterProcess starts the process without waiting (see `is_ready`); OSError when that fails."""
 
     def __init__(self, problems: Problems, open_limit: int) -> None:
         ours, theirs = socket.socketpair()
@@ -171,7 +168,7 @@ class Forwarder:
     def __init__(self, file_writer: FileWriter, problems: Problems, clock: Clock, open_limit: int) -> None:
         self._file_writer, self._problems, self._clock = file_writer, problems, clock
         self._started_at = clock.monotonic()
-        self._due: deque[tuple[int, threading.Event]] = deque()  # batch after which a ticket is set
+        self._due: deque[tuple[int, threading.Event]] = deque()  # batch after which an event is set
         self.is_in_use = False
         self._remote: WriterProcess | None = None
         try:
@@ -185,7 +182,7 @@ class Forwarder:
         return remote is not None and remote.is_stuck
 
     def wait(self, wake: threading.Event) -> bool:
-        """Waits for the process, if there is something to wait for."""
+        """Waits for the process; returns False when there is nothing to wait for."""
         if self._remote is None:
             return False
         if self._due and not wake.is_set():

@@ -130,10 +130,7 @@ _tables_by_distance: list[array[int]] = []
 
 
 def _after(distance: int) -> array[int]:
-    """Returns what each byte adds to the checksum when `distance` bytes follow it.
-
-    Made once, up to MOST_KNOWN.
-    """
+    """Returns what each byte adds to the checksum when `distance` bytes follow it; made once."""
     tables = _tables_by_distance
     if not tables:
         tables.append(_byte_table())

@@ -92,10 +92,7 @@ _IMAGE, _HISTOGRAM = 4, 5  # fields of Summary.Value
 
 
 def array_value(tag: str, value: object) -> bytes:
-    """Returns a Summary.Value, framed as a field of its Summary.
-
-    Empty for what cannot be shown, never an error.
-    """
+    """Returns a Summary.Value, framed as a field of its Summary; empty for what cannot be shown."""
     try:
         found = _as_array(value)
         body = b"" if found is None else _shown(found)
@@ -143,10 +140,7 @@ def _bytes(values: np.ndarray) -> np.ndarray:
 
 
 def _sheet(films: np.ndarray) -> np.ndarray:
-    """Returns images (n, frame, height, width, channel) as one, in rows.
-
-    The rest of the last row is black.
-    """
+    """Returns images (n, frame, height, width, channel) as one, in rows, filled up with black."""
     import numpy as np
 
     count, frames, height, width, channels = films.shape
@@ -282,10 +276,7 @@ def _value_prefix(name: str) -> bytes:
 
 
 class EventEncoder:
-    """An EventEncoder encodes flat rows as records of an event file.
-
-    It remembers the layouts of all trials.
-    """
+    """An EventEncoder encodes flat rows as records of an event file; it remembers all layouts."""
 
     def __init__(self) -> None:
         self._keys: tuple[str, ...] = ()

@@ -30,19 +30,13 @@ Hparams = dict[str, bool | float | str]
 
 
 class HparamsEncoder:
-    """An HparamsEncoder encodes configs as records of an event file.
-
-    It remembers the layouts of all trials.
-    """
+    """An HparamsEncoder encodes configs as records of an event file; it remembers all layouts."""
 
     def __init__(self) -> None:
         self._layouts: dict[tuple[Any, ...], _Layout] = {}
 
     def record(self, hparams: Hparams, started_at: float, ended_at: float, failed: bool) -> bytes:
-        """Returns one record with the start and the end of the session.
-
-        Nothing when there is nothing to show.
-        """
+        """Returns one record with the start and the end of the session; b"" when there is nothing to show."""
         if not hparams:
             return b""
         status = FAILURE if failed else SUCCESS

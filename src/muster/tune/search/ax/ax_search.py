@@ -186,10 +186,7 @@ class AxSearch(LibrarySearcher):
             return {}
 
     def _is_used_up(self) -> bool:
-        """Returns whether every configuration of a finite space was tried.
-
-        Ax would search for another for ever.
-        """
+        """Returns whether every configuration of a finite space was tried, which Ax does not check."""
         experiment = self._client._experiment
         size = math.prod(one.cardinality() for one in experiment.search_space.parameters.values())
         return bool(len(experiment.arms_by_signature) >= size)

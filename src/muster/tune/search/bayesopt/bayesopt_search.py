@@ -128,7 +128,7 @@ class BayesOptSearch(LibrarySearcher):
         self._random_steps, self._patience, self._skips = random_search_steps, patience, skip_duplicate
         self._optimizer: Optimizer | None = None
         self._random_asked = 0
-        self._random_heard = 0
+        self._random_received = 0
         self._worst: float | None = None
         self._block: list[tuple[Values, float | None]] = []
         self._seen: dict[tuple[float, ...], int] = {}  # how often a configuration has come up
@@ -151,7 +151,7 @@ class BayesOptSearch(LibrarySearcher):
         self._optimizer = Optimizer(self._bounds(), self._utility, self._seed, self._verbose)
 
     def _propose(self, point: dict[str, Any] | None) -> Proposal | str | None:
-        is_random = self._random_heard < self._random_steps
+        is_random = self._random_received < self._random_steps
         if is_random and self._random_asked >= self._random_steps:
             return None  # the model begins when all of them are back
         found = self._new_values() if point is None else self._values(point)
@@ -176,12 +176,12 @@ class BayesOptSearch(LibrarySearcher):
                 )
                 return None
             if self._count(values) > (self._patience or _MOST_REPEATS):
-                return self._tired()
+                return self._after_repetition()
             if not self._skips:
                 return values
 
-    def _tired(self) -> Values | str:
-        """Returns whether the model repeats the same suggestion again and again."""
+    def _after_repetition(self) -> Values | str:
+        """Returns a random suggestion or FINISHED, when the model repeats the same suggestion."""
         if self._patience is None:
             values = self._clipped(self._ready().random())
             self._count(values)
@@ -229,8 +229,8 @@ class BayesOptSearch(LibrarySearcher):
         """Registers results; random ones wait for each other, and failed ones count as results."""
         values, is_random = handle
         self._block.append((values, target))
-        self._random_heard += is_random
-        if self._random_heard >= self._random_steps:
+        self._random_received += is_random
+        if self._random_received >= self._random_steps:
             while self._block:
                 self._register(*self._block.pop(0))
 

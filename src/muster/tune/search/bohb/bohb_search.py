@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from muster.tune.search.dimensions import Dimension, flat_point
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal
 from muster.tune.search.paths import unflattened
-from muster.tune.search.random_stream import LentRandom
+from muster.tune.search.random_stream import IsolatedRandom
 
 logger = logging.getLogger(__name__)
 _library_logger = logging.getLogger(f"{__name__}.hpbandster")
@@ -52,7 +52,7 @@ class TuneBOHB(LibrarySearcher):
     ) -> None:
         super().__init__(metric, mode, points_to_evaluate)
         self._options, self._seed = dict(bohb_config or {}), seed
-        self._random = LentRandom(seed)
+        self._random = IsolatedRandom(seed)
         self._max_concurrent = max_concurrent
         self._model: Any = None
         self._paused: dict[str, None] = {}
@@ -74,7 +74,7 @@ class TuneBOHB(LibrarySearcher):
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Lends hpbandster the global random stream it draws from, and silences its outdated calls."""
-        with self._random.lent(), warnings.catch_warnings():
+        with self._random.active(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
 

@@ -62,7 +62,7 @@ class HyperoptSpace:
         if found is None:
             raise ValueError(
                 f"{OWNER} cannot draw '{label}' from {domain!r}: "
-                "it knows uniform, log-uniform and normal numbers"
+                "it supports uniform, log-uniform and normal numbers"
             )
         self.variable[label] = found
         return hyperopt_number(found)
@@ -255,10 +255,7 @@ class HyperOptSearch(LibrarySearcher):
         return self._converted_space.values(point) if self._converted_space is not None else dict(point)
 
     def _documents(self, number: int, values: Mapping[str, Any]) -> list[Any]:
-        """Returns a trial of hyperopt's with given values.
-
-        A variable without one is in a branch not taken.
-        """
+        """Returns a trial of hyperopt's with given values; other variables are in branches not taken."""
         labels = list(self._domain.params)
         unknown = [name for name in values if name not in labels]
         if unknown:

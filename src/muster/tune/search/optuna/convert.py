@@ -68,10 +68,7 @@ class ConvertedSpace:
         return label
 
     def suggestion(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns Optuna's parameters in the shape of the space.
-
-        Constants are left to the experiment's config.
-        """
+        """Returns Optuna's parameters in the shape of the space, without the constants."""
         values = {
             path: self._option(name, params[name]) for name, path in self._paths.items() if name in params
         }

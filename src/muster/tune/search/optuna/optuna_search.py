@@ -362,10 +362,7 @@ class OptunaSearch(Searcher):
         )
 
     def _saved_settings(self) -> bytes:
-        """Returns the settings, made once.
-
-        A space that cannot be pickled is left out and needed to restore.
-        """
+        """Returns the settings, made once; a space that cannot be pickled must be given to a restore."""
         if self._settings is None:
             try:
                 self._settings = pickled((self._metric, self._mode, self._constraints, self._space))

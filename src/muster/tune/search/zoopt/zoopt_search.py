@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from muster.tune.search.dimensions import Dimension, flat_point
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal
 from muster.tune.search.paths import unflattened
-from muster.tune.search.random_stream import LentRandom
+from muster.tune.search.random_stream import IsolatedRandom
 from muster.tune.search.variant_generator import has_unresolved_values
 
 _SMALLEST = 1e-10  # of a range: how finely a float without a step is searched
@@ -54,7 +54,7 @@ class ZOOptSearch(LibrarySearcher):
                 f"of at least {_LEAST_BUDGET}, not {budget}"
             )
         self._budget, self._parallel = budget, parallel_num
-        self._random = LentRandom(kwargs.pop("seed", None))
+        self._random = IsolatedRandom(kwargs.pop("seed", None))
         self._options = _checked_options(kwargs)
         self._optimizer: Any = None
         self._precisions: list[int | None] = []
@@ -86,7 +86,7 @@ class ZOOptSearch(LibrarySearcher):
 
         others, gl.float_precisions = gl.float_precisions, self._precisions
         try:
-            with self._random.lent():
+            with self._random.active():
                 yield self._optimizer
         finally:
             gl.float_precisions = others
@@ -114,10 +114,7 @@ class ZOOptSearch(LibrarySearcher):
             return self.FINISHED if solution is None else (solution, self._suggestion(solution))
 
     def _any_other(self) -> Any:  # noqa: ANN401
-        """Returns a random suggestion that is new, where zoopt's region has none left.
-
-        None: all were tried.
-        """
+        """Returns a new random suggestion, where zoopt's region has none left; None: all were tried."""
         inner = self._optimizer
         known = inner._init_data + inner._positive_data + inner._negative_data
         solution, is_new = inner.distinct_sample(inner._objective.get_dim(), known)
@@ -179,7 +176,7 @@ def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
     ]
     unknown = [name for name in options if name not in known]
     if unknown:
-        raise ValueError(f"ZOOptSearch does not take {', '.join(unknown)}; zoopt knows {', '.join(known)}")
+        raise ValueError(f"ZOOptSearch does not take {', '.join(unknown)}; zoopt takes {', '.join(known)}")
     return options
 
 
