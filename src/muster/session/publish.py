@@ -40,7 +40,7 @@ def publish_copy(source: str, trial_dir: str, name: str) -> str:
 def publish_staged(partial: str, trial_dir: str, name: str) -> str:
     """Gives a finished staging directory its name, durably. A directory of that name is replaced.
 
-    What is in it is written down inside, so that one that was damaged later is recognised.
+    A manifest inside lists the files, so that later damage is recognised.
     """
     _write_manifest(partial)
     for folder, _, files in os.walk(partial):

@@ -1,6 +1,6 @@
 """Publishes, checks and deletes checkpoint directories, so that an incomplete one is never used.
 
-Workers and the controller's adapters call this; which ones are kept is decided in `trials.checkpoints`.
+`trials.checkpoints` decides which ones are kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 def publish(source: str | Path, target: str | Path) -> None:
     """Copies a directory to `target` so that it is complete or absent at any moment, even at a power cut.
 
-    One that is there already is replaced: a trial that continues from an older checkpoint makes the later
+    An existing directory is replaced: a trial that continues from an older checkpoint makes the later
     ones again. The source is not changed. StoreError names what failed; then nothing is left behind.
     """
     place = Path(target)

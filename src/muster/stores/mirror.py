@@ -3,7 +3,7 @@
 One thread (`uploads.Uploader`) calls `step`; any thread may mark what changed. Files are copied first and the
 store of the experiment last, as a copy taken before them: what it refers to exists when it arrives. Results
 leave the store once they are in their files: so all files that grew are copied first, marked or not. A
-checkpoint's manifest goes after its files: a node that waits for it gets the whole.
+checkpoint's manifest is copied after its files: a node that waits for it finds all of them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Mirror:
     ) -> None:
         """`wanted` returns whether a file, by its name below `source`, is copied; None: all are.
 
-        `shared`: of a file to which others append as well; one that is longer there is left alone.
+        `shared` returns whether others append to the file too; a longer one on the storage is kept.
         """
         self.source, self.storage = Path(source), storage
         self._wanted = wanted or (lambda name: True)

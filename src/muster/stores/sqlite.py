@@ -145,7 +145,7 @@ class Database:
     def shrink(self, *, beyond: float = 0.0) -> None:
         """Gives free pages back to the disk, when the schema shrinks; never inside a transaction.
 
-        Only when they are more than this share of the file: new rows would take them again.
+        Only when they are more than this share of the file: new rows would use them again.
         """
         free = int(self.execute("PRAGMA freelist_count")[0][0])
         if free <= beyond * int(self.execute("PRAGMA page_count")[0][0]):

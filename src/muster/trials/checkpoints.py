@@ -1,6 +1,6 @@
 """Decides which checkpoints of a trial are kept and which directories may be deleted; deletes nothing.
 
-The core calls `register` for every checkpoint; the side that deletes asks `deletable` when that is safe.
+The core calls `register` for every checkpoint; the controller calls `deletable` before it deletes any.
 """
 
 from __future__ import annotations

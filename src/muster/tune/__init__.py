@@ -1,6 +1,6 @@
 """Tunes hyperparameters with Ray Tune's names: change the import, keep the script.
 
-Every name is loaded when it is first used, so that importing this costs next to nothing.
+Every name is loaded when it is first used, so that the import is fast.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class FailureConfig(BriefRepr):
 
     Args:
         max_failures: How often a trial is tried again; -1: for ever.
-        fail_fast: True: the first failure ends the experiment. "raise": and raises the trial's exception.
+        fail_fast: True: the first failure ends the experiment. "raise": its exception is raised too.
     """
 
     max_failures: int = 0
@@ -136,9 +136,9 @@ class RunConfig(BriefRepr):
     """A RunConfig defines where an experiment runs and writes, what ends it, and what users see of it.
 
     Args:
-        name: Of the experiment and its directory; None: made from the trainable and the time.
+        name: The name of the experiment and its directory; None: made from the trainable and the time.
         storage_path: A local directory or any URL that fsspec knows; None: `~/ray_results`.
-        storage_filesystem: A file system of your own (fsspec or pyarrow); `storage_path` is a path in it.
+        storage_filesystem: A file system object (fsspec or pyarrow); `storage_path` is a path in it.
         failure_config: See FailureConfig.
         checkpoint_config: See CheckpointConfig.
         sync_config: See SyncConfig.

@@ -36,20 +36,20 @@ class PluginState:
 
     def save_state(self) -> bytes:
         """Returns everything that determines later answers; equal states give equal bytes."""
-        if not self._is_stock:
+        if not self._saves_plain_data:
             return _pickled(self)
         content = {"kind": self._state_kind, "version": self._state_version, "state": self._to_plain()}
         return json.dumps(content, separators=(",", ":")).encode()
 
     def restore_state(self, state: bytes, trials: Mapping[str, Trial] | None = None) -> None:
         """Restores the state that another object saved; `trials` resolves saved references to trials."""
-        if self._is_stock:  # never unpickles: a file cannot run code through it
+        if self._saves_plain_data:  # never unpickles: a file cannot run code through it
             self._from_plain(self._checked(state))
         else:
             vars(self).update(_unpickled(self, state, trials or {}))
 
     @property
-    def _is_stock(self) -> bool:
+    def _saves_plain_data(self) -> bool:
         return "_state_kind" in vars(type(self))
 
     def _to_plain(self) -> Plain:

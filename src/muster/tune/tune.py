@@ -1,6 +1,6 @@
 """Runs an experiment in one call, as scripts older than the Tuner do.
 
-A thin translation: arguments become an Experiment, a TuneConfig and a RunConfig, and `launch` does the rest.
+The arguments become an Experiment, a TuneConfig and a RunConfig, and `launch` does the rest.
 (The module is not called `run`, because importing it would then hide the function `tune.run`.)
 """
 
@@ -98,7 +98,7 @@ def run_experiments(  # noqa: PLR0913, PLR0917 - Ray's signature
     """Runs several experiments, each with a copy of the scheduler; returns all their trials.
 
     They run one after another, each with all the resources. `concurrent` decides only what a failed trial
-    means: False: the experiments after it are not begun; True: the error is raised when all have ended.
+    means: False: the experiments after it are not started; True: the error is raised when all have ended.
     """
     arguments = dict(locals())
     trials: list[Trial] = []

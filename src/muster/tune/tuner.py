@@ -39,7 +39,7 @@ class Tuner:
 
     Args:
         trainable: A function of a config, a Trainable class, or a registered name.
-        param_space: The search space: values, domains and grids, nested as you like.
+        param_space: The search space: values, domains and grids, nested to any depth.
         tune_config: What to optimise and how to search.
         run_config: Where to write, when to stop, what to keep.
 
@@ -107,7 +107,7 @@ class Tuner:
     def ask(self) -> AskedTrial | None:
         """Returns the next trial to run in a loop of the user; None: not now, or the end.
 
-        None before the end means that results must be told first. See `AskTell.ask`.
+        None before the end means that results must be reported first. See `AskTell.ask`.
         """
         return self._asking().ask()
 

@@ -1,6 +1,6 @@
 """Keeps the facts of an experiment without a file, for the simulator and for crash tests.
 
-It keeps bytes, not objects, so that what it gives back is exactly what the SQLite store would give back.
+The store keeps bytes, not objects, so that `load` returns exactly what the SQLite store would return.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stores the facts of one experiment in one file; the implementation of `trials.ports.TrialStore`.
 
-One INSERT per append. A snapshot stands for all facts before it: they go, and what readers want to know of
-them is folded into one small row per trial; so the file follows the number of trials, not of results.
+One INSERT per append. A snapshot replaces all facts before it: they are deleted, and what readers need is
+kept in one small row per trial; so the file grows with the number of trials, not of results.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class SqliteTrialStore:
     def sync(self) -> None:
         """Makes every append safe from a power cut too. Blocks; any thread may call it.
 
-        Whatever was written to the log is flushed by flushing the file: no statement, no lock.
+        Flushing the file flushes everything in the log: no statement, no lock.
         """
         for name in (f"{self.path}-wal", str(self.path)):
             with contextlib.suppress(FileNotFoundError):

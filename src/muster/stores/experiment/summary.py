@@ -1,6 +1,6 @@
 """Summarises each trial from its facts, for `muster tune ls|show|best`; small enough to keep.
 
-The store folds facts into digests when a snapshot lets them go; readers fold the rest. Nothing here decides.
+The store turns facts into digests when a snapshot replaces them; readers do so with the rest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Keeps a ledger without a file, with the same contract, for the simulator and for tests.
 
-It outlives the controllers that use it, as a file would: kill the controller, build a new one on the same
-store. Writes can fail before they happen (nothing is stored) or after (stored, the caller does not know).
+The store outlives the controllers that use it, as a file would: kill the controller, build a new one on the
+same store. Writes can fail before they happen (nothing is stored) or after (stored, and the caller is not
+notified).
 """
 
 from __future__ import annotations

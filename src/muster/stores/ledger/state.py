@@ -1,6 +1,6 @@
 """Defines the live part of a ledger as a value, held in memory by both stores.
 
-A store replaces it whole, after its write has succeeded; half of a batch is never visible.
+A store replaces the whole value after its write has succeeded; half of a batch is never visible.
 """
 
 from __future__ import annotations

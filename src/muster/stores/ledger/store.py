@@ -1,7 +1,8 @@
 """Stores a ledger as a file: compare-and-swap by version, one transaction per decision.
 
-The controller calls it, as `cluster.ports.InstanceStore`. It is the only writer of its file, so the live
-records stay in memory between ticks; a write by another process is noticed and the file is read again.
+The controller uses the store as `cluster.ports.InstanceStore`. The store is the only writer of its file, so
+the live records stay in memory between ticks; a write by another process is noticed and the file is read
+again.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ class SqliteInstanceStore:
     def prune(self, now: float) -> int:
         """Drops everything that retention does not keep, in small transactions; returns how many rows.
 
-        The version does not move: nothing that a tick sees has changed.
+        The version does not change: nothing that a tick sees has changed.
         """
         return self._pruner.all(now)
 

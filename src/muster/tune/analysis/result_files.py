@@ -1,6 +1,6 @@
 """Reads the files in the directory of a trial: results, checkpoints, errors. Local or remote.
 
-Result, ResultGrid and ExperimentAnalysis ask; nothing here writes. Only `error` unpickles.
+Nothing here writes a file. Only `error` unpickles.
 """
 
 from __future__ import annotations

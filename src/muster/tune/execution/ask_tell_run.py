@@ -1,7 +1,7 @@
 """Assembles an experiment whose trials are run by a loop of the user; AskTell drives it.
 
-The composition root beside `launch`: the same store, plug-ins, loggers, uploads and restore, with an engine
-that waits for the user instead of for processes. It decides nothing about trials.
+The store, plug-ins, loggers, uploads and restore are those of `launch`; the engine waits for the user instead
+of for processes. Nothing is decided about trials here.
 """
 
 from __future__ import annotations

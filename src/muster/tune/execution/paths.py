@@ -140,7 +140,7 @@ def dated_name(trainable: str, at: float, environment: Mapping[str, str]) -> str
 def directory_namer(experiment: Path, clock: Clock) -> Callable[[Trial], str]:
     """Returns a function that gives each trial a unique directory name.
 
-    One writer at a time has the experiment, so names that are not there at first are taken only here.
+    An experiment has one writer at a time, so names that are free at first are taken only here.
     """
     taken: set[str] = set(os.listdir(experiment)) if experiment.is_dir() else set()
     ids = RandomIds()

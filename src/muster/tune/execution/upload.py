@@ -1,7 +1,7 @@
 """Keeps a remote `storage_path` up to date while an experiment runs, at little cost to the control loop.
 
-A callback that tells the Uploader, a thread, what changed. Checkpoints are told of before the fact that names
-them is written, so the storage never knows of a checkpoint it does not have.
+The callback marks for the Uploader, a thread, what changed. Checkpoints are marked before the fact about them
+is written, so that the facts on the storage never name a checkpoint that is not there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 SOON_S = 2.0  # without a message to the user
 SHOWN = 5  # names of files that were not copied
-LOGS_EVERY_S = 10.0  # how often growing logs and the store are looked at
+LOGS_EVERY_S = 10.0  # how often growing logs and the store are checked
 _OWN_FILES = frozenset({ERRORS, PARAMS, PICKLED_ERROR, PICKLED_PARAMS, PROGRESS, RESULTS})
 _CHECKPOINT = re.compile(r"[^/]+/checkpoint_\d{6,}(?=/)")
 _OWN_PREFIXES = ("checkpoint_", "events.out.tfevents")

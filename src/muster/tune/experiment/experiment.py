@@ -1,6 +1,6 @@
 """Defines Experiment, the arguments of `tune.run` as one object; run_experiments takes several of them.
 
-Checked when it is made. It starts nothing: tune/tune.py does.
+An Experiment is checked when it is made, and starts nothing: tune/tune.py runs it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Experiment:
     """An Experiment is a trainable, its search space and how its trials are run.
 
     Args:
-        name: Of the experiment and its directory; empty: made from the trainable and the time.
+        name: The name of the experiment and its directory; empty: made from the trainable and the time.
         run: A function of a config, a Trainable class, or a registered name.
         stop: As in RunConfig.
         config: The search space.

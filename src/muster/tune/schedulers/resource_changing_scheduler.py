@@ -325,7 +325,7 @@ class ResourceChangingScheduler(TrialScheduler):
 
     def restore_state(self, state: bytes, trials: Mapping[str, Trial] | None = None) -> None:
         super().restore_state(state, trials)
-        if self._is_stock:
+        if self._saves_plain_data:
             saved: str = self._checked(state)["base"]
             self._base_scheduler.restore_state(saved.encode("latin-1"), trials)
 

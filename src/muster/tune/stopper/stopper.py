@@ -82,7 +82,7 @@ class CombinedStopper(Stopper):
         return {"stoppers": states}
 
     def restore_state(self, state: bytes, trials: Mapping[str, Trial] | None = None) -> None:
-        if not self._is_stock:
+        if not self._saves_plain_data:
             super().restore_state(state, trials)
             return
         saved = self._checked(state)["stoppers"]
