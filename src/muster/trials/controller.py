@@ -68,14 +68,16 @@ class TrialController:
 
         Without `admits` no trial is suggested or started: an ask-and-tell loop requests that separately.
         """
-        plugins = self._state.plugins
+        plugins, facts = self._state.plugins, self._state.facts
         plugins.fire("on_step_begin")
         self._handle_events(timeout_s, admits)
         plugins.iteration += 1
-        self._log_warnings()
+        if facts.warnings:
+            self._log_warnings()
         continues = not self._state.is_finished
         plugins.fire("on_step_end")
-        self._discard_checkpoints()
+        if facts.checkpoints_to_delete:
+            self._discard_checkpoints()
         if continues and self._saver is not None and self._saver.is_due():
             self.save()
         return continues
@@ -107,8 +109,6 @@ class TrialController:
     def take_deletable(self) -> tuple[CheckpointRef, ...]:
         """Returns the checkpoints that nothing can need again, even after a crash."""
         facts, index = self._state.facts, self._state.index
-        if not facts.checkpoints_to_delete:
-            return ()
         in_use = {c.path for trial in index.live.values() for c in trial.checkpoints}
         in_use |= index.borrowed
         now, facts.checkpoints_to_delete[:] = deletable(facts.checkpoints_to_delete, self._durable, in_use)

@@ -97,9 +97,10 @@ class ExperimentState:
 
     def advance(self, at: float, *, admits: bool = True) -> list[EngineCommand]:
         """Ends the experiment, takes new trials and starts waiting ones; once per step, after its events."""
-        if not self.is_stopping and self._should_end():
+        lifecycle = self.lifecycle
+        if not lifecycle.is_stopping and self._should_end():
             self.end(at)
-        if admits and not self.is_stopping:
+        if admits and not lifecycle.is_stopping:
             self._take_suggestions(at)
             self._admit(at)
         return self.take_commands()
@@ -138,6 +139,8 @@ class ExperimentState:
 
     def take_commands(self) -> list[EngineCommand]:
         """Returns the commands since the last call, in order."""
+        if not self._commands:
+            return []
         commands = self._commands.copy()
         self._commands.clear()
         return commands
