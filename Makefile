@@ -82,7 +82,7 @@ sim: $(VENV)/.installed-core ## Simulate 2,000 seeds with all faults (SIM_SEEDS=
 sim-tune: $(VENV)/.installed-dev ## Simulate 2,000 experiments with faults per scheduler (TUNE_SEEDS=...)
 	MUSTER_TUNE_SEEDS=$(TUNE_SEEDS) $(BIN)/python -m pytest tests/sim/tune/test_chaos.py --durations=0
 
-series: $(VENV)/.installed-dev ## The long series of kills and seeds of which `make test` runs a sample, 15 minutes
+series: $(VENV)/.installed-dev ## The long series of kills and seeds of which `make test` runs a sample
 	MUSTER_SERIES=1 $(PYTEST) -n 2 --dist loadscope $$(grep -rl "from tests.series" tests --include='test_*.py') $(PYTEST_ARGS)
 
 soak: $(VENV)/.installed-dev ## A Ray cluster here for 20 minutes; nodes and monitor are killed (SOAK_MINUTES=...)
