@@ -6,7 +6,7 @@ No method here may block for long: slow work runs on the adapter's own threads a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -24,7 +24,8 @@ from muster.cluster.model import (
     TerminateFailure,
 )
 from muster.cluster.plan import Action, Drain, Install, Plan, ScalingReport
-from muster.cluster.snapshot import FailedLaunch, Memory, ProviderTraits, Quarantined
+from muster.cluster.snapshot import FailedLaunch, Memory, ProviderTraits, Quarantined, Snapshot
+from muster.cluster.states import TERMINAL
 
 
 class CloudProvider(Protocol):
@@ -113,6 +114,39 @@ class Ledger(Struct, frozen=True, kw_only=True):
     recent_failures: tuple[FailedLaunch, ...]
     newest_at: float  # the newest time ever written: the clock may not start before it
     damaged: tuple[Quarantined, ...] = ()  # rows that could not be read; the rest is here
+
+
+def merged_records(
+    live: Mapping[InstanceId, Instance], written: Iterable[Instance]
+) -> dict[InstanceId, Instance]:
+    """Returns the live records after a commit of `written`, in the order in which a restart finds them."""
+    merged, is_sorted = dict(live), True
+    for record in written:
+        if record.state in TERMINAL:
+            merged.pop(record.instance_id, None)
+        else:
+            is_sorted = is_sorted and record.instance_id in live
+            merged[record.instance_id] = record
+    return merged if is_sorted else dict(sorted(merged.items()))
+
+
+class PortErrors(Struct, frozen=True, kw_only=True):
+    """A PortErrors counts what the ports refused or could not do during one tick, at once or later."""
+
+    launch: int = 0  # launch calls
+    terminate: int = 0  # terminate calls and machines
+    drain: int = 0  # drain calls and nodes
+    config: str = ""  # what is wrong with the newest edit of the configuration
+    runtime: Exception | None = None  # why the runtime's report could not be read
+
+
+class TickResult(Struct, frozen=True, kw_only=True):
+    """A TickResult is everything that one tick saw, decided and left behind."""
+
+    plan: Plan
+    snapshot: Snapshot | None  # None: the ledger could not be read, so nothing was observed
+    ledger: Ledger | None  # as the tick left it, but with the damage and failures it was loaded with
+    port_errors: PortErrors = PortErrors()
 
 
 class InstanceStore(Protocol):
