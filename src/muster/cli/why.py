@@ -14,8 +14,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from muster.autoscaler.status_files import PublishedStatus
+from muster.cli.console import BAD, HEADING, QUIET
 from muster.cli.format import clock_time, money, span, used_of
-from muster.cli.plan.view import BAD, HEADING, QUIET
 from muster.cli.status.report import NodeRow, PendingRow, StatusReport, TypeRow, build_report
 from muster.cli.status.status_frame import PageSize, TableGrid, pending_section
 from muster.cluster.model import Instance

@@ -12,7 +12,6 @@ from typing_extensions import assert_never
 from muster.base.ambient import Ambient
 from muster.base.ids import InstanceId, RequestId
 from muster.base.log import OnChange, fields
-from muster.cluster.failure_inbox import FailureInbox
 from muster.cluster.model import (
     DrainFailure,
     FailureKind,
@@ -20,10 +19,11 @@ from muster.cluster.model import (
     Instance,
     LaunchFailure,
     TerminateFailure,
+    merged_records,
 )
-from muster.cluster.observe import Observer
+from muster.cluster.observe import FailureInbox, Observer
 from muster.cluster.plan import Action, Drain, Install, Launch, Plan, Resize, Terminate, attempt_of, base_id
-from muster.cluster.ports import Ledger, PortErrors, Ports, TickResult, WorksInBackground, merged_records
+from muster.cluster.ports import Ledger, PortErrors, Ports, TickResult, WorksInBackground
 from muster.cluster.reconcile import reconcile
 from muster.cluster.snapshot import Quarantined, Snapshot
 from muster.cluster.states import InstanceState
@@ -216,7 +216,9 @@ class ClusterController:
             ledger = _committed(ledger, plan, version)
             ledger = self._carry_out(ledger)
         except VersionConflict as error:
-            self._inbox.settle(error.expected)  # nothing was written: everything in it is still to be decided
+            self._inbox.resolve_offer(
+                error.expected
+            )  # nothing was written: everything in it is still to be decided
             plan = self._without_ledger(error)
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the next tick tries again
             plan = self._without_ledger(error)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from muster.base.ambient import Ambient
 from muster.base.clock import SteadyClock
 from muster.base.ids import CloudId
-from muster.cluster.failure_inbox import Failure, FailureInbox
 from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
@@ -28,6 +27,57 @@ from muster.cluster.validate import is_sound_machine, listed, usable_report
 T = TypeVar("T")
 _RUNTIME = "runtime"  # the source of notes about the runtime's report
 _FAILURES = (LaunchFailure, TerminateFailure, DrainFailure, InstallFailure)
+
+
+Failure = LaunchFailure | TerminateFailure | DrainFailure | InstallFailure
+
+
+class FailureInbox:
+    """A FailureInbox keeps failures until a decision about them is committed: no lost commit loses one.
+
+    The observer puts in what it polled and the executor what was refused.
+    """
+
+    def __init__(self) -> None:
+        self.launch: list[LaunchFailure] = []
+        self.terminate: list[TerminateFailure] = []
+        self.drain: list[DrainFailure] = []
+        self.install: list[InstallFailure] = []
+        self._offered: tuple[int, tuple[int, ...]] | None = None  # ledger version, length of each pile
+
+    def put(self, failure: Failure) -> None:
+        match failure:
+            case LaunchFailure():
+                self.launch.append(failure)
+            case TerminateFailure():
+                self.terminate.append(failure)
+            case DrainFailure():
+                self.drain.append(failure)
+            case InstallFailure():
+                self.install.append(failure)
+
+    def offer(self, version: int) -> None:
+        """Marks the contents as part of a decision about to be committed at this version of the ledger."""
+        self._offered = (version, tuple(len(pile) for pile in self._piles()))
+
+    def resolve_offer(self, version: int) -> None:
+        """Drops what was offered if the ledger is past the offer's version: then that commit was stored.
+
+        A failure decided upon twice would fail a second machine, one that may be on its way.
+        """
+        if self._offered is not None and version > self._offered[0]:
+            for pile, decided in zip(self._piles(), self._offered[1], strict=True):
+                del pile[:decided]
+        self._offered = None
+
+    def clear(self) -> None:
+        """Empties the inbox: the decision about its contents is durable."""
+        self._offered = None
+        for pile in self._piles():
+            pile.clear()
+
+    def _piles(self) -> tuple[list[Any], ...]:
+        return self.launch, self.terminate, self.drain, self.install
 
 
 class Observer:
@@ -49,7 +99,7 @@ class Observer:
         """Reads the ledger and every port. Raises StoreError when the ledger cannot be read, nothing else."""
         self.errors = PortErrors()
         ledger = self._ports.store.load()
-        self._inbox.settle(ledger.version)
+        self._inbox.resolve_offer(ledger.version)
         now = self._now(ledger)
         self._notes = list(ledger.damaged)
         self._poll_failures()

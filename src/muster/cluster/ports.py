@@ -6,7 +6,7 @@ No method here may block for long: slow work runs on the adapter's own threads a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -25,7 +25,6 @@ from muster.cluster.model import (
 )
 from muster.cluster.plan import Action, Drain, Install, Plan, ScalingReport
 from muster.cluster.snapshot import FailedLaunch, Memory, ProviderTraits, Quarantined, Snapshot
-from muster.cluster.states import TERMINAL
 
 
 class CloudProvider(Protocol):
@@ -114,20 +113,6 @@ class Ledger(Struct, frozen=True, kw_only=True):
     recent_failures: tuple[FailedLaunch, ...]
     newest_at: float  # the newest time ever written: the clock may not start before it
     damaged: tuple[Quarantined, ...] = ()  # rows that could not be read; the rest is here
-
-
-def merged_records(
-    live: Mapping[InstanceId, Instance], written: Iterable[Instance]
-) -> dict[InstanceId, Instance]:
-    """Returns the live records after a commit of `written`, in the order in which a restart finds them."""
-    merged, is_sorted = dict(live), True
-    for record in written:
-        if record.state in TERMINAL:
-            merged.pop(record.instance_id, None)
-        else:
-            is_sorted = is_sorted and record.instance_id in live
-            merged[record.instance_id] = record
-    return merged if is_sorted else dict(sorted(merged.items()))
 
 
 class PortErrors(Struct, frozen=True, kw_only=True):

@@ -17,8 +17,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 from muster.autoscaler.known_clusters import KnownCluster, open_cluster
+from muster.cli.console import BAD, GOOD, HEADING, QUIET
 from muster.cli.format import clock_time, money, span, used_of
-from muster.cli.plan.view import BAD, GOOD, HEADING, QUIET
 from muster.cli.status.report import NodeRow, StatusReport
 from muster.cli.status.status_frame import WAITING, WIDE_ENOUGH, PageSize, TableGrid, pending_section
 from muster.cluster.plan import Reason

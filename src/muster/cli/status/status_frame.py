@@ -10,10 +10,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from muster.cli.console import BAD, HEADING, QUIET
 from muster.cli.format import span
-from muster.cli.plan.report import SERVED
-from muster.cli.plan.view import BAD, HEADING, QUIET
 from muster.cli.status.report import PendingRow
+from muster.cluster.plan import SERVED
 
 WAITING = "yellow"
 WIDE_ENOUGH = 76  # columns; below, tables leave out what `muster why` tells
