@@ -137,8 +137,8 @@ def down(ctx: click.Context, cluster: str, yes: bool, purge: bool) -> None:
 def _show_ended(name: str, ended: EndedCluster, *, purge: bool) -> None:
     from rich.text import Text
 
+    from muster.base.text import money
     from muster.cli.console import GOOD, show
-    from muster.cli.format import money
 
     if ended.nothing:
         show(Text(f"{name} was down already"))

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.base.resources import Resources
+from muster.base.text import money
 from muster.cli.console import BAD, GOOD, HEADING, QUIET
-from muster.cli.format import money
 from muster.cli.plan.report import Item, PlanNode, PlanReport, Why
 from muster.cluster.plan import SERVED, Reason
 
