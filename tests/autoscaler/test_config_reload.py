@@ -10,7 +10,7 @@ from tests.autoscaler.scenes import Scene
 from muster.autoscaler.build import CommandLineOverrides, ConfigReload
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.metrics import DEFAULT_PORT, Metrics, MetricsServer
-from muster.autoscaler.tick_interval import TickInterval
+from muster.autoscaler.monitor import TickInterval
 from muster.base.clock import ManualClock
 from muster.config.source import FileSpecSource
 from muster.stores.ledger.store import SqliteInstanceStore
@@ -34,11 +34,11 @@ class Desk:
         self._file = folder / "cluster.yaml"
         self.write()
         self._source = FileSpecSource(self._file)
-        self.pace, self.events, self.server = TickInterval(1.0, 5.0), EventLog(), server
-        self._adoption = ConfigReload(
+        self.interval, self.events, self.server = TickInterval(1.0, 5.0), EventLog(), server
+        self._reload = ConfigReload(
             config=lambda: self._source.config,
             given=CommandLineOverrides(**given),
-            pace=self.pace,
+            interval=self.interval,
             store=store,
             server=server,
             events=self.events,
@@ -54,7 +54,7 @@ class Desk:
         self.write(**changes)
         for _ in range(3):  # an edit counts once two looks found it
             self._source.current()
-            self._adoption.adopt()
+            self._reload.apply()
         return [event.message for event in self.events.newest[before:]]
 
 
@@ -74,7 +74,7 @@ def server():
 def test_intervals_and_retention_are_taken_on(tmp_path, store):
     desk = Desk(tmp_path, store)
     assert desk.edit(interval=0.5, longest=30, records=3) == []
-    assert (desk.pace.base_s, desk.pace.max_s) == (0.5, 30.0)
+    assert (desk.interval.base_s, desk.interval.max_s) == (0.5, 30.0)
     assert (store._retention.max_ended, store._pruner.retention.max_ended) == (3, 3)
 
 
@@ -117,18 +117,18 @@ def test_the_command_line_stands_over_the_file(tmp_path, store, server):
         "muster.monitor.metrics_port was changed in the cluster file, and does not count: --metrics-port 0"
         " does.",
     ]
-    assert (desk.pace.base_s, desk.pace.max_s, server.port) == (2.0, 9.0, before)
+    assert (desk.interval.base_s, desk.interval.max_s, server.port) == (2.0, 9.0, before)
 
 
 def test_it_is_asked_before_the_next_pause_is_chosen_and_cannot_end_the_monitor(caplog):
     scene = Scene()
     scene.tick()
-    object.__setattr__(scene.loop, "adopt", lambda: scene.monitor._pace.change(0.25, 0.25))
+    object.__setattr__(scene.loop, "reload", lambda: scene.monitor._interval.change(0.25, 0.25))
     assert scene.tick().interval_s == 0.25
 
     def fail():
         raise RuntimeError("no")
 
-    object.__setattr__(scene.loop, "adopt", fail)
+    object.__setattr__(scene.loop, "reload", fail)
     assert scene.tick().interval_s == 0.25
-    assert "an edit is not taken on: RuntimeError: no" in caplog.text
+    assert "an edit of the config is not applied: RuntimeError: no" in caplog.text

@@ -11,7 +11,7 @@ from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import write_status
 from muster.base.clock import ManualClock
 from muster.cli.main import cli
-from muster.cli.status.status_frame import PageSize
+from muster.cli.status.view import PageSize
 from muster.cli.why import DEMAND, GANG, MACHINE, NODE_TYPE, Known, Meant, answer, meant_by, why_page
 from muster.cluster.model import StatusChange
 from muster.cluster.plan import Plan, Reason, Subject, Verdict

@@ -5,7 +5,8 @@ import pytest
 from muster.base.resources import Resources
 from muster.cluster.model import Constraint, Demand, Gang, LabelMatch, LabelOperator, Strategy
 from muster.cluster.states import InstanceState
-from muster.config.demand_file import PlannedDemand, load_demand
+from muster.cluster.what_if import PlannedDemand
+from muster.config.demand_file import load_demand
 from muster.errors import ConfigError
 from muster.testing.builders import cluster_spec, node_type, pack_node
 

@@ -17,7 +17,7 @@ from muster.autoscaler.events import Event, EventLog
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.lease import Lease
 from muster.autoscaler.metrics import DEFAULT_PORT, Metrics, MetricsServer, host_for
-from muster.autoscaler.monitor import Loop, Monitor, StopSignal, TickListener
+from muster.autoscaler.monitor import Loop, Monitor, StopSignal, TickInterval, TickListener
 from muster.autoscaler.publish import (
     Announcement,
     LeaseKey,
@@ -26,8 +26,6 @@ from muster.autoscaler.publish import (
     TimelineFile,
     VerdictBoard,
 )
-from muster.autoscaler.recording_ports import Sightings, watched
-from muster.autoscaler.tick_interval import TickInterval
 from muster.base.ambient import Ambient
 from muster.base.clock import Clock, SystemClock
 from muster.base.ids import IdSource, RandomIds
@@ -91,7 +89,7 @@ class ConfigReload:
 
     config: Callable[[], ClusterConfig]  # as the loop has read it
     given: CommandLineOverrides
-    pace: TickInterval
+    interval: TickInterval
     store: SqliteInstanceStore
     server: MetricsServer | None
     events: EventLog
@@ -100,7 +98,7 @@ class ConfigReload:
     def __post_init__(self) -> None:
         self._started = self._current = self.config()
 
-    def adopt(self) -> None:
+    def apply(self) -> None:
         """Returns at once while the file is as it was."""
         before, now = self._current, self.config()
         if now is before:
@@ -110,7 +108,7 @@ class ConfigReload:
             self.store.retain(Retention(**retention_of(now)))
         old, new = before.muster.monitor, now.muster.monitor
         if self.given.bounds(new) != self.given.bounds(old):
-            self.pace.change(*self.given.bounds(new))
+            self.interval.change(*self.given.bounds(new))
         if self.given.port(new) != self.given.port(old):
             self._move(self.given.port(new))
         self._say(before, now)
@@ -212,31 +210,27 @@ class _Parts:
         self._stack.callback(_quietly, lease.release)
         self._store.raise_version(self._nodes.published_version())
         metrics, server = self._metrics(session)
-        seen = Sightings()
-        controller = ClusterController(watched(self._ports(), seen), self._ambient())
-        pace = TickInterval(*self._given.bounds(self._source.config.muster.monitor))
+        interval = TickInterval(*self._given.bounds(self._source.config.muster.monitor))
         loop = Loop(
-            controller=controller,
-            store=self._store,
-            seen=seen,
-            look=self._nodes.read,
+            controller=ClusterController(self._ports(), self._ambient()),
+            poll=self._nodes.read,
             stamp=self._stamp,
-            adopt=self._adoption(pace, server).adopt,
+            reload=self._config_reload(interval, server).apply,
         )
         return Monitor(
             loop,
-            pace,
+            interval,
             clock=self._clock,
-            outlets=self._outlets(lease, metrics, server),
-            metrics=metrics,
+            listeners=self._listeners(lease, metrics, server),
+            problems=metrics,
             close=self._close,
         )
 
-    def _adoption(self, pace: TickInterval, server: MetricsServer | None) -> ConfigReload:
+    def _config_reload(self, interval: TickInterval, server: MetricsServer | None) -> ConfigReload:
         return ConfigReload(
             config=lambda: self._source.config,
             given=self._given,
-            pace=pace,
+            interval=interval,
             store=self._store,
             server=server,
             events=self._events,
@@ -297,13 +291,13 @@ class _Parts:
         self._stack.callback(_quietly, server.close)
         return metrics, server
 
-    def _outlets(
+    def _listeners(
         self, lease: Lease, metrics: Metrics | None, server: MetricsServer | None
     ) -> list[TickListener]:
         home, events, host = self._options.home, self._events, host_and_port(self._link.address)[0]
-        outlets: list[TickListener] = [] if metrics is None else [metrics]
+        listeners: list[TickListener] = [] if metrics is None else [metrics]
         return [
-            *outlets,
+            *listeners,
             events,
             VerdictBoard(BoardWriter(self._link)),
             StatusFile(home, lambda: events.newest, lambda: server.port if server is not None else None),

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from muster.autoscaler.tick import Tick
+from muster.autoscaler.monitor import Tick
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.model import Demand, Gang, Instance, RuntimeReport, StopCause
 from muster.cluster.plan import Reason, Subject
@@ -68,7 +68,7 @@ class EventLog:
     def newest(self) -> tuple[Event, ...]:
         return tuple(self._ring)
 
-    def hear(self, tick: Tick) -> None:
+    def on_tick(self, tick: Tick) -> None:
         events, self._told = events_of(self._told, tick)
         for event in events:
             self.tell(event)

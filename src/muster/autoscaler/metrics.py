@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.autoscaler.tick import Tick
+from muster.autoscaler.monitor import Tick
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.model import Instance, NodeKind, StatusChange
 from muster.cluster.spend import price_per_hour, spend_so_far
@@ -85,22 +85,22 @@ class Metrics:
         for metric in (*self._counters.values(), *self._histograms.values()):
             metric.labels(session_name)  # shown as 0 before anything happens
 
-    def hear(self, tick: Tick) -> None:
+    def on_tick(self, tick: Tick) -> None:
         """One tick more."""
         self._histograms["update_time"].labels(self._session).observe(tick.took_s)
-        self._count("update_loop_exceptions", 0 if tick.decided else 1)
-        self._count("node_launch_exceptions", tick.launch_errors)
-        self._count("drain_node_exceptions", tick.drain_errors)
+        self._count("update_loop_exceptions", 0 if tick.is_decided else 1)
+        self._count("node_launch_exceptions", tick.errors.launch)
+        self._count("drain_node_exceptions", tick.errors.drain)
         for record in tick.plan.writes:
             self._follow(record, tick.plan.at)
         for name, values in gauges_of(tick).items():
             self._set(name, values)
 
-    def hear_exception(self) -> None:
+    def on_failed_tick(self) -> None:
         """A tick ended in an exception."""
         self._count("update_loop_exceptions", 1)
 
-    def hear_config_problem(self) -> None:
+    def on_config_problem(self) -> None:
         """The file was edited into something that cannot be used."""
         self._count("config_validation_exceptions", 1)
 
@@ -175,7 +175,7 @@ def gauges_of(tick: Tick) -> dict[str, dict[Labels, float]]:
         "price_per_hour": {(): price_per_hour(records)},
         "verdicts": {key: float(count) for key, count in verdicts.items()},
         "quarantined": {(): float(len(tick.plan.quarantined))},
-        "terminate_exceptions": {(): float(tick.terminate_errors)},
+        "terminate_exceptions": {(): float(tick.errors.terminate)},
     }
     if tick.runtime is not None:
         totals = {node.node_id: node.total for node in tick.runtime.nodes}

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from muster.autoscaler.events import Event
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.lease import Lease
+from muster.autoscaler.monitor import Tick, state_of
 from muster.autoscaler.status_files import PublishedStatus, write_status
-from muster.autoscaler.tick import Tick
-from muster.autoscaler.tick_interval import picture_of
 from muster.cluster.model import NodeStatus, RuntimeReport
 from muster.cluster.plan import Subject
 from muster.cluster.spend import price_per_hour, spend_so_far
@@ -35,7 +34,7 @@ class Announcement:
     def __init__(self, announcer: StatePublisher, metrics_address: Callable[[], str]) -> None:
         self._announcer, self._metrics_address = announcer, metrics_address
 
-    def hear(self, tick: Tick) -> None:
+    def on_tick(self, tick: Tick) -> None:
         if tick.runtime is not None:
             self._announcer.tell(tick.spec, self._metrics_address())
 
@@ -46,7 +45,7 @@ class VerdictBoard:
     def __init__(self, writer: BoardWriter) -> None:
         self._writer = writer
 
-    def hear(self, tick: Tick) -> None:
+    def on_tick(self, tick: Tick) -> None:
         if tick.runtime is not None:
             self._writer.show(tick.plan.at, tick.plan.verdicts)
 
@@ -57,7 +56,7 @@ class LeaseRenewal:
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
 
-    def hear(self, tick: Tick) -> None:
+    def on_tick(self, tick: Tick) -> None:
         if tick.runtime is not None:
             self._lease.renew()
 
@@ -94,10 +93,10 @@ class StatusFile:
         self._written: object = None
         self._written_at = float("-inf")
 
-    def hear(self, tick: Tick) -> None:
+    def on_tick(self, tick: Tick) -> None:
         events, port = self._events(), self._metrics_port()
         verdicts = tuple((v.subject, v.subject_id, v.reason, v.count) for v in tick.plan.verdicts)
-        content = (picture_of(tick), verdicts, events, port, tick.interval_s)
+        content = (state_of(tick), verdicts, events, port, tick.interval_s)
         if content == self._written and tick.plan.at - self._written_at < REFRESH_S:
             return
         write_status(self._home, published(tick, events, port))
@@ -149,7 +148,7 @@ class TimelineFile:
         self._path, self._kept_bytes = path, kept_bytes
         self._last: TimelinePoint | None = None
 
-    def hear(self, tick: Tick) -> None:
+    def on_tick(self, tick: Tick) -> None:
         point = point_of(tick)
         if self._last is not None and _timeless(point) == _timeless(self._last):
             return

@@ -72,8 +72,7 @@ def _progress() -> Iterator[Tell]:
 def _show_brought(brought: LaunchedCluster) -> None:
     from rich.text import Text
 
-    from muster.cli.console import emit, show
-    from muster.cli.plan.view import GOOD, HEADING
+    from muster.cli.console import GOOD, HEADING, emit, show
 
     record = brought.record
     if brought.already:
@@ -138,9 +137,8 @@ def down(ctx: click.Context, cluster: str, yes: bool, purge: bool) -> None:
 def _show_ended(name: str, ended: EndedCluster, *, purge: bool) -> None:
     from rich.text import Text
 
-    from muster.cli.console import show
-    from muster.cli.format import money
-    from muster.cli.plan.view import GOOD
+    from muster.base.text import money
+    from muster.cli.console import GOOD, show
 
     if ended.nothing:
         show(Text(f"{name} was down already"))

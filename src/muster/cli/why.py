@@ -14,10 +14,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from muster.autoscaler.status_files import PublishedStatus
-from muster.cli.format import clock_time, money, span, used_of
-from muster.cli.plan.view import BAD, HEADING, QUIET
+from muster.base.text import clock_time, money, short_duration, used_of
+from muster.cli.console import BAD, HEADING, QUIET
 from muster.cli.status.report import NodeRow, PendingRow, StatusReport, TypeRow, build_report
-from muster.cli.status.status_frame import PageSize, TableGrid, pending_section
+from muster.cli.status.view import PageSize, TableGrid, pending_section
 from muster.cluster.model import Instance
 from muster.cluster.plan import Reason, Subject
 from muster.cluster.spend import cost_of
@@ -136,7 +136,7 @@ def why(subject: str, cluster: str | None, as_json: bool) -> None:
     from muster.autoscaler.known_clusters import clusters_root, find_cluster
     from muster.base.codec import encode_plain
     from muster.cli.console import console, emit
-    from muster.cli.status.status_frame import PageSize
+    from muster.cli.status.view import PageSize
     from muster.cli.why import answer, meant_by, why_page
 
     known = known_of(find_cluster(cluster, clusters_root(os.environ)))
@@ -326,7 +326,7 @@ def _headline(report: WhyReport) -> str:
 def _now(report: WhyReport) -> Iterator[Text]:
     row = report.machine
     if row is not None:
-        lasted = f" for {span(row.for_s)}" if row.for_s is not None else ""
+        lasted = f" for {short_duration(row.for_s)}" if row.for_s is not None else ""
         used = used_of(dict(row.used), dict(row.total), tuple(sorted(row.total)))
         yield Text(f"now    {row.state}{lasted}, type {row.node_type}" + (f", {used} in use" if used else ""))
         if row.reason is not None:
@@ -362,6 +362,6 @@ def _story_section(title: str, lines: Sequence[StoryLine], frame: PageSize) -> I
     before = [None, *(line.at for line in shown)]
     for line, earlier in zip(shown, before, strict=False):
         count = f" x {line.count}" if line.count > 1 else ""
-        after = "" if earlier is None else span(line.at - earlier)
+        after = "" if earlier is None else short_duration(line.at - earlier)
         grid.add(clock_time(line.at), after, f"{line.what}{count}", line.details)
     return grid.section(title, frame, of=len(shown))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from msgspec import Struct, field
 
 from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.states import InstanceState
+from muster.cluster.states import TERMINAL, InstanceState
 
 
 class NodeKind(Enum):
@@ -159,6 +159,20 @@ class Instance(Struct, frozen=True, kw_only=True):
     def entered(self, state: InstanceState) -> tuple[float, ...]:
         """Every time at which it entered `state`, oldest first."""
         return tuple(change.at for change in self.history if change.state is state)
+
+
+def merged_records(
+    live: Mapping[InstanceId, Instance], written: Iterable[Instance]
+) -> dict[InstanceId, Instance]:
+    """Returns the live records after a commit of `written`, in the order in which a restart finds them."""
+    merged, is_sorted = dict(live), True
+    for record in written:
+        if record.state in TERMINAL:
+            merged.pop(record.instance_id, None)
+        else:
+            is_sorted = is_sorted and record.instance_id in live
+            merged[record.instance_id] = record
+    return merged if is_sorted else dict(sorted(merged.items()))
 
 
 class CloudInstance(Struct, frozen=True, kw_only=True):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from muster.base.ambient import Ambient
 from muster.base.clock import SteadyClock
 from muster.base.ids import CloudId
-from muster.cluster.failure_inbox import Failure, FailureInbox
 from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
@@ -16,23 +17,67 @@ from muster.cluster.model import (
     InstallFailure,
     LaunchFailure,
     NodeKind,
-    NodeReport,
     RuntimeReport,
     TerminateFailure,
 )
-from muster.cluster.ports import Ledger, Ports
+from muster.cluster.ports import Ledger, PortErrors, Ports
 from muster.cluster.snapshot import ProviderTraits, Quarantined, Snapshot
-from muster.cluster.validate import (
-    bare_node,
-    is_sound_constraint,
-    is_sound_demand,
-    is_sound_gang,
-    is_sound_machine,
-    is_sound_node,
-)
+from muster.cluster.validate import is_sound_machine, listed, usable_report
 
 T = TypeVar("T")
+_RUNTIME = "runtime"  # the source of notes about the runtime's report
 _FAILURES = (LaunchFailure, TerminateFailure, DrainFailure, InstallFailure)
+
+
+Failure = LaunchFailure | TerminateFailure | DrainFailure | InstallFailure
+
+
+class FailureInbox:
+    """A FailureInbox keeps failures until a decision about them is committed: no lost commit loses one.
+
+    The observer puts in what it polled and the executor what was refused.
+    """
+
+    def __init__(self) -> None:
+        self.launch: list[LaunchFailure] = []
+        self.terminate: list[TerminateFailure] = []
+        self.drain: list[DrainFailure] = []
+        self.install: list[InstallFailure] = []
+        self._offered: tuple[int, tuple[int, ...]] | None = None  # ledger version, length of each pile
+
+    def put(self, failure: Failure) -> None:
+        match failure:
+            case LaunchFailure():
+                self.launch.append(failure)
+            case TerminateFailure():
+                self.terminate.append(failure)
+            case DrainFailure():
+                self.drain.append(failure)
+            case InstallFailure():
+                self.install.append(failure)
+
+    def offer(self, version: int) -> None:
+        """Marks the contents as part of a decision about to be committed at this version of the ledger."""
+        self._offered = (version, tuple(len(pile) for pile in self._piles()))
+
+    def resolve_offer(self, version: int) -> None:
+        """Drops what was offered if the ledger is past the offer's version: then that commit was stored.
+
+        A failure decided upon twice would fail a second machine, one that may be on its way.
+        """
+        if self._offered is not None and version > self._offered[0]:
+            for pile, decided in zip(self._piles(), self._offered[1], strict=True):
+                del pile[:decided]
+        self._offered = None
+
+    def clear(self) -> None:
+        """Empties the inbox: the decision about its contents is durable."""
+        self._offered = None
+        for pile in self._piles():
+            pile.clear()
+
+    def _piles(self) -> tuple[list[Any], ...]:
+        return self.launch, self.terminate, self.drain, self.install
 
 
 class Observer:
@@ -48,11 +93,13 @@ class Observer:
         self._traits = ProviderTraits()
         self._runtime_version = -1
         self._runtime_at = float("-inf")
+        self.errors = PortErrors()
 
     def observe(self) -> tuple[Snapshot, Ledger]:
-        """Raises StoreError when the ledger cannot be read; nothing else."""
+        """Reads the ledger and every port. Raises StoreError when the ledger cannot be read, nothing else."""
+        self.errors = PortErrors()
         ledger = self._ports.store.load()
-        self._inbox.settle(ledger.version)
+        self._inbox.resolve_offer(ledger.version)
         now = self._now(ledger)
         self._notes = list(ledger.damaged)
         self._poll_failures()
@@ -84,6 +131,8 @@ class Observer:
         try:
             return question()
         except Exception as error:  # noqa: BLE001 - an adapter's bug must not stop the loop
+            if source == _RUNTIME:
+                self.errors = replace(self.errors, runtime=error)
             self._note(source, f"{type(error).__name__}: {error}")
             return None
 
@@ -94,7 +143,7 @@ class Observer:
         answer: object = self._ask("config", self._ports.spec.current)
         match answer:
             case (ClusterSpec() as spec, str(fault)):
-                self._spec = spec
+                self._spec, self.errors = spec, replace(self.errors, config=fault)
                 if fault:
                     self._note("config", f"the newest edit is not used, the last good one stays: {fault}")
             case None:
@@ -130,56 +179,20 @@ class Observer:
         return CloudInstance(cloud_id=CloudId(key), node_type="", kind=NodeKind.UNMANAGED, is_running=False)
 
     def _read_runtime(self, now: float) -> RuntimeReport | None:
-        report: object = self._ask("runtime", self._ports.nodes.read)
+        report: object = self._ask(_RUNTIME, self._ports.nodes.read)
         if report is None:
             return None
         if not isinstance(report, RuntimeReport) or not isinstance(report.version, int):
-            self._note("runtime", f"not a report: {report!r:.100}")
+            self._note(_RUNTIME, f"not a report: {report!r:.100}")
             return None
         # A report older than one already seen would make living nodes look gone. A runtime that restarted
         # counts from zero again, so after a while the lower number is believed.
         fresh = report.version >= self._runtime_version
         if not fresh and now - self._runtime_at <= self._spec.timeouts.listing_grace_s:
-            self._note("runtime", f"report {report.version} is older than {self._runtime_version}: ignored")
+            self._note(_RUNTIME, f"report {report.version} is older than {self._runtime_version}: ignored")
             return None
         self._runtime_version, self._runtime_at = report.version, now
-        return self._sound_report(report)
-
-    def _sound_report(self, report: RuntimeReport) -> RuntimeReport:
-        return RuntimeReport(
-            version=report.version,
-            nodes=self._nodes(report.nodes),
-            demands=self._sound("demand", report.demands, is_sound_demand),
-            gangs=self._sound("gang", report.gangs, is_sound_gang),
-            constraints=self._sound("constraint", report.constraints, is_sound_constraint),
-        )
-
-    def _nodes(self, items: object) -> tuple[NodeReport, ...]:
-        """A report that names its node but makes no sense still says that the node is listed."""
-        listed = self._listed("node", items)
-        named = [n if is_sound_node(n) or not isinstance(n, NodeReport) else bare_node(n) for n in listed]
-        for node, kept in zip(listed, named, strict=True):
-            if kept is not node:
-                self._note("node", f"not usable: {node!r:.100}")
-        return self._sound("node", named, is_sound_node)
-
-    def _sound(self, what: str, items: object, is_sound: Callable[[object], bool]) -> tuple[Any, ...]:
-        result = self._listed(what, items)
-        if all(map(is_sound, result)):
-            return result
-        for item in result:
-            if not is_sound(item):
-                self._note(what, f"not usable: {item!r:.100}")
-        return tuple(item for item in result if is_sound(item))
-
-    def _listed(self, what: str, items: object) -> tuple[object, ...]:
-        """What can be had of it: a poll tells each thing once, so half of an answer must not be lost."""
-        found: list[object] = []
-        if isinstance(items, Iterable) and not isinstance(items, str | bytes):
-            self._ask(what, lambda: found.extend(items))
-        else:
-            self._note(what, f"not a list: {items!r:.100}")
-        return tuple(found)
+        return usable_report(report, self._note)
 
     def _poll_failures(self) -> None:
         ports = self._ports
@@ -190,10 +203,19 @@ class Observer:
         ]
         if ports.installer is not None:
             polls.append(("install failures", ports.installer.poll))
+        polled: list[Failure] = []
         for source, poll in polls:
             answers: object = self._ask(source, poll)
-            for failure in self._listed(source, () if answers is None else answers):
+            for failure in listed(source, () if answers is None else answers, self._note):
                 if isinstance(failure, _FAILURES):
-                    self._inbox.put(failure)
+                    polled.append(failure)
                 else:
                     self._note(source, f"not usable: {failure!r:.100}")
+        for failure in polled:
+            self._inbox.put(failure)
+        self.errors = replace(
+            self.errors,
+            launch=len({failure.request_id for failure in polled if isinstance(failure, LaunchFailure)}),
+            terminate=sum(isinstance(failure, TerminateFailure) for failure in polled),
+            drain=sum(isinstance(failure, DrainFailure) for failure in polled),
+        )

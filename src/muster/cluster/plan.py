@@ -121,6 +121,11 @@ class Reason(Enum):
     STUCK = "stuck"  # an instance is in a passing state for longer than the warn interval
 
 
+SERVED = frozenset(
+    {Reason.PLACED, Reason.WAITING_FOR_NODE, Reason.WAITING_FOR_LAUNCH, Reason.WAITING_FOR_RESIZE}
+)
+
+
 _NOTHING: Mapping[str, float] = {}  # shared by the thousands of verdicts that lack nothing
 
 

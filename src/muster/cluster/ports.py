@@ -24,7 +24,7 @@ from muster.cluster.model import (
     TerminateFailure,
 )
 from muster.cluster.plan import Action, Drain, Install, Plan, ScalingReport
-from muster.cluster.snapshot import FailedLaunch, Memory, ProviderTraits, Quarantined
+from muster.cluster.snapshot import FailedLaunch, Memory, ProviderTraits, Quarantined, Snapshot
 
 
 class CloudProvider(Protocol):
@@ -113,6 +113,25 @@ class Ledger(Struct, frozen=True, kw_only=True):
     recent_failures: tuple[FailedLaunch, ...]
     newest_at: float  # the newest time ever written: the clock may not start before it
     damaged: tuple[Quarantined, ...] = ()  # rows that could not be read; the rest is here
+
+
+class PortErrors(Struct, frozen=True, kw_only=True):
+    """A PortErrors counts what the ports refused or could not do during one tick, at once or later."""
+
+    launch: int = 0  # launch calls
+    terminate: int = 0  # terminate calls and machines
+    drain: int = 0  # drain calls and nodes
+    config: str = ""  # what is wrong with the newest edit of the configuration
+    runtime: Exception | None = None  # why the runtime's report could not be read
+
+
+class TickResult(Struct, frozen=True, kw_only=True):
+    """A TickResult is everything that one tick saw, decided and left behind."""
+
+    plan: Plan
+    snapshot: Snapshot | None  # None: the ledger could not be read, so nothing was observed
+    ledger: Ledger | None  # as the tick left it, but with the damage and failures it was loaded with
+    port_errors: PortErrors = PortErrors()
 
 
 class InstanceStore(Protocol):

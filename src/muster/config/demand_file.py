@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
@@ -26,6 +26,7 @@ from muster.cluster.model import (
     Strategy,
 )
 from muster.cluster.states import InstanceState
+from muster.cluster.what_if import PlannedDemand
 from muster.config.check import Section, checked, nearest
 from muster.config.document import Document, Path_
 from muster.config.schema import Quantity, Seconds
@@ -155,15 +156,6 @@ class DemandFile(Section, frozen=True, kw_only=True):
     gangs: tuple[GangEntry, ...] = ()
     constraints: tuple[RequestEntry, ...] = ()
     nodes: tuple[NodeEntry, ...] = ()
-
-
-class PlannedDemand(Struct, frozen=True, kw_only=True):
-    """The file as the planner takes it."""
-
-    demands: tuple[Demand, ...] = ()
-    gangs: tuple[Gang, ...] = ()
-    constraints: tuple[Constraint, ...] = ()
-    nodes: tuple[PackNode, ...] = ()
 
 
 def load_demand(path: Path, spec: ClusterSpec) -> PlannedDemand:

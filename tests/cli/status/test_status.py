@@ -13,9 +13,8 @@ from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import ClusterRecord, write_record, write_status
 from muster.base.clock import SystemClock
 from muster.cli.main import cli
-from muster.cli.status.command import status_page
 from muster.cli.status.report import build_report
-from muster.cli.status.status_frame import PageSize
+from muster.cli.status.view import PageSize, status_page
 from muster.cluster.model import NodeReport, NodeStatus, RuntimeReport
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.host.processes import mark_of

@@ -9,17 +9,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
-from muster.cli.plan.command import WhatIfAnswer
 from muster.cluster.binpack.explain import rejections
 from muster.cluster.binpack.pack import choose_objective
 from muster.cluster.binpack.request import ItemOutcome, PackNode
 from muster.cluster.model import Demand, Gang, NodeKind, NodeType
 from muster.cluster.plan import Reason, Subject, Verdict
+from muster.cluster.what_if import WhatIfAnswer
 
 FORMAT = 1
-SERVED = frozenset(
-    {Reason.PLACED, Reason.WAITING_FOR_NODE, Reason.WAITING_FOR_LAUNCH, Reason.WAITING_FOR_RESIZE}
-)
 
 
 class Why(Struct, frozen=True, kw_only=True):

@@ -10,15 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.base.resources import Resources
-from muster.cli.format import money
-from muster.cli.plan.report import SERVED, Item, PlanNode, PlanReport, Why
-from muster.cluster.plan import Reason
+from muster.base.text import money
+from muster.cli.console import BAD, GOOD, HEADING, QUIET
+from muster.cli.plan.report import Item, PlanNode, PlanReport, Why
+from muster.cluster.plan import SERVED, Reason
 
 MAX_ROWS = 20  # per section; programs read --json
 MAX_NAMES = 3
-
-
-GOOD, BAD, QUIET, HEADING = "green", "bold red", "dim", "bold"
 
 
 def render_plan(report: PlanReport) -> Iterator[RenderableType]:

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from muster.base.text import duration
 from muster.cli.sim.tune_command import Reply
 from muster.cli.tune.table import plain, strict_json
 from muster.cluster.plan import Subject, Verdict
@@ -273,9 +274,9 @@ def _found(reply: Reply) -> Table:
         table.add_row(
             answer.scheduler,
             "-" if best is None else f"{best.value:.6g}",
-            "-" if best is None else clock(best.at_s),
+            "-" if best is None else duration(best.at_s),
             "-" if best is None else f"{best.worker_s / 3600.0:.3g} h",
-            clock(answer.end_s),
+            duration(answer.end_s),
             f"{answer.worker_s / 3600.0:.3g}",
             f"{answer.trials}" + (f" ({answer.failed} failed)" if answer.failed else ""),
         )
@@ -290,7 +291,7 @@ def _over_time(reply: Reply) -> Table:
         table.add_column(answer.scheduler, justify="right")
     for row in over_time(reply.answers):
         shown = [row.best[answer.scheduler] for answer in reply.answers]
-        table.add_row(clock(row.at_s), *("-" if value is None else f"{value:.6g}" for value in shown))
+        table.add_row(duration(row.at_s), *("-" if value is None else f"{value:.6g}" for value in shown))
     return table
 
 
@@ -300,14 +301,6 @@ def _configs(reply: Reply) -> list[str]:
         for answer in reply.answers
         if answer.best is not None
     ]
-
-
-def clock(seconds: float) -> str:
-    """`1:02:03`, days are hours; less than a minute in seconds."""
-    if seconds < 60.0:
-        return f"{seconds:.3g} s"
-    whole = round(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def as_document(reply: Reply) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from muster.base.text import moment
 from muster.cli.tune.best import best_of
 from muster.cli.tune.columns import (
     CONFIG,
@@ -27,7 +28,7 @@ from muster.cli.tune.experiment import (
     is_experiment,
     read_experiment,
 )
-from muster.cli.tune.table import cell, lay_out, moment, notes, page_size, painted
+from muster.cli.tune.table import cell, lay_out, notes, page_size, painted
 from muster.errors import StoreError
 from muster.trials.results import flatten
 

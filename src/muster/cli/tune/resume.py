@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from muster.base.text import moment
 from muster.cli.tune.best import best_of, config_lines
 from muster.cli.tune.experiment import ExperimentView, read_experiment
 from muster.cli.tune.ls import heading
-from muster.cli.tune.table import moment
 from muster.errors import ConfigError, LedgerLocked, RestoreError
 
 DONE, TRIALS_FAILED, STOPPED = 0, 1, 130

@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from muster.base.text import duration, moment
 from muster.cli.tune.best import best_of, config_lines
 from muster.cli.tune.columns import last_line
 from muster.cli.tune.experiment import FINISHED, ExperimentView
 from muster.cli.tune.ls import experiment_row, heading
-from muster.cli.tune.table import cell, duration, lay_out, moment, page_size, painted
+from muster.cli.tune.table import cell, lay_out, page_size, painted
 from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import time  # only for formatting: times are given
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from muster.base.text import duration, moment
+from muster.base.text import shortened as shorten
 from muster.cli.tune.columns import CONFIG, DURATIONS, HEADINGS, TIMES, TIMES_SHORT
 from muster.trials.results import flatten
 from muster.tune.analysis.tables import number
@@ -113,24 +114,6 @@ def cell(name: str, value: Any) -> str:  # noqa: ANN401 - a user's value
     return " ".join(str(value).split()) if isinstance(value, str) else str(value)
 
 
-def moment(at: float) -> str:
-    """Local time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-
-
-def duration(seconds: float) -> str:
-    """`4.2 ms`, `0.25 s`, `42 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`."""
-    if abs(seconds) < 0.1:
-        return f"{seconds * 1000:.3g} ms"
-    if seconds < 10:
-        return f"{seconds:.2f} s"
-    whole = round(seconds)
-    for size, unit, smaller, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // smaller} {name}"
-    return f"{whole} s"
-
-
 def painted(text: str, key: str, *, colour: bool) -> str:
     """The text in the colour of a status."""
     return f"\x1b[{STYLES[key]}m{text}\x1b[0m" if colour and key in STYLES else text
@@ -149,16 +132,10 @@ def _fitting(sizes: Sequence[int], width: int) -> int:
 def _line(cells: Sequence[str], sizes: Sequence[int], right: Sequence[bool], coloured: int = -1) -> str:
     parts = []
     for position, (text, size) in enumerate(zip(cells, sizes, strict=False)):
-        short = text if len(text) <= size else _shortened(text, size)
+        short = text if len(text) <= size else shorten(text, size)
         full = short.rjust(size) if right[position] else short.ljust(size)
         parts.append(painted(full, text, colour=True) if position == coloured else full)
     return (" " * GAP).join(parts).rstrip()
-
-
-def _shortened(text: str, size: int) -> str:
-    """Its beginning and its end."""
-    head = size // 2
-    return f"{text[:head]}…{text[len(text) - (size - head - 1) :]}"
 
 
 def not_data(config: Mapping[str, Any], *, for_json: bool = False) -> list[str]:

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from muster.base.resources import EMPTY
-from muster.cluster.backoff import availabilities, is_blocked, recoverable
 from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import Offer, PackNode, PackRequest
+from muster.cluster.binpack.request import PackNode, PackRequest
 from muster.cluster.model import (
     Constraint,
     Demand,
@@ -17,7 +16,6 @@ from muster.cluster.model import (
     Instance,
     NodeReport,
     NodeStatus,
-    NodeType,
     ResizeStatus,
     RuntimeReport,
     StopCause,
@@ -25,6 +23,7 @@ from muster.cluster.model import (
 from muster.cluster.plan import Reason
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.states import InstanceState
+from muster.cluster.what_if import PlannedDemand, offers_of, request_of
 
 _S = InstanceState
 _COMING = (_S.QUEUED, _S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING)
@@ -51,23 +50,20 @@ def _head_runs(draft: Draft) -> bool:
 
 
 def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
-    spec = draft.spec
-    return PackRequest(
-        now=draft.now,
-        nodes=_nodes(draft),
-        offers=_offers(draft),
-        max_nodes=spec.max_nodes,
-        leaving=_leaving(draft),
+    wanted = PlannedDemand(
+        demands=_sane(draft, runtime.demands, "demand"),
+        gangs=_sane_gangs(draft, runtime.gangs),
         constraints=tuple(
             Constraint(demands=_sane(draft, c.demands, "constraint")) for c in runtime.constraints
         ),
-        gangs=_sane_gangs(draft, runtime.gangs),
-        demands=_sane(draft, runtime.demands, "demand"),
-        objective=spec.objective,
-        conserve_gpus=spec.conserve_gpus,
-        check_launch_hash=spec.check_launch_hash,
-        idle_timeout_s=spec.idle_timeout_s,
-        pending_idle_s=spec.timeouts.pending_idle_s,
+        nodes=_nodes(draft),
+    )
+    return request_of(
+        draft.spec,
+        wanted,
+        offers_of(draft.spec, draft.health, draft.now),
+        now=draft.now,
+        leaving=_leaving(draft),
         pending_idle=draft.seen.memory.pending_idle,
     )
 
@@ -121,27 +117,6 @@ def _coming(draft: Draft, instance: Instance) -> PackNode:
         labels=known.labels if known else {},
         launch_hash=instance.launch_hash,
         resize=_resize_of(draft, instance) if draft.seen.traits.resizable else None,
-    )
-
-
-def _offers(draft: Draft) -> tuple[Offer, ...]:
-    scores = availabilities(draft.health)
-    return tuple(
-        _offer(draft, node_type, scores.get(node_type.name, 1.0)) for node_type in draft.spec.node_types
-    )
-
-
-def _offer(draft: Draft, node_type: NodeType, availability: float) -> Offer:
-    health = draft.health.get(node_type.name)
-    blocked = health if health is not None and is_blocked(health, draft.now) else None
-    return Offer(
-        node_type=node_type,
-        room=node_type.max_nodes,
-        availability=availability,
-        recoverable=recoverable(health, draft.now, draft.spec.backoff.recovery_s),
-        blocked_kind=blocked.kind if blocked else None,
-        blocked_until=blocked.blocked_until if blocked else 0.0,
-        blocked_message=blocked.message if blocked else "",
     )
 
 

@@ -314,7 +314,7 @@ class SimulatedCluster:
         try:
             if self.controller is None:
                 self.controller = self._start_controller()
-            self.plan = self.controller.tick()
+            self.plan = self.controller.tick().plan
         except Killed:
             self.controller = None
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from muster.base.text import shortened
 from muster.tune.plots.data import PlotData
-from muster.tune.plots.labels import short_number, shortened
+from muster.tune.plots.labels import short_number
 
 
 def headline(scene: PlotData) -> str:

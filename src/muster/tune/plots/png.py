@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from muster.base.text import shortened
 from muster.tune.plots import png_panel as style
 from muster.tune.plots.axes import Axis, metric_range
 from muster.tune.plots.data import Dot, PlotData
 from muster.tune.plots.headline import headline, subtitle
-from muster.tune.plots.labels import short_number, shortened
+from muster.tune.plots.labels import short_number
 from muster.tune.plots.parallel import shown_axes, table
 from muster.tune.plots.png_panel import say_nothing_to_show, tidy, title
 

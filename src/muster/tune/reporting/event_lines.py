@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from muster.base.text import moment
 from muster.tune.reporting import plain_text
-from muster.tune.reporting.formats import brief, duration, moment
+from muster.tune.reporting.formats import brief, duration
 from muster.tune.reporting.summary import error_file
 from muster.tune.reporting.tables import BoxCharacters
 from muster.tune.reporting.tally import last_line, lookup

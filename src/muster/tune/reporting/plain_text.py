@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from muster.base.text import moment
 from muster.trials.results import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.reporting import summary
@@ -14,7 +15,6 @@ from muster.tune.reporting.formats import (
     cell,
     detail,
     duration,
-    moment,
     rate,
 )
 from muster.tune.reporting.snapshot import ExperimentSnapshot, rows_of
