@@ -97,8 +97,8 @@ def test_all_trials_of_the_scale_case_are_live_at_once(monkeypatch):
 
     def noted(asked):
         life = make(asked)
-        hook = life.state.scheduler.on_trial_result
-        life.state.scheduler.on_trial_result = lambda view, *rest: (
+        hook = life.state.plugins.scheduler.on_trial_result
+        life.state.plugins.scheduler.on_trial_result = lambda view, *rest: (
             live.append(view.occupancy().live) or hook(view, *rest)
         )
         return life

@@ -11,7 +11,7 @@ from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import TrialController
 from muster.trials.plugins import CONTINUE
 from muster.tune.callback import CallbackList
-from muster.tune.execution.loop import Execution
+from muster.tune.execution.saver import ExperimentSaver
 
 
 class SlowStore(MemoryTrialStore):
@@ -31,9 +31,10 @@ def test_c008_a_snapshot_of_two_seconds_is_followed_by_forty_without_one():
     clock = ManualClock()
     store = SlowStore(clock)
     stage = Stage(steps(100), trials(1))
-    execution = Execution(stage.state, engine=stage.engine, store=store, clock=clock)
+    saver = ExperimentSaver(stage.state, store=store, clock=clock)
+    controller = TrialController(stage.state, engine=stage.engine, store=store, clock=clock, saver=saver)
     for _ in range(100):
-        execution.step(0.0)
+        controller.step(0.0)
         clock.advance(1.0)
     waits = [later - earlier for earlier, later in zip(store.saved_at, store.saved_at[1:], strict=False)]
     assert len(waits) == 2
@@ -101,8 +102,8 @@ class Stalled(ListSearch):
 
 
 def with_search(stage, search):
-    stage.search = stage.state.search = search
-    stage.state.view.search_alg = search
+    stage.search = stage.state.plugins.search = search
+    stage.state.plugins.view.search_alg = search
     return stage
 
 
@@ -144,8 +145,8 @@ class Counts(Noted):
 def test_c038_a_step_ends_one_iteration_later_than_it_began():
     hooks = Counts()
     stage = Stage(steps(2), trials(1), hooks=hooks)
-    execution = Execution(stage.state, engine=stage.engine, store=MemoryTrialStore(), clock=ManualClock())
-    execution.run()
+    store = MemoryTrialStore()
+    TrialController(stage.state, engine=stage.engine, store=store, clock=ManualClock()).run()
     begun = [number for hook, number in hooks.fired if hook == "on_step_begin"]
     ended = [number for hook, number in hooks.fired if hook == "on_step_end"]
     assert begun == list(range(len(begun)))

@@ -11,9 +11,10 @@ from muster.trials.plugins import CONTINUE, PAUSE
 from muster.trials.restore import restore, snapshot
 from muster.trials.template import TrialTemplate
 from muster.tune import PlacementGroupFactory as Pgf
-from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.config import RunConfig
 from muster.tune.execution.assemble import search_of, settings_of
 from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater, Searcher
+from muster.tune.tune_config import TuneConfig
 
 
 class Ones(Searcher):
@@ -83,7 +84,7 @@ def test_c033_resources_may_change_at_a_pause_and_the_new_ones_are_held():
     stage = Stage(steps(3), trials(1), scheduler=Doubles())
     used = []
     while stage.step():
-        used.append(stage.state.roster.used.to_floats().get("CPU", 0.0))
+        used.append(stage.state.index.used.to_floats().get("CPU", 0.0))
     assert stage.statuses == {"t0": "TERMINATED"}
     assert [amount for n, amount in enumerate(used) if amount and used[n - 1 : n] != [amount]] == [1.0, 2.0]
     revived = Stage(steps(3), [])

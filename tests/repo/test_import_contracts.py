@@ -17,6 +17,14 @@ WRONG = {
         "Entry points > simulator > facades > adapters > domains > base",
     ),
     "cluster/plan.py": ("import muster.cluster.reconcile", "Inside cluster, planning knows nothing of doing"),
+    "trials/lifecycle.py": (
+        "import muster.trials.experiment",
+        "Inside trials, deciding knows nothing of doing",
+    ),
+    "tune/schedulers/trial_scheduler.py": (
+        "import muster.tune.reporting",
+        "Inside tune, execution uses plug-ins and reporting, never the reverse",
+    ),
     "cluster/rules/timeouts.py": ("import muster.cluster.rules.launch", "Rules do not know each other"),
     "cluster/binpack/cost/tail.py": (
         "import muster.cluster.binpack.utilization",

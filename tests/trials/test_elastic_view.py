@@ -43,7 +43,7 @@ def test_the_view_says_how_full_it_is():
     stage.step()
     stage.state.end(0.0)
     stage.step()
-    view = stage.state.view
+    view = stage.state.plugins.view
     assert view.occupancy() == Occupancy(
         capacity=Resources.of(CPU=3, GPU=0.5), used=Resources.of(CPU=3), live=3, pending=0, paused=0
     )

@@ -74,7 +74,7 @@ def test_fail_fast_stops_the_others():
 def test_checkpoints_are_made_by_frequency_and_the_worst_are_given_up():
     stage = Stage(steps(6), trials(1, checkpoint_policy=CheckpointPolicy(frequency=1, num_to_keep=2))).run()
     assert [c.index for c in stage.trial("t0").checkpoints] == [4, 5]
-    assert [d.ref.index for d in stage.state.doomed] == [0, 1, 2, 3]
+    assert [d.ref.index for d in stage.state.facts.checkpoints_to_delete] == [0, 1, 2, 3]
 
 
 def test_at_end_saves_before_the_trial_stops():
@@ -169,7 +169,7 @@ def test_the_searcher_is_asked_for_a_few_trials_at_a_time(most, asked):
     for _ in range(3):
         stage.state.advance(0.0)
         made.append(len(stage.state.trials))
-        stage.state.roster.pending.clear()  # as if all of them had been started
+        stage.state.index.pending.clear()  # as if all of them had been started
     assert made == asked
 
 
@@ -177,7 +177,7 @@ def test_no_more_trials_wait_than_may_and_none_is_asked_for_while_nearly_so_many
     stage = Stage(steps(1), trials(100), capacity={"CPU": 1}, max_pending=40)
     seen = []
     while stage.step():
-        seen.append(len(stage.state.roster.pending))
+        seen.append(len(stage.state.index.pending))
     assert set(stage.statuses.values()) == {"TERMINATED"}
     assert max(seen) == 40
     assert all(waiting >= 35 for waiting in seen[20:150])

@@ -10,16 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.tune.config import (
-    CheckpointConfig,
-    FailureConfig,
-    ResumeConfig,
-    RunConfig,
-    SyncConfig,
-    TuneConfig,
-    log_files,
-    seconds,
-)
+from muster.tune.config import CheckpointConfig, FailureConfig, RunConfig, SyncConfig, log_files, seconds
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 
 def defaults(kind) -> dict:

@@ -9,9 +9,9 @@ import pytest
 
 from muster import tune
 from muster.errors import TuneError
-from muster.tune.config import ResumeConfig
 from muster.tune.execution.restore import resume_rules
 from muster.tune.search import Searcher
+from muster.tune.tune_config import ResumeConfig
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,11 @@ import pytest
 from muster.errors import EngineUnreachable, TuneError
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.callback import Callback
-from muster.tune.config import FailureConfig, RunConfig, TuneConfig
+from muster.tune.config import FailureConfig, RunConfig
 from muster.tune.schedulers import ASHAScheduler
 from muster.tune.search.space import grid_search, uniform
 from muster.tune.trainable.util import with_resources
+from muster.tune.tune_config import TuneConfig
 from muster.tune.tuner import Tuner
 
 

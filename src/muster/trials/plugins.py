@@ -1,4 +1,4 @@
-"""What user plug-ins look like to the core: Ray's hook names, as protocols, and the view they are given."""
+"""Defines the plug-ins of an experiment as protocols with Ray's hook names, and calls them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from muster.errors import MusterError, TuneError
+from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
+from muster.trials.trial_index import TrialIndex
 
 CONTINUE, PAUSE, STOP, NOOP = "CONTINUE", "PAUSE", "STOP", "NOOP"
+_DECISIONS = frozenset({CONTINUE, PAUSE, STOP, NOOP})
 
 
 class SearchPlugin(Protocol):
-    """Hands out trials one by one."""
+    """A SearchPlugin suggests trials, one per call."""
 
     metric: Any
 
     def next_trial(self) -> Trial | None:
-        """A new PENDING trial; None: nothing now (ask again, unless `is_finished`)."""
+        """Returns a new PENDING trial; None: no trial is available now (try again, unless `is_finished`)."""
         ...
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None: ...
@@ -31,14 +35,14 @@ class SearchPlugin(Protocol):
     def set_finished(self) -> None: ...
 
     def save_state(self) -> bytes:
-        """Everything that decides the next suggestion, random streams included."""
+        """Returns everything that determines the next suggestion, including random streams."""
         ...
 
     def restore_state(self, state: bytes) -> None: ...
 
 
 class SchedulerPlugin(Protocol):
-    """Decides which trial runs and whether it goes on."""
+    """A SchedulerPlugin decides which trial runs and whether a trial continues."""
 
     metric: Any
 
@@ -56,7 +60,7 @@ class SchedulerPlugin(Protocol):
 
 
 class StopperPlugin(Protocol):
-    """Ends trials, or everything."""
+    """A StopperPlugin ends single trials or the whole experiment."""
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool: ...
 
@@ -64,16 +68,85 @@ class StopperPlugin(Protocol):
 
 
 class Hooks(Protocol):
-    """The callbacks of an experiment, called in order; a result may be changed in place."""
+    """Hooks call the callbacks of an experiment in order; a callback may change a result in place."""
 
     def fire(self, hook: str, *, iteration: int, trials: Sequence[Trial], **info: Any) -> None: ...  # noqa: ANN401
 
 
 @dataclass(frozen=True)
 class Plugins:
-    """The user objects of one experiment."""
+    """Plugins are the user objects of one experiment."""
 
     search: SearchPlugin
     scheduler: SchedulerPlugin
     stopper: StopperPlugin | None
     hooks: Hooks
+
+
+class PluginCalls:
+    """A PluginCalls object calls the plug-ins of one experiment; its errors name the plug-in that failed."""
+
+    def __init__(self, plugins: Plugins, index: TrialIndex) -> None:
+        self.search, self.scheduler = plugins.search, plugins.scheduler
+        self.stopper = plugins.stopper
+        self.hooks = plugins.hooks  # replaced while facts are handled again after a crash
+        self.view = ControllerView(index, plugins.search)
+        self.iteration = 0  # steps of the controller so far
+        self._trials = index.order
+
+    def fire(self, hook: str, **info: Any) -> None:  # noqa: ANN401 - whatever the hook takes
+        """Calls one hook of every callback."""
+        self.hooks.fire(hook, iteration=self.iteration, trials=self._trials, **info)
+
+    def decision(self, trial: Trial, flat: dict[str, Any]) -> str:
+        """Returns the decision of the scheduler on a result."""
+        try:
+            decision = self.scheduler.on_trial_result(self.view, trial, flat)
+        except MusterError:
+            raise
+        except Exception as error:
+            raise _raised(self.scheduler, "on_trial_result", trial, error) from error
+        if decision not in _DECISIONS:
+            raise TuneError(
+                f"{type(self.scheduler).__name__}.on_trial_result answered {decision!r} for trial "
+                f"{trial.trial_id}; it must be one of {', '.join(sorted(_DECISIONS))}"
+            )
+        return decision
+
+    def stopper_stops(self, trial: Trial, result: dict[str, Any]) -> bool:
+        """Returns whether the stopper ends the trial that reported this result."""
+        if self.stopper is None:
+            return False
+        try:
+            return bool(self.stopper(trial.trial_id, result))
+        except MusterError:
+            raise
+        except Exception as error:
+            raise _raised(self.stopper, "__call__", trial, error) from error
+
+    def stops_all(self) -> bool:
+        return self.stopper is not None and bool(self.stopper.stop_all())
+
+    def choose(self) -> Trial | None:
+        """Returns the trial that the scheduler starts next."""
+        chooser = f"{type(self.scheduler).__name__}.choose_trial_to_run"
+        try:
+            trial: Any = self.scheduler.choose_trial_to_run(self.view)
+        except MusterError:
+            raise
+        except Exception as error:
+            raise TuneError(
+                f"{chooser} raised {type(error).__name__}: {error}. "
+                "The experiment ends here; fix it and resume"
+            ) from error
+        if trial is None or isinstance(trial, Trial):
+            return trial
+        raise TuneError(f"{chooser} answered {trial!r}: it must be one of the trials, or None")
+
+
+def _raised(plugin: object, hook: str, trial: Trial, error: Exception) -> TuneError:
+    """Names the plug-in that failed, for users who wrote their own; the traceback is that of the cause."""
+    return TuneError(
+        f"{type(plugin).__name__}.{hook} raised {type(error).__name__} on a result of trial "
+        f"{trial.trial_id}: {error}. The experiment ends here; fix it and resume"
+    )

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from muster.errors import TuneError
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.states import FINISHED, TrialState
-from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
+from muster.tune.config import RunConfig
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
@@ -129,10 +130,10 @@ class AskTell:
         from muster.base.resources import Resources
 
         self._check_usable()
-        roster = self._state.roster
+        index = self._state.index
         before = set(self._engine.running)
-        roster.capacity = Resources.of({"CPU": float(roster.with_process + 1)})  # room for one more
-        self._parts.execution.step(0.0)
+        index.capacity = Resources.of({"CPU": float(index.with_process + 1)})  # room for one more
+        self._parts.controller.step(0.0)
         self._settle()
         new = [trial_id for trial_id in self._engine.running if trial_id not in before]
         return self._asked(new[0]) if new else None
@@ -190,7 +191,7 @@ class AskTell:
         return ResultGrid(
             ExperimentAnalysis(
                 self.directory,
-                trials=self._state.roster.order,
+                trials=self._state.index.order,
                 default_metric=metric if isinstance(metric, str) else None,
                 default_mode=mode if isinstance(mode, str) else None,
             )
@@ -211,7 +212,7 @@ class AskTell:
     def _settle(self) -> None:
         """Let everything that was said have its consequences; nobody new is let in."""
         while not self._engine.is_quiet:
-            self._parts.execution.step(0.0, admits=False)
+            self._parts.controller.step(0.0, admits=False)
 
     def _asked(self, trial_id: str) -> AskedTrial:
         from muster.session.checkpoint import Checkpoint
@@ -260,7 +261,7 @@ def _wanted(
     from muster.tune.execution.launch import paths_of
     from muster.tune.execution.paths import dated_name
     from muster.tune.execution.restore import DEFAULT_NAME
-    from muster.tune.registry import trainable_name
+    from muster.tune.trainable.function_trainable import trainable_name
     from muster.tune.trainable.packing import packed
 
     name = DEFAULT_NAME if trainable is None else trainable_name(trainable)

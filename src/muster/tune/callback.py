@@ -16,7 +16,6 @@ from muster.errors import TuneError
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
     from muster.trials.model import Trial
-    from muster.tune.logger.files.writer import LogWriter
 
 RAY_HOOKS = (
     "setup",
@@ -150,27 +149,13 @@ class CallbackList:
         self,
         callbacks: Iterable[Any] = (),
         *,
-        writer: LogWriter | None = None,
-        experiment_dir: str = "",
         find: Callable[[str], Checkpoint] | None = None,
     ) -> None:
         """`find` makes a handle of a checkpoint's path; None: they are all on this machine."""
         self.callbacks = tuple(callbacks)
         self._find = find
-        if writer is not None:
-            for callback in self.callbacks:
-                if hasattr(callback, "attach"):
-                    callback.attach(writer, experiment_dir)
         served = _merged(self.callbacks)
         self._served: dict[str, tuple[_Served, ...]] = {name: _handlers(served, name) for name in _FIRED}
-
-    @property
-    def file_kinds(self) -> int:
-        """Which result files our own loggers among them write."""
-        kinds = 0
-        for callback in self.callbacks:
-            kinds |= getattr(callback, "kinds", 0) if hasattr(callback, "attach") else 0
-        return kinds
 
     def setup(self, **info: Any) -> None:  # noqa: ANN401 - Ray's keyword arguments
         """Tell every callback what is about to run."""

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from muster.errors import RestoreError
 from muster.trials.model import Trial
-from muster.tune.config import TuneConfig, seconds
+from muster.tune.config import seconds
+from muster.tune.tune_config import TuneConfig
 
 if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState
@@ -115,13 +116,13 @@ def _unpickled(plugin: PluginState, state: bytes, trials: Mapping[str, Trial]) -
 
 def settings_record(trainable_name: str, tune: TuneConfig, state: ExperimentState) -> dict[str, Any]:
     """Names and numbers only. Several metrics stay a list."""
-    search: Any = state.search
+    search: Any = state.plugins.search
     return {
         "trainable_name": trainable_name,
         "metric": _plain(tune.metric) or state.settings.metric,
         "mode": _plain(tune.mode) or state.settings.mode,
         "search_alg": type(getattr(search, "searcher", search)).__name__,
-        "scheduler": type(state.scheduler).__name__,
+        "scheduler": type(state.plugins.scheduler).__name__,
         "num_samples": tune.num_samples,
         "max_concurrent_trials": tune.max_concurrent_trials,
         "time_budget_s": seconds(tune.time_budget_s, "TuneConfig(time_budget_s=...)"),

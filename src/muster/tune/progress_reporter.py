@@ -9,18 +9,22 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from muster.base.clock import SystemClock
+from muster.base.clock import Clock, SystemClock
 from muster.tune.reporting import legacy as text
 from muster.tune.reporting.formats import SafeStream, shortened
-from muster.tune.reporting.reporter import in_notebook
-from muster.tune.reporting.summary import error_file
-from muster.tune.reporting.tables import KNOWN_METRICS, best_first, fair_choice
+from muster.tune.reporting.periodic import ReportInterval
+from muster.tune.reporting.reporter import Reporter, in_notebook
+from muster.tune.reporting.snapshot import RunInfo
+from muster.tune.reporting.summary import error_file, resume_lines
+from muster.tune.reporting.tables import KNOWN_METRICS, PSQL, best_first, fair_choice, framed
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
 
 logger = logging.getLogger(__name__)
 
+PER_TRIAL_S = 5.0  # between two lines about the same trial
+POLL_S = 0.25  # between two questions to `should_report`
 _Columns = Mapping[str, str] | Sequence[str]
 
 
@@ -214,17 +218,17 @@ class CLIReporter(TuneReporterBase):
     """
 
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
-        SafeStream().say(self.text(trials, done, *sys_info))
+        SafeStream().print(self.text(trials, done, *sys_info))
 
     def text(self, trials: list[Trial], done: bool, *sys_info: str) -> str:
         """What `report` prints."""
         lines = self._status(trials, *sys_info)
         if trials and self._shows_table(done):
             headers, rows, more = self._table(trials, done)
-            lines += [text.psql(headers, rows), *([more] if more else [])]
+            lines += [framed(headers, rows, PSQL), *([more] if more else [])]
         title, errors = self._errors(trials)
         if errors:
-            lines += [title, text.psql(_ERROR_HEADERS, errors)]
+            lines += [title, framed(_ERROR_HEADERS, errors, PSQL)]
         return "\n".join(lines) + "\n"
 
 
@@ -262,6 +266,86 @@ class JupyterNotebookReporter(TuneReporterBase):
         if errors:
             parts += [escape(title), _html_table(_ERROR_HEADERS, errors)]
         return "".join(f"<div>{part}</div>" for part in parts if part)
+
+
+class LegacyReporter(Reporter):
+    """`level`: 1 the state of the experiment, 2 also results, 3 also their details and tables."""
+
+    def __init__(self, reporter: ProgressReporter, *, clock: Clock, level: int, tables: bool = False) -> None:
+        self._reporter = reporter
+        self._clock = clock
+        self._pace = ReportInterval(POLL_S)
+        self._level = level
+        self._stream = SafeStream()
+        self._reported_at: dict[str, float] = {}
+        configure = getattr(reporter, "set_verbosity", None)
+        if configure is not None:
+            configure(level, tables=tables)
+
+    def begin(self, info: RunInfo) -> None:
+        super().begin(info)
+        self._reporter.setup(
+            start_time=self._clock.now(),
+            total_samples=info.total,
+            metric=info.metric,
+            mode=info.mode,
+        )
+        remember = getattr(self._reporter, "set_directory", None)
+        if remember is not None:
+            remember(info.directory, info.parameters)
+
+    def note(self, text: str) -> None:
+        self._stream.print(text)
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
+        began = self._clock.monotonic()
+        if began >= self._pace.due:
+            if self._reporter.should_report(trials, done=False):
+                self._report(trials, done=False)
+            self._pace.showed(began, self._clock.monotonic())
+
+    def end(self, *, interrupted: bool, trials: Sequence[Trial]) -> None:
+        if self._reporter.should_report(list(trials), done=True):
+            self._report(trials, done=True)
+        if interrupted:
+            self._stream.print("\n".join(resume_lines(self.info, trials)))
+
+    def _report(self, trials: Sequence[Trial], *, done: bool) -> None:
+        used = text.resource_text(self.info.capacity, self.info.used())
+        self._reporter.report(list(trials), done, self.info.scheduler_debug(), used)
+
+
+class DetailedLegacyReporter(LegacyReporter):
+    """From level 2 on: results too, of a trial that runs at most every few seconds."""
+
+    def on_trial_result(
+        self,
+        iteration: int,
+        trials: list[Trial],
+        trial: Trial,
+        result: dict[str, Any],
+        **info: Any,  # noqa: ANN401
+    ) -> None:
+        at = self._clock.monotonic()
+        if at - self._reported_at.get(trial.trial_id, float("-inf")) >= PER_TRIAL_S:
+            self._reported_at[trial.trial_id] = at
+            self._print_result(trial, result)
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self._reported_at.pop(trial.trial_id, None)
+        self._print_result(trial, trial.last_result, end=" This trial completed.")
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self._reported_at.pop(trial.trial_id, None)
+        self._print_result(trial, trial.last_result, end=" This trial errored.")
+
+    def _print_result(self, trial: Trial, result: Mapping[str, Any], end: str = "") -> None:
+        if self._level >= 3:
+            self._stream.print(text.trial_details(trial, result, end.strip()))
+        else:
+            self._stream.print(
+                text.trial_sentence(trial, result, self.info.metric, self.info.parameters) + end
+            )
 
 
 def detect_reporter(*, is_notebook: bool | None = None, **keywords: Any) -> TuneReporterBase:  # noqa: ANN401

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from muster.errors import TuneError
@@ -13,7 +12,6 @@ from muster.tune.trainable.function_trainable import is_function_trainable as _i
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_NAME = "DEFAULT"
 _trainables: dict[str, Any] = {}
 _environments: dict[str, Callable[..., Any]] = {}
 
@@ -67,30 +65,6 @@ def get_env(name: str) -> Callable[..., Any]:
             f"Unknown environment: {name}. Call tune.register_env({name!r}, ...) first. Registered: {known}"
         )
     return _environments[name]
-
-
-def trainable_name(trainable: object) -> str:
-    """What the trials of a trainable are called.
-
-    Example:
-        >>> trainable_name("registered"), trainable_name(lambda config: None), trainable_name(partial(len))
-        ('registered', 'lambda', 'len')
-    """
-    if isinstance(trainable, str):
-        return trainable
-    for attribute in ("_name", "__name__"):
-        name = getattr(trainable, attribute, None)
-        if isinstance(name, str) and name:
-            return _plain(name)
-    if isinstance(trainable, partial):
-        return trainable_name(trainable.func)
-    return DEFAULT_NAME
-
-
-def _plain(name: str) -> str:
-    if name == "<lambda>":
-        return "lambda"
-    return DEFAULT_NAME if name.startswith("<") else name
 
 
 __all__ = [

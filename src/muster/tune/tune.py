@@ -16,18 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from muster.errors import TuneError
 from muster.tune.analysis import ExperimentAnalysis
-from muster.tune.config import (
-    CheckpointConfig,
-    FailureConfig,
-    ResumeConfig,
-    RunConfig,
-    SyncConfig,
-    TuneConfig,
-)
-from muster.tune.config_parts import DEPRECATED
+from muster.tune.config import DEPRECATED, CheckpointConfig, FailureConfig, RunConfig, SyncConfig
 from muster.tune.execution.restore import resume_rules
 from muster.tune.experiment import Experiment
 from muster.tune.experiment.experiment import as_experiments
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -112,7 +105,7 @@ def run_experiments(  # noqa: PLR0913, PLR0917 - Ray's signature
     failed: list[Trial] = []
     for experiment in as_experiments(experiments):
         launched = _launched(experiment, {**told, "scheduler": deepcopy(scheduler)})
-        trials += launched.state.roster.order
+        trials += launched.state.index.order
         failed += _incomplete(launched)
         if launched.is_interrupted or (failed and raise_on_failed_trial and not concurrent):
             break
@@ -295,7 +288,7 @@ def _incomplete(launched: ExperimentOutcome) -> list[Trial]:
     """Trials that did not end well; those of an interrupted run have not ended at all."""
     if launched.is_interrupted:
         return []
-    return [trial for trial in launched.state.roster.order if trial.status != trial.TERMINATED]
+    return [trial for trial in launched.state.index.order if trial.status != trial.TERMINATED]
 
 
 def _raise_if_asked(

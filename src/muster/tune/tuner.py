@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from muster.errors import TuneError
 from muster.tune.analysis import ExperimentAnalysis
-from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
+from muster.tune.config import RunConfig
 from muster.tune.execution.restore import DEFAULT_NAME, can_restore, checked_space, open_experiment
 from muster.tune.result_grid import ResultGrid
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
@@ -58,7 +59,7 @@ class Tuner:
         from muster.base.clock import SystemClock
         from muster.host.machine import environment
         from muster.tune.execution.paths import dated_name
-        from muster.tune.registry import trainable_name
+        from muster.tune.trainable.function_trainable import trainable_name
         from muster.tune.trainable.packing import packed
 
         self._space = _as_space(param_space)
@@ -217,7 +218,7 @@ def _restored(
     param_space: Mapping[str, Any] | None,
     filesystem: Any,  # noqa: ANN401
 ) -> Tuner:
-    from muster.tune.registry import trainable_name
+    from muster.tune.trainable.function_trainable import trainable_name
 
     _, saved = open_experiment(path, filesystem)
     given = DEFAULT_NAME if trainable is None else trainable_name(trainable)

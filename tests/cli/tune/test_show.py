@@ -14,8 +14,9 @@ from tests.tune.experiments import add_checkpoint, logged_row, write_json
 
 from muster.stores.experiment.values import Pickled
 from muster.testing.builders import created, exited, reported, started
-from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.config import RunConfig
 from muster.tune.search.space import grid_search
+from muster.tune.tune_config import TuneConfig
 from muster.tune.tuner import Tuner
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from muster.trials.model import CheckpointRef, Trial
 from muster.tune.callback import CallbackList
-from muster.tune.logger.defaults import default_callbacks
+from muster.tune.logger.defaults import attach_loggers, default_callbacks
 from muster.tune.logger.files.writer import LogWriter
 
 
@@ -28,9 +28,9 @@ class Scene:
     def __init__(self, directory, given=(), **writer):
         self.directory = Path(directory)
         self.writer = LogWriter(**{"flush_every_s": 0.01, **writer})
-        self.hooks = CallbackList(
-            default_callbacks(given, {}), writer=self.writer, experiment_dir=str(directory)
-        )
+        callbacks = default_callbacks(given, {})
+        attach_loggers(callbacks, self.writer, str(directory))
+        self.hooks = CallbackList(callbacks)
 
     def fire(self, hook, trial, **info):
         self.hooks.fire(hook, iteration=0, trials=[trial], trial=trial, **info)

@@ -37,7 +37,12 @@ class Terminal:
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**kept, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT), **environment},
+            env={
+                **kept,
+                "TERM": "xterm-256color",
+                "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/src",
+                **environment,
+            },
             start_new_session=True,
         )
         os.close(slave)

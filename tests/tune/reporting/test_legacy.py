@@ -4,8 +4,12 @@ import pytest
 from tests.tune.reporting.scene import NOW, move, run_info, step, trial
 
 from muster.base.clock import ManualClock
-from muster.tune.progress_reporter import CLIReporter, ProgressReporter
-from muster.tune.reporting.legacy import DetailedLegacyReporter, LegacyReporter
+from muster.tune.progress_reporter import (
+    CLIReporter,
+    DetailedLegacyReporter,
+    LegacyReporter,
+    ProgressReporter,
+)
 
 
 class Recording(ProgressReporter):

@@ -6,7 +6,7 @@ import pytest
 from tests.tune.reporting.terminal import Terminal
 
 from muster.tune.callback import Callback
-from muster.tune.reporting.live_view import LiveReporter
+from muster.tune.reporting.live import LiveReporter
 
 pytestmark = pytest.mark.slow
 

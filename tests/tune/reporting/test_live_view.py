@@ -12,13 +12,13 @@ from muster.tune.reporting.periodic import PeriodicReporter
 
 
 class Watching(PeriodicReporter):
-    """Keeps the pictures."""
+    """Keeps the snapshots."""
 
-    def show(self, picture, trials):
-        self.shown = picture
+    def show(self, snapshot, trials):
+        self.shown = snapshot
 
-    def conclude(self, picture, trials, *, interrupted):
-        self.shown = picture
+    def conclude(self, snapshot, trials, *, interrupted):
+        self.shown = snapshot
 
 
 def lines(parts, width):
@@ -53,8 +53,8 @@ def half_way(**changes):
 
 
 def test_the_view_shows_progress_the_best_trials_and_failures():
-    picture, _ = half_way()
-    assert lines([LiveView(home="/nest/me").draw(picture, (100, 40))], 100) == [
+    snapshot, _ = half_way()
+    assert lines([LiveView(home="/nest/me").draw(snapshot, (100, 40))], 100) == [
         "",
         "try  BasicVariantGenerator · FIFOScheduler",
         "~/results/try",
@@ -80,8 +80,8 @@ def test_the_view_shows_progress_the_best_trials_and_failures():
 
 
 def test_sixty_columns_lose_columns_and_not_their_meaning():
-    picture, _ = half_way()
-    shown = lines([LiveView().draw(picture, (60, 40))], 60)
+    snapshot, _ = half_way()
+    shown = lines([LiveView().draw(snapshot, (60, 40))], 60)
     assert max(map(len, shown)) <= 60
     assert shown[4:6] == [
         "━━──────────────  7/50  14%  10s  1min 1s left",
@@ -91,41 +91,41 @@ def test_sixty_columns_lose_columns_and_not_their_meaning():
 
 
 def test_a_low_window_keeps_the_head():
-    picture, _ = half_way()
-    shown = lines([LiveView().draw(picture, (100, 12))], 100)
+    snapshot, _ = half_way()
+    shown = lines([LiveView().draw(snapshot, (100, 12))], 100)
     assert len(shown) == 12
     assert not any("trial            status" in line for line in shown)
-    shown = lines([LiveView().draw(picture, (100, 17))], 100)
+    shown = lines([LiveView().draw(snapshot, (100, 17))], 100)
     assert len(shown) <= 17
     assert next(line.split()[:2] for line in shown if "obj_" in line) == ["obj_a1a89_00007", "RUNNING"]
 
 
 def test_a_terminal_without_box_lines_gets_ascii():
-    picture, _ = half_way()
-    shown = "\n".join(lines([LiveView(glyphs_for("ascii")).draw(picture, (100, 40))], 100))
+    snapshot, _ = half_way()
+    shown = "\n".join(lines([LiveView(glyphs_for("ascii")).draw(snapshot, (100, 40))], 100))
     assert shown.isascii()
     assert shown.splitlines()[4].startswith("######------")
     assert glyphs_for("ascii") is ASCII
 
 
 def test_columns_do_not_shrink_while_numbers_change():
-    picture, trials = half_way()
+    snapshot, trials = half_way()
     view = LiveView()
-    before = lines([view.draw(picture, (100, 40))], 100)[10]
+    before = lines([view.draw(snapshot, (100, 40))], 100)[10]
     for each in trials[:9]:
         each.last_result["loss"] = 1
-    assert lines([view.draw(picture, (100, 40))], 100)[10] == before
+    assert lines([view.draw(snapshot, (100, 40))], 100)[10] == before
 
 
 def test_without_a_total_there_is_a_count_and_no_bar():
-    picture, _ = half_way(total=None, time_budget_s=70.0)
-    assert lines([LiveView().draw(picture, (100, 40))], 100)[4] == "7 trials finished  10s  1min 0s left"
+    snapshot, _ = half_way(total=None, time_budget_s=70.0)
+    assert lines([LiveView().draw(snapshot, (100, 40))], 100)[4] == "7 trials finished  10s  1min 0s left"
 
 
 def test_the_end_stays_on_the_terminal():
-    picture, trials = half_way()
+    snapshot, trials = half_way()
     shown = lines(
-        LiveView(home="/nest/me").conclusion(picture, trials[:7], (100, 40), interrupted=False), 100
+        LiveView(home="/nest/me").conclusion(snapshot, trials[:7], (100, 40), interrupted=False), 100
     )
     assert shown[6] == "  trial            status         x  k  iter  time (s)     loss"
     assert [line.split()[-1] for line in shown[7:14]] == [
@@ -150,8 +150,8 @@ def test_the_end_stays_on_the_terminal():
 
 
 def test_a_run_that_was_stopped_leaves_out_what_was_not_tried_and_says_how_to_go_on():
-    picture, trials = half_way()
-    shown = lines(LiveView().conclusion(picture, trials, (100, 40), interrupted=True), 100)
+    snapshot, trials = half_way()
+    shown = lines(LiveView().conclusion(snapshot, trials, (100, 40), interrupted=True), 100)
     assert not any("a1a89_00019" in line for line in shown)
     assert shown[-3:] == [
         "Stopped before the end: 7 of 50 trials are done, and all is saved. To go on:",

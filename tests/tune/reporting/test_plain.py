@@ -8,8 +8,7 @@ from tests.tune.reporting.scene import NOW, finish, move, run_info, start, step,
 from muster.base.clock import ManualClock
 from muster.trials.events import TrialFailure, TrialFailureKind
 from muster.tune.callback import Callback
-from muster.tune.reporting.event_lines import LINES_PER_WINDOW
-from muster.tune.reporting.plain import HEARTBEAT_S, DetailedPlainReporter, PlainReporter
+from muster.tune.reporting.plain import HEARTBEAT_S, LINES_PER_WINDOW, DetailedPlainReporter, PlainReporter
 
 
 class Utf8(io.StringIO):

@@ -9,10 +9,15 @@ from tests.tune.reporting.scene import environment, run_info, trial
 
 from muster.base.clock import ManualClock
 from muster.tune.config import RunConfig
-from muster.tune.progress_reporter import CLIReporter, JupyterNotebookReporter, detect_reporter
+from muster.tune.progress_reporter import (
+    CLIReporter,
+    DetailedLegacyReporter,
+    JupyterNotebookReporter,
+    LegacyReporter,
+    detect_reporter,
+)
 from muster.tune.reporting import Reporter, reporter_for
-from muster.tune.reporting.legacy import DetailedLegacyReporter, LegacyReporter
-from muster.tune.reporting.live_view import DetailedLiveReporter, LiveReporter
+from muster.tune.reporting.live import DetailedLiveReporter, LiveReporter
 from muster.tune.reporting.notebook import NotebookReporter
 from muster.tune.reporting.plain import DetailedPlainReporter, PlainReporter
 from muster.tune.reporting.reporter import in_notebook

@@ -396,8 +396,8 @@ def test_a_trial_that_ran_and_waits_again_after_a_restore_does_not_wait_for_the_
     ran = hand.trials[4]
     hand.report(ran, 1, 1)
     hand.start(hand.trials[0])
-    hand.roster.move(ran, TrialState.PENDING)
-    hand.roster.pending = {ran.trial_id: ran, **hand.roster.pending}
+    hand.index.move(ran, TrialState.PENDING)
+    hand.index.pending = {ran.trial_id: ran, **hand.index.pending}
     assert hand.choose() == "t4"
 
 
@@ -416,7 +416,7 @@ def test_a_restored_scheduler_is_the_same_at_every_step():
         assert state == steady.scheduler.save_state()
         assert json.loads(state)["kind"] == "hyperband"
         moved.scheduler = HyperBandScheduler()
-        moved.scheduler.restore_state(state, moved.roster.trials)
+        moved.scheduler.restore_state(state, moved.index.trials)
         assert moved.scheduler.save_state() == state
         assert moved.scheduler.debug_string() == steady.scheduler.debug_string()
     assert (moved.jobs, moved.decisions) == (steady.jobs, steady.decisions)
@@ -443,7 +443,7 @@ def test_a_pickled_scheduler_and_a_subclass_keep_their_state():
         hand = ByHand(kind(metric="score", mode="max", max_t=9), 8)
         hand.report(hand.trials[3], 3, 1)
         again = kind(max_t=9)
-        again.restore_state(hand.scheduler.save_state(), hand.roster.trials)
+        again.restore_state(hand.scheduler.save_state(), hand.index.trials)
         assert again.debug_string() == hand.scheduler.debug_string()
     stock = ByHand(hyperband(max_t=9), 8).scheduler
     assert pickle.loads(pickle.dumps(stock)).save_state() == stock.save_state()

@@ -64,7 +64,7 @@ def test_a_trial_that_does_not_report_holds_up_its_own_bracket_only(kind, first,
         workers=4,
     )
     life = asked.run()
-    trials = life.state.roster.order
+    trials = life.state.index.order
     began = min(trial.start_time for trial in trials)
     assert {trial.status for trial in trials} == {"TERMINATED"}
     assert trials[0].last_result_time - began >= 9e6

@@ -111,16 +111,19 @@ def test_at_every_step_the_restored_population_stands_where_the_running_one_stoo
     moments = []
     while original.step():
         moments.append(original.moment())
-    assert original.state.scheduler._points
+    assert original.state.plugins.scheduler._points
     for position in range(0, len(moments), 7):
         count, seen, search, scheduler = moments[position]
         start, picture_then, search_then, scheduler_then = moments[position // 2]
         state = original.fresh(pb2())
-        state.search.restore_state(search_then)
-        state.scheduler.restore_state(scheduler_then)
+        state.plugins.search.restore_state(search_then)
+        state.plugins.scheduler.restore_state(scheduler_then)
         replay(state, picture_then, original.facts[start:count], original.template.make)
         assert {**snapshot(state), "iteration": 0} == {**seen, "iteration": 0}
-        assert (state.search.save_state(), state.scheduler.save_state()) == (search, scheduler)
+        assert (state.plugins.search.save_state(), state.plugins.scheduler.save_state()) == (
+            search,
+            scheduler,
+        )
 
 
 def test_scores_that_are_no_numbers_are_not_learned_from():

@@ -53,7 +53,7 @@ def test_the_worst_goes_on_from_the_best_with_a_changed_value_and_a_tag_that_say
     assert worst.experiment_tag == f"0_lr=0.1000@perturbed[lr={worst.config['lr']:.4f}]"
     assert worst.last_result["score"] == pytest.approx(4 * 0.9 + 4 * worst.config["lr"])
     assert [trial.config["lr"] for trial in seen.trials[1:]] == LRS[1:]
-    assert seen.state.scheduler.debug_string() == "PopulationBasedTraining: 1 checkpoints, 1 perturbs"
+    assert seen.state.plugins.scheduler.debug_string() == "PopulationBasedTraining: 1 checkpoints, 1 perturbs"
 
 
 def test_without_synch_only_the_best_save_and_the_worst_are_exchanged():
@@ -216,9 +216,9 @@ def test_a_checkpoint_that_another_trial_goes_on_from_is_not_given_up():
         seen = world(pbt(), chaos=Chaos(slowest_save=3, slowest_step=4), seed=seed, policy=policy, cpus=3)
         while seen.step():
             state = seen.state
-            borrowed = state.roster.borrowed
-            kept = {c.path for trial in state.roster.live.values() for c in trial.checkpoints}
-            gone = {one.ref.path for one in state.doomed} - borrowed - kept
+            borrowed = state.index.borrowed
+            kept = {c.path for trial in state.index.live.values() for c in trial.checkpoints}
+            gone = {one.ref.path for one in state.facts.checkpoints_to_delete} - borrowed - kept
             seen.deleted |= gone
             assert not borrowed & seen.deleted
 
@@ -265,15 +265,15 @@ def test_the_barrier_opens_when_the_trial_that_all_wait_for_ends():
 def test_members_beyond_the_next_meeting_get_a_later_one():
     """All at 10 when they should meet at 4: 8 would let nobody run."""
     scheduler = pbt(synch=True)
-    roster = TrialIndex({"CPU": 2})
-    view = ControllerView(roster, None)
+    index = TrialIndex({"CPU": 2})
+    view = ControllerView(index, None)
     for name in ("a", "b"):
         trial = Trial("f", trial_id=name, config={"lr": 1.0})
-        roster.add(trial)
+        index.add(trial)
         scheduler.on_trial_add(view, trial)
         answer = scheduler.on_trial_result(view, trial, {"training_iteration": 10, "score": 1.0})
         assert answer == "PAUSE"
-    assert scheduler.choose_trial_to_run(view) is roster.trials["a"]
+    assert scheduler.choose_trial_to_run(view) is index.trials["a"]
     assert scheduler._next_sync == 14
 
 
@@ -344,12 +344,15 @@ def test_at_every_step_the_restored_population_stands_where_the_running_one_stoo
             start, picture_then = 0, None
             if base is not None:
                 start, picture_then, search_then, scheduler_then = base
-                state.search.restore_state(search_then)
-                state.scheduler.restore_state(scheduler_then)
+                state.plugins.search.restore_state(search_then)
+                state.plugins.scheduler.restore_state(scheduler_then)
             replay(state, picture_then, original.facts[start:count], original.template.make)
-            assert state.warnings == []
+            assert state.facts.warnings == []
             assert {**snapshot(state), "iteration": 0} == {**seen, "iteration": 0}, f"step {position}"
-            assert (state.search.save_state(), state.scheduler.save_state()) == (search, scheduler)
+            assert (state.plugins.search.save_state(), state.plugins.scheduler.save_state()) == (
+                search,
+                scheduler,
+            )
 
 
 @pytest.mark.parametrize("synch", [True, False])

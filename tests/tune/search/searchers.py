@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from muster.tune.search import space
 from muster.tune.search.sample import Categorical, Integer, Quantized
 from muster.tune.search.searcher import Searcher
-from muster.tune.search.unresolved import has_unresolved_values
+from muster.tune.search.variant_generator import has_unresolved_values
 
 
 class Recorder(Searcher):

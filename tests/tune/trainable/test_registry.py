@@ -12,13 +12,13 @@ from muster.tune.registry import (
     is_registered,
     register_env,
     register_trainable,
-    trainable_name,
 )
 from muster.tune.trainable import Trainable
 from muster.tune.trainable.function_trainable import (
     checked_function,
     checked_trainable,
     is_function_trainable,
+    trainable_name,
 )
 
 

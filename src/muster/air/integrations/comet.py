@@ -11,13 +11,12 @@ from msgspec import Struct
 from muster.host.machine import environment
 from muster.trials.results import flatten
 from muster.tune.logger.files.csv_rows import flat_row
+from muster.tune.logger.files.json_rows import is_number, plain
 from muster.tune.logger.tracker import (
     Row,
     Tracker,
     TrackerCallback,
     TrialFacts,
-    is_number,
-    plain,
     require,
     step_of,
 )

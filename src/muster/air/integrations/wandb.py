@@ -19,7 +19,8 @@ from muster.host.machine import environment
 from muster.session.report import get_context
 from muster.trials.results import flatten
 from muster.tune.logger.files.csv_rows import flat_row
-from muster.tune.logger.tracker import Row, Tracker, TrackerCallback, TrialFacts, is_number, plain, require
+from muster.tune.logger.files.json_rows import is_number, plain
+from muster.tune.logger.tracker import Row, Tracker, TrackerCallback, TrialFacts, require
 
 NEVER_LOGGED = frozenset({"done", "should_checkpoint", "config", "checkpoint_dir_name"})
 TO_CONFIG = frozenset({"trial_id", "experiment_tag", "node_ip", "experiment_id", "hostname", "pid", "date"})

@@ -102,7 +102,7 @@ def _complaints(asked: SimulatedExperiment, life: Life) -> list[str]:
             f"{len(life.state.trials)} trials instead of {asked.num_samples}",
         ),
         (life.engine.room.is_empty, "a trial still holds its worker"),
-        (not life.state.warnings, life.state.warnings),
+        (not life.state.facts.warnings, life.state.facts.warnings),
     ]
     return [str(told) for is_true, told in facts if not is_true]
 

@@ -19,11 +19,12 @@ from muster.base.clock import Clock
 from muster.sim.tune.experiment import Life, SimulatedExperiment
 from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.commands import ContinueTrial, EngineCommand
+from muster.trials.controller import TrialController
 from muster.trials.events import EngineEvent
 from muster.trials.experiment import ExperimentState
 from muster.trials.ports import SavedExperiment
 from muster.trials.restore import replay, snapshot
-from muster.tune.execution.loop import Execution, decode_snapshot
+from muster.tune.execution.saver import ExperimentSaver, decode_snapshot
 from muster.tune.plugin_state import PluginState
 
 
@@ -140,19 +141,21 @@ def recorded(asked: SimulatedExperiment, *, save_every: int = 7) -> list[KillPoi
     store = MemoryTrialStore(root="/simulated")
     life = asked.begin(store)
     recorder = _Recorder(life)
-    execution = Execution(life.state, engine=recorder, store=store, clock=_NeverDue(life.clock))
-    execution.save()
+    clock = _NeverDue(life.clock)
+    saver = ExperimentSaver(life.state, store=store, clock=clock)
+    controller = TrialController(life.state, engine=recorder, store=store, clock=clock, saver=saver)
+    controller.save()
     commits = [_commit(0, life, store)]
     idle = appended = 0
     while not life.state.is_finished:
-        execution.step(0.0)
+        controller.step(0.0)
         commits[-1].next_steps.append(recorder.step)
         if store.appended > appended:
             appended = store.appended
             commits[-1].next_plugins = _states(life.state)
             commits.append(_commit(len(commits), life, store))
             if len(commits) % save_every == 0:
-                execution.save()
+                controller.save()
                 commits[-1] = _commit(len(commits) - 1, life, store)
         idle = idle + 1 if life.engine.is_idle else 0
         if idle > 5:
@@ -170,8 +173,8 @@ def differences(asked: SimulatedExperiment, commit: KillPoint) -> Iterator[str]:
     """What the restored experiment does otherwise than the one that was not killed."""
     state = _restored(asked, commit.store)
     where = f"commit {commit.number}"
-    yield from (f"{where}: warned: {text}" for text in state.warnings)
-    state.warnings.clear()
+    yield from (f"{where}: warned: {text}" for text in state.facts.warnings)
+    state.facts.warnings.clear()
     yield from _unequal(where, commit.plugins, _states(state))
     if (found := _seen(state)) != commit.seen:
         yield f"{where}: the core stands elsewhere:\n  expected {commit.seen}\n  found    {found}"
@@ -190,8 +193,8 @@ def lives(asked: SimulatedExperiment, commits: Sequence[KillPoint]) -> Iterator[
     """Each of these commits, gone on with by a new driver and run to its end."""
     for commit in commits:
         life = asked.begin(commit.store.copy())
-        execution = Execution(life.state, engine=life.engine, store=life.store, clock=life.clock)
-        execution.resume(life.store.load(), life.template.make)
+        saver = ExperimentSaver(life.state, store=life.store, clock=life.clock)
+        saver.restore(life.store.load(), life.template.make)
         yield life.run()
 
 
@@ -210,17 +213,17 @@ def _restored(asked: SimulatedExperiment, store: MemoryTrialStore) -> Experiment
 
 
 def _restore(state: ExperimentState, saved: SavedExperiment) -> None:
-    state.roster.unarchived.clear()
+    state.index.unarchived.clear()
     for name, content in saved.plugins.items():
-        plugin: Any = getattr(state, name)
+        plugin: Any = getattr(state.plugins, name)
         if isinstance(plugin, PluginState):
-            plugin.restore_state(content, state.roster.trials)
+            plugin.restore_state(content, state.index.trials)
         else:
             plugin.restore_state(content)
 
 
 def _states(state: ExperimentState) -> dict[str, bytes]:
-    plugins = {name: getattr(state, name) for name in _PLUGINS}
+    plugins = {name: getattr(state.plugins, name) for name in _PLUGINS}
     return {name: each.save_state() for name, each in plugins.items() if hasattr(each, "save_state")}
 
 
@@ -230,9 +233,9 @@ def _seen(state: ExperimentState) -> str:
 
 def _suggestion(state: ExperimentState) -> str:
     """Of a copy of the searcher, so that asking changes nothing."""
-    if state.search.is_finished():
+    if state.plugins.search.is_finished():
         return "finished"
-    trial = deepcopy(state.search).next_trial()
+    trial = deepcopy(state.plugins.search).next_trial()
     return "nothing now" if trial is None else f"{trial.trial_id} {trial.config}"
 
 

@@ -25,9 +25,10 @@ from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import Plugins, SearchPlugin
 from muster.trials.ports import TrialStore
 from muster.trials.template import Settings, TrialTemplate
-from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.config import RunConfig
 from muster.tune.execution.assemble import scheduler_of, search_of, stopper_of
 from muster.tune.stopper.function_stopper import resolve_stop
+from muster.tune.tune_config import TuneConfig
 
 NAME = "simulated"
 ONE_CPU = PlacementGroupFactory([{"CPU": 1}])
@@ -184,7 +185,7 @@ class Life:
 
     @property
     def search(self) -> SearchPlugin:
-        return self.state.search
+        return self.state.plugins.search
 
     @property
     def worker_h(self) -> float:
@@ -212,9 +213,9 @@ class Life:
 
     def _stuck(self) -> str:
         counts: dict[str, int] = {}
-        for trial in self.state.roster.live.values():
+        for trial in self.state.index.live.values():
             counts[trial.state.value] = counts.get(trial.state.value, 0) + 1
-        scheduler = type(self.state.scheduler).__name__
+        scheduler = type(self.state.plugins.scheduler).__name__
         return (
             f"the experiment is stuck after {self.clock.monotonic():g} simulated seconds: nothing is under "
             f"way, and {scheduler} starts none of the trials that wait ({counts}); the searcher "

@@ -21,11 +21,12 @@ from muster.errors import TuneError
 from muster.host.machine import environment
 from muster.stores.checkpoints import DeletionQueue
 from muster.stores.experiment.store import SqliteTrialStore
+from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
 from muster.trials.template import TrialTemplate
 from muster.tune.callback import CallbackList
-from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
+from muster.tune.config import RunConfig
 from muster.tune.execution.assemble import (
     scheduler_of,
     search_of,
@@ -34,13 +35,14 @@ from muster.tune.execution.assemble import (
     template_of,
 )
 from muster.tune.execution.checkpoint_check import CheckpointCheckingEngine
-from muster.tune.execution.loop import Execution
 from muster.tune.execution.paths import ExperimentPaths, directory_namer
 from muster.tune.execution.restore import Restorer, SavedTuner
+from muster.tune.execution.saver import ExperimentSaver
 from muster.tune.execution.upload import delete_checkpoint, uploads_for
-from muster.tune.logger.defaults import default_callbacks
+from muster.tune.logger.defaults import attach_loggers, default_callbacks
 from muster.tune.logger.files.writer import LogWriter
 from muster.tune.plugin_state import settings_record
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +81,7 @@ class AskTellRun:
             self._trash = DeletionQueue(
                 partial(delete_checkpoint, uploads=self._uploads), self._store.sync, clock=self._clock
             )
-            self.execution = self._begin()
+            self.controller = self._begin()
             self._open = stack.pop_all()
 
     def flush(self) -> None:
@@ -89,10 +91,10 @@ class AskTellRun:
     def close(self) -> None:
         """Everything is saved, completed and, where that is wanted, copied."""
         with self._open:
-            self.execution.save()
+            self.controller.save()
             self._trash.close()
             state = self.state
-            state.hooks.fire("on_experiment_end", iteration=state.iteration, trials=state.roster.order)
+            state.plugins.fire("on_experiment_end")
             self._writer.close()
             self._tell_problems(self._writer.take_problems())
             if self._uploads is not None:
@@ -101,26 +103,27 @@ class AskTellRun:
                 self._tell_problems(self._uploads.take_problems())
         self.engine.close()
 
-    def _begin(self) -> Execution:
+    def _begin(self) -> TrialController:
         wanted, state = self._wanted, self.state
         self._store.save_settings(settings_record(wanted.name, wanted.tune, state))
-        execution = Execution(
+        saver = ExperimentSaver(state, store=self._store, clock=self._clock, logs=self._writer)
+        controller = TrialController(
             state,
-            engine=CheckpointCheckingEngine(self.engine, wanted.place.checkpoints(), state.roster.trials.get),
+            engine=CheckpointCheckingEngine(self.engine, wanted.place.checkpoints(), state.index.trials.get),
             store=self._store,
             clock=self._clock,
+            saver=saver,
             discard=self._trash.discard_now,
-            logs=self._writer,
         )
         if wanted.resume is not None:
-            resumption = Restorer(wanted.resume, wanted.place, self._clock)
-            resumption.revive(execution, state, self._store.load(), self._template.make)
-            resumption.repair_logs(self._writer, self._hooks)
+            restorer = Restorer(wanted.resume, wanted.place, self._clock)
+            restorer.restore(saver, state, self._store.load(), self._template.make)
+            restorer.repair_logs(self._writer, self._hooks)
             if self._uploads is not None:
-                self._uploads.note(state.roster.order)
+                self._uploads.note(state.index.order)
         self._hooks.setup(stop=wanted.run.stop, num_samples=wanted.tune.num_samples)
-        execution.save()  # before the first suggestion: replay starts from the searcher's first random state
-        return execution
+        controller.save()  # before the first suggestion: a replay starts from the searcher's first state
+        return controller
 
     def _make_state(self) -> ExperimentState:
         wanted = self._wanted
@@ -144,7 +147,8 @@ class AskTellRun:
         chosen = default_callbacks(self._wanted.run.callbacks, environment())
         if self._uploads is not None:
             chosen.append(self._uploads)
-        return CallbackList(chosen, writer=self._writer, experiment_dir=str(self._wanted.place.directory))
+        attach_loggers(chosen, self._writer, str(self._wanted.place.directory))
+        return CallbackList(chosen)
 
     def _tell_problems(self, problems: Sequence[str]) -> None:
         for problem in problems:

@@ -12,12 +12,13 @@ from muster.errors import TuneError
 from muster.trials.model import FailurePolicy
 from muster.trials.plugins import SchedulerPlugin, SearchPlugin
 from muster.trials.template import Settings, TrialTemplate
-from muster.tune.config import RunConfig, TuneConfig, log_files, seconds
-from muster.tune.registry import trainable_name
+from muster.tune.config import RunConfig, log_files, seconds
 from muster.tune.stopper.function_stopper import resolve_stop
 from muster.tune.stopper.stopper import Stopper
 from muster.tune.trainable.checkpointing import checkpoint_policy
+from muster.tune.trainable.function_trainable import trainable_name
 from muster.tune.trainable.util import trial_resources
+from muster.tune.tune_config import TuneConfig
 
 PENDING_AHEAD = 200  # of a searcher that does not learn; others are asked one by one
 
@@ -86,7 +87,7 @@ def _whole_number(environment: Mapping[str, str], name: str, default: int) -> in
 def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, int]:
     """The search algorithm, told about the experiment, and how many trials to ask for ahead of room."""
     from muster.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, create_searcher
-    from muster.tune.search.unresolved import has_unresolved_values
+    from muster.tune.search.variant_generator import has_unresolved_values
 
     limit = tune.max_concurrent_trials or 0
     asked = tune.search_alg

@@ -23,20 +23,22 @@ from muster.session.publish import MANIFEST
 from muster.stores.checkpoints import CheckpointStore, delete_directory, sweep
 from muster.stores.storage import Storage
 from muster.trials.model import CheckpointRef, Trial
-from muster.trials.restore import ResumeRules, apply_rules
-from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
+from muster.trials.restore import ResumeRules, apply_resume_rules
+from muster.tune.config import RunConfig
 from muster.tune.execution.checkpoint_check import drop_unusable
 from muster.tune.execution.paths import ExperimentPaths
-from muster.tune.logger.files.catching_up import CatchUp
+from muster.tune.logger.defaults import file_kinds
+from muster.tune.logger.files.catch_up import CatchUp
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 from muster.tune.search.paths import flat_name, flattened
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState
     from muster.trials.ports import SavedExperiment
     from muster.trials.restore import MakeTrial
     from muster.tune.callback import CallbackList
-    from muster.tune.execution.loop import Execution
+    from muster.tune.execution.saver import ExperimentSaver
     from muster.tune.logger.files.writer import LogWriter
 
 
@@ -195,25 +197,25 @@ class Restorer:
             finished=config.finished.value, unfinished=config.unfinished.value, errored=config.errored.value
         )
         self._place, self._clock = place, clock
-        self._witness = CatchUp()
+        self._catch_up = CatchUp()
 
-    def revive(
-        self, execution: Execution, state: ExperimentState, saved: SavedExperiment, make_trial: MakeTrial
+    def restore(
+        self, saver: ExperimentSaver, state: ExperimentState, saved: SavedExperiment, make_trial: MakeTrial
     ) -> None:
         """Trials, searcher and scheduler stand where they stood; then the rules are applied."""
-        execution.resume(saved, make_trial, self._witness)
-        apply_rules(state, self._rules, self._clock.now(), self._forget_failure)
+        saver.restore(saved, make_trial, self._catch_up)
+        apply_resume_rules(state, self._rules, self._clock.now(), self._forget_failure)
         checkpoints = self._place.checkpoints()
-        for trial in state.roster.live.values():
+        for trial in state.index.live.values():
             drop_unusable(trial, checkpoints)
-        state.give_up(self._forgotten(state, checkpoints))
+        state.facts.schedule_deletion(self._forgotten(state, checkpoints))
 
     def _forgotten(self, state: ExperimentState, checkpoints: CheckpointStore) -> list[CheckpointRef]:
         """Checkpoints that a crash kept from being deleted, or from being noted: no trial knows of them."""
-        known = {ref.path for trial in state.roster.order for ref in trial.checkpoints}
-        known |= state.roster.borrowed
+        known = {ref.path for trial in state.index.order for ref in trial.checkpoints}
+        known |= state.index.borrowed
         found = []
-        for trial in state.roster.order:
+        for trial in state.index.order:
             if trial.relative_logdir is None or not os.path.isdir(str(trial.local_path)):
                 continue
             sweep(str(trial.local_path))
@@ -229,7 +231,7 @@ class Restorer:
         there, found = self._place.elsewhere, []
         if there is None:
             return []
-        numbers = {trial.relative_logdir: trial.checkpoint_index for trial in state.roster.order}
+        numbers = {trial.relative_logdir: trial.checkpoint_index for trial in state.index.order}
         try:
             names = there.sizes()
             for folder, name in sorted(
@@ -248,7 +250,9 @@ class Restorer:
 
     def repair_logs(self, writer: LogWriter, hooks: CallbackList) -> None:
         """Results that the store has and the files may lack."""
-        self._witness.tell(writer, hooks.file_kinds, str(self._place.directory), self._clock.now())
+        self._catch_up.write_to(
+            writer, file_kinds(hooks.callbacks), str(self._place.directory), self._clock.now()
+        )
 
     def _forget_failure(self, trial: Trial) -> None:
         """A trial that runs again has no error any more."""

@@ -21,8 +21,7 @@ from muster.stores.mirror import Mirror
 from muster.stores.uploads import Uploader
 from muster.trials.model import CheckpointRef, Trial
 from muster.tune.callback import Callback
-from muster.tune.config import RunConfig
-from muster.tune.config_parts import LogFiles, SyncConfig, log_files
+from muster.tune.config import LogFiles, RunConfig, SyncConfig, log_files
 from muster.tune.execution.paths import ExperimentPaths
 from muster.tune.logger.files.trial_log import (
     ERRORS,

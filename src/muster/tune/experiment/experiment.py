@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from muster.errors import TuneError
 from muster.tune.config import CheckpointConfig, RunConfig, SyncConfig, log_files, seconds
-from muster.tune.registry import get_trainable, register_trainable, trainable_name
+from muster.tune.registry import get_trainable, register_trainable
 from muster.tune.stopper.function_stopper import resolve_stop
 from muster.tune.trainable.checkpointing import checkpoint_policy
+from muster.tune.trainable.function_trainable import trainable_name
 from muster.tune.trainable.trainable import check_export_formats
 
 if TYPE_CHECKING:

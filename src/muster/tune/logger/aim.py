@@ -8,7 +8,8 @@ from typing import Any
 
 from muster.trials.results import flatten
 from muster.tune.logger.files.csv_rows import flat_row
-from muster.tune.logger.tracker import Row, Tracker, TrackerCallback, TrialFacts, is_number, plain, require
+from muster.tune.logger.files.json_rows import is_number, plain
+from muster.tune.logger.tracker import Row, Tracker, TrackerCallback, TrialFacts, require
 
 __all__ = ["AimLoggerCallback"]
 

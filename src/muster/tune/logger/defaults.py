@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from muster.tune.logger.files.writer import LogWriter
 
 VARIABLE = "RAY_TUNE_CALLBACKS"
 NO_LOGGERS = "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"
@@ -33,6 +36,21 @@ def default_callbacks(
                 callbacks.append(kind())
     callbacks.append(FailureFiles())
     return callbacks
+
+
+def attach_loggers(callbacks: Iterable[Any], writer: LogWriter, experiment_dir: str) -> None:
+    """Gives the experiment's writer to every callback with a method `attach`, which our own loggers have."""
+    for callback in callbacks:
+        if hasattr(callback, "attach"):
+            callback.attach(writer, experiment_dir)
+
+
+def file_kinds(callbacks: Iterable[Any]) -> int:
+    """Returns which result files our own loggers among `callbacks` write, as flags of `trial_log`."""
+    kinds = 0
+    for callback in callbacks:
+        kinds |= getattr(callback, "kinds", 0) if hasattr(callback, "attach") else 0
+    return kinds
 
 
 def named_callbacks(names: str) -> list[Any]:

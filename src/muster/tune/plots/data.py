@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from muster.base.text import shortened
 from muster.trials.results import flatten
 from muster.tune.analysis.tables import number
 from muster.tune.plots.axes import Axis, metric_axis, parameter_axis
-from muster.tune.plots.labels import value_text
+from muster.tune.plots.labels import short_number, value_text
 
 if TYPE_CHECKING:
     from muster.tune.analysis.trial_record import TrialRecord
@@ -344,3 +345,71 @@ def _curve(rows: Sequence[Mapping[str, Any]], metric: str) -> PlotCurve | None:
         points = [points[place] for place in places]
     table = np.array(points, dtype=float)
     return PlotCurve(table[:, 0], table[:, 1], np.where(np.isfinite(table[:, 2]), table[:, 2], np.nan))
+
+
+def headline(scene: PlotData) -> str:
+    """Name of the experiment and what was found."""
+    name = shortened(scene.name, 60)
+    if scene.best is None:
+        return name
+    best = scene.dots[scene.best]
+    return f"{name}: best {shortened(scene.metric, 40)} {short_number(best.value)}"
+
+
+def subtitle(scene: PlotData) -> str:
+    """How many trials there are and how they ended; what is not shown."""
+    dots = scene.dots
+    parts = [f"{len(dots):,} trial{'' if len(dots) == 1 else 's'}"]
+    failed = sum(dot.status == "ERROR" for dot in dots)
+    if failed:
+        parts.append(f"{failed:,} failed")
+    silent = sum(not dot.has_value for dot in dots)
+    if silent:
+        parts.append(f"{silent:,} without {shortened(scene.metric, 30)}")
+    strange = sum(dot.has_value and dot.value != dot.value for dot in dots)
+    if strange:
+        parts.append(f"{strange:,} with NaN or infinity")
+    if scene.best is not None:
+        parts.append(f"best: trial {scene.dots[scene.best].trial_id}")
+    shown = len(scene.curves)
+    if shown < len(dots) - silent:
+        parts.append(f"{shown:,} curves are shown, from bad to good in equal steps")
+    parts.append("lower is better" if scene.mode == "min" else "higher is better")
+    return "  ·  ".join(parts)
+
+
+def explanation(scene: PlotData) -> str:
+    """What the importance means, in a sentence."""
+    return (
+        "Share of the metric's variation (by rank) that a parameter explains on its own, less what chance "
+        "explains. Beyond the dashed line: unlikely to be chance. Effects of combinations are not seen."
+    )
+
+
+MOST_AXES = 9
+_SPREAD = 0.045  # lines through the same category lie side by side
+
+
+def shown_axes(scene: PlotData) -> list[Axis]:
+    """The most important parameters, the most important of all beside the metric, which is last."""
+    return [*reversed(scene.parameters[:MOST_AXES]), scene.metric_axis]
+
+
+def table(scene: PlotData, columns: Sequence[Axis]) -> np.ndarray:
+    """One row for each of `scene.lines`, one column per axis."""
+    chosen = np.array(scene.lines, dtype=int)
+    places = np.column_stack([column.positions[chosen] for column in columns])
+    for at, column in enumerate(columns):
+        if column.is_category:
+            places[:, at] += _side_by_side(places[:, at])
+    return places
+
+
+def _side_by_side(places: np.ndarray) -> np.ndarray:
+    """Small steps apart within each category, in the order of the lines, which go from bad to good."""
+    moved = np.zeros(places.shape)
+    for place in np.unique(places):
+        same = np.flatnonzero(places == place)
+        if same.size > 1:
+            moved[same] = np.linspace(-_SPREAD / 2, _SPREAD / 2, same.size)
+    return moved

@@ -10,9 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from muster.tune.plots.data import Dot, PlotCurve, PlotData
-from muster.tune.plots.headline import explanation, headline, subtitle
-from muster.tune.plots.parallel import shown_axes, table
+from muster.tune.plots.data import (
+    Dot,
+    PlotCurve,
+    PlotData,
+    explanation,
+    headline,
+    shown_axes,
+    subtitle,
+    table,
+)
 
 SCRIPTS = ("tools.js", "curves.js", "parallel.js", "importance.js", "main.js")
 

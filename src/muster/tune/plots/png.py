@@ -8,17 +8,55 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from muster.base.text import shortened
-from muster.tune.plots import png_panel as style
 from muster.tune.plots.axes import Axis, metric_range
-from muster.tune.plots.data import Dot, PlotData
-from muster.tune.plots.headline import headline, subtitle
+from muster.tune.plots.data import Dot, PlotData, headline, shown_axes, subtitle, table
 from muster.tune.plots.labels import short_number
-from muster.tune.plots.parallel import shown_axes, table
-from muster.tune.plots.png_panel import say_nothing_to_show, tidy, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+INK = "#1f2933"
+SOFT = "#616e7c"  # text that explains
+FAINT = "#cbd2d9"  # lines that only guide the eye
+BEST = "#d55e00"
+FULL = "#0072b2"  # trials that ran as long as the longest
+EARLY = "#8fa3b8"  # trials that ended before
+FAILED = "#000000"
+BAR = "#0072b2"
+BAR_BY_CHANCE = "#b8c4d0"
+RAMP_NAME = "viridis"  # dark: good
+RAMP_END = 0.93  # its last bit is too light on white
+
+TEXT_SIZE = 9.0
+SMALL = 8.0
+TITLE_SIZE = 11.0
+HEAD_SIZE = 14.0
+DPI = 130
+
+
+def tidy(axes: Axes) -> None:
+    """Only the lines that help reading."""
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(FAINT)
+    axes.tick_params(which="both", colors=SOFT, labelsize=SMALL, length=3)
+    axes.xaxis.label.set_color(INK)
+    axes.yaxis.label.set_color(INK)
+    axes.grid(axis="y", color=FAINT, linewidth=0.5, alpha=0.6)
+    axes.set_axisbelow(True)
+
+
+def title(axes: Axes, text: str) -> None:
+    axes.set_title(text, loc="left", fontsize=TITLE_SIZE, fontweight="bold", color=INK, pad=10)
+
+
+def say_nothing_to_show(axes: Axes, why: str) -> None:
+    """An empty panel that says why."""
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color=SOFT, wrap=True)
 
 
 def draw_parallel(axes: Axes, scene: PlotData) -> None:
@@ -35,9 +73,7 @@ def draw_parallel(axes: Axes, scene: PlotData) -> None:
     hidden = len(scene.parameters) - (len(columns) - 1)
     if hidden > 0:
         text = f"{hidden} less important parameter{'' if hidden == 1 else 's'} left out"
-        axes.text(
-            0.0, -0.02, text, transform=axes.transAxes, fontsize=style.SMALL, color=style.SOFT, va="top"
-        )
+        axes.text(0.0, -0.02, text, transform=axes.transAxes, fontsize=SMALL, color=SOFT, va="top")
     axes.set_xlim(-0.45, len(columns) - 1 + 0.6)
     axes.set_ylim(-0.16, 1.16)
     axes.set_axis_off()
@@ -46,7 +82,7 @@ def draw_parallel(axes: Axes, scene: PlotData) -> None:
 def ramp() -> Any:  # noqa: ANN401 - a matplotlib colormap
     from matplotlib import colormaps
 
-    return colormaps[style.RAMP_NAME]
+    return colormaps[RAMP_NAME]
 
 
 def _draw_parallel_lines(axes: Axes, scene: PlotData, places: np.ndarray) -> None:
@@ -57,17 +93,17 @@ def _draw_parallel_lines(axes: Axes, scene: PlotData, places: np.ndarray) -> Non
     lines = [np.column_stack((steps, row)) for row in places]
     alpha = float(np.clip(30.0 / len(lines), 0.22, 0.85))
     # The good ones are the ones to read: they lie on top and are a little stronger.
-    colours = ramp()(shades * style.RAMP_END)
+    colours = ramp()(shades * RAMP_END)
     colours[:, 3] = np.clip(alpha * (1.6 - shades), 0.0, 1.0)
     axes.add_collection(LineCollection(lines, colors=colours, linewidths=1.0, zorder=2))
     if scene.best is not None:
-        axes.plot(steps, lines[-1][:, 1], color=style.BEST, linewidth=2.4, zorder=3)
+        axes.plot(steps, lines[-1][:, 1], color=BEST, linewidth=2.4, zorder=3)
         axes.annotate(
             "best",
             (steps[-1], lines[-1][-1, 1]),
             xytext=(13, 0),
             textcoords="offset points",
-            color=style.BEST,
+            color=BEST,
             fontweight="bold",
             va="center",
         )
@@ -82,9 +118,9 @@ def _draw_axis(axes: Axes, at: int, column: Axis, count: int, mode: str) -> None
     if at == count - 1:
         _draw_gradient(axes, at, mode)
     else:
-        axes.plot([at, at], [0, 1], color=style.INK, linewidth=1.0, zorder=4, solid_capstyle="butt")
+        axes.plot([at, at], [0, 1], color=INK, linewidth=1.0, zorder=4, solid_capstyle="butt")
     for place, label in column.ticks:
-        axes.plot([at - 0.012 * count / 8, at], [place, place], color=style.INK, linewidth=0.8, zorder=4)
+        axes.plot([at - 0.012 * count / 8, at], [place, place], color=INK, linewidth=0.8, zorder=4)
         made = axes.annotate(
             shortened(label, 14),
             (at, place),
@@ -92,8 +128,8 @@ def _draw_axis(axes: Axes, at: int, column: Axis, count: int, mode: str) -> None
             textcoords="offset points",
             ha="right",
             va="center",
-            fontsize=style.SMALL,
-            color=style.INK,
+            fontsize=SMALL,
+            color=INK,
             zorder=5,
         )
         made.set_path_effects(halo)
@@ -103,20 +139,20 @@ def _draw_axis(axes: Axes, at: int, column: Axis, count: int, mode: str) -> None
         shortened(column.name, max(9, 118 // count)),
         ha="center",
         va="bottom",
-        fontsize=style.TEXT_SIZE,
+        fontsize=TEXT_SIZE,
         fontweight="bold",
-        color=style.INK,
+        color=INK,
         zorder=5,
     )
     name.set_path_effects(halo)
     if column.is_log:
-        axes.text(at, 1.035, "log", ha="center", va="center", fontsize=style.SMALL - 1, color=style.SOFT)
+        axes.text(at, 1.035, "log", ha="center", va="center", fontsize=SMALL - 1, color=SOFT)
 
 
 def _draw_gradient(axes: Axes, at: int, mode: str) -> None:
     """The metric's own axis is the legend of the colours."""
     shades = np.linspace(0, 1, 64) if mode == "min" else np.linspace(1, 0, 64)
-    colours = ramp()(shades * style.RAMP_END)[:, None, :]
+    colours = ramp()(shades * RAMP_END)[:, None, :]
     axes.imshow(
         colours,
         extent=(at - 0.02, at + 0.02, 0.0, 1.0),
@@ -139,9 +175,9 @@ def draw_importance(axes: Axes, scene: PlotData) -> None:
     tidy(axes)
     entries = ranking.entries[:MOST_BARS]
     places = range(len(entries))
-    colours = [style.BAR if entry.share > ranking.chance else style.BAR_BY_CHANCE for entry in entries]
+    colours = [BAR if entry.share > ranking.chance else BAR_BY_CHANCE for entry in entries]
     axes.barh(places, [entry.share for entry in entries], color=colours, height=0.62, zorder=2)
-    axes.set_yticks(places, [shortened(entry.name, 24) for entry in entries], color=style.INK)
+    axes.set_yticks(places, [shortened(entry.name, 24) for entry in entries], color=INK)
     longest = max(entries[0].share, ranking.chance, 0.05)
     axes.set_xlim(0, longest * 1.42)
     axes.set_ylim(max(len(entries), 4) - 0.4, -0.6)
@@ -153,20 +189,20 @@ def draw_importance(axes: Axes, scene: PlotData) -> None:
             place,
             f"{entry.share:.0%}{detail}",
             va="center",
-            fontsize=style.SMALL,
-            color=style.INK if entry.share > ranking.chance else style.SOFT,
+            fontsize=SMALL,
+            color=INK if entry.share > ranking.chance else SOFT,
             zorder=4,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
         )
-    axes.axvline(ranking.chance, color=style.SOFT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+    axes.axvline(ranking.chance, color=SOFT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     axes.annotate(
         "chance",
         (ranking.chance, 0.0),
         xycoords=("data", "axes fraction"),
         xytext=(4, 4),
         textcoords="offset points",
-        fontsize=style.SMALL,
-        color=style.SOFT,
+        fontsize=SMALL,
+        color=SOFT,
         va="bottom",
     )
     axes.grid(visible=False)
@@ -201,7 +237,7 @@ def draw_curves(axes: Axes, scene: PlotData) -> None:
         bbox_to_anchor=(1.0, 0.995),
         ncols=4,
         frameon=False,
-        fontsize=style.SMALL,
+        fontsize=SMALL,
         borderaxespad=0.2,
         handlelength=1.6,
         columnspacing=1.2,
@@ -215,14 +251,12 @@ def _draw_lines(axes: Axes, scene: PlotData) -> None:
     early = [dot for dot in others if dot.curve is not None and dot.curve.iterations[-1] < longest]
     full = [dot for dot in others if dot.curve is not None and dot.curve.iterations[-1] >= longest]
     crowd = float(np.clip(14.0 / max(len(others), 1), 0.12, 0.8))
-    _add_lines(axes, early, style.EARLY, crowd * 0.8, "ended earlier")
-    _add_lines(axes, full, style.FULL, crowd, "ran to the end")
+    _add_lines(axes, early, EARLY, crowd * 0.8, "ended earlier")
+    _add_lines(axes, full, FULL, crowd, "ran to the end")
     _mark_failed(axes, scene)
     if best is not None and best.curve is not None:
         curve = best.curve
-        axes.plot(
-            curve.iterations, curve.values, color=style.BEST, linewidth=2.2, zorder=5, label="best trial"
-        )
+        axes.plot(curve.iterations, curve.values, color=BEST, linewidth=2.2, zorder=5, label="best trial")
         _label_best(axes, float(curve.iterations[-1]), best.value, scene.mode)
     axes.margins(x=0.02)
 
@@ -249,7 +283,7 @@ def _mark_failed(axes: Axes, scene: PlotData) -> None:
     if ends:
         places = np.array(ends)
         axes.scatter(
-            places[:, 0], places[:, 1], marker="x", s=22, color=style.FAILED, linewidths=1.0, label="failed"
+            places[:, 0], places[:, 1], marker="x", s=22, color=FAILED, linewidths=1.0, label="failed"
         )
 
 
@@ -259,14 +293,12 @@ def _draw_history(axes: Axes, scene: PlotData) -> np.ndarray:
     if not dots:
         return values
     crowd = float(np.clip(120.0 / len(dots), 0.25, 0.8))
-    axes.scatter(
-        numbers, values, s=18, color=style.FULL, alpha=crowd, linewidths=0, label="trials", gid="trials"
-    )
+    axes.scatter(numbers, values, s=18, color=FULL, alpha=crowd, linewidths=0, label="trials", gid="trials")
     running = np.maximum.accumulate(values) if scene.mode == "max" else np.minimum.accumulate(values)
-    axes.step(numbers, running, where="post", color=style.BEST, linewidth=1.6, label="best so far")
+    axes.step(numbers, running, where="post", color=BEST, linewidth=1.6, label="best so far")
     if scene.best is not None:
         best = scene.dots[scene.best]
-        axes.scatter([best.number], [best.value], s=60, color=style.BEST, zorder=5, linewidths=0)
+        axes.scatter([best.number], [best.value], s=60, color=BEST, zorder=5, linewidths=0)
         _label_best(axes, best.number, best.value, scene.mode)
     axes.locator_params(axis="x", integer=True)
     return values
@@ -284,7 +316,7 @@ def _label_best(axes: Axes, at: float, value: float, mode: str) -> None:
         textcoords="offset points",
         ha="right",
         va="bottom" if mode == "max" else "top",
-        color=style.BEST,
+        color=BEST,
         fontweight="bold",
         zorder=6,
     )
@@ -328,8 +360,8 @@ def _fit_height(axes: Axes, values: np.ndarray, scene: PlotData) -> None:
             transform=axes.transAxes,
             ha="right",
             va="top",
-            fontsize=style.SMALL,
-            color=style.SOFT,
+            fontsize=SMALL,
+            color=SOFT,
         )
 
 
@@ -355,10 +387,10 @@ def save_png(scene: PlotData, kind: str, path: str) -> None:
 
     # A user's style sheet is for the user's figures; ours must be readable whatever it says.
     plain = {name: rcParamsDefault[name] for name in rcParamsDefault if not name.startswith("backend")}
-    plain.update({"font.size": style.TEXT_SIZE, "axes.linewidth": 0.8, "text.parse_math": False})
+    plain.update({"font.size": TEXT_SIZE, "axes.linewidth": 0.8, "text.parse_math": False})
     with rc_context(plain):
         figure = draw(scene, kind)
-        figure.savefig(path, dpi=style.DPI, facecolor="white")
+        figure.savefig(path, dpi=DPI, facecolor="white")
 
 
 def draw(scene: PlotData, kind: str) -> Figure:
@@ -395,9 +427,9 @@ def _write_head(figure: Figure, scene: PlotData) -> None:
         1 - 0.16 / height,
         headline(scene),
         va="top",
-        fontsize=style.HEAD_SIZE,
+        fontsize=HEAD_SIZE,
         fontweight="bold",
-        color=style.INK,
+        color=INK,
     )
     room = int(width * 15)  # characters of small text in one line
     figure.text(
@@ -405,6 +437,6 @@ def _write_head(figure: Figure, scene: PlotData) -> None:
         1 - 0.46 / height,
         shortened(subtitle(scene), room),
         va="top",
-        fontsize=style.SMALL + 0.5,
-        color=style.SOFT,
+        fontsize=SMALL + 0.5,
+        color=SOFT,
     )

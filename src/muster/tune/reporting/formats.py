@@ -135,7 +135,7 @@ class SafeStream:
         self._stream = stream
         self._is_lost = False
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         stream = self._stream if self._stream is not None else sys.stdout
         if self._is_lost or stream is None:
             return

@@ -7,23 +7,15 @@ from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from muster.base.clock import Clock
 from muster.trials.results import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import number
-from muster.tune.reporting import summary
-from muster.tune.reporting.formats import SafeStream, amount, cell, shortened
-from muster.tune.reporting.periodic import ReportInterval
-from muster.tune.reporting.reporter import Reporter, RunInfo
+from muster.tune.reporting.formats import amount, cell, shortened
 from muster.tune.reporting.tables import best_first, parameter, parameters_of
 from muster.tune.reporting.tally import STATUSES, lookup
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
-    from muster.tune.progress_reporter import ProgressReporter
-
-
-Rows = Sequence[Sequence[str]]
 
 
 def time_text(now: float, started: float) -> str:
@@ -55,8 +47,8 @@ def best_text(trials: Sequence[Trial], metric: str | None, mode: str | None, key
     best = best_trial(trials, metric, mode)
     if best is None:
         return ""
-    told = f"{metric}={lookup(best.last_result, metric or '')}"
-    return f"Current best trial: {best.trial_id} with {told} and parameters={parameters_of(best, keys)}"
+    values = f"{metric}={lookup(best.last_result, metric or '')}"
+    return f"Current best trial: {best.trial_id} with {values} and parameters={parameters_of(best, keys)}"
 
 
 def best_trial(trials: Sequence[Trial], metric: str | None, mode: str | None) -> Trial | None:
@@ -95,28 +87,12 @@ def location_text(trial: Trial) -> str:
     return f"{place['node_ip']}:{place['pid']}" if "node_ip" in place and "pid" in place else ""
 
 
-def psql(headers: Sequence[str], rows: Rows) -> str:
-    """A table as the PostgreSQL shell draws it."""
-    widths = [max(len(row[i]) for row in (headers, *rows)) for i in range(len(headers))]
-    right = [bool(rows) and all(_is_number(row[i]) for row in rows if row[i]) for i in range(len(headers))]
-    line = "+".join("-" * (width + 2) for width in widths)
-
-    def drawn(cells: Sequence[str]) -> str:
-        texts = (
-            text.rjust(width) if is_right else text.ljust(width)
-            for text, width, is_right in zip(cells, widths, right, strict=True)
-        )
-        return f"| {' | '.join(texts)} |"
-
-    return "\n".join((f"+{line}+", drawn(headers), f"|{line}|", *(drawn(row) for row in rows), f"+{line}+"))
-
-
 def trial_sentence(trial: Trial, result: Mapping[str, Any], metric: str | None, keys: Sequence[str]) -> str:
     """`Trial X reported loss=1.00 with parameters={...}.`"""
     names = [metric] if metric else inferred_metrics([trial], 4)
     pairs = [(name, lookup(result, name)) for name in names]
-    told = ",".join(f"{name}={_two_decimals(value)}" for name, value in pairs if value is not None)
-    return f"Trial {trial} reported {told or 'nothing'} with parameters={parameters_of(trial, keys)}."
+    values = ",".join(f"{name}={_two_decimals(value)}" for name, value in pairs if value is not None)
+    return f"Trial {trial} reported {values or 'nothing'} with parameters={parameters_of(trial, keys)}."
 
 
 def trial_details(trial: Trial, result: Mapping[str, Any], end: str) -> str:
@@ -156,93 +132,3 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - a user's value
         return value
     as_number = number(value)
     return str(value) if as_number is None else as_number
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-PER_TRIAL_S = 5.0  # between two lines about the same trial
-POLL_S = 0.25  # between two questions to `should_report`
-
-
-class LegacyReporter(Reporter):
-    """`level`: 1 the state of the experiment, 2 also results, 3 also their details and tables."""
-
-    def __init__(self, reporter: ProgressReporter, *, clock: Clock, level: int, tables: bool = False) -> None:
-        self._reporter = reporter
-        self._clock = clock
-        self._pace = ReportInterval(POLL_S)
-        self._level = level
-        self._outlet = SafeStream()
-        self._told_at: dict[str, float] = {}
-        configure = getattr(reporter, "set_verbosity", None)
-        if configure is not None:
-            configure(level, tables=tables)
-
-    def begin(self, info: RunInfo) -> None:
-        super().begin(info)
-        self._reporter.setup(
-            start_time=self._clock.now(),
-            total_samples=info.total,
-            metric=info.metric,
-            mode=info.mode,
-        )
-        remember = getattr(self._reporter, "set_directory", None)
-        if remember is not None:
-            remember(info.directory, info.parameters)
-
-    def note(self, text: str) -> None:
-        self._outlet.say(text)
-
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
-        began = self._clock.monotonic()
-        if began >= self._pace.due:
-            if self._reporter.should_report(trials, done=False):
-                self._report(trials, done=False)
-            self._pace.showed(began, self._clock.monotonic())
-
-    def end(self, *, interrupted: bool, trials: Sequence[Trial]) -> None:
-        if self._reporter.should_report(list(trials), done=True):
-            self._report(trials, done=True)
-        if interrupted:
-            self._outlet.say("\n".join(summary.resume_lines(self.info, trials)))
-
-    def _report(self, trials: Sequence[Trial], *, done: bool) -> None:
-        used = resource_text(self.info.capacity, self.info.used())
-        self._reporter.report(list(trials), done, self.info.scheduler_debug(), used)
-
-
-class DetailedLegacyReporter(LegacyReporter):
-    """From level 2 on: results too, of a trial that runs at most every few seconds."""
-
-    def on_trial_result(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        result: dict[str, Any],
-        **info: Any,  # noqa: ANN401
-    ) -> None:
-        at = self._clock.monotonic()
-        if at - self._told_at.get(trial.trial_id, float("-inf")) >= PER_TRIAL_S:
-            self._told_at[trial.trial_id] = at
-            self._tell(trial, result)
-
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        self._told_at.pop(trial.trial_id, None)
-        self._tell(trial, trial.last_result, end=" This trial completed.")
-
-    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        self._told_at.pop(trial.trial_id, None)
-        self._tell(trial, trial.last_result, end=" This trial errored.")
-
-    def _tell(self, trial: Trial, result: Mapping[str, Any], end: str = "") -> None:
-        if self._level >= 3:
-            self._outlet.say(trial_details(trial, result, end.strip()))
-        else:
-            self._outlet.say(trial_sentence(trial, result, self.info.metric, self.info.parameters) + end)

@@ -1,27 +1,20 @@
-"""LiveView: draws a picture as lines of styled text for a terminal of a given size. No I/O.
+"""Draws a snapshot as styled lines for a terminal of a given size; imported lazily, because it loads rich.
 
-Columns keep their place and only grow, so that the table stands still while its numbers change.
+Columns keep their position and only grow, so that the table stands still while its numbers change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from muster.base.clock import Clock
 from muster.tune.reporting import summary
-from muster.tune.reporting.event_lines import EventLines
 from muster.tune.reporting.formats import amount, brief, cell, duration, home_relative, rate, shortened
-from muster.tune.reporting.periodic import PeriodicReporter
-from muster.tune.reporting.plain import HEARTBEAT_S
-from muster.tune.reporting.reporter import RunInfo
-from muster.tune.reporting.screen import Screen
-from muster.tune.reporting.snapshot import ExperimentSnapshot
-from muster.tune.reporting.tables import columns_for, frame_for, parameter, parameters_of
+from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo
+from muster.tune.reporting.tables import columns_for, parameter, parameters_of
 from muster.tune.reporting.tally import lookup
 
 if TYPE_CHECKING:
@@ -155,18 +148,18 @@ class LiveView:
         self._home = home
         self._table = LiveTable(STATUS_STYLES, glyphs.star)
 
-    def draw(self, picture: ExperimentSnapshot, size: tuple[int, int]) -> RenderableType:
+    def draw(self, snapshot: ExperimentSnapshot, size: tuple[int, int]) -> RenderableType:
         """What fits into `size` (columns, lines): less important lines go first."""
         width, height = min(size[0], MAX_WIDTH), size[1]
-        head = [*self._title(picture, width), self._progress(picture, width), self._counts(picture)]
-        head += [self._resources(picture), *self._best(picture, width)]
-        failures = self._failures(picture, width)
+        head = [*self._title(snapshot, width), self._progress(snapshot, width), self._counts(snapshot)]
+        head += [self._resources(snapshot), *self._best(snapshot, width)]
+        failures = self._failures(snapshot, width)
         room = height - len(head) - len(failures) - 3
-        return _lines([Text(), *head, *self._rows(picture, room, width), *failures], width)
+        return _lines([Text(), *head, *self._rows(snapshot, room, width), *failures], width)
 
     def conclusion(
         self,
-        picture: ExperimentSnapshot,
+        snapshot: ExperimentSnapshot,
         trials: Sequence[Trial],
         size: tuple[int, int],
         *,
@@ -174,28 +167,30 @@ class LiveView:
     ) -> list[RenderableType]:
         """What stays on the terminal."""
         width = min(size[0], MAX_WIDTH)
-        head = [*self._title(picture, width), self._progress(picture, width), self._counts(picture)]
-        rows, more = summary.final_rows(picture, trials, max_rows=FINAL_ROWS, interrupted=interrupted)
-        parts: list[RenderableType] = [_lines([*head, *self._final_table(picture, rows, more, width)], width)]
+        head = [*self._title(snapshot, width), self._progress(snapshot, width), self._counts(snapshot)]
+        rows, more = summary.final_rows(snapshot, trials, max_rows=FINAL_ROWS, interrupted=interrupted)
+        parts: list[RenderableType] = [
+            _lines([*head, *self._final_table(snapshot, rows, more, width)], width)
+        ]
         parts += self._error_table(trials)
-        parts += [Text(line, style="bold") for line in summary.best_lines(picture)[:1]]
-        parts += summary.best_lines(picture)[1:]
+        parts += [Text(line, style="bold") for line in summary.best_lines(snapshot)[:1]]
+        parts += summary.best_lines(snapshot)[1:]
         if interrupted:
-            parts += ["", *summary.resume_lines(picture.info, trials)]
+            parts += ["", *summary.resume_lines(snapshot.info, trials)]
         else:
-            parts += summary.where_lines(picture, self._home)
+            parts += summary.where_lines(snapshot, self._home)
         return parts
 
-    def _title(self, picture: ExperimentSnapshot, width: int) -> list[Text]:
-        info = picture.info
+    def _title(self, snapshot: ExperimentSnapshot, width: int) -> list[Text]:
+        info = snapshot.info
         title = Text().append(info.name, style="bold")
         title.append(f"  {info.searcher} {self._glyphs.dot} {info.scheduler}", style="dim")
         if info.is_resumed:
             title.append(f" {self._glyphs.dot} resumed", style="dim")
         return [title, Text(_tail(home_relative(info.directory, self._home), width), style="dim"), Text()]
 
-    def _progress(self, picture: ExperimentSnapshot, width: int) -> Text:
-        total, finished = picture.info.total, picture.finished
+    def _progress(self, snapshot: ExperimentSnapshot, width: int) -> Text:
+        total, finished = snapshot.info.total, snapshot.finished
         line = Text()
         if total:
             share = min(1.0, finished / total)
@@ -203,9 +198,9 @@ class LiveView:
             line.append(f"  {finished:,}/{total:,}  {int(share * 100)}%")
         else:
             line.append(f"{finished:,} trials finished")
-        line.append(f"  {duration(picture.elapsed_s)}", style="dim")
-        if picture.eta_s is not None and picture.eta_s > 0:
-            line.append(f"  {duration(picture.eta_s)} left", style="dim")
+        line.append(f"  {duration(snapshot.elapsed_s)}", style="dim")
+        if snapshot.eta_s is not None and snapshot.eta_s > 0:
+            line.append(f"  {duration(snapshot.eta_s)} left", style="dim")
         return line
 
     def _bar(self, share: float, width: int) -> Text:
@@ -213,8 +208,8 @@ class LiveView:
         bar = Text().append(self._glyphs.done * done, style="green")
         return bar.append(self._glyphs.todo * (width - done), style="dim")
 
-    def _counts(self, picture: ExperimentSnapshot) -> Text:
-        shown = [(status, count) for status, count in picture.counts.items() if count]
+    def _counts(self, snapshot: ExperimentSnapshot) -> Text:
+        shown = [(status, count) for status, count in snapshot.counts.items() if count]
         line = Text(f" {self._glyphs.dot} ").join(
             Text(f"{count:,} {status}", style=STATUS_STYLES[status]) for status, count in shown
         )
@@ -222,8 +217,8 @@ class LiveView:
             line = Text("starting", style="dim")
         return line
 
-    def _resources(self, picture: ExperimentSnapshot) -> Text:
-        capacity, used = picture.info.capacity, picture.used
+    def _resources(self, snapshot: ExperimentSnapshot) -> Text:
+        capacity, used = snapshot.info.capacity, snapshot.used
         parts = [
             f"{name} {amount(used.get(name, 0))}/{amount(total)}"
             for name, total in capacity.items()
@@ -231,46 +226,46 @@ class LiveView:
         ]
         if used.get("memory"):
             parts.append(f"memory {_gib(used['memory'])}/{_gib(capacity.get('memory', 0))} GiB")
-        if picture.per_second is not None:
-            parts.append(rate(picture.per_second))
+        if snapshot.per_second is not None:
+            parts.append(rate(snapshot.per_second))
         return Text("  ".join(parts), style="dim")
 
-    def _best(self, picture: ExperimentSnapshot, width: int) -> list[Text]:
-        trial = picture.best_trial
+    def _best(self, snapshot: ExperimentSnapshot, width: int) -> list[Text]:
+        trial = snapshot.best_trial
         if trial is None:
             return []
         line = Text().append(f"{self._glyphs.star} ", style="yellow")
-        line.append(f"{picture.info.metric} {cell(picture.best_value)}", style="bold")
+        line.append(f"{snapshot.info.metric} {cell(snapshot.best_value)}", style="bold")
         line.append(f"  {trial.trial_id}", style="dim")
-        values = parameters_of(trial, picture.info.parameters)
+        values = parameters_of(trial, snapshot.info.parameters)
         line.append("  " + " ".join(f"{key}={brief(value)}" for key, value in values.items()))
         return [Text(), line]
 
-    def _rows(self, picture: ExperimentSnapshot, room: int, width: int) -> list[Text]:
+    def _rows(self, snapshot: ExperimentSnapshot, room: int, width: int) -> list[Text]:
         """Running trials first, then the best, then the latest, as many as there is room for."""
-        best = [each.trial for each in picture.best]
-        others = [trial for trial in (*best, *picture.recent[:RECENT_ROWS]) if trial.status != "RUNNING"]
-        running = picture.running[: max(1, room - 2 - len(others), (room - 2) // 2)]
+        best = [each.trial for each in snapshot.best]
+        others = [trial for trial in (*best, *snapshot.recent[:RECENT_ROWS]) if trial.status != "RUNNING"]
+        running = snapshot.running[: max(1, room - 2 - len(others), (room - 2) // 2)]
         trials = list(dict.fromkeys([*running, *best, *others]))
         if room < 3 or not trials:
             return []
-        columns = columns_of(trials, picture.info)
+        columns = columns_of(trials, snapshot.info)
         self._table.learn(columns)
-        return [Text(), *self._table.lines(trials[: room - 2], width, picture.best_trial)]
+        return [Text(), *self._table.lines(trials[: room - 2], width, snapshot.best_trial)]
 
     def _final_table(
-        self, picture: ExperimentSnapshot, rows: Sequence[Trial], more: str, width: int
+        self, snapshot: ExperimentSnapshot, rows: Sequence[Trial], more: str, width: int
     ) -> list[Text]:
         if not rows:
             return [Text()]
-        self._table.learn(columns_of(rows, picture.info))
-        lines = [Text(), *self._table.lines(rows, width, picture.best_trial)]
+        self._table.learn(columns_of(rows, snapshot.info))
+        lines = [Text(), *self._table.lines(rows, width, snapshot.best_trial)]
         return [*lines, *([Text(more, style="dim")] if more else []), Text()]
 
-    def _failures(self, picture: ExperimentSnapshot, width: int) -> list[Text]:
+    def _failures(self, snapshot: ExperimentSnapshot, width: int) -> list[Text]:
         """The latest two failures: what happened, and where the whole story is."""
         lines: list[Text] = []
-        for failed in picture.failures[-2:]:
+        for failed in snapshot.failures[-2:]:
             again = "" if failed.trial.status == "ERROR" else " (tried again)"
             text = f"{self._glyphs.cross} {failed.trial}: {failed.message or 'failed before this run'}{again}"
             lines.append(Text(text, style="red"))
@@ -305,96 +300,3 @@ def _tail(path: str, width: int) -> str:
 
 def _gib(count: float) -> str:
     return f"{count / 2**30:.1f}"
-
-
-REDRAW_S = 0.25
-
-
-class LiveReporter(PeriodicReporter):
-    """What `verbose=1` shows on a terminal."""
-
-    def __init__(self, stream: TextIO, *, clock: Clock, environment: Mapping[str, str]) -> None:
-        super().__init__(clock=clock, period_s=REDRAW_S)
-        self._screen = Screen(stream, clock=clock, environment=environment)
-        self._home = environment.get("HOME", "")
-        self._view: LiveView | None = None
-
-    def catching(self) -> AbstractContextManager[None]:
-        return self._screen.catching()
-
-    def begin(self, info: RunInfo) -> None:
-        super().begin(info)
-        self._view = None
-        self._screen.open()
-
-    def note(self, text: str) -> None:
-        self._screen.print(text)
-
-    def show(self, picture: ExperimentSnapshot, trials: Sequence[Trial]) -> None:
-        self._screen.draw(self._live_view().draw(picture, self._screen.size()))
-
-    def _live_view(self) -> LiveView:
-        """Made after the first step, while the first trials start: loading rich takes a while."""
-        if self._view is None:
-            from muster.tune.reporting.live_view import LiveView, glyphs_for
-
-            self._view = LiveView(glyphs_for(self._screen.encoding), home=self._home)
-        return self._view
-
-    def conclude(self, picture: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
-        self._screen.settle()
-        self._screen.clear()
-        size = self._screen.size()
-        self._screen.print(*self._live_view().conclusion(picture, trials, size, interrupted=interrupted))
-        self._screen.close()
-
-    def abort(self) -> None:
-        self._screen.close()
-
-
-class DetailedLiveReporter(LiveReporter):
-    """From `verbose=2` on: the events of trials are told above the view."""
-
-    def __init__(self, stream: TextIO, *, clock: Clock, environment: Mapping[str, str], level: int) -> None:
-        super().__init__(stream, clock=clock, environment=environment)
-        frame = frame_for(self._screen.encoding)
-        self._narrator = EventLines(self._screen.print, clock=clock, level=level, frame=frame)
-        self._window_ends = 0.0
-
-    def begin(self, info: RunInfo) -> None:
-        self._narrator.begin(info.metric)
-        self._window_ends = self._clock.monotonic() + HEARTBEAT_S
-        super().begin(info)
-
-    def show(self, picture: ExperimentSnapshot, trials: Sequence[Trial]) -> None:
-        if self._clock.monotonic() >= self._window_ends:
-            self._window_ends = self._clock.monotonic() + HEARTBEAT_S
-            self._narrator.new_window()
-        super().show(picture, trials)
-
-    def conclude(self, picture: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
-        self._narrator.new_window()
-        super().conclude(picture, trials, interrupted=interrupted)
-
-    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        self._tally.started(trial)
-        self._narrator.started(trial)
-
-    def on_trial_result(
-        self,
-        iteration: int,
-        trials: list[Trial],
-        trial: Trial,
-        result: dict[str, Any],
-        **info: Any,  # noqa: ANN401
-    ) -> None:
-        self._narrator.reported(trial, result)
-
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        self._tally.completed(trial)
-        self._narrator.finished(trial)
-
-    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        self._tally.failed(trial)
-        failure = self._tally.failures.get(trial.trial_id)
-        self._narrator.errored(trial, failure.message if failure is not None else "")

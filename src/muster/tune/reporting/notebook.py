@@ -7,11 +7,11 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
-from muster.tune.reporting import plain_text, summary
+from muster.tune.reporting import summary
 from muster.tune.reporting.formats import cell, duration
 from muster.tune.reporting.periodic import PeriodicReporter
-from muster.tune.reporting.reporter import RunInfo
-from muster.tune.reporting.snapshot import ExperimentSnapshot, rows_of
+from muster.tune.reporting.plain import resource_line
+from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo, rows_of
 from muster.tune.reporting.tables import TrialTable, columns_for, parameters_of, table_of
 
 if TYPE_CHECKING:
@@ -54,23 +54,25 @@ class NotebookReporter(PeriodicReporter):
     def begin(self, info: RunInfo) -> None:
         super().begin(info)
         self._show, self._notes = self._output(), []
-        self.show(self.picture(()), ())
+        self.show(self.snapshot(()), ())
 
     def note(self, text: str) -> None:
         self._notes = [*self._notes, text][-5:]
 
-    def show(self, picture: ExperimentSnapshot, trials: Sequence[Trial]) -> None:
-        rows, more = rows_of(picture, trials)
-        self._show(page(picture, rows, more, notes=self._notes, errors=None))
+    def show(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial]) -> None:
+        rows, more = rows_of(snapshot, trials)
+        self._show(page(snapshot, rows, more, notes=self._notes, errors=None))
 
-    def conclude(self, picture: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
-        rows, more = summary.final_rows(picture, trials, interrupted=interrupted)
-        last = summary.resume_lines(picture.info, trials) if interrupted else summary.where_lines(picture)
-        self._show(page(picture, rows, more, notes=[*self._notes, *last], errors=summary.error_table(trials)))
+    def conclude(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
+        rows, more = summary.final_rows(snapshot, trials, interrupted=interrupted)
+        last = summary.resume_lines(snapshot.info, trials) if interrupted else summary.where_lines(snapshot)
+        self._show(
+            page(snapshot, rows, more, notes=[*self._notes, *last], errors=summary.error_table(trials))
+        )
 
 
 def page(
-    picture: ExperimentSnapshot,
+    snapshot: ExperimentSnapshot,
     rows: Sequence[Trial],
     more: str,
     *,
@@ -78,14 +80,14 @@ def page(
     errors: TrialTable | None,
 ) -> str:
     """The whole block. Everything of the user's is escaped."""
-    info = picture.info
+    info = snapshot.info
     parts = [
         f"<b>{escape(info.name)}</b> <span style='opacity:.6'>{escape(info.searcher)} · "
         f"{escape(info.scheduler)}</span><br><code>{escape(info.directory)}</code>",
-        _progress(picture),
-        _counts(picture),
-        escape(plain_text.resource_line(info.capacity, picture.used)),
-        _best(picture),
+        _progress(snapshot),
+        _counts(snapshot),
+        escape(resource_line(info.capacity, snapshot.used)),
+        _best(snapshot),
     ]
     if rows:
         table = table_of(rows, columns_for(rows, info.parameters, info.metric))
@@ -93,43 +95,43 @@ def page(
     if errors is not None:
         parts += [f"<b style='color:{_COLOURS['ERROR']}'>Trials with errors</b>", _table(errors), errors.more]
     else:
-        parts += [_failure(picture)]
+        parts += [_failure(snapshot)]
     parts += [f"<pre style='margin:0'>{escape(note)}</pre>" for note in notes]
     shown = "".join(f"<div>{part}</div>" for part in parts if part)
     return f"<div class='muster-progress' style='{_STYLE}'>{shown}</div>"
 
 
-def _progress(picture: ExperimentSnapshot) -> str:
-    total = picture.info.total
-    left = f", {duration(picture.eta_s)} left" if picture.eta_s else ""
-    words = f"{duration(picture.elapsed_s)}{left}"
+def _progress(snapshot: ExperimentSnapshot) -> str:
+    total = snapshot.info.total
+    left = f", {duration(snapshot.eta_s)} left" if snapshot.eta_s else ""
+    words = f"{duration(snapshot.elapsed_s)}{left}"
     if not total:
-        return f"{picture.finished:,} trials finished · {words}"
-    bar = f"<progress value='{picture.finished}' max='{total}'></progress>"
-    return f"{bar} {picture.finished:,}/{total:,} · {words}"
+        return f"{snapshot.finished:,} trials finished · {words}"
+    bar = f"<progress value='{snapshot.finished}' max='{total}'></progress>"
+    return f"{bar} {snapshot.finished:,}/{total:,} · {words}"
 
 
-def _counts(picture: ExperimentSnapshot) -> str:
+def _counts(snapshot: ExperimentSnapshot) -> str:
     return " · ".join(
         f"<span style='color:{_COLOURS.get(status, 'inherit')}'>{count:,} {status}</span>"
-        for status, count in picture.counts.items()
+        for status, count in snapshot.counts.items()
         if count
     )
 
 
-def _best(picture: ExperimentSnapshot) -> str:
-    trial, info = picture.best_trial, picture.info
+def _best(snapshot: ExperimentSnapshot) -> str:
+    trial, info = snapshot.best_trial, snapshot.info
     if trial is None:
         return ""
     values = ", ".join(f"{key}={value!r}" for key, value in parameters_of(trial, info.parameters).items())
-    score = f"{info.metric} {cell(picture.best_value)}"
+    score = f"{info.metric} {cell(snapshot.best_value)}"
     return f"★ <b>{escape(score)}</b> {escape(trial.trial_id)} <code>{escape(values)}</code>"
 
 
-def _failure(picture: ExperimentSnapshot) -> str:
-    if not picture.failures:
+def _failure(snapshot: ExperimentSnapshot) -> str:
+    if not snapshot.failures:
         return ""
-    failed = picture.failures[-1]
+    failed = snapshot.failures[-1]
     text = escape(f"{failed.trial}: {failed.message}")
     return (
         f"<span style='color:{_COLOURS['ERROR']}'>✗ {text}</span> {escape(summary.error_file(failed.trial))}"

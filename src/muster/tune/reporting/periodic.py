@@ -1,6 +1,6 @@
-"""PeriodicReporter: keeps the tally up to date by hooks, and shows a picture whenever one is due.
+"""PeriodicReporter: keeps the tally up to date by hooks, and shows a snapshot whenever one is due.
 
-The base of the plain, live and notebook reporters. Hooks cost about a microsecond; pictures are spaced by
+The base of the plain, live and notebook reporters. Hooks cost about a microsecond; snapshots are spaced by
 what they cost, so that showing never takes more than a few percent of the time.
 """
 
@@ -12,8 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
-from muster.tune.reporting.reporter import Reporter, RunInfo
-from muster.tune.reporting.snapshot import ExperimentSnapshot, best_of, waiting
+from muster.tune.reporting.reporter import Reporter
+from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo, best_of, waiting
 from muster.tune.reporting.tally import ExperimentTally
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ ENOUGH = 5  # finished trials that make the recent speed mean something
 
 
 class ReportInterval:
-    """At most one picture per period, and rarer when pictures are slow to make.
+    """At most one snapshot per period, and rarer when snapshots are slow to make.
 
     What counts is the fastest of the last few: one that met a busy moment does not stop the next ones, nor
     does the first, which also loads what it is drawn with.
@@ -40,7 +40,7 @@ class ReportInterval:
         self.due = float("-inf")
 
     def showed(self, began: float, ended: float) -> None:
-        """A picture took from `began` to `ended`, on the monotonic clock."""
+        """A snapshot took from `began` to `ended`, on the monotonic clock."""
         self._costs.append(ended - began)
         self.due = max(began + self.period_s, ended + min(self._costs) * (1 / self._share - 1))
 
@@ -88,11 +88,11 @@ class PeriodicReporter(Reporter):
         self._began = clock.monotonic()
         self._speed: Speed | None = None
 
-    def show(self, picture: ExperimentSnapshot, trials: Sequence[Trial]) -> None:
+    def show(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial]) -> None:
         """Draw what is going on."""
         raise NotImplementedError
 
-    def conclude(self, picture: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
+    def conclude(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
         """Draw how it ended."""
         raise NotImplementedError
 
@@ -104,7 +104,7 @@ class PeriodicReporter(Reporter):
 
     def end(self, *, interrupted: bool, trials: Sequence[Trial]) -> None:
         self._tally.reset(trials)
-        self.conclude(self.picture(trials), trials, interrupted=interrupted)
+        self.conclude(self.snapshot(trials), trials, interrupted=interrupted)
 
     # What CallbackList calls, by keyword
 
@@ -139,10 +139,10 @@ class PeriodicReporter(Reporter):
         if self._speed is None:  # the first time: restored trials were finished before we came
             self._tally.reset(trials)
             self._speed = Speed(began, self._tally.finished)
-        self.show(self.picture(trials), trials)
+        self.show(self.snapshot(trials), trials)
         self._pace.showed(began, self._clock.monotonic())
 
-    def picture(self, trials: Sequence[Trial]) -> ExperimentSnapshot:
+    def snapshot(self, trials: Sequence[Trial]) -> ExperimentSnapshot:
         """This moment; its cost does not grow with the number of trials."""
         tally, info, at = self._tally, self.info, self._clock.monotonic()
         tally.settle()

@@ -7,13 +7,13 @@ experiment pays nothing.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from muster.tune.callback import Callback
 from muster.tune.reporting.formats import SafeStream
+from muster.tune.reporting.snapshot import RunInfo
 from muster.tune.reporting.summary import resume_lines
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ class Reporter(Callback):
 
     def note(self, text: str) -> None:
         """A line for the person, such as a warning; may be called between `begin` and `end`."""
-        SafeStream(sys.stderr).say(text)
+        SafeStream(sys.stderr).print(text)
 
     def end(self, *, interrupted: bool, trials: Sequence[Trial]) -> None:
         """After the last trial, or when somebody stopped the run."""
         if interrupted:
-            SafeStream(sys.stderr).say("\n".join(resume_lines(self.info, trials)))
+            SafeStream(sys.stderr).print("\n".join(resume_lines(self.info, trials)))
 
     def abort(self) -> None:
         """An exception leaves the run: give the terminal back. May be called at any time, also twice."""
@@ -73,7 +73,7 @@ def reporter_for(
 
         return NotebookReporter(clock=clock)
     if can_redraw(stream, environment):
-        from muster.tune.reporting.live_view import DetailedLiveReporter, LiveReporter
+        from muster.tune.reporting.live import DetailedLiveReporter, LiveReporter
 
         if level == 1:
             return LiveReporter(stream, clock=clock, environment=environment)
@@ -101,8 +101,7 @@ def can_redraw(stream: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 def _driven(run_config: RunConfig, clock: Clock, environment: Mapping[str, str], notebook: bool) -> Reporter:
-    from muster.tune.progress_reporter import detect_reporter
-    from muster.tune.reporting.legacy import DetailedLegacyReporter, LegacyReporter
+    from muster.tune.progress_reporter import DetailedLegacyReporter, LegacyReporter, detect_reporter
 
     given = run_config.progress_reporter
     reporter = given if given is not None else detect_reporter(is_notebook=notebook)
@@ -111,38 +110,3 @@ def _driven(run_config: RunConfig, clock: Clock, environment: Mapping[str, str],
     level = run_config.verbose or 0
     kind = LegacyReporter if level == 1 else DetailedLegacyReporter
     return kind(reporter, clock=clock, level=level, tables=tables)
-
-
-class LiveAmounts(Mapping[str, float]):
-    """What `read` gives, asked anew each time: a cluster grows and shrinks."""
-
-    def __init__(self, read: Callable[[], Mapping[str, float]]) -> None:
-        self._read = read
-
-    def __getitem__(self, name: str) -> float:
-        return self._read()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._read())
-
-    def __len__(self) -> int:
-        return len(self._read())
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunInfo:
-    """Made by the tuner. Callables are asked anew for every picture; they must be cheap and not raise."""
-
-    name: str
-    directory: str
-    metric: str | None = None  # None: nothing is optimised, or several metrics at once
-    mode: str | None = None
-    searcher: str = ""
-    scheduler: str = ""
-    total: int | None = None  # trials planned; None: nobody knows
-    capacity: Mapping[str, float] = field(default_factory=dict)
-    used: Callable[[], Mapping[str, float]] = dict
-    parameters: tuple[str, ...] = ()  # flat keys that are searched
-    is_resumed: bool = False
-    scheduler_debug: Callable[[], str] = str
-    time_budget_s: float | None = None

@@ -110,16 +110,16 @@ class OutputTap:
         body, end, after = (self._rest + data).partition(_END)
         whole, newline, self._rest = body.rpartition(b"\n")
         if newline:
-            self._tell(whole)
+            self._print_whole(whole)
         # A line without an end may be a question; one with `\r` is a progress bar that goes on.
         if self._rest and (end or (not data and b"\r" not in self._rest) or len(self._rest) > _CHUNK):
-            self._tell(self._rest)
+            self._print_whole(self._rest)
             self._rest = b""
         if end:
             self._rest = after
             self._drained.set()
 
-    def _tell(self, whole: bytes) -> None:
+    def _print_whole(self, whole: bytes) -> None:
         """Show what the second still has room for; count the rest without looking at it."""
         now = self._clock.monotonic()
         lines: list[str] = []

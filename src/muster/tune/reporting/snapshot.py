@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,41 @@ from muster.tune.reporting.tally import ExperimentTally, Failed, ScoreRank
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
-    from muster.tune.reporting.reporter import RunInfo
+
+
+class LiveAmounts(Mapping[str, float]):
+    """What `read` gives, asked anew each time: a cluster grows and shrinks."""
+
+    def __init__(self, read: Callable[[], Mapping[str, float]]) -> None:
+        self._read = read
+
+    def __getitem__(self, name: str) -> float:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """Made by the tuner. Callables are asked anew for every snapshot; they must be cheap and not raise."""
+
+    name: str
+    directory: str
+    metric: str | None = None  # None: nothing is optimised, or several metrics at once
+    mode: str | None = None
+    searcher: str = ""
+    scheduler: str = ""
+    total: int | None = None  # trials planned; None: nobody knows
+    capacity: Mapping[str, float] = field(default_factory=dict)
+    used: Callable[[], Mapping[str, float]] = dict
+    parameters: tuple[str, ...] = ()  # flat keys that are searched
+    is_resumed: bool = False
+    scheduler_debug: Callable[[], str] = str
+    time_budget_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +77,19 @@ class ExperimentSnapshot:
         return self.best[0].trial if self.best else None
 
 
-def rows_of(picture: ExperimentSnapshot, trials: Sequence[Trial]) -> tuple[list[Trial], str]:
+def rows_of(snapshot: ExperimentSnapshot, trials: Sequence[Trial]) -> tuple[list[Trial], str]:
     """All trials when they are few; else some of each status, of the finished ones the best and latest."""
     if len(trials) <= ALL_UP_TO:
-        return chosen(trials, picture.counts, ALL_UP_TO)
-    best = [each.trial for each in picture.best if each.trial.status == "TERMINATED"]
+        return chosen(trials, snapshot.counts, ALL_UP_TO)
+    best = [each.trial for each in snapshot.best if each.trial.status == "TERMINATED"]
     candidates = [
-        *islice(picture.running, PER_STATUS),
+        *islice(snapshot.running, PER_STATUS),
         *best,
-        *picture.recent,
-        *islice(picture.paused, PER_STATUS),
-        *picture.pending,
+        *snapshot.recent,
+        *islice(snapshot.paused, PER_STATUS),
+        *snapshot.pending,
     ]
-    return chosen(dict.fromkeys(candidates), picture.counts, PER_STATUS)
+    return chosen(dict.fromkeys(candidates), snapshot.counts, PER_STATUS)
 
 
 def waiting(trials: Sequence[Trial], count: int) -> list[Trial]:

@@ -17,8 +17,7 @@ from muster.tune.reporting.tables import (
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
-    from muster.tune.reporting.reporter import RunInfo
-    from muster.tune.reporting.snapshot import ExperimentSnapshot
+    from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo
 
 FINAL_ROWS = 100  # the files have all of them; a screen of 20,000 rows helps nobody
 ERROR_ROWS = 20
@@ -35,26 +34,26 @@ def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
     ]
 
 
-def best_lines(picture: ExperimentSnapshot) -> list[str]:
+def best_lines(snapshot: ExperimentSnapshot) -> list[str]:
     """The best trial with its whole parameters, to be copied."""
-    trial = picture.best_trial
+    trial = snapshot.best_trial
     if trial is None:
         return []
-    info = picture.info
+    info = snapshot.info
     return [
-        f"Best trial: {trial} with {info.metric}={cell(picture.best_value)}",
+        f"Best trial: {trial} with {info.metric}={cell(snapshot.best_value)}",
         f"  parameters: {parameters_of(trial, info.parameters)!r}",
     ]
 
 
-def where_lines(picture: ExperimentSnapshot, home: str = "") -> list[str]:
+def where_lines(snapshot: ExperimentSnapshot, home: str = "") -> list[str]:
     """Where the files are, and how to look at them."""
-    place = home_relative(shlex.quote(picture.info.directory), home)
+    place = home_relative(shlex.quote(snapshot.info.directory), home)
     return [f"Results: {place}", f"  look at them:  muster tune show {place}"]
 
 
 def final_rows(
-    picture: ExperimentSnapshot,
+    snapshot: ExperimentSnapshot,
     trials: Sequence[Trial],
     *,
     max_rows: int = FINAL_ROWS,
@@ -62,7 +61,7 @@ def final_rows(
 ) -> tuple[list[Trial], str]:
     """Trials that were tried, the best first within their status; of very many some of each status."""
     tried = [trial for trial in trials if trial.status != "PENDING"] if interrupted else trials
-    ranked = best_first(tried, picture.info.metric, picture.info.mode)
+    ranked = best_first(tried, snapshot.info.metric, snapshot.info.mode)
     kept, left = fair_choice(ranked, max_rows)
     return kept, more_text(left)
 

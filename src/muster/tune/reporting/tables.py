@@ -146,21 +146,23 @@ def count_statuses(trials: Iterable[Trial]) -> dict[str, int]:
     return counts
 
 
-GAP = " " * 5
-
-
 class BoxCharacters(NamedTuple):
-    """The characters a frame is made of: corners, joints and lines."""
+    """A BoxCharacters says what a table is drawn with: corners, sides, lines, and what is between columns."""
 
     top: str
     middle: str
     bottom: str
     side: str
     line: str
+    gap: str = " " * 5
+    crossing: str = ""  # the gap inside a horizontal line; "": the line goes through
 
 
 BOX = BoxCharacters("╭╮", "├┤", "╰╯", "│", "─")
 ASCII = BoxCharacters("++", "++", "++", "|", "-")
+PSQL = BoxCharacters(
+    "++", "||", "++", "|", "-", " | ", "-+-"
+)  # as the PostgreSQL shell, and Ray, draw tables
 
 
 def frame_for(encoding: str | None) -> BoxCharacters:
@@ -173,27 +175,28 @@ def frame_for(encoding: str | None) -> BoxCharacters:
 
 
 def framed(headers: Sequence[str], rows: Sequence[Sequence[str]], frame: BoxCharacters = BOX) -> str:
-    """A table; columns of numbers stand right, the rest left. A header may have two lines."""
+    """Draws a table; columns of numbers are aligned right, the rest left. A header may have two lines."""
     widths = _widths([*(_lines(headers)), *rows])
     right = [_is_number_column([row[i] for row in rows]) for i in range(len(headers))]
-    body = [_row(row, widths, right) for row in rows]
-    head = [_row(row, widths, right) for row in _lines(headers)]
-    return _boxed(head, body, sum(widths) + len(GAP) * (len(widths) - 1), frame)
+    body = [_row(row, widths, right, frame) for row in rows]
+    head = [_row(row, widths, right, frame) for row in _lines(headers)]
+    return _boxed(head, body, widths, frame)
 
 
 def listed(title: Sequence[str], rows: Sequence[tuple[str, str]], frame: BoxCharacters = BOX) -> str:
-    """Two columns, name and value, below a title of one or two cells."""
+    """Draws two columns, name and value, below a title of one or two cells."""
     head = tuple(title) if len(title) == 2 else (title[0], "")
     widths = _widths([head, *rows]) if len(title) == 2 else _widths(rows)
-    total = max(sum(widths) + len(GAP), len(title[0]) if len(title) == 1 else 0)
+    total = max(sum(widths) + len(frame.gap), len(title[0]) if len(title) == 1 else 0)
     right = [False, False] if len(title) == 2 else [False, True]
-    widths[1] = total - len(GAP) - widths[0]
-    first = _row(head, widths, [False, False]) if len(title) == 2 else title[0].ljust(total)
-    return _boxed([first], [_row(row, widths, right) for row in rows], total, frame)
+    widths[1] = total - len(frame.gap) - widths[0]
+    first = _row(head, widths, [False, False], frame) if len(title) == 2 else title[0].ljust(total)
+    return _boxed([first], [_row(row, widths, right, frame) for row in rows], widths, frame)
 
 
-def _boxed(head: Sequence[str], body: Sequence[str], width: int, frame: BoxCharacters) -> str:
-    line = frame.line * (width + 2)
+def _boxed(head: Sequence[str], body: Sequence[str], widths: Sequence[int], frame: BoxCharacters) -> str:
+    crossing = frame.crossing or frame.line * len(frame.gap)
+    line = f"{frame.line}{crossing.join(frame.line * width for width in widths)}{frame.line}"
     shown = [f"{frame.top[0]}{line}{frame.top[1]}"]
     shown += [f"{frame.side} {row} {frame.side}" for row in head]
     shown.append(f"{frame.middle[0]}{line}{frame.middle[1]}")
@@ -202,8 +205,8 @@ def _boxed(head: Sequence[str], body: Sequence[str], width: int, frame: BoxChara
     return "\n".join(shown)
 
 
-def _row(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    return GAP.join(
+def _row(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool], frame: BoxCharacters) -> str:
+    return frame.gap.join(
         text.rjust(width) if is_right else text.ljust(width)
         for text, width, is_right in zip(cells, widths, right, strict=True)
     )

@@ -108,7 +108,7 @@ class ExperimentTally:
         return self.terminated + self.errored
 
     def settle(self) -> None:
-        """Nobody tells of a pause: before a picture, running trials that are paused change lists."""
+        """Nobody tells of a pause: before a snapshot, running trials that are paused change lists."""
         for trial in [trial for trial in self.running.values() if trial.status == "PAUSED"]:
             del self.running[trial.trial_id]
             self.paused[trial.trial_id] = trial

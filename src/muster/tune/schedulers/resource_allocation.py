@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from muster.base.resources import SCALE, Resources, to_units
 from muster.trials.checkpoints import metric as named
@@ -18,8 +18,24 @@ from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain
 
-if TYPE_CHECKING:
-    from muster.tune.schedulers.resource_changing_scheduler import ResourceChangingScheduler
+
+class AllocationContext(Protocol):
+    """An AllocationContext is what an allocation function reads of its ResourceChangingScheduler."""
+
+    @property
+    def base_trial_resources(self) -> PlacementGroupFactory | None: ...
+
+    @property
+    def metric(self) -> str | None: ...
+
+    @property
+    def mode(self) -> str | None: ...
+
+    def promised(self, trial: Trial) -> PlacementGroupFactory: ...
+
+    def trials_at_work(self, tune_controller: ControllerView) -> list[Trial]: ...
+
+    def claims(self, tune_controller: ControllerView) -> tuple[Resources, int]: ...
 
 
 def fitting(free: Resources, unit: Resources) -> int:
@@ -150,7 +166,7 @@ class DistributeResources:
         tune_controller: ControllerView,
         trial: Trial,
         result: dict[str, Any],
-        scheduler: ResourceChangingScheduler,
+        scheduler: AllocationContext,
     ) -> PlacementGroupFactory | None:
         """What the trial should have from now on; None: what it has."""
         if result.get("training_iteration", 0) < 1:
@@ -175,7 +191,7 @@ class DistributeResources:
         tune_controller: ControllerView,
         trial: Trial,
         result: dict[str, Any],
-        scheduler: ResourceChangingScheduler,
+        scheduler: AllocationContext,
         even: int,
     ) -> int:
         """The most units that this trial may have."""
@@ -252,7 +268,7 @@ class DistributeResourcesToTopJob(DistributeResources):
         tune_controller: ControllerView,
         trial: Trial,
         result: dict[str, Any],
-        scheduler: ResourceChangingScheduler,
+        scheduler: AllocationContext,
         even: int,
     ) -> int:
         """Its limit for the best of those below theirs; nothing for the others."""
@@ -271,7 +287,7 @@ class DistributeResourcesToTopJob(DistributeResources):
         best = max(growing, key=rank, default=None)
         return self._limit if best is trial else 0
 
-    def _order(self, scheduler: ResourceChangingScheduler) -> tuple[str, float]:
+    def _order(self, scheduler: AllocationContext) -> tuple[str, float]:
         metric, mode = self.metric or scheduler.metric, self.mode or scheduler.mode
         if not metric or mode is None:
             raise ValueError(

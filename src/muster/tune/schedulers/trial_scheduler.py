@@ -140,8 +140,6 @@ def offer_search_properties(
 
 def __getattr__(name: str) -> object:  # Ray defines FIFOScheduler here, and users import it from here
     if name == "FIFOScheduler":
-        from muster.tune.schedulers.trial_scheduler import FIFOScheduler
-
         return FIFOScheduler
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

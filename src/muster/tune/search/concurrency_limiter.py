@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.tune.search.searcher import Searcher
-from muster.tune.search.wrapper import Wrapper
+from muster.tune.search.searcher import Searcher, Wrapper
 
 
 class ConcurrencyLimiter(Wrapper):

@@ -25,7 +25,7 @@ from muster.tune.search.sample import (
     Uniform,
     grid_bounds,
 )
-from muster.tune.search.unresolved import find_unresolved, has_unresolved_values
+from muster.tune.search.variant_generator import find_unresolved, has_unresolved_values
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from muster.tune.search.searcher import (
     check_metric_and_mode,
     pickled,
 )
-from muster.tune.search.unresolved import has_unresolved_values
+from muster.tune.search.variant_generator import has_unresolved_values
 
 logger = logging.getLogger(__name__)
 

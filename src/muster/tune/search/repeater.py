@@ -6,8 +6,7 @@ import logging
 import math
 from typing import Any
 
-from muster.tune.search.searcher import Searcher
-from muster.tune.search.wrapper import Wrapper
+from muster.tune.search.searcher import Searcher, Wrapper
 
 logger = logging.getLogger(__name__)
 

@@ -57,8 +57,6 @@ def metric_of(stopper: Stopper, metric: str, result: Mapping[str, Any]) -> float
 
 def __getattr__(name: str) -> object:  # Ray defines CombinedStopper here
     if name == "CombinedStopper":
-        from muster.tune.stopper.stopper import CombinedStopper
-
         return CombinedStopper
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

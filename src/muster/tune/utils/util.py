@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from muster.base.clock import SystemClock
 from muster.tune.execution.paths import dated
-from muster.tune.registry import get_trainable, trainable_name
-from muster.tune.trainable.function_trainable import is_trainable_class
+from muster.tune.registry import get_trainable
+from muster.tune.trainable.function_trainable import is_trainable_class, trainable_name
 from muster.tune.trainable.packing import culprits
 from muster.tune.utils.gpu import wait_for_gpu
 

@@ -10,8 +10,9 @@ import time
 
 import pytest
 
-from muster.tune.logger.files import files, trial_log
-from muster.tune.logger.files.files import OpenFiles
+from muster.tune.logger.files import open_files as files
+from muster.tune.logger.files import trial_log
+from muster.tune.logger.files.open_files import OpenFiles
 from muster.tune.logger.files.trial_log import CSV, JSON, TBX
 from muster.tune.logger.files.writer import LogWriter
 
@@ -142,9 +143,9 @@ def test_a_long_queue_holds_the_producer_back(tmp_path):
 
 
 def test_a_disk_that_stands_still_costs_rows_but_not_the_experiment(tmp_path, monkeypatch):
-    writer = LogWriter(flush_every_s=60, queue_limit=10, patience_s=0.05)
+    writer = LogWriter(flush_every_s=60, queue_limit=10, block_timeout_s=0.05)
     log, stuck = writer.log("t", str(tmp_path / "t")), threading.Event()
-    monkeypatch.setitem(trial_log._VERBS, "stand still", lambda log, bench: stuck.wait(20))
+    monkeypatch.setitem(trial_log._VERBS, "stand still", lambda log, context: stuck.wait(20))
     writer.order(log, ("stand still",))
     began = time.monotonic()
     for n in range(1000):
@@ -179,7 +180,7 @@ def test_a_trial_that_is_over_keeps_no_file_open(tmp_path, ended):
     if ended:
         writer.end("t")
         writer.flush(10)
-    assert len(writer._scribe.bench.open_files) == (0 if ended else 3)
+    assert len(writer._file_writer.context.open_files) == (0 if ended else 3)
     assert len(writer.running) == (0 if ended else 1)
     writer.close(10)
 

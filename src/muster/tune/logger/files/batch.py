@@ -25,10 +25,10 @@ Odd = tuple[Any, ...]  # where in the row, and what belongs there
 
 
 class Packer:
-    """The driver's side. `complain` hears of rows that cannot be shown and are left out."""
+    """The driver's side. `report_problem` hears of rows that cannot be shown and are left out."""
 
-    def __init__(self, complain: Callable[[str, Exception], None]) -> None:
-        self._complain = complain
+    def __init__(self, report_problem: Callable[[str, Exception], None]) -> None:
+        self._report_problem = report_problem
         self._schemas: dict[tuple[Any, ...], tuple[int, int]] = {}  # keys -> number, place of the config
         self._last_number = 0
 
@@ -58,13 +58,13 @@ class Packer:
                 else:
                     add((log.number, kinds, at, number, *_with_odd(values)))
             except Exception as error:  # noqa: BLE001 - a user's value may do anything when it is turned into text
-                self._complain(log.directory, error)
+                self._report_problem(log.directory, error)
         return pack(out)
 
     def _open(self, log: TrialLog, out: list[tuple[Any, ...]]) -> None:
         self._last_number += 1
         log.number = self._last_number
-        out.append((log.number, 0, _OPEN, log.directory, log.handed_over()))
+        out.append((log.number, 0, _OPEN, log.directory, log.hand_over()))
 
     def _schema(self, row: dict[Any, Any], out: list[tuple[Any, ...]]) -> tuple[int, int]:
         if len(self._schemas) >= _MOST_SCHEMAS:
@@ -87,7 +87,7 @@ class Packer:
         if verb == "start":
             kinds, config, iteration, at = details
             is_known = is_plain(config)
-            params = None if is_known else log.params(self._complain, config)
+            params = None if is_known else log.params(self._report_problem, config)
             hparams = None if is_known else hparams_of(config)
             if kinds & TBX:
                 log.note_session(config, at)  # for the case that the process ends suddenly

@@ -56,6 +56,25 @@ def jsonable(value: object) -> Any:  # noqa: ANN401 - JSON data
     return str(value)
 
 
+def is_number(value: object) -> bool:
+    """Returns whether a value is a number of Python or a scalar of numpy."""
+    if isinstance(value, (int, float)):
+        return True
+    kind = getattr(getattr(value, "dtype", None), "kind", "?")
+    return kind in "iufb" and getattr(value, "shape", None) == ()
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - JSON data
+    """Returns numbers, text and containers of them as they are, and the text of anything else."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    return value.item() if is_number(value) and hasattr(value, "item") else str(value)
+
+
 def is_plain(value: object) -> bool:
     """Dicts with text keys, lists, text, finite numbers, None: the same in both encoders."""
     kind = type(value)

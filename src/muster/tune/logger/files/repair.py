@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from muster.tune.logger.files.csv_rows import Flat, Table, fields_of, is_whole, records_of
-from muster.tune.logger.files.files import content
 from muster.tune.logger.files.json_rows import encode
+from muster.tune.logger.files.open_files import content
 
 ITERATION = "training_iteration"
 _TAIL = 1 << 16

@@ -1,4 +1,4 @@
-"""TrialLog: the files of one trial as their writer sees them. Rows and orders come in, bytes go to files.
+"""TrialLog: the files of one trial as their writer sees them. Rows and orders come in, bytes go to
 
 The control thread makes it and hands it over; after that only the writer touches it: a thread of the driver,
 or a process of its own, which is given where the files stand.
@@ -11,9 +11,16 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from muster.tune.logger.files import files
 from muster.tune.logger.files.csv_rows import Flat, Table, flat_row, widened
 from muster.tune.logger.files.json_rows import RowEncoder, is_plain, pretty
+from muster.tune.logger.files.open_files import (
+    OpenFiles,
+    append_all,
+    append_once,
+    content,
+    write_new,
+    write_whole,
+)
 from muster.tune.logger.files.repair import (
     csv_columns,
     cut_repeated_records,
@@ -30,7 +37,7 @@ JSON, CSV, TBX = 1, 2, 4
 RESULTS, PROGRESS, PARAMS, PICKLED_PARAMS = "result.json", "progress.csv", "params.json", "params.pkl"
 ERRORS, PICKLED_ERROR = "error.txt", "error.pkl"
 Row = tuple[int, dict[str, Any], float]  # for which files, the result, when it came
-Complain = Callable[[str, Exception], None]
+ReportProblem = Callable[[str, Exception], None]
 Session = tuple[Any, float]  # a config, or its hparams, and when the trial began
 Order = tuple[Any, ...]  # one of TrialLog's verbs and its arguments: plain data but for a config
 
@@ -38,11 +45,11 @@ Order = tuple[Any, ...]  # one of TrialLog's verbs and its arguments: plain data
 class WriterContext:
     """What all trials share on the writer's side."""
 
-    def __init__(self, hostname: str, open_limit: int, complain: Complain) -> None:
+    def __init__(self, hostname: str, open_limit: int, report_problem: ReportProblem) -> None:
         self.hostname = hostname
-        self.open_files = files.OpenFiles(open_limit)
+        self.open_files = OpenFiles(open_limit)
         self.events, self.hparams = EventEncoder(), HparamsEncoder()
-        self.complain = complain
+        self.report_problem = report_problem
         self._tables: dict[tuple[str, ...], Table] = {}
 
     def table_for(self, records: Sequence[Flat]) -> Table:
@@ -106,7 +113,7 @@ class TrialLog:
 
     def start(
         self,
-        bench: WriterContext,
+        context: WriterContext,
         kinds: int,
         config: Any,  # noqa: ANN401 - the user's
         iteration: int | None,
@@ -118,68 +125,68 @@ class TrialLog:
         `params`: the files made of the config, where it could not be had as it is: only its hparams are.
         """
         self.ended = False
-        self._settle(bench)
+        self._flush(context)
         self._is_new = not (os.path.exists(self._path(RESULTS)) or os.path.exists(self._path(PROGRESS)))
         if self._is_new:
             self._table = Table()
         else:
-            self._repair(bench, iteration)
+            self._repair(context, iteration)
         if kinds & JSON:
             self._pending.setdefault(RESULTS, [])
-            self._whole.update(self.params(bench.complain, config) if params is None else params)
+            self._whole.update(self.params(context.report_problem, config) if params is None else params)
         if kinds & TBX:
             resumed = None if self._is_new or iteration is None else iteration + 1
-            self._open_events(bench, at, resumed)
+            self._open_events(context, at, resumed)
             self.note_session(config, at)
 
     def note_session(self, config: object, at: float) -> None:
         """It runs with this config; the last one counts, and the first time."""
         self.session = (config, at if self.session is None else self.session[1])
 
-    def catch_up(self, bench: WriterContext, kinds: int, rows: Sequence[dict[str, Any]], at: float) -> None:
+    def catch_up(self, context: WriterContext, kinds: int, rows: Sequence[dict[str, Any]], at: float) -> None:
         """After a crash: make the files hold exactly `rows`, all that the trial has reported and kept."""
-        self._settle(bench)
-        self._repair(bench, iteration_of(rows[-1]) if rows else 0)
+        self._flush(context)
+        self._repair(context, iteration_of(rows[-1]) if rows else 0)
         missing = rows_beyond(self._path(RESULTS), rows) if kinds & JSON else []
         self.rows += [(kinds & (JSON | TBX), row, at) for row in missing]
         if kinds & CSV:
             self.rows += [(CSV, row, at) for row in rows_beyond(self._path(PROGRESS), rows)]
 
-    def fail(self, bench: WriterContext, text: bytes, exception: bytes | None, unless: bytes = b"") -> None:
+    def fail(self, context: WriterContext, text: bytes, exception: bytes | None, unless: bytes = b"") -> None:
         """Another failure: its text is added, its exception replaces the one before.
 
         Nothing happens when `unless` has been written already.
         """
-        if unless and unless in files.content(self._path(ERRORS)):
+        if unless and unless in content(self._path(ERRORS)):
             return
         self._pending.setdefault(ERRORS, []).append(text)
         if exception is not None:
             self._whole[PICKLED_ERROR] = exception
 
-    def end(self, bench: WriterContext, at: float, failed: bool) -> None:
+    def end(self, context: WriterContext, at: float, failed: bool) -> None:
         """It is over: after this the files are closed."""
         self.ended = True
         session, self.session = self.session, None
         if session is not None:
             config, started_at = session
-            self._add_events(bench, bench.hparams.record(hparams_of(config), started_at, at, failed), at)
+            self._add_events(context, context.hparams.record(hparams_of(config), started_at, at, failed), at)
 
-    def carry_out(self, bench: WriterContext, order: Order) -> None:
-        _VERBS[order[0]](self, bench, *order[1:])
+    def carry_out(self, context: WriterContext, order: Order) -> None:
+        _VERBS[order[0]](self, context, *order[1:])
 
     # from one writer to another
 
-    def params(self, complain: Complain, config: object) -> dict[str, bytes]:
+    def params(self, report_problem: ReportProblem, config: object) -> dict[str, bytes]:
         """The files that are made of a config, as far as they can be made."""
         made: dict[str, bytes] = {}
         try:
             made[PARAMS] = pretty(config).encode()
             made[PICKLED_PARAMS] = _pickled(config)
         except Exception as error:  # noqa: BLE001 - a user's object may do anything when it is pickled
-            complain(self._path(PICKLED_PARAMS), error)
+            report_problem(self._path(PICKLED_PARAMS), error)
         return made
 
-    def handed_over(self) -> tuple[list[str] | None, bool, str, bool, Session | None]:
+    def hand_over(self) -> tuple[list[str] | None, bool, str, bool, Session | None]:
         """Where its files stand, for another TrialLog to go on from; this one then knows nothing of them."""
         table, session = self._table, self.session
         standing = (
@@ -192,20 +199,20 @@ class TrialLog:
         self._table, self._has_header, self._events, self._is_new = None, False, "", False
         return standing
 
-    def taken_back(self, bench: WriterContext, entries: Sequence[Entry]) -> list[Entry]:
+    def reclaim(self, context: WriterContext, entries: Sequence[Entry]) -> list[Entry]:
         """The other ended suddenly: `entries`, some of which may be in the files, made fit to be repeated."""
         self.number, self.sent_config = 0, None
         self._table, self._has_header, self._events, self._is_new = None, False, "", False
-        self._repair(bench, None)
+        self._repair(context, None)
         rows = _rows_before_a_cut(entries)
         if rows:
-            self._unwrite(bench, rows)
+            self._unwrite(context, rows)
         return [
             (log, 0, (*what[:3], what[1]), at) if not kinds and what[0] == "fail" else (log, kinds, what, at)
             for log, kinds, what, at in entries
         ]
 
-    def _unwrite(self, bench: WriterContext, rows: Sequence[Row]) -> None:
+    def _unwrite(self, context: WriterContext, rows: Sequence[Row]) -> None:
         """Cut off those of `rows` that are at the ends of the files: all will be written again."""
         try:
             cut_repeated_rows(self._path(RESULTS), [row for kinds, row, _ in rows if kinds & JSON])
@@ -214,41 +221,41 @@ class TrialLog:
             kinds, row, at = rows[0]
             if kinds & TBX:
                 first, last = iteration_of(row), last_iteration(self._path(RESULTS)) or 0
-                self._open_events(bench, at, first if first > last else None)
+                self._open_events(context, at, first if first > last else None)
         except OSError as error:
-            bench.complain(self.directory, error)
+            context.report_problem(self.directory, error)
 
     # from rows to bytes to files
 
-    def encode_rows(self, bench: WriterContext) -> None:
+    def encode_rows(self, context: WriterContext) -> None:
         """Turn the rows that came in into bytes; one that cannot be written is told and left out."""
         if not self.rows:
             return
         rows, self.rows = self.rows, []
         try:
-            self._encode(bench, rows)
+            self._encode(context, rows)
         except Exception as error:  # noqa: BLE001 - a user's value may do anything when it is turned into text
             if len(rows) == 1:
-                bench.complain(self._path(RESULTS), error)
+                context.report_problem(self._path(RESULTS), error)
                 return
             for row in rows:
                 self.rows = [row]
-                self.encode_rows(bench)
+                self.encode_rows(context)
 
-    def write(self, bench: WriterContext) -> None:
+    def write(self, context: WriterContext) -> None:
         """Bring everything to the disk. OSError: what was not written is kept for another try."""
         if self._whole:
             self._write_whole()
         for name in tuple(self._pending):
-            self._append(bench, name)
+            self._append(context, name)
         if self.ended:
-            self.close(bench)
+            self.close(context)
 
-    def close(self, bench: WriterContext) -> None:
-        if len(bench.open_files) == 0:
+    def close(self, context: WriterContext) -> None:
+        if len(context.open_files) == 0:
             return
         for name in (RESULTS, PROGRESS, self._events):
-            bench.open_files.close(self._path(name))
+            context.open_files.close(self._path(name))
 
     @property
     def waiting_bytes(self) -> int:
@@ -267,36 +274,36 @@ class TrialLog:
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"
 
-    def _settle(self, bench: WriterContext) -> None:
-        self.encode_rows(bench)
+    def _flush(self, context: WriterContext) -> None:
+        self.encode_rows(context)
         try:
-            self.write(bench)
+            self.write(context)
         except OSError as error:
-            bench.complain(self.directory, error)
+            context.report_problem(self.directory, error)
 
-    def _repair(self, bench: WriterContext, iteration: int | None) -> None:
+    def _repair(self, context: WriterContext, iteration: int | None) -> None:
         try:
             truncate_after(self.directory, iteration)
             self._table = None
             self._columns()
         except OSError as error:
-            bench.complain(self.directory, error)
+            context.report_problem(self.directory, error)
 
-    def _open_events(self, bench: WriterContext, at: float, first_step: int | None) -> None:
-        self._events = f"events.out.tfevents.{int(at)}.{bench.hostname}"
+    def _open_events(self, context: WriterContext, at: float, first_step: int | None) -> None:
+        self._events = f"events.out.tfevents.{int(at)}.{context.hostname}"
         self._pending.setdefault(self._events, []).append(opening(at, first_step))
 
-    def _encode(self, bench: WriterContext, rows: Sequence[Row]) -> None:
+    def _encode(self, context: WriterContext, rows: Sequence[Row]) -> None:
         lines = [row for kinds, row, _ in rows if kinds & JSON]
         if lines:
             self._encoder = self._encoder or RowEncoder()
             json_bytes = self._encoder.lines(lines)
         flats = [(kinds, flat_row(row), at) for kinds, row, at in rows if kinds & (CSV | TBX)]
         records = [flat for kinds, flat, _ in flats if kinds & CSV]
-        csv_bytes = self._csv_bytes(bench, records) if records else b""
+        csv_bytes = self._csv_bytes(context, records) if records else b""
         shown = [(at, flat) for kinds, flat, at in flats if kinds & TBX]
         if shown:
-            self._show(bench, shown)
+            self._show(context, shown)
         # Nothing can fail from here on, so a batch that failed has left nothing behind and is done again.
         if csv_bytes:
             header = b"" if self._has_header else self._columns().header()
@@ -305,21 +312,21 @@ class TrialLog:
         if lines:
             self._pending.setdefault(RESULTS, []).append(json_bytes)
 
-    def _show(self, bench: WriterContext, shown: Sequence[tuple[float, Flat]]) -> None:
-        self._add_events(bench, bench.events.records(shown), shown[0][0])
+    def _show(self, context: WriterContext, shown: Sequence[tuple[float, Flat]]) -> None:
+        self._add_events(context, context.events.records(shown), shown[0][0])
 
-    def _add_events(self, bench: WriterContext, records: bytes, at: float) -> None:
+    def _add_events(self, context: WriterContext, records: bytes, at: float) -> None:
         if not self._events:
-            self._open_events(bench, at, None)
+            self._open_events(context, at, None)
         if records:
             self._pending.setdefault(self._events, []).append(records)
 
-    def _csv_bytes(self, bench: WriterContext, records: Sequence[Flat]) -> bytes:
+    def _csv_bytes(self, context: WriterContext, records: Sequence[Flat]) -> bytes:
         if not self._columns().columns:
-            self._table = bench.table_for(records)
+            self._table = context.table_for(records)
         new = self._columns().new_columns(records)
         if new and self._has_header:
-            self._widen(bench, new)
+            self._widen(context, new)
         elif new:
             self._table = self._columns().widened(new)
         return self._columns().encode(records)
@@ -330,23 +337,23 @@ class TrialLog:
             self._has_header = bool(self._table.columns)
         return self._table
 
-    def _widen(self, bench: WriterContext, new: Sequence[str]) -> None:
+    def _widen(self, context: WriterContext, new: Sequence[str]) -> None:
         """Rewrite the file with more columns, in one step; when that fails the new keys wait."""
         table, path = self._columns(), self._path(PROGRESS)
         try:
-            self._append(bench, PROGRESS)
-            bench.open_files.close(path)
+            self._append(context, PROGRESS)
+            context.open_files.close(path)
             with open(path, "rb") as file:
                 data = file.read()
             wider = table.widened(new)
-            files.write_whole(path, widened(data, wider.header(), len(new)))
+            write_whole(path, widened(data, wider.header(), len(new)))
         except OSError as error:
-            bench.complain(path, error)
+            context.report_problem(path, error)
         else:
             self._table = wider
 
     def _write_whole(self) -> None:
-        write = files.write_new if self._is_new else files.write_whole
+        write = write_new if self._is_new else write_whole
         for name in tuple(self._whole):
             try:
                 write(self._path(name), self._whole[name])
@@ -356,26 +363,26 @@ class TrialLog:
             del self._whole[name]
         self._is_new = False
 
-    def _append(self, bench: WriterContext, name: str) -> None:
+    def _append(self, context: WriterContext, name: str) -> None:
         parts = self._pending.get(name)
         if parts is None:
             return
         path, data = self._path(name), b"".join(parts)
         for_now = self.ended or name == ERRORS  # another write is not expected soon
         try:
-            self._append_to(bench, path, data, for_now=for_now)
+            self._append_to(context, path, data, for_now=for_now)
         except FileNotFoundError:
             os.makedirs(self.directory, exist_ok=True)
-            self._append_to(bench, path, data, for_now=for_now)
+            self._append_to(context, path, data, for_now=for_now)
         del self._pending[name]
 
-    def _append_to(self, bench: WriterContext, path: str, data: bytes, *, for_now: bool) -> None:
+    def _append_to(self, context: WriterContext, path: str, data: bytes, *, for_now: bool) -> None:
         if for_now:
-            if len(bench.open_files):
-                bench.open_files.close(path)
-            files.append_once(path, data)
+            if len(context.open_files):
+                context.open_files.close(path)
+            append_once(path, data)
         else:
-            files.append_all(bench.open_files.descriptor(path), data)
+            append_all(context.open_files.descriptor(path), data)
 
 
 Entry = tuple[TrialLog, int, Any, float]  # a row for `kinds` of files that came at a time; kinds 0: an Order

@@ -1,6 +1,6 @@
 """Scribe: carries out rows and orders and writes the files. The same in the driver's thread and in a process.
 
-Whatever goes wrong with a file becomes a problem to show, is tried again, and never ends the scribe.
+Whatever goes wrong with a file becomes a problem to show, is tried again, and never ends the file_writer.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class FileWriter:
     """Used by one thread."""
 
     def __init__(self, clock: Clock, problems: Problems, open_limit: int) -> None:
-        self.bench = WriterContext(platform.node() or "localhost", open_limit, problems.add)
+        self.context = WriterContext(platform.node() or "localhost", open_limit, problems.add)
         self._clock = clock
-        self._complain = problems.add
+        self._report_problem = problems.add
         self._stuck: dict[TrialLog, int] = {}  # could not be written, and how many bytes wait
 
     @property
@@ -70,17 +70,17 @@ class FileWriter:
             self._write(log)
 
     def take_back(self, entries: Sequence[Entry]) -> None:
-        """Carry out what a scribe that suddenly ended had been given: it may have begun with it."""
+        """Carry out what a file_writer that suddenly ended had been given: it may have begun with it."""
         # Its event files may end in the middle of a record, and new ones must not have their names.
-        self.bench.hostname += ".again"
+        self.context.hostname += ".again"
         by_log: dict[TrialLog, list[Entry]] = {}
         for entry in entries:
             by_log.setdefault(entry[0], []).append(entry)
         for log, its in by_log.items():
-            self.work(log.taken_back(self.bench, its))
+            self.work(log.reclaim(self.context, its))
 
     def close(self) -> None:
-        self.bench.open_files.close_all()
+        self.context.open_files.close_all()
 
     def _sorted(self, entries: Sequence[Entry]) -> Iterable[TrialLog]:
         """Rows go to their trials; orders are carried out in their place."""
@@ -91,31 +91,31 @@ class FileWriter:
                 log.rows.append((kinds, what, at))
                 continue
             try:
-                log.carry_out(self.bench, what)
+                log.carry_out(self.context, what)
             except Exception as error:  # noqa: BLE001 - others must go on
-                self._complain(log.directory, error)
+                self._report_problem(log.directory, error)
         return touched
 
     def _encode(self, log: TrialLog) -> None:
         rows = log.rows
         if len(rows) <= _SLICE:
-            log.encode_rows(self.bench)
+            log.encode_rows(self.context)
             return
         for first in range(0, len(rows), _SLICE):
             log.rows = rows[first : first + _SLICE]
-            log.encode_rows(self.bench)
+            log.encode_rows(self.context)
             self._clock.sleep(0)  # the control thread may have been waiting for the interpreter
 
     def _write(self, log: TrialLog) -> None:
         try:
-            log.write(self.bench)
+            log.write(self.context)
         except OSError as error:
-            self._complain(getattr(error, "filename", None) or log.directory, error)
+            self._report_problem(getattr(error, "filename", None) or log.directory, error)
             log.failures += 1
             log.retry_at = self._clock.monotonic() + min(_RETRY_MOST_S, 0.1 * 2**log.failures)
             self._stuck[log] = log.waiting_bytes
             if sum(self._stuck.values()) > _STUCK_LIMIT_BYTES:
-                self._complain(log.directory, OSError(f"gave up {log.give_up()} bytes of log"))
+                self._report_problem(log.directory, OSError(f"gave up {log.give_up()} bytes of log"))
                 del self._stuck[log]
         else:
             log.failures = 0

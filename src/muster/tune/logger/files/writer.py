@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _CHUNK = 4096  # queue entries taken at a time
-_NOBODY = TrialLog("")
+_NO_TRIAL = TrialLog("")
 
 
 class LogWriter:
@@ -37,7 +37,7 @@ class LogWriter:
         *,
         flush_every_s: float = 0.2,
         queue_limit: int = 20_000,
-        patience_s: float = 10.0,
+        block_timeout_s: float = 10.0,
         open_limit: int = 64,
         process_from: int | None = 400,
     ) -> None:
@@ -45,19 +45,19 @@ class LogWriter:
         self._now = self._clock.now
         self._flush_every_s = flush_every_s
         self._limit = queue_limit
-        self._patience_s = patience_s
+        self._block_timeout_s = block_timeout_s
         self._open_limit = open_limit
         self._process_from = queue_limit if process_from is None else process_from
         self._queue: deque[Entry] = deque()
-        self._alarm = min(self._limit, self._process_from)  # the length at which something must be done
+        self._threshold = min(self._limit, self._process_from)  # the length at which something must be done
         self.running: dict[str, TrialLog] = {}  # by trial id; control thread only
         self._dropped = 0
         self._is_overrun = False
         self._thread: threading.Thread | None = None
-        self._wake, self._room, self._closing = threading.Event(), threading.Event(), False
+        self._wake, self._space, self._closing = threading.Event(), threading.Event(), False
         self._is_hurried = False  # somebody waits for the files, or for room
         self._problems = Problems()
-        self._scribe = FileWriter(self._clock, self._problems, open_limit)
+        self._file_writer = FileWriter(self._clock, self._problems, open_limit)
         self._forwarder: Forwarder | None = None
         self._tickets: list[threading.Event] = []
 
@@ -72,7 +72,7 @@ class LogWriter:
 
     def row(self, log: TrialLog, kinds: int, result: dict[str, Any]) -> None:
         """A result for the files named by `kinds`. It may change afterwards at its first level only."""
-        if len(self._queue) >= self._alarm and not self._may_append():
+        if len(self._queue) >= self._threshold and not self._may_append():
             self._dropped += 1
             return
         self._queue.append((log, kinds, result.copy(), self._now()))
@@ -81,7 +81,7 @@ class LogWriter:
 
     def order(self, log: TrialLog, order: Order) -> None:
         """Something else to do with a trial's files, after the rows that came before."""
-        if len(self._queue) >= self._alarm:
+        if len(self._queue) >= self._threshold:
             self._may_append()
         self._queue.append((log, 0, order, 0.0))
         if self._thread is None:
@@ -108,10 +108,10 @@ class LogWriter:
     def take_problems(self) -> tuple[str, ...]:
         """What went wrong since the last call, one line for each cause."""
         dropped, self._dropped = self._dropped, 0
-        told = [_told(*problem) for problem in self._problems.take()]
+        messages = [_problem_text(*problem) for problem in self._problems.take()]
         if dropped:
-            told.append(f"{dropped} results were not logged: the disk could not keep up")
-        return tuple(told)
+            messages.append(f"{dropped} results were not logged: the disk could not keep up")
+        return tuple(messages)
 
     def mark(self) -> threading.Event:
         """Set once everything so far is in its file, or could not be written."""
@@ -119,7 +119,7 @@ class LogWriter:
         if self._thread is None:
             ticket.set()
         else:
-            self._queue.append((_NOBODY, 0, ticket, 0.0))
+            self._queue.append((_NO_TRIAL, 0, ticket, 0.0))
             self._hurry()
         return ticket
 
@@ -141,7 +141,7 @@ class LogWriter:
 
     def _is_stuck(self) -> bool:
         forwarder = self._forwarder
-        return self._scribe.is_stuck or (forwarder is not None and forwarder.is_stuck)
+        return self._file_writer.is_stuck or (forwarder is not None and forwarder.is_stuck)
 
     def _begin(self) -> None:
         self._closing = False
@@ -154,20 +154,20 @@ class LogWriter:
 
     def _may_append(self) -> bool:
         """The queue is long: a process is to help, or the control thread has to wait."""
-        if self._alarm < self._limit:
-            self._alarm = self._limit
+        if self._threshold < self._limit:
+            self._threshold = self._limit
             self._wake.set()
-        return len(self._queue) < self._limit or self._has_room()
+        return len(self._queue) < self._limit or self._has_space()
 
-    def _has_room(self) -> bool:
-        """Let the writer catch up: better a slow loop than no memory. After `patience_s` rows are dropped."""
+    def _has_space(self) -> bool:
+        """Waits for the writer; returns False after `block_timeout_s`, from when on rows are dropped."""
         if self._is_overrun:
             return False
-        deadline = self._clock.monotonic() + self._patience_s
+        deadline = self._clock.monotonic() + self._block_timeout_s
         while len(self._queue) >= self._limit:
-            self._room.clear()
+            self._space.clear()
             self._hurry()
-            if not self._room.wait(0.1) and self._clock.monotonic() >= deadline:
+            if not self._space.wait(0.1) and self._clock.monotonic() >= deadline:
                 self._is_overrun = True  # until a chunk has been written
                 return False
         return True
@@ -176,65 +176,65 @@ class LogWriter:
 
     def _run(self) -> None:
         while True:
-            self._rest()
+            self._wait()
             is_last = self._closing
             try:
-                self._turn(is_last)
+                self._write_queued(is_last)
             except Exception as error:
                 logger.exception("log writer")
                 self._problems.add("log files", error)
-                self._answer()  # who waits for a flush must not wait in vain
+                self._release_waiters()  # who waits for a flush must not wait in vain
             if is_last and not self._queue:
-                self._scribe.close()
+                self._file_writer.close()
                 self._thread = None  # a row that comes later begins another one
                 return
 
-    def _rest(self) -> None:
+    def _wait(self) -> None:
         forwarder = self._forwarder
-        if forwarder is None or not forwarder.rest(self._wake):
+        if forwarder is None or not forwarder.wait(self._wake):
             self._wake.wait(self._flush_every_s)
         self._wake.clear()
 
-    def _turn(self, is_last: bool) -> None:
+    def _write_queued(self, is_last: bool) -> None:
         is_hurried, self._is_hurried = self._is_hurried, False
-        if self._alarm == self._limit > self._process_from and self._forwarder is None:
-            self._hire()
+        if self._threshold == self._limit > self._process_from and self._forwarder is None:
+            self._start_process()
         forwarder = self._forwarder
         if forwarder is not None:
-            forwarder.look()
+            forwarder.poll()
             if forwarder.is_worth_waiting_for(len(self._queue)) and not (is_last or is_hurried):
                 return
         while self._queue:
-            if forwarder is not None and forwarder.look():  # again: this loop may have no end
+            if forwarder is not None and forwarder.poll():  # again: this loop may have no end
                 forwarder.forward(*self._taken(forwarder.chunk))
             else:
                 entries, self._tickets = self._taken(_CHUNK)
-                self._scribe.work(entries)
-                self._answer()
+                self._file_writer.work(entries)
+                self._release_waiters()
             self._is_overrun = False
-            self._room.set()
+            self._space.set()
         if is_last and forwarder is not None:
             forwarder.finish()
-        self._scribe.retry(now=is_last)
+        self._file_writer.retry(now=is_last)
 
-    def _hire(self) -> None:
+    def _start_process(self) -> None:
         from muster.tune.logger.files.writer_process import Forwarder
 
-        self._forwarder = Forwarder(self._scribe, self._problems, self._clock, self._open_limit)
+        self._forwarder = Forwarder(self._file_writer, self._problems, self._clock, self._open_limit)
 
     def _taken(self, most: int) -> tuple[list[Entry], list[threading.Event]]:
         """The next of the queue, and who waits for them to be written."""
         take = self._queue.popleft
         taken = [take() for _ in range(min(len(self._queue), most))]
-        tickets = [entry[2] for entry in taken if entry[0] is _NOBODY]
-        return ([entry for entry in taken if entry[0] is not _NOBODY] if tickets else taken), tickets
+        tickets = [entry[2] for entry in taken if entry[0] is _NO_TRIAL]
+        return ([entry for entry in taken if entry[0] is not _NO_TRIAL] if tickets else taken), tickets
 
-    def _answer(self) -> None:
+    def _release_waiters(self) -> None:
         tickets, self._tickets = self._tickets, []
         for ticket in tickets:
             ticket.set()
 
 
-def _told(reason: str, path: str, count: int) -> str:
+def _problem_text(reason: str, path: str, count: int) -> str:
     more = f" and {count - 1} more times" if count > 1 else ""
     return f"{path}: {reason}{more}"

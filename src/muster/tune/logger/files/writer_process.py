@@ -67,7 +67,7 @@ class WriterProcess:
         self.is_ready = False
         self.is_stuck = False  # something could not be written, and is tried again there
         self.has_finished = False
-        self.sent = 0  # parcels
+        self.sent = 0  # batches
         self.done = 0  # of these: written, or stuck
 
     @property
@@ -108,9 +108,9 @@ class WriterProcess:
         if not data:
             raise WriterProcessGoneError
         for kind, payload in self._frames.feed(data):
-            self._heard(kind, payload)
+            self._handle_frame(kind, payload)
 
-    def _heard(self, kind: int, payload: bytes) -> None:
+    def _handle_frame(self, kind: int, payload: bytes) -> None:
         if kind == WriterFrameKind.READY:
             self.is_ready = True
             return
@@ -129,17 +129,17 @@ class WriterProcess:
             except BlockingIOError:
                 self._poll.modify(self._socket, select.POLLIN | select.POLLOUT)
                 try:
-                    self._hear_while_sending()
+                    self._receive_while_sending()
                 finally:
                     self._poll.modify(self._socket, select.POLLIN)
             except OSError as error:
                 raise WriterProcessGoneError from error
 
-    def _hear_while_sending(self) -> None:
+    def _receive_while_sending(self) -> None:
         if any(events & ~select.POLLOUT for _, events in self._poll.poll()):
             self.listen(0)
 
-    def dismissed(self) -> str:
+    def retire(self) -> str:
         """Let it go, and wait until it is gone; how it ended."""
         self._socket.close()
         if not self.is_ready and self._process.poll() is None:
@@ -155,7 +155,7 @@ class WriterProcess:
 logger = logging.getLogger(__name__)
 
 _BOOT_S = 1.0  # rows wait so long for a process to come up, if nobody waits for them
-_BOOT_LOOK_S = 0.01
+_BOOT_POLL_S = 0.01
 _BOOT_MOST = 8000  # rows, likewise
 _LISTEN_S = 0.05
 
@@ -163,12 +163,12 @@ _LISTEN_S = 0.05
 class Forwarder:
     """Used by LogWriter's thread alone, but for `is_stuck`."""
 
-    chunk = 256  # entries in a parcel: the control thread waits while one is packed
+    chunk = 256  # entries in a batch: the control thread waits while one is packed
 
-    def __init__(self, scribe: FileWriter, problems: Problems, clock: Clock, open_limit: int) -> None:
-        self._scribe, self._problems, self._clock = scribe, problems, clock
-        self._hired_at = clock.monotonic()
-        self._due: deque[tuple[int, threading.Event]] = deque()  # parcel after which a ticket is set
+    def __init__(self, file_writer: FileWriter, problems: Problems, clock: Clock, open_limit: int) -> None:
+        self._file_writer, self._problems, self._clock = file_writer, problems, clock
+        self._started_at = clock.monotonic()
+        self._due: deque[tuple[int, threading.Event]] = deque()  # batch after which a ticket is set
         self.is_in_use = False
         self._remote: WriterProcess | None = None
         try:
@@ -181,24 +181,24 @@ class Forwarder:
         remote = self._remote
         return remote is not None and remote.is_stuck
 
-    def rest(self, wake: threading.Event) -> bool:
+    def wait(self, wake: threading.Event) -> bool:
         """Wait for the process, if there is something to wait for."""
         if self._remote is None:
             return False
         if self._due and not wake.is_set():
             self._listen(_LISTEN_S)
         elif not self._remote.is_ready and self._is_early():
-            wake.wait(_BOOT_LOOK_S)
+            wake.wait(_BOOT_POLL_S)
         else:
             return False
         return True
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Hear what the process has to say; whether it is, from now on, in use."""
         self._listen(0)
-        can_be_used = self._remote is not None and self._remote.is_ready and not self._scribe.is_stuck
+        can_be_used = self._remote is not None and self._remote.is_ready and not self._file_writer.is_stuck
         if can_be_used and not self.is_in_use:
-            self._scribe.close()
+            self._file_writer.close()
             self.is_in_use = True
         return self.is_in_use
 
@@ -207,19 +207,19 @@ class Forwarder:
         return is_coming and waiting < _BOOT_MOST and self._is_early()
 
     def _is_early(self) -> bool:
-        return self._clock.monotonic() - self._hired_at < _BOOT_S
+        return self._clock.monotonic() - self._started_at < _BOOT_S
 
     def forward(self, entries: Sequence[Entry], tickets: Sequence[threading.Event]) -> None:
         remote = self._remote
         assert remote is not None  # is_in_use says so
-        parcel = remote.sent + bool(entries)
-        self._due.extend((parcel, ticket) for ticket in tickets)
+        batch = remote.sent + bool(entries)
+        self._due.extend((batch, ticket) for ticket in tickets)
         try:
             if entries:
                 remote.send(entries)
         except WriterProcessGoneError:
-            self._go_on_alone(is_sudden=True)
-        self._answer()
+            self._continue_without_process(is_sudden=True)
+        self._release_waiters()
 
     def finish(self) -> None:
         """Everything is written, or stuck in the thread's own hands, and the process gone."""
@@ -230,9 +230,9 @@ class Forwarder:
             if self.is_in_use:
                 remote.finish()
         except WriterProcessGoneError:
-            self._go_on_alone(is_sudden=True)
+            self._continue_without_process(is_sudden=True)
         else:
-            self._go_on_alone(is_sudden=False)
+            self._continue_without_process(is_sudden=False)
 
     def _listen(self, timeout_s: float) -> None:
         if self._remote is None:
@@ -240,22 +240,22 @@ class Forwarder:
         try:
             self._remote.listen(timeout_s)
         except WriterProcessGoneError:
-            self._go_on_alone(is_sudden=True)
-        self._answer()
+            self._continue_without_process(is_sudden=True)
+        self._release_waiters()
 
-    def _go_on_alone(self, *, is_sudden: bool) -> None:
+    def _continue_without_process(self, *, is_sudden: bool) -> None:
         remote, self._remote = self._remote, None
         assert remote is not None
         self.is_in_use = False
-        how = remote.dismissed()
+        how = remote.retire()
         if is_sudden:
             what = f"the process that wrote them {how}; the driver goes on with that itself"
             self._problems.add("log files", RuntimeError(what))
         if remote.kept:
-            self._scribe.take_back(remote.kept)
-        self._answer()
+            self._file_writer.take_back(remote.kept)
+        self._release_waiters()
 
-    def _answer(self) -> None:
+    def _release_waiters(self) -> None:
         done = self._remote.done if self._remote is not None else float("inf")
         while self._due and self._due[0][0] <= done:
             self._due.popleft()[1].set()

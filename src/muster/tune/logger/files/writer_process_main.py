@@ -1,4 +1,4 @@
-"""The process that writes log files: takes parcels from the driver's LogWriter, says when they are written.
+"""The process that writes log files: takes batches from the driver's LogWriter, says when they are written.
 
 It ends with the driver: by the kernel's signal on Linux, and everywhere when the connection or the parent is
 gone. What it has not written by then is repaired by the driver's next start.
@@ -21,21 +21,21 @@ from muster.tune.logger.files.write import FileWriter, Problems
 
 _CHUNK = 1 << 18
 _ENOUGH = 4096  # entries taken together
-_LOOK_S = 1.0  # whether the driver is still there
+_PARENT_CHECK_S = 1.0  # whether the driver is still there
 _RETRY_S = 0.1
 
 
 class WriterFrameKind:
     """What a frame means."""
 
-    WORK = 1  # to the process: a parcel
+    WORK = 1  # to the process: a batch
     LAST = 2  # to it: no more comes
     READY = 10  # from it: it can be given work
-    DONE = 11  # from it: how many parcels are written, whether something is stuck, problems
+    DONE = 11  # from it: how many batches are written, whether something is stuck, problems
     FINISHED = 12  # from it: the same, after the last
 
 
-class _Counter:
+class _WriterServer:
     """The process's end of the connection."""
 
     def __init__(self, connection: socket.socket, parent_pid: int, open_limit: int) -> None:
@@ -44,28 +44,28 @@ class _Counter:
         self._poll.register(connection, select.POLLIN)
         self._frames, self._unpacker = FrameReader(), Unpacker()
         self._problems = Problems()
-        self._scribe = FileWriter(SystemClock(), self._problems, open_limit)
-        self._parcels = 0
+        self._file_writer = FileWriter(SystemClock(), self._problems, open_limit)
+        self._batches = 0
         self._is_last = False
 
     def serve(self) -> None:
-        """Until the last parcel is written."""
-        self._say(WriterFrameKind.READY, b"")
+        """Until the last batch is written."""
+        self._send(WriterFrameKind.READY, b"")
         was_stuck = False
         while not self._is_last:
             entries = self._taken()
             if entries is not None:
-                self._scribe.work(entries)
-            self._scribe.retry(now=self._is_last)
-            if entries is not None or self._scribe.is_stuck != was_stuck:
+                self._file_writer.work(entries)
+            self._file_writer.retry(now=self._is_last)
+            if entries is not None or self._file_writer.is_stuck != was_stuck:
                 self._answer()
-            was_stuck = self._scribe.is_stuck
-        self._scribe.close()
+            was_stuck = self._file_writer.is_stuck
+        self._file_writer.close()
 
     def _taken(self) -> list[Entry] | None:
         """What has come, after a wait; None: nothing."""
         entries: list[Entry] | None = None
-        wait_s = _RETRY_S if self._scribe.is_stuck else _LOOK_S
+        wait_s = _RETRY_S if self._file_writer.is_stuck else _PARENT_CHECK_S
         while (entries is None or len(entries) < _ENOUGH) and not self._is_last:
             if not self._poll.poll(wait_s * 1000 if entries is None else 0):
                 break
@@ -83,14 +83,14 @@ class _Counter:
             if kind == WriterFrameKind.LAST:
                 self._is_last = True
             else:
-                self._parcels += 1
+                self._batches += 1
                 entries += self._unpacker.entries(payload)
 
     def _answer(self) -> None:
         kind = WriterFrameKind.FINISHED if self._is_last else WriterFrameKind.DONE
-        self._say(kind, pack((self._parcels, self._scribe.is_stuck, self._problems.take())))
+        self._send(kind, pack((self._batches, self._file_writer.is_stuck, self._problems.take())))
 
-    def _say(self, kind: int, payload: bytes) -> None:
+    def _send(self, kind: int, payload: bytes) -> None:
         self._connection.sendall(frame(kind, payload))
 
 
@@ -98,5 +98,5 @@ def main() -> NoReturn:
     """Arguments: sys.path (taken before), our socket, the driver's pid, how many files may be open."""
     fd, parent_pid, open_limit = map(int, sys.argv[2:5])
     die_with_parent(parent_pid)
-    _Counter(socket.socket(fileno=fd), parent_pid, open_limit).serve()
+    _WriterServer(socket.socket(fileno=fd), parent_pid, open_limit).serve()
     os._exit(0)  # the files are closed; there is nothing else to tidy up

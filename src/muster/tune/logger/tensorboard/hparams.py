@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from muster.tune.logger.files.json_rows import is_number
 from muster.tune.logger.tensorboard.crc32c import MOST_KNOWN, KnownRecord, crc32c, masked
 from muster.tune.logger.tensorboard.events import delimited, varint
-from muster.tune.logger.tracker import is_number
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal
 from muster.tune.search.paths import unflattened
-from muster.tune.search.unresolved import has_unresolved_values
+from muster.tune.search.variant_generator import has_unresolved_values
 
 _ACQUISITIONS = {
     "ucb": ("UpperConfidenceBound", ("kappa",)),

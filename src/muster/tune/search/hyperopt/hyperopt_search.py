@@ -11,7 +11,7 @@ from muster.tune.search.dimensions import Dimension, dimension_of, flat_point, o
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal
 from muster.tune.search.paths import Path, children, copied, is_container, rebuilt
 from muster.tune.search.sample import Categorical, Domain, Function
-from muster.tune.search.unresolved import find_unresolved, has_unresolved_values
+from muster.tune.search.variant_generator import find_unresolved, has_unresolved_values
 
 OWNER = "HyperOptSearch"
 Values = dict[str, float]

@@ -10,7 +10,7 @@ from muster.tune.search.dimensions import Dimension, flat_point
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal
 from muster.tune.search.paths import unflattened
 from muster.tune.search.random_stream import LentRandom
-from muster.tune.search.unresolved import has_unresolved_values
+from muster.tune.search.variant_generator import has_unresolved_values
 
 _SMALLEST = 1e-10  # of a range: how finely a float without a step is searched
 _LEAST_BUDGET = 4

@@ -1,6 +1,6 @@
 """Result files after a crash: what the store knows and the files may lack, written once more.
 
-A `CatchUp` hears the facts that a restore replays; what it heard then goes to the LogWriter, so that every
+A `CatchUp` hears the facts that a restore replays; what it history then goes to the LogWriter, so that every
 result is in the files once: rows after a restart replace those that the restart made void.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from muster.tune.logger.files.writer import LogWriter
 
 
-class _Heard:
+class _TrialHistory:
     """What happened to one trial after the last snapshot."""
 
     def __init__(self, trial: Trial) -> None:
@@ -50,7 +50,7 @@ class CatchUp:
     """Hooks that only listen."""
 
     def __init__(self) -> None:
-        self._heard: dict[str, _Heard] = {}
+        self._histories: dict[str, _TrialHistory] = {}
 
     def fire(self, hook: str, **info: Any) -> None:  # noqa: ANN401 - Ray's hook arguments
         if hook == "on_trial_result":
@@ -61,25 +61,25 @@ class CatchUp:
             trial = info["trial"]
             self._of(trial).failures.append((trial.num_failures, info["failure"]))
 
-    def tell(self, writer: LogWriter, kinds: int, experiment_dir: str, at: float) -> None:
+    def write_to(self, writer: LogWriter, kinds: int, experiment_dir: str, at: float) -> None:
         """Hand everything over; trials that run again close their files by themselves."""
-        for heard in self._heard.values():
-            trial = heard.trial
+        for history in self._histories.values():
+            trial = history.trial
             log = writer.log(trial.trial_id, trial_directory(experiment_dir, trial))
-            if kinds and heard.is_sure and heard.base is not None:
-                writer.start(log, kinds, trial.config, heard.base)
-                for row in heard.rows:
+            if kinds and history.is_sure and history.base is not None:
+                writer.start(log, kinds, trial.config, history.base)
+                for row in history.rows:
                     writer.row(log, kinds, row)
-            elif kinds and heard.rows:
-                writer.catch_up(log, kinds, heard.rows)
-            for number, failure in heard.failures:
+            elif kinds and history.rows:
+                writer.catch_up(log, kinds, history.rows)
+            for number, failure in history.failures:
                 text = failure_text(number, failure, at).encode("utf-8", "replace")
                 writer.fail(log, text, failure.exception, unless=b"Failure # %d (" % number)
             if trial.is_finished():
                 writer.end(trial.trial_id, failed=trial.status == "ERROR")
 
-    def _of(self, trial: Trial) -> _Heard:
-        found = self._heard.get(trial.trial_id)
+    def _of(self, trial: Trial) -> _TrialHistory:
+        found = self._histories.get(trial.trial_id)
         if found is None:
-            found = self._heard[trial.trial_id] = _Heard(trial)
+            found = self._histories[trial.trial_id] = _TrialHistory(trial)
         return found

@@ -1,0 +1,110 @@
+"""Shows an experiment on a terminal: a view that is redrawn in place, and a summary that stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TextIO
+
+from muster.base.clock import Clock
+from muster.tune.reporting.periodic import PeriodicReporter
+from muster.tune.reporting.plain import HEARTBEAT_S, EventLines
+from muster.tune.reporting.screen import Screen
+from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo
+from muster.tune.reporting.tables import frame_for
+
+if TYPE_CHECKING:
+    from muster.trials.model import Trial
+    from muster.tune.reporting.live_view import LiveView
+
+REDRAW_S = 0.25
+
+
+class LiveReporter(PeriodicReporter):
+    """What `verbose=1` shows on a terminal."""
+
+    def __init__(self, stream: TextIO, *, clock: Clock, environment: Mapping[str, str]) -> None:
+        super().__init__(clock=clock, period_s=REDRAW_S)
+        self._screen = Screen(stream, clock=clock, environment=environment)
+        self._home = environment.get("HOME", "")
+        self._view: LiveView | None = None
+
+    def catching(self) -> AbstractContextManager[None]:
+        return self._screen.catching()
+
+    def begin(self, info: RunInfo) -> None:
+        super().begin(info)
+        self._view = None
+        self._screen.open()
+
+    def note(self, text: str) -> None:
+        self._screen.print(text)
+
+    def show(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial]) -> None:
+        self._screen.draw(self._live_view().draw(snapshot, self._screen.size()))
+
+    def _live_view(self) -> LiveView:
+        """Returns the view, which is made after the first step: loading rich takes a while."""
+        if self._view is None:
+            from muster.tune.reporting.live_view import LiveView, glyphs_for
+
+            self._view = LiveView(glyphs_for(self._screen.encoding), home=self._home)
+        return self._view
+
+    def conclude(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
+        self._screen.settle()
+        self._screen.clear()
+        size = self._screen.size()
+        self._screen.print(*self._live_view().conclusion(snapshot, trials, size, interrupted=interrupted))
+        self._screen.close()
+
+    def abort(self) -> None:
+        self._screen.close()
+
+
+class DetailedLiveReporter(LiveReporter):
+    """From `verbose=2` on: the events of trials are told above the view."""
+
+    def __init__(self, stream: TextIO, *, clock: Clock, environment: Mapping[str, str], level: int) -> None:
+        super().__init__(stream, clock=clock, environment=environment)
+        frame = frame_for(self._screen.encoding)
+        self._event_lines = EventLines(self._screen.print, clock=clock, level=level, frame=frame)
+        self._window_ends = 0.0
+
+    def begin(self, info: RunInfo) -> None:
+        self._event_lines.begin(info.metric)
+        self._window_ends = self._clock.monotonic() + HEARTBEAT_S
+        super().begin(info)
+
+    def show(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial]) -> None:
+        if self._clock.monotonic() >= self._window_ends:
+            self._window_ends = self._clock.monotonic() + HEARTBEAT_S
+            self._event_lines.new_window()
+        super().show(snapshot, trials)
+
+    def conclude(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
+        self._event_lines.new_window()
+        super().conclude(snapshot, trials, interrupted=interrupted)
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self._tally.started(trial)
+        self._event_lines.started(trial)
+
+    def on_trial_result(
+        self,
+        iteration: int,
+        trials: list[Trial],
+        trial: Trial,
+        result: dict[str, Any],
+        **info: Any,  # noqa: ANN401
+    ) -> None:
+        self._event_lines.reported(trial, result)
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self._tally.completed(trial)
+        self._event_lines.finished(trial)
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
+        self._tally.failed(trial)
+        failure = self._tally.failures.get(trial.trial_id)
+        self._event_lines.errored(trial, failure.message if failure is not None else "")
