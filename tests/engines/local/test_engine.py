@@ -222,7 +222,7 @@ def test_a_helper_with_threads_does_not_fork(opened, tmp_path, monkeypatch):
     import starts_a_thread
 
     driver = opened(starts_a_thread.train)
-    driver.start("a", "train", {"main": "local.worker import main"})
+    driver.start("a", "train", {"main": "engines.worker.main import main"})
     result = driver.to_report("a").result
     assert (result["warm"], result["threads"]) == (True, 3)  # main, the module's, the heartbeat
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from muster.engines.ray.actor_pool import selecting
-from muster.engines.ray.connect import mismatch
+from muster.engines.ray.handshake import mismatch
 from muster.engines.ray.package_upload import is_foreign, missing_module
 from muster.trials.placement_group import PlacementGroupFactory
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 from muster.base.clock import Clock
 from muster.base.framing import Frame, FrameKind, frame, unpack
 from muster.engines.local.fork_server import ForkServerClient
-from muster.engines.local.resources import Grant, ResourcePool
+from muster.engines.local.resources import ResourcePool
 from muster.engines.process_engine import EngineTimeouts, ProcessEngine, order_of
 from muster.engines.worker import failures
-from muster.engines.worker.handle import TrialRun, WorkerHandle, WorkerState
+from muster.engines.worker.handle import Grant, TrialRun, WorkerHandle, WorkerState
 from muster.engines.worker.poller import Poller, SpinThenWait
 from muster.engines.worker.protocol import write_order
 from muster.host import machine

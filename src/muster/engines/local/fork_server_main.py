@@ -23,12 +23,10 @@ from muster.base.clock import SystemClock
 from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
 from muster.engines.local.fork_safety import (
     be_killed_first,
-    die_with_parent,
     fork_is_safe,
     fork_of_ours,
     fresh_randomness,
     needs_fresh_randomness,
-    prepare_death_signal,
     shorten_hooks,
 )
 from muster.engines.local.fork_server import boot_code
@@ -37,6 +35,7 @@ from muster.engines.worker.main import Worker, become, end_politely_on_sigterm
 from muster.engines.worker.output import flush
 from muster.engines.worker.protocol import StartOrder, write_order
 from muster.engines.worker.trainable_cache import TrainableCache
+from muster.host.die_with_parent import die_with_parent, prepare_death_signal
 from muster.host.machine import note_working_directory, working_directory
 from muster.session.report import report
 

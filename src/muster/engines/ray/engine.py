@@ -28,7 +28,7 @@ from muster.engines.ray.cluster_watcher import (
     Growth,
     why_unplaceable,
 )
-from muster.engines.ray.connect import mismatch
+from muster.engines.ray.handshake import mismatch
 from muster.engines.ray.remote_storage import RemoteStorage
 from muster.engines.worker import failures
 from muster.engines.worker.handle import TrialRun

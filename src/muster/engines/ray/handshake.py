@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from muster.base.clock import Clock
@@ -226,3 +226,24 @@ class WakeupQueue:
                 self._is_closed = True
                 os.close(self._read_fd)
                 os.close(self._write_fd)
+
+
+def mismatch(hello: Mapping[str, Any], *, python: str, ray: str) -> str | None:
+    """What is wrong with the versions of that node, and what to do; None when nothing is."""
+    there = str(hello["python"])
+    if _minor(there) != _minor(python):
+        return (
+            f"the node {hello['hostname']} runs Python {there}, the driver {python}: give every node "
+            f"Python {_minor(python)}, or start the driver with {_minor(there)}"
+        )
+    of_node = str(hello.get("ray", ray))  # a muster that is older than this does not say it
+    if of_node != ray:
+        return (
+            f"the node {hello['hostname']} runs Ray {of_node}, the driver {ray}: install the same on both "
+            f"(pip install ray=={ray})"
+        )
+    return None
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from muster.base.framing import Frame, FrameReader
-from muster.engines.local.resources import Grant
 from muster.session.progress import Signature
 from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure
@@ -96,6 +96,20 @@ class WorkerHandle:
     def close(self) -> None:
         os.close(self.read_fd)
         os.close(self.write_fd)
+
+
+class Grant:
+    """What one trial was given; handed back to `ResourcePool.free` exactly once."""
+
+    __slots__ = ("gpu_units", "units")
+
+    def __init__(self, units: Mapping[str, int], gpu_units: Mapping[str, int]) -> None:
+        self.units = units
+        self.gpu_units = gpu_units  # GPU id -> units of it
+
+    @property
+    def gpu_ids(self) -> tuple[str, ...]:
+        return tuple(self.gpu_units)
 
 
 class TrialRun:

@@ -5,6 +5,7 @@ Entered from the zygote after a fork (`become`), or as a fresh interpreter (`mai
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from muster.base.clock import Clock, SystemClock
 from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
-from muster.engines.local.fork_safety import die_with_parent, run_exit_functions
 from muster.engines.worker.channel import WorkerChannel
 from muster.engines.worker.exit_report import CodeUnreadable, Verdict, ended, failed, told
 from muster.engines.worker.output import Output, flush
@@ -27,6 +27,7 @@ from muster.engines.worker.run_trainable import ClassRun, require_checkpoint, ru
 from muster.engines.worker.session import TrialSession
 from muster.engines.worker.trainable_cache import TrainableCache
 from muster.host import machine
+from muster.host.die_with_parent import die_with_parent
 from muster.session.progress import Signature
 from muster.session.session import TrialStopped, install, uninstall
 from muster.session.usage import wants_usage
@@ -279,6 +280,23 @@ def end_politely_on_sigterm() -> None:
 
 def _stop_politely(number: int, where: FrameType | None) -> None:
     raise TrialStopped
+
+
+# The list of handlers of `logging`: the first one is always there, and writes to stderr.
+_log_handlers: list[Any] = []
+
+
+def note_log_handlers(handlers: Any) -> None:  # noqa: ANN401 - private to `logging`
+    """`logging` will not be shut down by an exit function in this process or its forks."""
+    atexit.unregister(sys.modules["logging"].shutdown)
+    _log_handlers[:] = [handlers]
+
+
+def run_exit_functions() -> None:
+    """As the interpreter does; `logging` flushes its handlers last, if there are any."""
+    atexit._run_exitfuncs()
+    if _log_handlers and len(_log_handlers[0]) > 1:
+        sys.modules["logging"].shutdown()
 
 
 def leave(code: int) -> NoReturn:
