@@ -17,7 +17,7 @@ from muster.engines.worker.handle import Grant, TrialRun, WorkerHandle, WorkerSt
 from muster.engines.worker.poller import Poller, SpinThenWait
 from muster.engines.worker.protocol import write_order
 from muster.host import machine
-from muster.host.machine import process_state
+from muster.host.machine import process_activity
 
 if TYPE_CHECKING:
     from muster.trials.commands import StartTrial
@@ -102,7 +102,7 @@ class WorkerPool:
                 self._hatch_spares()
         desk.role, desk.run, run.desk = WorkerState.BUSY, run, desk
         desk.key = (run.command.trainable_name, run.command.resources, gpu_ids)
-        desk.heard_at, desk.ticks = self._clock.monotonic(), None
+        desk.heard_at, desk.cpu_s = self._clock.monotonic(), None
         return desk
 
     def unseat(self, desk: WorkerHandle, *, keep: bool) -> None:
@@ -139,10 +139,9 @@ class WorkerPool:
         """
         if not desk.pid or now - desk.heard_at < self._options.beat_s:
             return False
-        state, ticks = process_state(desk.pid)
-        can_run = state != "" and state not in "TtDZ"  # stopped, traced, stuck in the kernel, dead
-        if (ticks != desk.ticks and state) or (can_run and not desk.beats):
-            desk.ticks, desk.heard_at = ticks, now
+        seen = process_activity(desk.pid)
+        if seen is not None and (seen.cpu_s != desk.cpu_s or (seen.can_run and not desk.beats)):
+            desk.cpu_s, desk.heard_at = seen.cpu_s, now
         return now - desk.heard_at >= self._options.silent_after_s
 
     # Making them

@@ -195,7 +195,7 @@ class ActorPool:
             run.reused = True
         desk.role, desk.run, run.desk = WorkerState.BUSY, run, desk
         desk.key = (run.command.trainable_name, run.command.resources, ())
-        desk.heard_at, desk.ticks = self._clock.monotonic(), None
+        desk.heard_at, desk.cpu_s = self._clock.monotonic(), None
 
     def unseat(self, desk: WorkerHandle, *, keep: bool) -> None:
         if not isinstance(desk, ActorHandle) or not keep:
@@ -242,9 +242,9 @@ class ActorPool:
             return False
         if now - desk.heard_at < self._patience.beat_s:
             return False
-        state, ticks = machine.process_state(desk.pid)
-        if not state or ticks != desk.ticks:
-            desk.ticks, desk.heard_at = ticks, now
+        seen = machine.process_activity(desk.pid)
+        if seen is None or seen.cpu_s != desk.cpu_s:
+            desk.cpu_s, desk.heard_at = None if seen is None else seen.cpu_s, now
         return now - desk.heard_at >= self._patience.silent_after_s
 
     # Talking with them

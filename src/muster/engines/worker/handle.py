@@ -34,6 +34,7 @@ class WorkerHandle:
 
     __slots__ = (
         "beats",
+        "cpu_s",
         "frames",
         "heard_at",
         "key",
@@ -42,7 +43,6 @@ class WorkerHandle:
         "read_fd",
         "role",
         "run",
-        "ticks",
         "token",
         "version",
         "write_fd",
@@ -60,7 +60,7 @@ class WorkerHandle:
         self.key: ProcessKey | None = None
         self.version = version  # of the set of trainables it knows
         self.heard_at = now
-        self.ticks: int | None = None
+        self.cpu_s: float | None = None
         self.beats = False  # whether it has a heartbeat: only those that last do
 
     def read(self) -> list[Frame] | tuple[Frame, ...] | None:
