@@ -78,7 +78,7 @@ _KNOWN = ((3, 10), (3, 11), (3, 12))
 _is_our_fork = [False]  # only during a fork by `fork_of_ours`
 
 
-def fork_of_ours(fork: Callable[[], int]) -> int:
+def fork_with_short_hooks(fork: Callable[[], int]) -> int:
     """`fork()`, with short hooks if `shorten_hooks` has been called."""
     _is_our_fork[0] = True
     try:

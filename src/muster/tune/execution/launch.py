@@ -114,7 +114,7 @@ def _open_engine(asked: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine |
         from muster.tune.execution.upload import reach_of
 
         reach = reach_of(asked.place, asked.run)
-        return open_ray_engine(trainables=trainables, options=RayOptions(env=env, reach=reach))
+        return open_ray_engine(trainables=trainables, options=RayOptions(env=env, remote_storage=reach))
     from muster.base.clock import SystemClock
     from muster.engines.local.engine import LocalEngine, LocalOptions
 
