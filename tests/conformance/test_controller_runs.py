@@ -20,7 +20,7 @@ from tests.conformance.scenes import (
 
 from muster import tune
 from muster.errors import TuneError
-from muster.host.machine import process_state
+from muster.host.processes import find
 from muster.stores.experiment.reader import STORE_NAME, open_trials
 from muster.tune import Callback, CheckpointConfig, SyncConfig
 
@@ -86,7 +86,7 @@ def test_c014_one_process_serves_one_trial_after_the_other_and_none_is_left(tmp_
     run = {"stop": {"training_iteration": 1}}
     grid = fit(tune.with_resources(Counter, ALL_CPUS), tmp_path, space, run=run, reuse_actors=True)
     (pid,) = set(column(grid, "process"))
-    assert process_state(pid) == ("", 0)
+    assert find(pid) is None
 
 
 class Notes(Callback):

@@ -30,6 +30,10 @@ WRONG = {
         "import muster.cluster.binpack.utilization",
         "The two objectives do not know each other",
     ),
+    "engines/ray/failures.py": (
+        "import muster.engines.local.resources",
+        "The local engine and the Ray engine do not know each other",
+    ),
     "cluster/states.py": ("import subprocess", "Domains and vocabulary do no I/O"),
     "config/load.py": ("import ray", "Only engines.ray and runtimes.ray know Ray"),
 }

@@ -21,6 +21,7 @@ from muster.autoscaler.status_files import PublishedStatus, write_status
 from muster.cluster.model import NodeStatus, RuntimeReport
 from muster.cluster.plan import Subject
 from muster.cluster.spend import price_per_hour, spend_so_far
+from muster.host.atomic_write import atomic_write
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.publish import StatePublisher
 from muster.runtimes.ray.verdict_board import BoardWriter
@@ -165,9 +166,7 @@ class TimelineFile:
             file.seek(-self._kept_bytes, os.SEEK_END)
             file.readline()  # the rest of a line
             kept = file.read()
-        fresh = self._path.with_name(f"{self._path.name}.new")
-        fresh.write_bytes(kept)
-        os.replace(fresh, self._path)
+        atomic_write(self._path, kept)
 
 
 def read_timeline(path: Path) -> list[TimelinePoint]:

@@ -5,8 +5,6 @@ The launcher and the monitor write, the people's commands read. A file that make
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +19,7 @@ from muster.cluster.model import Instance, RuntimeReport
 from muster.cluster.snapshot import FailedLaunch, Quarantined
 from muster.cluster.status import StatusSnapshot
 from muster.errors import StoreError
+from muster.host.atomic_write import atomic_write
 from muster.host.processes import ProcessMark
 
 
@@ -80,15 +79,9 @@ def read_status(home: ClusterHome) -> PublishedStatus | None:
 
 def _replace(path: Path, data: bytes) -> None:
     """A reader sees the old file or the new one, never half of one."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "wb") as stream:
-            stream.write(data)
-        os.replace(fresh, path)
+        atomic_write(path, data, mode=0o600)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
         raise StoreError(f"{path}: {error.strerror}; this user must be able to write it") from error
 
 

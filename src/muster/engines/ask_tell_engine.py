@@ -15,8 +15,8 @@ from typing_extensions import assert_never
 
 from muster.base.clock import Clock
 from muster.base.framing import is_plain, portable, unpickle
-from muster.engines.worker.exit_report import failed
-from muster.engines.worker.failures import of_verdict
+from muster.engines.worker.exit_report import failed_exit
+from muster.engines.worker.failures import reported_failure
 from muster.engines.worker.session import refuse_tensors
 from muster.host.machine import hostname, node_ip
 from muster.session.checkpoint import Checkpoint
@@ -116,7 +116,7 @@ class AskTellEngine:
 
     def _exit(self, trial_id: str, *, is_done: bool = False, error: BaseException | None = None) -> None:
         del self.running[trial_id]
-        failure = None if error is None else of_verdict(failed(error))
+        failure = None if error is None else reported_failure(failed_exit(error))
         at = self._clock.now()
         self._events.append(TrialExited(trial_id=trial_id, at=at, failure=failure, is_done=is_done))
 

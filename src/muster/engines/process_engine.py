@@ -18,7 +18,7 @@ from muster.base.clock import Clock
 from muster.base.framing import FrameKind, frame, pack, unpack, unpickle
 from muster.engines.worker import failures
 from muster.engines.worker.handle import TrialRun, WorkerHandle
-from muster.engines.worker.protocol import StartOrder
+from muster.engines.worker.protocol import ExitReport, StartOrder
 from muster.session.progress import fill_result
 from muster.session.publish import checkpoint_name
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
@@ -80,15 +80,15 @@ class EngineTimeouts(Struct, frozen=True, kw_only=True):
 class ProcessPool(Protocol):
     """The processes of an engine, and the lines to them."""
 
-    def send(self, desk: WorkerHandle, data: bytes) -> None: ...
+    def send(self, worker: WorkerHandle, data: bytes) -> None: ...
 
     def wait(self, timeout_s: float, now: float) -> None: ...
 
-    def unseat(self, desk: WorkerHandle, *, keep: bool) -> None: ...
+    def release(self, worker: WorkerHandle, *, keep: bool) -> None: ...
 
-    def kill(self, desk: WorkerHandle, number: signal.Signals) -> None: ...
+    def kill(self, worker: WorkerHandle, number: signal.Signals) -> None: ...
 
-    def is_silent(self, desk: WorkerHandle, now: float) -> bool: ...
+    def is_silent(self, worker: WorkerHandle, now: float) -> bool: ...
 
     def close(self) -> None: ...
 
@@ -99,14 +99,14 @@ class ProcessEngine:
     Not thread-safe: one thread submits and polls.
     """
 
-    _staff: ProcessPool
+    _pool: ProcessPool
 
-    def __init__(self, clock: Clock, patience: EngineTimeouts) -> None:
+    def __init__(self, clock: Clock, timeouts: EngineTimeouts) -> None:
         self._clock = clock
-        self._patience = patience
+        self._timeouts = timeouts
         self._trials: dict[str, TrialRun] = {}
         self._events: list[EngineEvent] = []
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._left_s: Callable[[], float] = lambda: _FAR
         self._waiting = StartQueue()
         self._is_starting = False
@@ -129,7 +129,7 @@ class ProcessEngine:
         """Give it what it needs; False when it must wait."""
         raise NotImplementedError
 
-    def _look_around(self, now: float) -> None:
+    def _check_more(self, now: float) -> None:
         """A few times per second at most: what else is due."""
 
     def _start_waiting(self) -> None:
@@ -157,12 +157,12 @@ class ProcessEngine:
     def submit(self, command: EngineCommand) -> None:
         if type(command) is ContinueTrial:
             run = self._trials.get(command.trial_id)
-            if run is not None and run.desk is not None and not run.stopping:
+            if run is not None and run.worker is not None and not run.stopping:
                 if run.unanswered > 1:
                     run.unanswered -= 1  # several came together: the trial waits for the answer to the last
                 else:
                     run.unanswered = 0
-                    self._staff.send(run.desk, _CONTINUE)
+                    self._pool.send(run.worker, _CONTINUE)
         elif isinstance(command, StartTrial):
             if command.trial_id in self._trials:
                 raise ValueError(f"trial {command.trial_id} is running already")
@@ -172,20 +172,20 @@ class ProcessEngine:
             self._submit_stop(command)
         elif isinstance(command, SaveTrial):
             run = self._trials.get(command.trial_id)
-            if run is not None and run.desk is not None and not run.stopping:
-                self._staff.send(run.desk, _SAVE)
+            if run is not None and run.worker is not None and not run.stopping:
+                self._pool.send(run.worker, _SAVE)
 
     def poll(self, timeout_s: float) -> Sequence[EngineEvent]:
         now = self._clock.monotonic()
         until = now + timeout_s
         while True:
-            if now >= self._next_look:
-                self._look_after(now)
+            if now >= self._next_check:
+                self._check_deadlines(now)
             if self._events:
                 wait_s = 0.0
             else:
-                wait_s = (until if until < self._next_look else self._next_look) - now
-            self._staff.wait(wait_s, now)
+                wait_s = (until if until < self._next_check else self._next_check) - now
+            self._pool.wait(wait_s, now)
             if self._events:
                 events, self._events = self._events, []
                 return events
@@ -197,7 +197,7 @@ class ProcessEngine:
         self._waiting = StartQueue()
         self._trials.clear()
         self._events.clear()
-        self._staff.close()
+        self._pool.close()
 
     # Stopping
 
@@ -205,22 +205,22 @@ class ProcessEngine:
         run = self._trials.get(command.trial_id)
         if run is None or run.stopping:
             return
-        if run.desk is None:
+        if run.worker is None:
             self._withdraw(run)
             self._finish(run)
             self._start_waiting()
             return
         run.stopping = True
         run.due_at = self._clock.monotonic() + command.grace_s
-        self._look_at(run.due_at)
-        self._staff.send(run.desk, _STOP[command.keep_process])
+        self._wake_at(run.due_at)
+        self._pool.send(run.worker, _STOP[command.keep_process])
 
     def _kill(self, run: TrialRun, failure: TrialFailure | None) -> None:
         """End it by force; its TrialExited follows when the process is gone."""
-        if run.desk is not None and run.kill_at is None:
+        if run.worker is not None and run.kill_at is None:
             run.failure = failure
             run.kill_at = _FAR
-            self._staff.kill(run.desk, signal.SIGKILL)
+            self._pool.kill(run.worker, signal.SIGKILL)
 
     def _finish(
         self,
@@ -246,21 +246,21 @@ class ProcessEngine:
 
     # What processes say (called by Staff)
 
-    def heard(self, desk: WorkerHandle, kind: int, payload: bytes) -> None:
+    def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None:
         """One frame of a worker."""
-        run = desk.run
+        run = worker.run
         if run is None:
             return
         if kind == FrameKind.REPORT:
-            self._heard_report(run, payload)
+            self._on_report(run, payload)
         elif kind == FrameKind.STARTED:
-            self._heard_started(run, unpack(payload))
+            self._on_started(run, unpack(payload))
         elif kind == FrameKind.SAVED:
-            self._heard_saved(run, *unpack(payload))
+            self._on_saved(run, *unpack(payload))
         elif kind == FrameKind.EXITED:
-            self._heard_exited(desk, run, unpack(payload))
+            self._on_exited(worker, run, ExitReport(*unpack(payload)))
 
-    def _heard_report(self, run: TrialRun, payload: bytes) -> None:
+    def _on_report(self, run: TrialRun, payload: bytes) -> None:
         if run.stopping:
             return  # it had not heard yet; after a stop only the exit is told
         metrics, index, now, stamp = unpack(payload)
@@ -268,7 +268,7 @@ class ProcessEngine:
             try:
                 metrics = unpickle(metrics)
             except Exception as error:  # noqa: BLE001 - unpickling user objects runs user code
-                self._kill(run, failures.unsendable("a result cannot be unpickled in the driver", error))
+                self._kill(run, failures.unpicklable_failure("the driver cannot unpickle a result", error))
                 return
         name = None if index is None else checkpoint_name(index)
         result = fill_result(metrics, stamp, run.who, now=now, checkpoint_name=name)
@@ -287,7 +287,7 @@ class ProcessEngine:
         path = os.path.join(os.path.abspath(run.command.trial_dir), checkpoint_name(index))
         return CheckpointRef(path=path, index=index, metrics=run.last_result)
 
-    def _heard_started(self, run: TrialRun, location: tuple[int, str, str, bool]) -> None:
+    def _on_started(self, run: TrialRun, location: tuple[int, str, str, bool]) -> None:
         who = run.who
         who.pid, who.hostname, who.node_ip, who.from_function = location
         if not run.stopping:
@@ -296,7 +296,7 @@ class ProcessEngine:
                 TrialStarted(trial_id=who.trial_id, at=self._clock.now(), location=place, reused=run.reused)
             )
 
-    def _heard_saved(self, run: TrialRun, index: int | None, message: str) -> None:
+    def _on_saved(self, run: TrialRun, index: int | None, message: str) -> None:
         run.unanswered = 0  # one answer follows, however many reports came before
         if not run.stopping:
             made = None if index is None else self._checkpoint(run, index)
@@ -306,31 +306,30 @@ class ProcessEngine:
                 )
             )
 
-    def _heard_exited(self, desk: WorkerHandle, run: TrialRun, verdict: Any) -> None:  # noqa: ANN401 - unpacked Verdict
-        is_done, stays = verdict[0], verdict[1]
-        run.verdict = verdict
-        if stays and run.kill_at is None:
-            self._staff.unseat(desk, keep=True)
-            self._finish(run, is_done=is_done, reusable=True)
+    def _on_exited(self, worker: WorkerHandle, run: TrialRun, report: ExitReport) -> None:
+        run.exit_report = report
+        if report.stays and run.kill_at is None:
+            self._pool.release(worker, keep=True)
+            self._finish(run, is_done=report.is_done, reusable=True)
         else:
-            self._staff.unseat(desk, keep=False)
+            self._pool.release(worker, keep=False)
             run.due_at = None
-            run.kill_at = self._clock.monotonic() + self._patience.leave_within_s
-            self._look_at(run.kill_at)
+            run.kill_at = self._clock.monotonic() + self._timeouts.leave_within_s
+            self._wake_at(run.kill_at)
 
-    def _ended(self, desk: WorkerHandle, unexplained: Callable[[], TrialFailure]) -> None:
+    def _ended(self, worker: WorkerHandle, unexplained: Callable[[], TrialFailure]) -> None:
         """A worker process has ended; `unexplained` tells why when neither it nor we have said so."""
-        run = desk.run
+        run = worker.run
         if run is None:
             return
-        desk.run = None
+        worker.run = None
         if run.failure is not None:
             self._finish(run, failure=run.failure)
-        elif run.verdict is not None:
-            failure = failures.of_verdict(run.verdict)
-            if failure is None and not run.verdict[0] and not run.stopping:
-                failure = failures.told_to_end()
-            self._finish(run, failure=failure, is_done=run.verdict[0])
+        elif run.exit_report is not None:
+            failure = failures.reported_failure(run.exit_report)
+            if failure is None and not run.exit_report.is_done and not run.stopping:
+                failure = failures.sigterm_failure()
+            self._finish(run, failure=failure, is_done=run.exit_report.is_done)
         elif run.stopping:
             self._finish(run)
         else:
@@ -338,33 +337,33 @@ class ProcessEngine:
 
     # Time
 
-    def _look_at(self, when: float) -> None:
-        self._next_look = min(self._next_look, when)
+    def _wake_at(self, when: float) -> None:
+        self._next_check = min(self._next_check, when)
 
-    def _look_after(self, now: float) -> None:
+    def _check_deadlines(self, now: float) -> None:
         """Deadlines and heartbeats; cheap, as it happens a few times per second at most."""
-        self._next_look = now + self._patience.beat_s
+        self._next_check = now + self._timeouts.beat_s
         for run in list(self._trials.values()):
-            desk = run.desk
-            if desk is not None:
-                self._look_after_run(run, desk, now)
-        self._look_around(now)
+            worker = run.worker
+            if worker is not None:
+                self._check_run(run, worker, now)
+        self._check_more(now)
 
-    def _look_after_run(self, run: TrialRun, desk: WorkerHandle, now: float) -> None:
+    def _check_run(self, run: TrialRun, worker: WorkerHandle, now: float) -> None:
         if run.kill_at is not None and now >= run.kill_at:
             run.kill_at = _FAR
-            self._staff.kill(desk, signal.SIGKILL)
+            self._pool.kill(worker, signal.SIGKILL)
         elif run.due_at is not None and now >= run.due_at:
-            run.due_at, run.kill_at = None, now + self._patience.kill_after_s
-            self._staff.kill(desk, signal.SIGTERM)
-        elif run.limit_at is not None and now >= run.limit_at and run.verdict is None:
+            run.due_at, run.kill_at = None, now + self._timeouts.kill_after_s
+            self._pool.kill(worker, signal.SIGTERM)
+        elif run.limit_at is not None and now >= run.limit_at and run.exit_report is None:
             run.limit_at = None
-            self._kill(run, failures.over_time(run.command.time_limit_s or 0.0))
-        elif self._staff.is_silent(desk, now):
-            self._kill(run, failures.silent(self._patience.silent_after_s))
+            self._kill(run, failures.time_limit_failure(run.command.time_limit_s or 0.0))
+        elif self._pool.is_silent(worker, now):
+            self._kill(run, failures.silence_failure(self._timeouts.silent_after_s))
         for when in (run.kill_at, run.due_at, run.limit_at):
             if when is not None:
-                self._look_at(max(when, now + 0.001))
+                self._wake_at(max(when, now + 0.001))
 
 
 def order_of(command: StartTrial, env: Mapping[str, str]) -> StartOrder:

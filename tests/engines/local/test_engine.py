@@ -117,7 +117,7 @@ def test_a_killed_helper_fails_its_trials_and_is_replaced(opened):
     driver = opened(waits, counts)
     driver.start("a", "waits")
     pid = driver.to_report("a").result["pid"]
-    os.kill(driver.engine._staff._nursery.pid, signal.SIGKILL)
+    os.kill(driver.engine._pool._fork_server.pid, signal.SIGKILL)
     failure = driver.to_exit("a", answer=False).failure
     assert (failure.kind, "helper process" in failure.message) == (TrialFailureKind.KILLED, True)
     driver.poll_until(lambda: is_gone(pid))
@@ -129,7 +129,7 @@ def test_a_helper_told_to_end_takes_everything_along_and_is_replaced(opened):
     driver = opened(forks, counts)
     driver.start("a", "forks")
     result = driver.to_report("a").result
-    os.kill(driver.engine._staff._nursery.pid, signal.SIGTERM)
+    os.kill(driver.engine._pool._fork_server.pid, signal.SIGTERM)
     assert driver.to_exit("a", answer=False).failure.kind is TrialFailureKind.KILLED
     driver.poll_until(lambda: all(is_gone(result[key]) for key in ("pid", "forked", "started")))
     driver.start("b", "counts")
@@ -146,7 +146,7 @@ from pathlib import Path
 blobs = {t.__name__: cloudpickle.dumps(t) for t in (forks, ignores_sigterm, waits)}
 engine = LocalEngine(clock=SystemClock(), trainables=blobs, capacity={"CPU": 3}, warm=sys.argv[2] == "warm")
 driver = Driver(engine, Path(sys.argv[1]))
-pids = [engine._staff._nursery.pid]
+pids = [engine._pool._fork_server.pid]
 for name in ("ignores_sigterm", "waits", "forks"):
     driver.start(name, name)
     result = driver.to_report(name).result
@@ -222,7 +222,7 @@ def test_a_helper_with_threads_does_not_fork(opened, tmp_path, monkeypatch):
     import starts_a_thread
 
     driver = opened(starts_a_thread.train)
-    driver.start("a", "train", {"main": "local.worker import main"})
+    driver.start("a", "train", {"main": "engines.worker.main import main"})
     result = driver.to_report("a").result
     assert (result["warm"], result["threads"]) == (True, 3)  # main, the module's, the heartbeat
 
@@ -361,6 +361,6 @@ def test_a_helper_stuck_in_an_import_does_not_hold_up_close(opened, tmp_path, mo
     driver = opened(imports_for_ever.train, env={"STUCK": "1"})
     driver.start("a", "train")
     assert driver.quiet_for(0.3) == []
-    helper = driver.engine._staff._nursery.pid
-    driver.engine._staff._nursery.close(patience_s=0.2)
+    helper = driver.engine._pool._fork_server.pid
+    driver.engine._pool._fork_server.close(timeout_s=0.2)
     assert is_gone(helper)

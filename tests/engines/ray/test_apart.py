@@ -176,7 +176,7 @@ def parts(cluster, hidden, request):
     folder.mkdir()
     storage.validate()
     reach = RemoteStorage(uri=storage.uri, filesystem=None, root=str(folder))
-    options = RayOptions(kill_after_s=0.3, reach=reach)
+    options = RayOptions(kill_after_s=0.3, remote_storage=reach)
     with open_ray_engine(trainables={"trains": cloudpickle.dumps(trains)}, options=options) as engine:
         yield Parts(engine, folder, storage)
 

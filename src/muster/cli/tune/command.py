@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import importlib
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from muster.cli.tune.columns import trial_row
 from muster.cli.tune.experiment import ExperimentView
 from muster.cli.tune.table import plain, strict_json
 from muster.errors import ConfigError, MusterError
+from muster.host.atomic_write import replacing
 from muster.tune.analysis.tables import Row, flat_row, need_pandas
 
 SCOPES = ("last", "all", "avg", "last-5-avg", "last-10-avg")
@@ -308,14 +308,11 @@ def check_name(file: Path) -> None:
 def write_rows(rows: Rows, columns: Sequence[str], file: Path) -> None:
     """Replace the file; MusterError when it cannot be written."""
     check_name(file)
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        _WRITERS[file.suffix](rows, columns, draft)
-        os.replace(draft, file)
+        with replacing(file) as draft:
+            _WRITERS[file.suffix](rows, columns, Path(draft))
     except OSError as error:
         raise MusterError(f"{file}: cannot be written: {error.strerror or error}") from error
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def trial_rows(experiment: ExperimentView) -> list[Row]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
-_SIGKILL = int(getattr(signal, "SIGKILL", 9))
+from muster.engines.worker.main import note_log_handlers
 
 
 def fork_is_safe() -> bool:
@@ -42,29 +39,6 @@ def _has_opened_gpu() -> bool:
         if target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri")):
             return True
     return False
-
-
-_prctl: list[Any] = []
-
-
-def prepare_death_signal() -> None:
-    """Load libc once, before forking, so that children need not."""
-    if sys.platform.startswith("linux") and not _prctl:
-        import ctypes
-
-        prctl = ctypes.CDLL(None).prctl  # without argtypes: two small numbers need no conversion objects
-        prctl(_PR_SET_PDEATHSIG, 0)  # the first call is the slow one: not in every child
-        _prctl.append(prctl)
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Be killed when the parent ends (Linux); elsewhere the heartbeat thread notices."""
-    if not _prctl:
-        prepare_death_signal()
-    if _prctl:
-        _prctl[0](_PR_SET_PDEATHSIG, _SIGKILL)
-    if os.getppid() != parent_pid:
-        os._exit(1)  # it ended before we asked
 
 
 def be_killed_first() -> None:
@@ -102,10 +76,9 @@ def fresh_randomness() -> None:
 _KNOWN = ((3, 10), (3, 11), (3, 12))
 
 _is_our_fork = [False]  # only during a fork by `fork_of_ours`
-_log_handlers: list[Any] = []  # of `logging`; the first is there from the beginning and writes to stderr
 
 
-def fork_of_ours(fork: Callable[[], int]) -> int:
+def fork_with_short_hooks(fork: Callable[[], int]) -> int:
     """`fork()`, with short hooks if `shorten_hooks` has been called."""
     _is_our_fork[0] = True
     try:
@@ -123,15 +96,7 @@ def shorten_hooks() -> None:
     logging = sys.modules.get("logging")
     if logging is not None:
         _shorten(logging._after_at_fork_child_reinit_locks, _logging_holds_one_lock)
-        atexit.unregister(logging.shutdown)  # see `run_exit_functions`
-        _log_handlers[:] = [logging._handlerList]
-
-
-def run_exit_functions() -> None:
-    """As the interpreter does; `logging` flushes its handlers last, if there are any."""
-    atexit._run_exitfuncs()
-    if _log_handlers and len(_log_handlers[0]) > 1:
-        sys.modules["logging"].shutdown()
+        note_log_handlers(logging._handlerList)
 
 
 def _shorten(hook: Any, short: Any) -> None:  # noqa: ANN401 - functions, whose parts are meant

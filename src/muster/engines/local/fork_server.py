@@ -74,7 +74,7 @@ class ForkServerClient:
     def register(self, name: str, blob: bytes) -> None:
         self._send(frame(FrameKind.TRAINABLE, pack((name, blob))))
 
-    def hatch(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
+    def spawn(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
         """Ask for children; our ends of their pipes (read, write). Frames may be written at once."""
         ours: list[tuple[int, int]] = []
         theirs: list[int] = []
@@ -123,7 +123,7 @@ class ForkServerClient:
             return None
         return self._frames.feed(data) if data else None
 
-    def close(self, patience_s: float = 5.0) -> bool:
+    def close(self, timeout_s: float = 5.0) -> bool:
         """End the zygote, which ends all its children first; False when it had to be killed itself."""
         self._control.close()
         for _, fds in self._outbox:
@@ -133,7 +133,7 @@ class ForkServerClient:
         if os.getpid() != self._owner_pid:
             return True  # a fork of the driver may drop its copy, but must not end anybody
         try:
-            self._process.wait(patience_s)
+            self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

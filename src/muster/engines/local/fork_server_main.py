@@ -23,20 +23,19 @@ from muster.base.clock import SystemClock
 from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
 from muster.engines.local.fork_safety import (
     be_killed_first,
-    die_with_parent,
     fork_is_safe,
-    fork_of_ours,
+    fork_with_short_hooks,
     fresh_randomness,
     needs_fresh_randomness,
-    prepare_death_signal,
     shorten_hooks,
 )
 from muster.engines.local.fork_server import boot_code
 from muster.engines.worker.channel import WorkerChannel
-from muster.engines.worker.main import Worker, become, end_politely_on_sigterm
+from muster.engines.worker.main import Worker, become, stop_on_sigterm
 from muster.engines.worker.output import flush
 from muster.engines.worker.protocol import StartOrder, write_order
 from muster.engines.worker.trainable_cache import TrainableCache
+from muster.host.die_with_parent import die_with_parent, prepare_death_signal
 from muster.host.machine import note_working_directory, working_directory
 from muster.session.report import report
 
@@ -59,8 +58,8 @@ def warm_up(worker: Worker) -> None:
         report({"loss": 0.5, "step": 1})
 
     order = write_order(_order(working_directory()))
-    worker.line.connect(from_driver, to_driver, os.getppid())
-    with worker.shelf.lent(_NAME, train):
+    worker.channel.connect(from_driver, to_driver, os.getppid())
+    with worker.trainables.lent(_NAME, train):
         for _ in range(ROUNDS):
             os.write(from_driver_write, order)
             worker.serve()
@@ -93,7 +92,7 @@ def _order(folder: str) -> StartOrder:
 MAX_FDS = 200
 CHUNK = 1 << 16  # larger ones are mapped and unmapped each time
 _ROOM_FOR_FDS = CMSG_LEN(MAX_FDS * 4)
-LOOK_MS = 1000
+POLL_MS = 1000
 _SIGCHLD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
 
 
@@ -108,9 +107,9 @@ class ForkServer:
         self._fds: deque[int] = deque()
         self._children: dict[int, int] = {}  # pid -> token
         self._popen: dict[int, subprocess.Popen[bytes]] = {}  # started interpreters, by pid
-        self._shelf = TrainableCache()
+        self._trainables = TrainableCache()
         self._worker: Worker | None = None  # what every fork becomes
-        self._told: list[bytes] = []  # frames that a fresh interpreter needs
+        self._boot_frames: list[bytes] = []  # frames that a fresh interpreter needs
         self._saved: IO[bytes] | None = None  # the same, as a file that such an interpreter reads
         self._forks: bool | None = None  # None: find out
         self._reseeds = True
@@ -125,12 +124,12 @@ class ForkServer:
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         poller.register(self._wake[0], select.POLLIN)
-        is_going_on = True
-        while is_going_on and os.getppid() == self._driver_pid:
-            ready = poller.poll(LOOK_MS)
+        is_running = True
+        while is_running and os.getppid() == self._driver_pid:
+            ready = poller.poll(POLL_MS)
             for fd, _ in ready:
                 if fd == self._control_fd:
-                    is_going_on = self._take()
+                    is_running = self._take()
                 else:
                     os.read(fd, 4096)
                     self._has_ended = True
@@ -163,12 +162,12 @@ class ForkServer:
         elif kind == FrameKind.KILL:
             self._kill(*unpack(payload))
         elif kind == FrameKind.TRAINABLE:
-            self._told.append(frame(kind, payload))
-            self._shelf.put(*unpack(payload))
+            self._boot_frames.append(frame(kind, payload))
+            self._trainables.put(*unpack(payload))
             self._forks = None
         elif kind == FrameKind.INIT:
             argv, self._address, self._warm, self._beat_s = unpack(payload)
-            self._told.append(frame(kind, pack((argv, self._address))))
+            self._boot_frames.append(frame(kind, pack((argv, self._address))))
             sys.argv[:] = argv
 
     def _saved_frames(self) -> int:
@@ -177,15 +176,15 @@ class ForkServer:
             import tempfile
 
             self._saved = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this process
-        self._saved.write(b"".join(self._told))
+        self._saved.write(b"".join(self._boot_frames))
         self._saved.flush()
-        self._told.clear()
+        self._boot_frames.clear()
         return self._saved.fileno()
 
     def _may_fork(self) -> bool:
         if self._forks is None:
             if self._warm and sys.platform.startswith("linux"):
-                self._shelf.load_all()
+                self._trainables.load_all()
                 flush()
                 prepare_death_signal()
             self._forks = self._warm and fork_is_safe()
@@ -197,13 +196,15 @@ class ForkServer:
         """Do here, once, what every child would have to do, and leave memory in a state that forks well."""
         if self._worker is None:
             self._move_into_a_fork()
-        end_politely_on_sigterm()
-        self._worker = Worker(WorkerChannel(beat_s=self._beat_s), self._shelf, SystemClock(), self._address)
+        stop_on_sigterm()
+        self._worker = Worker(
+            WorkerChannel(beat_s=self._beat_s), self._trainables, SystemClock(), self._address
+        )
         self._reseeds = needs_fresh_randomness()
         shorten_hooks()
         gc.collect()
         warm_up(self._worker)
-        self._worker.line.be_calm()
+        self._worker.channel.skip_next_spin()
         gc.freeze()  # children do not touch, hence do not copy, what is here now
 
     def _move_into_a_fork(self) -> None:
@@ -230,7 +231,7 @@ class ForkServer:
             try:
                 pid = make(read_fd, write_fd)
             except OSError as error:
-                self._tell(FrameKind.GONE, [(token, 0, f"no process could be made: {error}")])
+                self._send(FrameKind.GONE, [(token, 0, f"no process could be made: {error}")])
             else:
                 self._children[pid] = token
                 made.append((token, pid))
@@ -238,13 +239,13 @@ class ForkServer:
             os.close(write_fd)
             if self._has_ended:  # somebody waits to hear that, and a fork takes its time
                 self._reap()
-        self._tell(FrameKind.CHILD, made)
+        self._send(FrameKind.CHILD, made)
 
     def _fork(self, read_fd: int, write_fd: int) -> int:
         worker: Worker = self._worker  # type: ignore[assignment]  # made before the first fork
-        worker.line.expect(read_fd)
+        worker.channel.expect(read_fd)
         parent_pid = os.getpid()
-        pid = fork_of_ours(os.fork)
+        pid = fork_with_short_hooks(os.fork)
         if pid == 0:
             try:
                 self._be_child(worker, read_fd, write_fd, parent_pid)
@@ -262,7 +263,7 @@ class ForkServer:
             os.close(fd)
         if self._reseeds:
             fresh_randomness()
-        worker.line.connect(read_fd, write_fd, parent_pid)
+        worker.channel.connect(read_fd, write_fd, parent_pid)
         become(worker)
 
     def _start_interpreter(self, read_fd: int, write_fd: int) -> int:
@@ -299,9 +300,9 @@ class ForkServer:
             if token is not None:
                 gone.append((token, status, ""))
         if gone:
-            self._tell(FrameKind.GONE, gone)
+            self._send(FrameKind.GONE, gone)
 
-    def _tell(self, kind: int, body: Sequence[tuple[int, int] | tuple[int, int, str]]) -> None:
+    def _send(self, kind: int, body: Sequence[tuple[int, int] | tuple[int, int, str]]) -> None:
         try:
             self._control.sendall(frame(kind, pack(body)))
         except OSError:
@@ -381,9 +382,9 @@ def main() -> NoReturn:
     be_killed_first()  # children inherit this and the next
     note_working_directory()
     control = socket(fileno=int(sys.argv[2]))
-    zygote = ForkServer(control, int(sys.argv[3]))
+    server = ForkServer(control, int(sys.argv[3]))
     try:
-        zygote.serve()
+        server.serve()
     finally:
-        zygote.end_all()
+        server.end_all()
         os._exit(0)

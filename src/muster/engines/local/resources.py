@@ -8,23 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from muster.base.resources import SCALE, Resources, to_units
+from muster.engines.worker.handle import Grant
 from muster.trials.placement_group import PlacementGroupFactory
 
 GPU = "GPU"
-
-
-class Grant:
-    """What one trial was given; handed back to `ResourcePool.free` exactly once."""
-
-    __slots__ = ("gpu_units", "units")
-
-    def __init__(self, units: Mapping[str, int], gpu_units: Mapping[str, int]) -> None:
-        self.units = units
-        self.gpu_units = gpu_units  # GPU id -> units of it
-
-    @property
-    def gpu_ids(self) -> tuple[str, ...]:
-        return tuple(self.gpu_units)
 
 
 class ResourcePool:

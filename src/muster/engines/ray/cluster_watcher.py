@@ -19,11 +19,11 @@ from muster.trials.placement_group import PlacementGroupFactory
 
 _log = logging.getLogger(__name__)
 
-LOOK_S = 2.0
+PERIOD_S = 2.0
 _FRESH_S = 60.0  # a board that nobody has written to for so long has no monitor any more
-_HOPELESS = ("infeasible", "invalid")
+_UNPLACEABLE = ("infeasible", "invalid")
 _OWN_MARKS = ("node:", "accelerator_type:", "object_store_memory")
-_SCOUT_S = 30.0
+_PROBE_TIMEOUT_S = 30.0
 # For what must not go with a node: an actor or task without resources does not keep a node from idling.
 ON_THE_HEAD = {"node:__internal_head__": 0.001}
 _LEGACY_STATUS = "__autoscaling_status"  # where Ray's older autoscaler says that it is there
@@ -35,7 +35,7 @@ class ClusterView(NamedTuple):
     nodes: Sequence[Mapping[str, float]]  # what each node that lives has in all
     limit: Mapping[str, float] | None = None  # what the cluster may become; None: nobody has said
     has_autoscaler: bool = False
-    hopeless: Mapping[
+    unplaceable: Mapping[
         str, str
     ] = {}  # placement groups, by hex id, that the autoscaler can never place, and why
 
@@ -57,7 +57,7 @@ def nodes_of(ray: Any) -> list[dict[str, float]]:  # noqa: ANN401 - a module
     ]
 
 
-def look(ray: Any, link: Any, now: float) -> ClusterView:  # noqa: ANN401 - a module, a GcsClient
+def read_cluster(ray: Any, link: Any, now: float) -> ClusterView:  # noqa: ANN401 - a module, a GcsClient
     """Ask everything once."""
     nodes = nodes_of(ray)
     from muster.runtimes.ray.publish import max_resources
@@ -65,13 +65,13 @@ def look(ray: Any, link: Any, now: float) -> ClusterView:  # noqa: ANN401 - a mo
 
     limit, board = max_resources(link), read_board(link)
     is_ours = now - board.at < _FRESH_S
-    hopeless = {
+    unplaceable = {
         group: f"{verdict.reason}: {verdict.detail}" if verdict.detail else verdict.reason
         for group, verdict in board.gangs.items()
-        if is_ours and verdict.reason in _HOPELESS
+        if is_ours and verdict.reason in _UNPLACEABLE
     }
     has_autoscaler = limit is not None or is_ours or link.kv_get(_LEGACY_STATUS) is not None
-    return ClusterView(nodes, limit, has_autoscaler, hopeless)
+    return ClusterView(nodes, limit, has_autoscaler, unplaceable)
 
 
 class ClusterProbe:
@@ -79,13 +79,13 @@ class ClusterProbe:
 
     def __init__(self, ray: Any) -> None:  # noqa: ANN401 - a module
         self._ray = ray
-        self._task: Any = ray.remote(num_cpus=0, max_retries=0, resources=ON_THE_HEAD)(_look_there)
+        self._task: Any = ray.remote(num_cpus=0, max_retries=0, resources=ON_THE_HEAD)(_read_on_head)
 
-    def look(self, now: float) -> ClusterView:
+    def read(self, now: float) -> ClusterView:
         """Where the head lacks this package nobody knows what comes: wait rather than give up."""
         if self._task is not None:
             try:
-                return ClusterView(*self._ray.get(self._task.remote(now), timeout=_SCOUT_S))
+                return ClusterView(*self._ray.get(self._task.remote(now), timeout=_PROBE_TIMEOUT_S))
             except Exception as error:  # noqa: BLE001 - Ray raises many kinds; we can do without
                 _log.debug("the cluster could not be looked at from its head: %s", error)
                 if "No module named" in str(error):
@@ -93,22 +93,25 @@ class ClusterProbe:
         return ClusterView(nodes_of(self._ray), has_autoscaler=True)
 
 
-def _look_there(now: float) -> tuple[Any, ...]:
+def _read_on_head(now: float) -> tuple[Any, ...]:
     """A task on the head."""
     import ray
 
     from muster.runtimes.ray.client import GcsClient
 
-    return tuple(look(ray, GcsClient(ray.get_runtime_context().gcs_address), now))
+    return tuple(read_cluster(ray, GcsClient(ray.get_runtime_context().gcs_address), now))
 
 
 class ClusterWatcher:
     """Looks every two seconds until it is closed; `seen` is called in its thread."""
 
     def __init__(
-        self, look: Callable[[], ClusterView], seen: Callable[[ClusterView], object], every_s: float = LOOK_S
+        self,
+        read: Callable[[], ClusterView],
+        on_view: Callable[[ClusterView], object],
+        every_s: float = PERIOD_S,
     ) -> None:
-        self._look, self._seen, self._every_s = look, seen, every_s
+        self._read, self._on_view, self._every_s = read, on_view, every_s
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="muster-lookout", daemon=True)
         self._thread.start()
@@ -116,7 +119,7 @@ class ClusterWatcher:
     def _run(self) -> None:
         while not self._ends.wait(self._every_s):
             try:
-                self._seen(self._look())
+                self._on_view(self._read())
             except EngineError as error:
                 _log.debug("the cluster could not be looked at: %s", error)
             except Exception as error:  # noqa: BLE001 - Ray raises many kinds while a head restarts
@@ -217,23 +220,23 @@ class CapacityHistory:
         self._seen: dict[tuple[tuple[tuple[str, float], ...], ...], float] = {}  # nodes, and when last
 
     def note(self, nodes: Sequence[Mapping[str, float]], now: float) -> None:
-        look = tuple(sorted(tuple(sorted(node.items())) for node in nodes))
+        nodes_then = tuple(sorted(tuple(sorted(node.items())) for node in nodes))
         self._seen = {each: at for each, at in self._seen.items() if now < at + self._keep_s}
-        self._seen[look] = now
+        self._seen[nodes_then] = now
 
     def most(self) -> dict[str, float]:
         """Of each resource as much as there was at any time."""
         most: dict[str, float] = {}
-        for look in self._seen:
+        for nodes_then in self._seen:
             total: dict[str, float] = {}
-            for name, amount in (entry for node in look for entry in node):
+            for name, amount in (entry for node in nodes_then for entry in node):
                 total[name] = total.get(name, 0.0) + amount
             most.update({name: max(amount, most.get(name, 0.0)) for name, amount in total.items()})
         return most
 
     def nodes(self) -> list[dict[str, float]]:
         """All that were there, one of a kind at least."""
-        return [dict(node) for look in self._seen for node in look]
+        return [dict(node) for nodes_then in self._seen for node in nodes_then]
 
 
 class Growth:

@@ -26,33 +26,33 @@ _CRASHES = {
 }
 
 
-def speak_through(line: socket.socket) -> None:
+def report_death_through(connection: socket.socket) -> None:
     """In the actor: have the last words of this process sent there."""
     pid, leave = os.getpid(), os._exit
 
-    def leave_with_a_word(status: int) -> NoReturn:
+    def report_and_exit(status: int) -> NoReturn:
         if os.getpid() == pid:  # forks of the trial leave like that too
             with contextlib.suppress(OSError):
-                line.sendall(frame(FrameKind.LEFT, pack(status)))
+                connection.sendall(frame(FrameKind.LEFT, pack(status)))
         leave(status)
 
-    os._exit = leave_with_a_word
+    os._exit = report_and_exit
     faulthandler.disable()  # so that ours is the first handler, whoever else has set one meanwhile
-    faulthandler.enable(file=line.fileno(), all_threads=False)
+    faulthandler.enable(file=connection.fileno(), all_threads=False)
 
 
-def of_exit_code(code: int) -> TrialFailure:
+def exit_code_failure(code: int) -> TrialFailure:
     message = f"the process left with exit code {code} without a word (os._exit, or a crash in C code)"
     return TrialFailure(kind=TrialFailureKind.EXITED, message=message)
 
 
-def of_crash(words: bytes) -> TrialFailure | None:
+def crash_failure(output: bytes) -> TrialFailure | None:
     """What `faulthandler` wrote; None when these are not such words."""
-    text = words.decode(errors="replace")
-    start = text.find(_OPENING)
-    if start < 0:
+    text = output.decode(errors="replace")
+    begin = text.find(_OPENING)
+    if begin < 0:
         return None
-    text = text[start:].rstrip()
+    text = text[begin:].rstrip()
     title = text[len(_OPENING) :].partition("\n")[0].strip()
     name = _CRASHES.get(title)
     if name is None:
@@ -61,12 +61,12 @@ def of_crash(words: bytes) -> TrialFailure | None:
     return TrialFailure(kind=TrialFailureKind.KILLED, message=message, traceback=text)
 
 
-def killed() -> TrialFailure:
+def sigkill_failure() -> TrialFailure:
     """It ended without a word: only SIGKILL does that to a process."""
     return TrialFailure(kind=TrialFailureKind.KILLED, message="killed by signal 9 (SIGKILL)")
 
 
-_NODE_WORDS = (
+_NODE_LOST_TEXTS = (
     "node has died",
     "node died",
     "node was terminated",
@@ -79,12 +79,12 @@ _START_NAMES = ("RuntimeEnvSetupError", "ActorUnschedulableError", "ActorPlaceme
 _MOST_CHARACTERS = 800
 
 
-def is_unsure(outcome: BaseException) -> bool:
+def is_actor_unavailable(outcome: BaseException) -> bool:
     """Ray has lost sight of the actor and does not know yet whether it lives."""
     return type(outcome).__name__ == "ActorUnavailableError"
 
 
-def of_outcome(outcome: BaseException | None) -> TrialFailure:
+def outcome_failure(outcome: BaseException | None) -> TrialFailure:
     """The failure that a dead actor's call tells of; None: the call returned."""
     if outcome is None:
         return TrialFailure(kind=TrialFailureKind.EXITED, message="the actor ended before the trial did")
@@ -93,36 +93,38 @@ def of_outcome(outcome: BaseException | None) -> TrialFailure:
         message = "its node was taken back (preempted) while the trial ran"
         return TrialFailure(kind=TrialFailureKind.PREEMPTED, message=message)
     if "OutOfMemory" in name or "OOM" in name or "memory monitor" in text or "memory pressure" in text:
-        message = f"Ray ended the process because memory ran out: {_gist(text)}"
+        message = f"Ray ended the process because memory ran out: {_summary(text)}"
         return TrialFailure(kind=TrialFailureKind.OUT_OF_MEMORY, message=message)
-    if name in ("NodeDiedError", "ActorUnavailableError") or any(words in text for words in _NODE_WORDS):
-        return node_lost(_gist(text))
+    if name in ("NodeDiedError", "ActorUnavailableError") or any(
+        output in text for output in _NODE_LOST_TEXTS
+    ):
+        return node_lost_failure(_summary(text))
     if name in _START_NAMES or getattr(outcome, "_actor_init_failed", False):
-        return start(_gist(text))
+        return start_failure(_summary(text))
     if name == "ActorDiedError" or "actor died" in text:
-        return _of_death(text)
-    return start(_gist(text))
+        return _death_failure(text)
+    return start_failure(_summary(text))
 
 
-def _of_death(text: str) -> TrialFailure:
+def _death_failure(text: str) -> TrialFailure:
     if "ray.kill" in text:
         return TrialFailure(
             kind=TrialFailureKind.KILLED, message="its actor was ended by ray.kill, not by us"
         )
     if "SIGTERM" in text:
         return TrialFailure(kind=TrialFailureKind.KILLED, message="killed by signal 15 (SIGTERM)")
-    return killed()
+    return sigkill_failure()
 
 
-def node_lost(what: str) -> TrialFailure:
+def node_lost_failure(what: str) -> TrialFailure:
     return TrialFailure(kind=TrialFailureKind.NODE_LOST, message=f"its node went away: {what}")
 
 
-def start(why: str) -> TrialFailure:
+def start_failure(why: str) -> TrialFailure:
     return TrialFailure(kind=TrialFailureKind.START, message=f"its actor could not start: {why}")
 
 
-def _gist(text: str) -> str:
+def _summary(text: str) -> str:
     """Ray's texts begin with identifiers on lines of their own, and end with a page of advice."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("\t")]
     short = " ".join(lines)

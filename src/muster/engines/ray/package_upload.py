@@ -28,7 +28,7 @@ def missing_module(outcome: BaseException | None) -> str | None:
     return found[1].partition(".")[0] if found else None
 
 
-def is_foreign(outcome: BaseException | None) -> bool:
+def is_other_version(outcome: BaseException | None) -> bool:
     """Whether the code of the actor itself failed, not its process: a muster of another version.
 
     Ours is not meant to; one of another version may be given what it does not know.
@@ -51,15 +51,15 @@ def archive() -> bytes:
     return made.getvalue()
 
 
-def carried_class(ray: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401 - a module; Ray's classes
+def uploading_class(ray: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401 - a module; Ray's classes
     """A class for `remote` that brings the package along, and what its constructor is given."""
     data = archive()
     name = f"{muster.__version__}-{hashlib.sha256(data).hexdigest()[:16]}"
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    return ray.remote(max_restarts=0, max_task_retries=0)(CarriedActor), (name, ray.put(data))
+    return ray.remote(max_restarts=0, max_task_retries=0)(UploadingActor), (name, ray.put(data))
 
 
-class CarriedActor:
+class UploadingActor:
     """Unpacks the package, then is a TrialActor."""
 
     def __init__(self, name: str, archive: bytes) -> None:

@@ -127,8 +127,8 @@ CHECKPOINT = re.compile(r"checkpoint_(\d{6,})")
 class TrialFiles:
     """Of one attempt; `name` is that of the trial's directory in the storage."""
 
-    def __init__(self, reach: RemoteStorage, name: str, order: StartOrder) -> None:
-        self._reach, self._storage, self._name = reach, reach.storage(), name
+    def __init__(self, remote: RemoteStorage, name: str, order: StartOrder) -> None:
+        self._remote, self._storage, self._name = remote, remote.storage(), name
         self._folder = order.trial_dir
         self._logs = {file for file in order.log_to_file if file}
         self._sent: dict[str, tuple[int, int]] = {}  # size and time of change
@@ -161,9 +161,9 @@ class TrialFiles:
     def _is_sent(self, file: str) -> bool:
         first = file.partition("/")[0]
         is_checkpoint = CHECKPOINT.fullmatch(first) or first.endswith((".partial", ".deleted"))
-        if is_checkpoint or file in self._reach.reserved:
+        if is_checkpoint or file in self._remote.reserved:
             return False
-        return self._reach.with_artifacts or file in self._logs
+        return self._remote.with_artifacts or file in self._logs
 
 
 _log = logging.getLogger(__name__)
@@ -184,35 +184,41 @@ class Waits(NamedTuple):
 class StorageTransfer:
     """One per actor; `sees`: whether this node sees the driver's directory."""
 
-    def __init__(self, reach: RemoteStorage, *, sees: bool, clock: Clock, waits: Waits | None = None) -> None:
-        self._reach, self._storage, self._sees = reach, reach.storage(), sees
+    def __init__(
+        self, remote: RemoteStorage, *, sees: bool, clock: Clock, waits: Waits | None = None
+    ) -> None:
+        self._remote, self._storage, self._sees = remote, remote.storage(), sees
         self._clock, self._waits = clock, waits or Waits()
         self._scratch = ScratchDirectory()
         self._trial = ""  # the name of its directory in the storage
         self._files: TrialFiles | None = None
         self._newest: str | None = None  # the checkpoint that was made last
-        self._needs_way = False
+        self._may_have_leftovers = False
 
-    def settle(self, order: StartOrder) -> StartOrder:
-        trial = self._reach.name_of(order.trial_dir)
+    def prepare(self, order: StartOrder) -> StartOrder:
+        trial = self._remote.name_of(order.trial_dir)
         if trial is None:
             return order
-        self._trial, self._newest, self._needs_way = trial, None, order.has_remains or not self._sees
+        self._trial, self._newest, self._may_have_leftovers = (
+            trial,
+            None,
+            order.has_leftovers or not self._sees,
+        )
         folder = order.trial_dir if self._sees else self._scratch.path(_FILES, trial)
         os.makedirs(folder, exist_ok=True)
-        checkpoint = None if order.checkpoint_path is None else self._brought(order.checkpoint_path)
+        checkpoint = None if order.checkpoint_path is None else self._fetched(order.checkpoint_path)
         settled = order._replace(trial_dir=folder, checkpoint_path=checkpoint)
-        self._files = TrialFiles(self._reach, trial, settled)
-        if self._needs_way:
+        self._files = TrialFiles(self._remote, trial, settled)
+        if self._may_have_leftovers:
             self._files.fetch_logs()
         return settled
 
-    def make_way(self, name: str) -> None:
-        if not self._needs_way:
+    def clear_leftovers(self, name: str) -> None:
+        if not self._may_have_leftovers:
             return
-        self._needs_way = False  # once per attempt: nobody else makes checkpoints of this trial
+        self._may_have_leftovers = False  # once per attempt: nobody else makes checkpoints of this trial
         try:
-            self._insistently(lambda: self._clear_from(name))
+            self._with_retries(lambda: self._clear_from(name))
         except MusterError as error:
             if not self._sees:
                 raise self._not_kept(name, error) from error
@@ -246,9 +252,9 @@ class StorageTransfer:
     def own_threads(self) -> int:
         return sum(each.name.startswith(_THREADS) for each in threading.enumerate())
 
-    def _brought(self, path: str) -> str:
+    def _fetched(self, path: str) -> str:
         """Where the checkpoint is on this node; fetched unless it is there already."""
-        name = self._reach.name_of(path)
+        name = self._remote.name_of(path)
         if name is None or (self._sees and os.path.isdir(path)):
             return path
         give_up = self._clock.monotonic() + self._waits.whole_s
@@ -286,9 +292,9 @@ class StorageTransfer:
                 self._storage.delete_dir(f"{self._trial}/{each}")
 
     def _upload(self, file: str, name: str) -> None:
-        self._insistently(lambda: self._storage.upload_file(file, name))
+        self._with_retries(lambda: self._storage.upload_file(file, name))
 
-    def _insistently(self, act: Callable[[], None]) -> None:
+    def _with_retries(self, act: Callable[[], None]) -> None:
         for failures in range(self._waits.tries - 1):
             try:
                 return act()

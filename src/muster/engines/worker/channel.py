@@ -27,19 +27,19 @@ class WorkerChannel:
         self._reader = FrameReader()
         self._frames: deque[Frame] = deque()
         self._sending = threading.Lock()
-        self._eagerness = SpinThenWait()
-        self._looks: dict[int, Callable[[float], object]] = {}
+        self._spinner = SpinThenWait()
+        self._polls: dict[int, Callable[[float], object]] = {}
 
     def expect(self, read_fd: int) -> None:
         """Make ready to wait at this descriptor: a fork that connects to it has less to do."""
-        if read_fd not in self._looks:
+        if read_fd not in self._polls:
             answers = select.poll()
             answers.register(read_fd, select.POLLIN)
-            self._looks[read_fd] = answers.poll
+            self._polls[read_fd] = answers.poll
 
-    def be_calm(self) -> None:
+    def skip_next_spin(self) -> None:
         """Do not be eager at the first report: that of a new process is not answered within microseconds."""
-        self._eagerness.skip_next()
+        self._spinner.skip_next()
 
     def connect(self, read_fd: int, write_fd: int, parent_pid: int) -> None:
         """Before anything else: our ends of the pipes, and whose end is ours."""
@@ -47,7 +47,7 @@ class WorkerChannel:
         self._write_fd = write_fd
         self._parent_pid = parent_pid
         self.expect(read_fd)
-        self._look = self._looks[read_fd]
+        self._poll = self._polls[read_fd]
 
     def receive(self) -> Frame:
         """The next frame; when the driver is gone this process ends, with all it started."""
@@ -59,11 +59,11 @@ class WorkerChannel:
             frames.extend(self._reader.feed(data))
         return frames.popleft()
 
-    def is_told_to_continue(self) -> bool:
+    def wait_for_continue(self) -> bool:
         """Wait; True when the answer is just CONTINUE, else `receive` has it. The short way of a report."""
         if self._frames:
             return False
-        self._eagerness.look(self._look)
+        self._spinner.poll(self._poll)
         data = os.read(self._read_fd, _CHUNK)
         if data == _CONTINUE and self._reader.is_between_frames:
             return True
@@ -77,7 +77,7 @@ class WorkerChannel:
             while (sent := os.write(self._write_fd, data)) < len(data):
                 data = data[sent:]
 
-    def was_told(self, kind: int) -> bool:
+    def has_received(self, kind: int) -> bool:
         """Whether a frame of this kind has arrived already; takes nothing away and does not wait."""
         while select.select([self._read_fd], [], [], 0)[0]:
             data = os.read(self._read_fd, _CHUNK)

@@ -6,35 +6,34 @@ import traceback
 from types import TracebackType
 
 from muster.base.framing import FrameKind, frame, pack, pickled
+from muster.engines.worker.protocol import ExitReport
 from muster.engines.worker.run_trainable import CheckpointMissing, ResetRefused
 from muster.engines.worker.session import UnsendableResult
 
 MESSAGE_LINES = 20
-# is_done, stays, kind, message, traceback, exception
-Verdict = tuple[bool, bool, "str | None", str, str, "bytes | None"]
 
 
 class CodeUnreadable(Exception):
     """The trainable or its config could not be unpickled in this process."""
 
 
-def ended(*, is_done: bool, stays: bool) -> Verdict:
+def clean_exit(*, is_done: bool, stays: bool) -> ExitReport:
     """It ended without error."""
-    return (is_done, stays, None, "", "", None)
+    return ExitReport(is_done, stays)
 
 
-def failed(error: BaseException, *, whole_message: bool = False) -> Verdict:
+def failed_exit(error: BaseException, *, whole_message: bool = False) -> ExitReport:
     """It raised."""
     cause = error.__cause__ if isinstance(error, CodeUnreadable) and error.__cause__ else error
     lines = traceback.format_exception(type(cause), cause, _user_part(cause.__traceback__))
     text = "".join(lines).rstrip("\n")
     message = text if whole_message else shortened(text)
-    return (False, False, _kind(error), message, text, _pickle_of(cause))
+    return ExitReport(False, False, _kind(error), message, text, _pickle_of(cause))
 
 
-def told(verdict: Verdict) -> bytes:
+def exit_frame(report: ExitReport) -> bytes:
     """The frame that says so."""
-    return frame(FrameKind.EXITED, pack(verdict))
+    return frame(FrameKind.EXITED, pack(tuple(report)))
 
 
 def shortened(text: str) -> str:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from muster.base.framing import Frame, FrameReader
-from muster.engines.local.resources import Grant
+from muster.engines.worker.protocol import ExitReport
 from muster.session.progress import Signature
 from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure
 from muster.trials.placement_group import PlacementGroupFactory
-
-if TYPE_CHECKING:
-    from muster.engines.worker.exit_report import Verdict
 
 _CHUNK = 1 << 16  # what a pipe holds; more would be mapped and unmapped for every read
 ProcessKey = tuple[str, PlacementGroupFactory, tuple[str, ...]]
@@ -34,15 +32,15 @@ class WorkerHandle:
 
     __slots__ = (
         "beats",
+        "cpu_s",
         "frames",
-        "heard_at",
         "key",
+        "last_seen_at",
         "outbox",
         "pid",
         "read_fd",
         "role",
         "run",
-        "ticks",
         "token",
         "version",
         "write_fd",
@@ -59,8 +57,8 @@ class WorkerHandle:
         self.run: TrialRun | None = None
         self.key: ProcessKey | None = None
         self.version = version  # of the set of trainables it knows
-        self.heard_at = now
-        self.ticks: int | None = None
+        self.last_seen_at = now
+        self.cpu_s: float | None = None
         self.beats = False  # whether it has a heartbeat: only those that last do
 
     def read(self) -> list[Frame] | tuple[Frame, ...] | None:
@@ -98,13 +96,27 @@ class WorkerHandle:
         os.close(self.write_fd)
 
 
+class Grant:
+    """What one trial was given; handed back to `ResourcePool.free` exactly once."""
+
+    __slots__ = ("gpu_units", "units")
+
+    def __init__(self, units: Mapping[str, int], gpu_units: Mapping[str, int]) -> None:
+        self.units = units
+        self.gpu_units = gpu_units  # GPU id -> units of it
+
+    @property
+    def gpu_ids(self) -> tuple[str, ...]:
+        return tuple(self.gpu_units)
+
+
 class TrialRun:
     """One StartTrial that has not been answered by TrialExited yet."""
 
     __slots__ = (
         "command",
-        "desk",
         "due_at",
+        "exit_report",
         "failure",
         "grant",
         "kill_at",
@@ -113,19 +125,19 @@ class TrialRun:
         "reused",
         "stopping",
         "unanswered",
-        "verdict",
         "who",
+        "worker",
     )
 
     def __init__(self, command: StartTrial) -> None:
         self.command = command
-        self.desk: WorkerHandle | None = None  # None: waits for resources
+        self.worker: WorkerHandle | None = None  # None: waits for resources
         self.grant: Grant | None = None
         self.who = Signature(trial_id=command.trial_id, config=dict(command.config))
         self.reused = False
         self.stopping = False
         self.unanswered = 0  # reports
-        self.verdict: Verdict | None = None
+        self.exit_report: ExitReport | None = None
         self.failure: TrialFailure | None = None  # why we ended it ourselves
         self.last_result: dict[str, Any] = {}
         self.due_at: float | None = None  # when patience with a gentle stop ends

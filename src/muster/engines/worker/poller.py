@@ -12,7 +12,7 @@ import select
 from collections.abc import Callable
 from typing import Any
 
-LOOKS = 60  # about 0.05 ms; 250 helped one trial by a tenth and cost sixteen on two cores as much
+SPINS = 60  # about 0.05 ms; 250 helped one trial by a tenth and cost sixteen on two cores as much
 _MOST_MISSES = 8  # then one try in 255
 
 
@@ -26,14 +26,14 @@ class SpinThenWait:
         # With one processor the other side cannot run while we look.
         self._skip = 0 if (os.cpu_count() or 1) > 1 else -1
 
-    def look(self, look: Callable[[float], Any]) -> Any:  # noqa: ANN401 - what the poller gives
+    def poll(self, poll: Callable[[float], Any]) -> Any:  # noqa: ANN401 - what the poller gives
         """What `look(0)` found, or something false: then it is time to sleep."""
         if self._skip:
             if self._skip > 0:
                 self._skip -= 1
             return None
-        for _ in range(LOOKS):
-            found = look(0)
+        for _ in range(SPINS):
+            found = poll(0)
             if found:
                 self._misses = 0
                 return found
@@ -55,13 +55,13 @@ class Poller:
         self._poller = select.epoll() if self._is_epoll else select.poll()
         self._tick = 1.0 if self._is_epoll else 1000.0  # epoll takes seconds, poll milliseconds
 
-    def reading(self, fd: int) -> None:
+    def add_reader(self, fd: int) -> None:
         self._poller.register(fd, select.POLLIN)
 
-    def writing(self, fd: int) -> None:
+    def add_writer(self, fd: int) -> None:
         self._poller.register(fd, select.POLLOUT)
 
-    def both(self, fd: int, *, writing: bool) -> None:
+    def set_writing(self, fd: int, *, writing: bool) -> None:
         """One descriptor both ways: read always, write when there is something to write."""
         self._poller.modify(fd, select.POLLIN | (select.POLLOUT if writing else 0))
 
@@ -71,7 +71,7 @@ class Poller:
         except (KeyError, FileNotFoundError):
             return  # was not watched
 
-    def ready(self, timeout_s: float) -> list[tuple[int, int]]:
+    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
         return self._poller.poll(timeout_s * self._tick)
 
     def close(self) -> None:

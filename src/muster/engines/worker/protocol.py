@@ -7,6 +7,18 @@ from typing import Any, NamedTuple
 
 from muster.base.framing import FrameKind, frame, pack, portable, unpack, unpickle
 
+
+class ExitReport(NamedTuple):
+    """An ExitReport is a worker's account of how a trial ended."""
+
+    is_done: bool
+    stays: bool  # the process can serve another trial
+    kind: str | None = None  # of the failure, a TrialFailureKind; None: the trial has not failed
+    message: str = ""
+    traceback: str = ""
+    exception: bytes | None = None  # pickled
+
+
 Bundles = tuple[list[dict[str, float]], str]
 
 
@@ -27,7 +39,7 @@ class StartOrder(NamedTuple):
     stays_when_done: bool
     env: Mapping[str, str]
     buffering: tuple[int, float, int] = (1, 100.0, 0)  # of report_buffer.Buffering
-    has_remains: bool = False  # an earlier attempt may have left checkpoints where only a Carrier sees them
+    has_leftovers: bool = False  # an earlier attempt may have left checkpoints where only a Carrier sees them
 
 
 def write_order(order: StartOrder) -> bytes:

@@ -24,10 +24,10 @@ from muster.trials.placement_group import PlacementGroupFactory
 class CheckpointTransfer(Protocol):
     """One per process; one trial at a time."""
 
-    def settle(self, order: StartOrder) -> StartOrder:
+    def prepare(self, order: StartOrder) -> StartOrder:
         """Before a trial: its checkpoint is here, its directory is one of this node. Raises why not."""
 
-    def make_way(self, name: str) -> None:
+    def clear_leftovers(self, name: str) -> None:
         """A checkpoint of this name is about to be made: what an earlier attempt left under it goes."""
 
     def keep(self, path: str) -> None:
@@ -95,11 +95,15 @@ class TrialSession:
     """One trial's side of the lock-step protocol."""
 
     def __init__(
-        self, order: StartOrder, line: WorkerChannel, clock: Clock, carrier: CheckpointTransfer | None = None
+        self,
+        order: StartOrder,
+        channel: WorkerChannel,
+        clock: Clock,
+        transfer: CheckpointTransfer | None = None,
     ) -> None:
         self._order = order
-        self._carrier = carrier
-        self._line = line
+        self._transfer = transfer
+        self._channel = channel
         self._clock = clock
         self._forks = _forks[0]
         self._turn = threading.RLock()  # user threads may report, one at a time
@@ -161,8 +165,8 @@ class TrialSession:
             index = None if checkpoint is None else self._publish(checkpoint)
             now = self._clock.now()
             stamp = self.progress.advance(metrics, elapsed_s=elapsed_s, now=now)
-            if stamp[4] > LASTING_S and not self._line.is_watched:
-                self._line.watch()
+            if stamp[4] > LASTING_S and not self._channel.is_watched:
+                self._channel.watch()
             if self.on_result is not None:
                 self.on_result(metrics, stamp, now)
             self._last_report_saved = index
@@ -180,15 +184,15 @@ class TrialSession:
     def _send(self, reports: bytes) -> None:
         """Send them, and wait for the answer."""
         if reports:
-            self._line.send(reports)
-            if not self._line.is_told_to_continue():
+            self._channel.send(reports)
+            if not self._channel.wait_for_continue():
                 self._wait()
 
     def _buffered(
         self, buffer: ReportBuffer, report: bytes, metrics: Mapping[str, Any], index: int | None
     ) -> bytes:
         is_news = index is not None or bool(metrics.get("done") or metrics.get("should_checkpoint"))
-        is_urgent = is_news or self._line.was_told(FrameKind.STOP)
+        is_urgent = is_news or self._channel.has_received(FrameKind.STOP)
         now = self._clock.monotonic()
         return buffer.add(report, iteration=self.progress.iteration, now=now, is_urgent=is_urgent)
 
@@ -199,11 +203,11 @@ class TrialSession:
         try:
             return pickled(dict(metrics))
         except Exception as error:
-            raise UnsendableResult(_name_the_culprit(metrics, error)) from error
+            raise UnsendableResult(_unpicklable_message(metrics, error)) from error
 
     def _wait(self) -> None:
         while True:
-            kind, payload = self._line.receive()
+            kind, payload = self._channel.receive()
             if kind == FrameKind.CONTINUE:
                 return
             if kind == FrameKind.STOP:
@@ -211,12 +215,12 @@ class TrialSession:
                 self.stays_when_stopped = unpack(payload)
                 raise TrialStopped
             if kind == FrameKind.SAVE:
-                self._line.send(frame(FrameKind.SAVED, pack(self.on_save())))
+                self._channel.send(frame(FrameKind.SAVED, pack(self.on_save())))
 
     def _publish(self, checkpoint: Checkpoint) -> int:
         if not isinstance(checkpoint, Checkpoint):
             raise TypeError(f"checkpoint must be a Checkpoint, not {type(checkpoint).__name__}")
-        if self._line.was_told(FrameKind.STOP):
+        if self._channel.has_received(FrameKind.STOP):
             self._wait()  # nobody would take note of it; raises
         index, name = self.next_checkpoint()
         trial_dir = self._order.trial_dir
@@ -230,14 +234,14 @@ class TrialSession:
         """Number and name of the one that is about to be made."""
         index = self.checkpoint_index + 1
         name = checkpoint_name(index)
-        if self._carrier is not None:
-            self._carrier.make_way(name)
+        if self._transfer is not None:
+            self._transfer.clear_leftovers(name)
         return index, name
 
     def note_checkpoint(self, index: int, path: str) -> int:
         """A checkpoint of this number is in place."""
-        if self._carrier is not None:
-            self._carrier.keep(path)
+        if self._transfer is not None:
+            self._transfer.keep(path)
         self.checkpoint_index = index
         self._checkpoint = Checkpoint(path)
         return index
@@ -262,7 +266,7 @@ def _holds(value: object, kind: type) -> bool:
     return isinstance(value, list | tuple | set) and any(_holds(item, kind) for item in value)
 
 
-def _name_the_culprit(metrics: Mapping[str, Any], error: Exception) -> str:
+def _unpicklable_message(metrics: Mapping[str, Any], error: Exception) -> str:
     for key, value in metrics.items():
         try:
             pickled(value)

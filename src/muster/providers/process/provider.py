@@ -20,16 +20,16 @@ from msgspec.structs import replace
 
 from muster.base.clock import Clock
 from muster.errors import ProviderMisconfigured
+from muster.host.machine import cpu_count
 from muster.host.ports import free_ports, new_ray_node_id, session_name, tell_port
 from muster.host.processes import (
     ProcessInfo,
     ProcessMark,
     boot_id,
-    cpu_count,
     is_busy,
     lives,
     mark_of,
-    memory_bytes,
+    physical_memory,
     table,
 )
 from muster.providers.node_provider import NodeProvider
@@ -427,7 +427,7 @@ class ProcessNodeProvider(NodeProvider):
 
 def fits_this_computer(node_type: str, size: NodeSize) -> None:
     """CPUs and GPUs are only numbers to Ray; memory that is not there ends in the kernel killing things."""
-    wanted, there = size.resources.get("memory", 0.0), memory_bytes()
+    wanted, there = size.resources.get("memory", 0.0), physical_memory()
     if there and wanted > there:
         raise ProviderMisconfigured(
             f"node type {node_type!r} asks for {wanted / 1e9:.1f} GB of memory, this computer has"

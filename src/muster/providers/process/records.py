@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from muster.base.codec import decode, encode
+from muster.host.atomic_write import atomic_write
 from muster.host.processes import ProcessMark
 from muster.providers.process.ray_command import NodePorts, NodeSize
 from muster.providers.v1.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND
@@ -104,7 +104,7 @@ class NodeDirectory:
             root = self._known_root()
             if root is None:
                 root = Path(tempfile.mkdtemp(prefix="mr-", dir=_SHORT_ROOT))
-                self._replace(self._root_file, str(root).encode())
+                atomic_write(self._root_file, str(root).encode())
             root.mkdir(mode=0o700, exist_ok=True)  # somebody may have tidied up
             return root
 
@@ -155,12 +155,7 @@ class NodeDirectory:
             return None
 
     def _write(self, record: NodeRecord) -> None:
-        self._replace(self._file(record.cloud_id), encode(record))
-
-    def _replace(self, file: Path, data: bytes) -> None:
-        fresh = file.with_suffix(file.suffix + ".new")  # under the lock: nobody else writes it
-        fresh.write_bytes(data)
-        os.replace(fresh, file)
+        atomic_write(self._file(record.cloud_id), encode(record))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -143,9 +143,9 @@ def failure_of(error: Exception) -> TrialFailure:
     """An exception of a curve, told as an engine with processes would."""
     if isinstance(error, CheckpointUnknown):
         return TrialFailure(kind=TrialFailureKind.START, message=str(error))
-    from muster.engines.worker.exit_report import failed
+    from muster.engines.worker.exit_report import failed_exit
 
-    _, _, kind, message, traceback, exception = failed(error)
+    _, _, kind, message, traceback, exception = failed_exit(error)
     return TrialFailure(
         kind=TrialFailureKind(kind), message=message, traceback=traceback, exception=exception
     )

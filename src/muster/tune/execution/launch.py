@@ -115,7 +115,7 @@ def _open_engine(spec: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine | 
         from muster.tune.execution.upload import reach_of
 
         reach = reach_of(spec.place, spec.run)
-        return open_ray_engine(trainables=trainables, options=RayOptions(env=env, reach=reach))
+        return open_ray_engine(trainables=trainables, options=RayOptions(env=env, remote_storage=reach))
     from muster.base.clock import SystemClock
     from muster.engines.local.engine import LocalEngine, LocalOptions
 
