@@ -34,7 +34,7 @@ class HasTurns:
     turn: int
 
 
-Happening = Callable[[], None]
+Action = Callable[[], None]
 
 
 class EventQueue:
@@ -42,23 +42,23 @@ class EventQueue:
 
     def __init__(self, clock: MovableClock) -> None:
         self._clock = clock
-        self._plans: list[tuple[float, int, HasTurns, int, Happening]] = []
+        self._plans: list[tuple[float, int, HasTurns, int, Action]] = []
         self._planned = 0
         self.wake_at = inf  # `advance` comes back here at the latest
 
-    def plan(self, delay_s: float, who: HasTurns, happen: Happening) -> None:
+    def plan(self, delay_s: float, who: HasTurns, action: Action) -> None:
         """The next thing that happens to `who`; what was planned before no longer does."""
         who.turn += 1
-        self._push(delay_s, who, who.turn, happen)
+        self._push(delay_s, who, who.turn, action)
 
-    def plan_anyway(self, delay_s: float, who: HasTurns, happen: Happening) -> None:
+    def plan_anyway(self, delay_s: float, who: HasTurns, action: Action) -> None:
         """Happens unless `who` has ended by then."""
         if delay_s < inf:
-            self._push(delay_s, who, ANY_TURN, happen)
+            self._push(delay_s, who, ANY_TURN, action)
 
     @property
     def is_empty(self) -> bool:
-        self._drop_called_off()
+        self._drop_cancelled()
         return not self._plans
 
     def clear(self) -> None:
@@ -69,7 +69,7 @@ class EventQueue:
 
         With neither in sight, the wait itself.
         """
-        self._drop_called_off()
+        self._drop_cancelled()
         plans = self._plans
         due = plans[0][0] if plans else inf
         now = self._clock.monotonic()
@@ -80,16 +80,16 @@ class EventQueue:
             self._clock.advance(until - now)
         if due <= until:
             while plans and plans[0][0] <= due:
-                _, _, who, turn, happen = heapq.heappop(plans)
+                _, _, who, turn, action = heapq.heappop(plans)
                 if turn == who.turn or (turn == ANY_TURN and who.turn != GONE):
-                    happen()
+                    action()
 
-    def _push(self, delay_s: float, who: HasTurns, turn: int, happen: Happening) -> None:
+    def _push(self, delay_s: float, who: HasTurns, turn: int, action: Action) -> None:
         self._planned += 1
         due = self._clock.monotonic() + delay_s
-        heapq.heappush(self._plans, (due, self._planned, who, turn, happen))
+        heapq.heappush(self._plans, (due, self._planned, who, turn, action))
 
-    def _drop_called_off(self) -> None:
+    def _drop_cancelled(self) -> None:
         plans = self._plans
         while plans:
             _, _, who, turn, _ = plans[0]

@@ -93,21 +93,21 @@ def test_spend_that_is_counted_twice_is_found(monkeypatch):
 def test_hops_outside_the_table_are_found():
     before = instance("i-1", S.TERMINATED, since=1.0)
     after = replace(before, state=S.RAY_RUNNING, history=(*before.history, *instance("i-1").history))
-    scene = _scene_with(CommittedPlan({before.instance_id: before}, _plan(after), 1, 2))
-    assert list(states_follow_the_table(scene)) == ["i-1: went from TERMINATED to RAY_RUNNING"]
+    cluster = _cluster_with(CommittedPlan({before.instance_id: before}, _plan(after), 1, 2))
+    assert list(states_follow_the_table(cluster)) == ["i-1: went from TERMINATED to RAY_RUNNING"]
 
 
 def test_a_rewritten_history_is_found():
     before = instance("i-1", S.ALLOCATED, since=1.0)
     after = instance("i-1", S.ALLOCATED, since=2.0)
-    scene = _scene_with(CommittedPlan({before.instance_id: before}, _plan(after), 1, 2))
-    assert list(states_follow_the_table(scene)) == ["i-1: its history was rewritten"]
+    cluster = _cluster_with(CommittedPlan({before.instance_id: before}, _plan(after), 1, 2))
+    assert list(states_follow_the_table(cluster)) == ["i-1: its history was rewritten"]
 
 
 def test_a_version_that_falls_is_found():
     check = VersionsGrow()
-    list(check(_scene_with(CommittedPlan({}, _plan(), 6, 7))))
-    assert list(check(_scene_with(CommittedPlan({}, _plan(), 6, 6)))) == [
+    list(check(_cluster_with(CommittedPlan({}, _plan(), 6, 7))))
+    assert list(check(_cluster_with(CommittedPlan({}, _plan(), 6, 6)))) == [
         "the ledger went from version 7 to 6"
     ]
 
@@ -117,10 +117,10 @@ def _no_log_lines(caplog):
     caplog.set_level("CRITICAL")
 
 
-def _scene_with(commit: CommittedPlan) -> SimulatedCluster:
-    scene = SeedRun(0).scene
-    scene.store.commits.append(commit)
-    return scene
+def _cluster_with(commit: CommittedPlan) -> SimulatedCluster:
+    cluster = SeedRun(0).cluster
+    cluster.store.commits.append(commit)
+    return cluster
 
 
 def _plan(*writes: Instance) -> Plan:

@@ -77,7 +77,7 @@ def test_at_every_commit_the_restored_experiment_is_the_one_that_was_not_killed(
 def test_whenever_it_was_killed_it_goes_on_to_the_end_with_all_its_trials(name, searcher):
     asked = cell(name, searcher)
     commits = crash.recorded(asked, save_every=11)
-    for life in crash.lives(asked, commits[:: 20 * step(2)]):
+    for life in crash.resumed_runs(asked, commits[:: 20 * step(2)]):
         assert life.state.is_finished
         assert len(life.state.trials) == asked.num_samples
         assert {trial.status for trial in life.state.trials.values()} <= {"TERMINATED", "ERROR"}

@@ -12,7 +12,7 @@ from tests.tune.schedulers.by_hand import ByHand
 from tests.tune.schedulers.storms import storm
 
 from muster.errors import TuneError
-from muster.sim.tune.crash_matrix import lives, matrix, recorded
+from muster.sim.tune.crash_matrix import matrix, recorded, resumed_runs
 from muster.tune.schedulers import MedianStoppingRule
 from muster.tune.schedulers.median_stopping_rule import Curves
 
@@ -307,5 +307,5 @@ def test_restored_at_any_commit_it_decides_as_if_nothing_had_happened(seed):
 def test_a_killed_experiment_is_run_to_its_end_by_the_next_driver():
     asked = storm(maker(3), 3)
     commits = recorded(asked)
-    for life in lives(asked, commits[:: max(1, len(commits) // 20)]):
+    for life in resumed_runs(asked, commits[:: max(1, len(commits) // 20)]):
         assert {trial.status for trial in life.state.trials.values()} <= {"TERMINATED", "ERROR"}

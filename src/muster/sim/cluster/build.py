@@ -30,7 +30,7 @@ from muster.cluster.spend import spend_so_far
 from muster.cluster.states import TERMINAL
 from muster.errors import StoreError
 from muster.sim.cluster.cloud import Catalogue, CloudMachine, SimCloud
-from muster.sim.cluster.crash_points import Killed, Wire, step
+from muster.sim.cluster.crash_points import CrashPoints, Killed, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions
 from muster.sim.cluster.runtime import SimRuntime
@@ -42,13 +42,15 @@ from muster.stores.ledger.memory import MemoryInstanceStore
 class SimSpec:
     """The SpecSource port; `edits` tells what was done, newest last."""
 
-    def __init__(self, wire: Wire, faults: Faults, spec: ClusterSpec, sells: Catalogue) -> None:
-        self.wire = wire
+    def __init__(
+        self, crash_points: CrashPoints, faults: Faults, spec: ClusterSpec, sells: Catalogue
+    ) -> None:
+        self.crash_points = crash_points
         self.spec = spec
         self.edits: list[str] = []
         self._faults, self._sells = faults, sells
 
-    @step("spec.current")
+    @crash_point("spec.current")
     def current(self) -> tuple[ClusterSpec, str]:
         bad = self._faults.hit("edit_invalid")
         return self.spec, "simulated: available_node_types.gpu: not a mapping" if bad else ""
@@ -99,16 +101,16 @@ class SimSpec:
 class SimDrains:
     """The Drainer port. `ends_at_deadline`: the runtime itself ends work whose time is up."""
 
-    def __init__(self, world: World, wire: Wire, faults: Faults, runtime: SimRuntime) -> None:
-        self.wire = wire
-        self.asked: list[Drain] = []
+    def __init__(self, world: World, crash_points: CrashPoints, faults: Faults, runtime: SimRuntime) -> None:
+        self.crash_points = crash_points
+        self.requested: list[Drain] = []
         self.ends_at_deadline = True
         self._world, self._faults, self._runtime = world, faults, runtime
         self._failures: list[DrainFailure] = []
 
-    @step("drainer.drain")
+    @crash_point("drainer.drain")
     def drain(self, action: Drain) -> None:
-        self.asked.append(action)
+        self.requested.append(action)
         if self._faults.hit("drain_lost"):
             return
         if self._faults.hit("drain_refused"):
@@ -126,10 +128,10 @@ class SimDrains:
         else:
             self._runtime.kill_node(node)
 
-    @step("drainer.poll")
+    @crash_point("drainer.poll")
     def poll(self) -> Sequence[DrainFailure]:
-        told, self._failures = tuple(self._failures), []
-        return told
+        failures, self._failures = tuple(self._failures), []
+        return failures
 
     def begin(self, node: SimNode, deadline_s: float) -> None:
         """No new work from now on; what runs may run until the deadline."""
@@ -150,9 +152,13 @@ class SimInstaller:
     """The Installer port; idempotent per request id."""
 
     def __init__(
-        self, world: World, wire: Wire, faults: Faults, find: Callable[[CloudId], CloudMachine | None]
+        self,
+        world: World,
+        crash_points: CrashPoints,
+        faults: Faults,
+        find: Callable[[CloudId], CloudMachine | None],
     ) -> None:
-        self.wire = wire
+        self.crash_points = crash_points
         self.takes_s = 10.0
         self.on_installed: Callable[[CloudMachine], None] = lambda machine: None
         self._world, self._faults, self._find = world, faults, find
@@ -160,7 +166,7 @@ class SimInstaller:
         self._seen: set[RequestId] = set()
         self._failures: list[InstallFailure] = []
 
-    @step("installer.start")
+    @crash_point("installer.start")
     def start(self, action: Install) -> None:
         if action.request_id in self._seen:
             return
@@ -175,10 +181,10 @@ class SimInstaller:
             return
         self._world.after(self.takes_s, lambda: self.on_installed(machine))
 
-    @step("installer.poll")
+    @crash_point("installer.poll")
     def poll(self) -> Sequence[InstallFailure]:
-        told, self._failures = tuple(self._failures), []
-        return told
+        failures, self._failures = tuple(self._failures), []
+        return failures
 
 
 @dataclass
@@ -194,8 +200,8 @@ class CommittedPlan:
 class SimStore:
     """The InstanceStore port over an inner store."""
 
-    def __init__(self, wire: Wire, faults: Faults, inner: InstanceStore) -> None:
-        self.wire = wire
+    def __init__(self, crash_points: CrashPoints, faults: Faults, inner: InstanceStore) -> None:
+        self.crash_points = crash_points
         self.records: dict[InstanceId, Instance] = {}  # the newest of every record ever
         self.live: dict[InstanceId, Instance] = {}  # those not in a terminal state
         self.commits: list[CommittedPlan] = []  # since the checkers last looked
@@ -205,13 +211,13 @@ class SimStore:
         self.inner = inner
         self._faults = faults
 
-    @step("store.load")
+    @crash_point("store.load")
     def load(self) -> Ledger:
         if self._faults.hit("store_read_fails"):
             raise StoreError("simulated: the ledger cannot be read")
         return self.inner.load()
 
-    @step("store.commit")
+    @crash_point("store.commit")
     def commit(self, version: int, plan: Plan) -> int:
         if self._faults.hit("store_write_fails"):
             raise StoreError("simulated: no space left on device")
@@ -225,13 +231,13 @@ class SimStore:
             raise StoreError("simulated: written, but the disk did not say so")
         return written
 
-    @step("store.handed_over")
+    @crash_point("store.handed_over")
     def handed_over(self, request_ids: Sequence[RequestId]) -> None:
         if self._faults.hit("store_write_fails"):
             raise StoreError("simulated: no space left on device")
         self.inner.handed_over(request_ids)
 
-    @step("store.raise_version")
+    @crash_point("store.raise_version")
     def raise_version(self, at_least: int) -> int:
         return self.inner.raise_version(at_least)
 
@@ -260,23 +266,23 @@ class SimulatedCluster:
     def __init__(
         self,
         seed: Seed,
-        setting: RunOptions,
+        options: RunOptions,
         faults: Faults,
         open_store: OpenStore | None = None,
-        wire: Wire | None = None,
+        crash_points: CrashPoints | None = None,
         world: World | None = None,
     ) -> None:
-        self.seed, self.setting, self.faults = seed, setting, faults
-        self.world, self.wire = world or World(), wire or Wire()
+        self.seed, self.options, self.faults = seed, options, faults
+        self.world, self.crash_points = world or World(), crash_points or CrashPoints()
         draw = seed.derive("sim.cloud")
-        self.cloud = self.cloud_class(self.world, self.wire, faults, draw, setting.catalogue)
-        self.runtime = SimRuntime(self.world, self.wire, faults, setting.dead_kept_s)
-        self.drains = SimDrains(self.world, self.wire, faults, self.runtime)
-        self.installer = SimInstaller(self.world, self.wire, faults, self.cloud.machines.get)
+        self.cloud = self.cloud_class(self.world, self.crash_points, faults, draw, options.catalogue)
+        self.runtime = SimRuntime(self.world, self.crash_points, faults, options.dead_kept_s)
+        self.drains = SimDrains(self.world, self.crash_points, faults, self.runtime)
+        self.installer = SimInstaller(self.world, self.crash_points, faults, self.cloud.machines.get)
         memory = MemoryInstanceStore()
         self._open_store: OpenStore = open_store or (lambda: memory)
-        self.store = SimStore(self.wire, faults, self._open_store())
-        self.spec = SimSpec(self.wire, faults, setting.spec, setting.catalogue)
+        self.store = SimStore(self.crash_points, faults, self._open_store())
+        self.spec = SimSpec(self.crash_points, faults, options.spec, options.catalogue)
         self.controller: ClusterController | None = None
         self.lives = 0  # how many controllers there have been
         self.plan: Plan | None = None  # of this tick; None when the controller died in it or is down
@@ -286,15 +292,15 @@ class SimulatedCluster:
         self._connect()
 
     def _connect(self) -> None:
-        self.drains.ends_at_deadline = self.setting.runtime_ends_drains
-        self.installer.takes_s = self.setting.install_s
+        self.drains.ends_at_deadline = self.options.runtime_ends_drains
+        self.installer.takes_s = self.options.install_s
         self.installer.on_installed = self.join
-        self.cloud.installs_runtime = not self.setting.spec.install_runtime
+        self.cloud.installs_runtime = not self.options.spec.install_runtime
         self.cloud.on_up = self._came_up
         self.cloud.on_gone = self._went
         head = self.cloud.create(HEAD_TYPE, NodeKind.HEAD)
         head.up = True
-        self.world.after(self.setting.head_late_s, lambda: self.join(head))
+        self.world.after(self.options.head_late_s, lambda: self.join(head))
         self.world.advance(0.0)
 
     def rest(self) -> None:
@@ -321,7 +327,7 @@ class SimulatedCluster:
             self.problem = f"the loop stopped: {type(error).__name__}: {error}"
             self.controller = None
         finally:
-            self.wire.fuse = None
+            self.crash_points.kill_after = None
 
     @property
     def clock_was_set(self) -> bool:
@@ -339,7 +345,7 @@ class SimulatedCluster:
             provider=self.cloud,
             nodes=self.runtime,
             drainer=self.drains,
-            installer=self.installer if self.setting.spec.install_runtime else None,
+            installer=self.installer if self.options.spec.install_runtime else None,
             store=self.store,
             spec=self.spec,
         )

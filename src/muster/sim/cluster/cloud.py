@@ -21,7 +21,7 @@ from muster.cluster.model import (
     TerminateFailure,
 )
 from muster.cluster.snapshot import ProviderTraits
-from muster.sim.cluster.crash_points import Wire, step
+from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.world import World
 
@@ -109,8 +109,10 @@ KINDS = tuple(FailureKind)
 class SimCloud:
     """The cloud: sells machines from its catalogue and forgets none of them."""
 
-    def __init__(self, world: World, wire: Wire, faults: Faults, draw: Stream, sells: Catalogue) -> None:
-        self.wire = wire
+    def __init__(
+        self, world: World, crash_points: CrashPoints, faults: Faults, draw: Stream, sells: Catalogue
+    ) -> None:
+        self.crash_points = crash_points
         self.sells = sells
         self.machines: dict[CloudId, CloudMachine] = {}
         self.launch_calls: list[LaunchCall] = []
@@ -118,7 +120,7 @@ class SimCloud:
         self.on_up: Callable[[CloudMachine], None] = _nothing
         self.on_gone: Callable[[CloudMachine], None] = _nothing
         self.listed: Mapping[CloudId, CloudInstance] | None = None  # the last answer; None: it failed
-        self.failures_told: list[LaunchFailure] = []  # every unit failure ever handed out
+        self.failures_reported: list[LaunchFailure] = []  # every unit failure ever handed out
         self.installs_runtime = True
         self._world, self._faults, self._draw = world, faults, draw
         self._seen: set[RequestId] = set()
@@ -135,13 +137,13 @@ class SimCloud:
     def reconnect(self) -> None:
         """A new controller was started; what an adapter held in memory is gone."""
 
-    @step("cloud.list_instances")
+    @crash_point("cloud.list_instances")
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
         self.listed = None
-        self.listed = shown = self.look()
+        self.listed = shown = self.list_now()
         return shown
 
-    def look(self) -> dict[CloudId, CloudInstance]:
+    def list_now(self) -> dict[CloudId, CloudInstance]:
         """What the cloud shows now, faults included."""
         now, faults = self._world.time, self._faults
         if faults.hit("list_fails"):
@@ -149,18 +151,18 @@ class SimCloud:
         if faults.hit("list_omits"):
             self._hide_one(faults.between("list_omits", 5, 90))
         if faults.hit("list_ghost"):
-            self._conjure("list_ghost", next(iter(self.sells.types)), NodeKind.WORKER)
+            self._add_ghost("list_ghost", next(iter(self.sells.types)), NodeKind.WORKER)
         if faults.hit("list_garbage"):
-            nobodys = faults.stream("list_garbage").random() < 0.5
-            kind = NodeKind.UNMANAGED if nobodys else NodeKind.WORKER
-            self._conjure("list_garbage", "cpu-4" if nobodys else "", kind)
+            is_unmanaged = faults.stream("list_garbage").random() < 0.5
+            kind = NodeKind.UNMANAGED if is_unmanaged else NodeKind.WORKER
+            self._add_ghost("list_garbage", "cpu-4" if is_unmanaged else "", kind)
         shown = {m.cloud_id: m.shown() for m in self.machines.values() if m.is_listed(now)}
         for cloud_id, (until, ghost) in self._ghosts.items():
             if now < until:
                 shown[cloud_id] = ghost
         return shown
 
-    @step("cloud.launch")
+    @crash_point("cloud.launch")
     def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
         call = LaunchCall(self._world.time, request_id, dict(shape))
         self.launch_calls.append(call)
@@ -180,7 +182,7 @@ class SimCloud:
         if faults.hit("launch_reply_lost"):
             raise TimeoutError("simulated: the reply to the launch call was lost")
 
-    @step("cloud.terminate")
+    @crash_point("cloud.terminate")
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
         self.terminated.extend((self._world.time, cloud_id) for cloud_id in cloud_ids)
         faults = self._faults
@@ -189,20 +191,20 @@ class SimCloud:
         for cloud_id in cloud_ids:
             self._start_ending(cloud_id)
 
-    @step("cloud.resize")
+    @crash_point("cloud.resize")
     def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
         raise NotImplementedError("the simulated cloud resizes nothing: traits().resizable is False")
 
-    @step("cloud.poll_launch_failures")
+    @crash_point("cloud.poll_launch_failures")
     def poll_launch_failures(self) -> Sequence[LaunchFailure]:
-        told, self._launch_failures = tuple(self._launch_failures), []
-        self.failures_told.extend(told)
-        return told
+        failures, self._launch_failures = tuple(self._launch_failures), []
+        self.failures_reported.extend(failures)
+        return failures
 
-    @step("cloud.poll_terminate_failures")
+    @crash_point("cloud.poll_terminate_failures")
     def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
-        told, self._terminate_failures = tuple(self._terminate_failures), []
-        return told
+        failures, self._terminate_failures = tuple(self._terminate_failures), []
+        return failures
 
     # -- what happens in the world ----------------------------------------------------------------
 
@@ -216,7 +218,7 @@ class SimCloud:
     def sell_out(self, node_type: str, for_s: float) -> None:
         self._sold_out_until[node_type] = self._world.time + for_s
 
-    def restock(self) -> None:
+    def end_shortages(self) -> None:
         """Every shortage is over: whatever is asked for can be had."""
         self._sold_out_until.clear()
         self.sells.capacity.clear()
@@ -308,7 +310,7 @@ class SimCloud:
         if alive:
             self._faults.stream("list_omits").choice(alive).hidden_until = self._world.time + for_s
 
-    def _conjure(self, fault: str, node_type: str, kind: NodeKind) -> None:
+    def _add_ghost(self, fault: str, node_type: str, kind: NodeKind) -> None:
         cloud_id = CloudId(f"ghost-{len(self._ghosts) + 1}")
         ghost = CloudInstance(cloud_id=cloud_id, node_type=node_type, kind=kind)
         self._ghosts[cloud_id] = (self._world.time + self._faults.between(fault, 5, 60), ghost)

@@ -18,47 +18,47 @@ class Killed(BaseException):
     """The controller's process is gone: not an error, an end."""
 
 
-class Wire:
+class CrashPoints:
     """Counts steps; cuts the controller off where told to."""
 
     def __init__(self) -> None:
-        self.fuse: int | None = None  # moments left to live; None: for ever
+        self.kill_after: int | None = None  # moments left to live; None: for ever
         self.killed_at = ""
 
     def before(self, name: str) -> None:
-        self._burn(f"before {name}")
+        self._count(f"before {name}")
 
     def after(self, name: str) -> None:
-        self._burn(f"after {name}")
+        self._count(f"after {name}")
 
-    def _burn(self, where: str) -> None:
-        if self.fuse is None:
+    def _count(self, where: str) -> None:
+        if self.kill_after is None:
             return
-        self.fuse -= 1
-        if self.fuse < 0:
-            self.fuse = None
+        self.kill_after -= 1
+        if self.kill_after < 0:
+            self.kill_after = None
             self.killed_at = where
             raise Killed(where)
 
 
-class Wired(Protocol):
-    wire: Wire
+class HasCrashPoints(Protocol):
+    crash_points: CrashPoints
 
 
-W = TypeVar("W", bound=Wired)
+W = TypeVar("W", bound=HasCrashPoints)
 
 
-def step(name: str) -> Callable[[Callable[Concatenate[W, P], R]], Callable[Concatenate[W, P], R]]:
+def crash_point(name: str) -> Callable[[Callable[Concatenate[W, P], R]], Callable[Concatenate[W, P], R]]:
     """A port method: the controller may die right before it and right after it, reply in hand or not."""
 
     def decorate(method: Callable[Concatenate[W, P], R]) -> Callable[Concatenate[W, P], R]:
         @functools.wraps(method)
         def call(self: W, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            self.wire.before(name)
+            self.crash_points.before(name)
             try:
                 return method(self, *args, **kwargs)
             finally:
-                self.wire.after(name)
+                self.crash_points.after(name)
 
         return call
 

@@ -62,7 +62,7 @@ class RunOptions:
     tick_s: float = 5.0
     faulty_ticks: int = 90
     calm_s: float = 1500.0  # how long the cluster has to come to rest once the faults stop
-    settle_s: float = 240.0  # how long calm is watched at least: most work ends and idle machines leave
+    min_calm_s: float = 240.0  # how long calm is watched at least: most work ends and idle machines leave
     waves: int = 6  # bursts of work during the faulty part
     dead_kept_s: float = 60.0  # how long the runtime lists dead nodes
     install_s: float = 10.0
@@ -71,11 +71,11 @@ class RunOptions:
     shown: dict[str, object] = field(default_factory=dict)  # every drawn option, for the header
 
 
-def drawn(seed: Seed) -> RunOptions:
+def draw_options(seed: Seed) -> RunOptions:
     """The stage of this seed."""
     draw = seed.derive("sim.setting")
     spec = _spec(draw)
-    setting = RunOptions(
+    options = RunOptions(
         spec=spec,
         catalogue=_catalogue(draw, spec),
         tick_s=draw.choice((5.0, 8.0, 12.0)),
@@ -85,8 +85,8 @@ def drawn(seed: Seed) -> RunOptions:
         runtime_ends_drains=draw.random() < 0.5,
         head_late_s=draw.choice((0.0, 0.0, 30.0)),
     )
-    setting.shown = _shown(setting)
-    return setting
+    options.shown = _shown(options)
+    return options
 
 
 def head_type(cpus: int = 0) -> NodeType:
@@ -149,11 +149,11 @@ def _catalogue(draw: Stream, spec: ClusterSpec) -> Catalogue:
     return sells
 
 
-def _shown(setting: RunOptions) -> dict[str, object]:
-    spec, sells = setting.spec, setting.catalogue
+def _shown(options: RunOptions) -> dict[str, object]:
+    spec, sells = options.spec, options.catalogue
     workers = (f"{t.name}[{t.min_nodes}..{t.max_nodes}]" for t in spec.node_types[1:])
     return {
-        "tick_s": setting.tick_s,
+        "tick_s": options.tick_s,
         "types": " ".join(workers),
         "max_nodes": spec.max_nodes,
         "objective": spec.objective.value,
@@ -167,9 +167,9 @@ def _shown(setting: RunOptions) -> dict[str, object]:
         "boot_s": "{:g}..{:g}".format(*sells.boot_s),
         "capacity": " ".join(f"{name}:{count}" for name, count in sells.capacity.items()) or None,
         "quota": sells.quota,
-        "waves": setting.waves,
+        "waves": options.waves,
         "head_cpus": spec.node_types[0].resources.to_floats()["CPU"],
-        "head_late_s": setting.head_late_s,
-        "dead_kept_s": setting.dead_kept_s,
-        "runtime_ends_drains": setting.runtime_ends_drains,
+        "head_late_s": options.head_late_s,
+        "dead_kept_s": options.dead_kept_s,
+        "runtime_ends_drains": options.runtime_ends_drains,
     }

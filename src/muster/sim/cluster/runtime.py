@@ -25,15 +25,15 @@ from muster.cluster.model import (
 )
 from muster.cluster.plan import ScalingReport
 from muster.sim.cluster.cloud import CloudMachine
-from muster.sim.cluster.crash_points import Wire, step
+from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.tasks import FOREVER, GangWork, SimNode, Task, TaskClass, spots_for
 from muster.sim.cluster.world import World
 
 
-def spoil(report: RuntimeReport, draw: Stream) -> RuntimeReport:
+def corrupt(report: RuntimeReport, draw: Stream) -> RuntimeReport:
     """The same report with one piece of nonsense in it."""
-    return draw.choice(_SPOILERS)(report)
+    return draw.choice(_CORRUPTIONS)(report)
 
 
 def _count_of_nothing(report: RuntimeReport) -> RuntimeReport:
@@ -44,7 +44,7 @@ def _negative_count(report: RuntimeReport) -> RuntimeReport:
     return _asking(report, Demand(shape=Resources.of(CPU=1), count=-3))
 
 
-def _unheard_of_resource(report: RuntimeReport) -> RuntimeReport:
+def _unknown_resource(report: RuntimeReport) -> RuntimeReport:
     return _asking(report, Demand(shape=Resources.of({"flux-capacitor": 1.21}), count=2))
 
 
@@ -79,10 +79,10 @@ def _unspecified_status(report: RuntimeReport) -> RuntimeReport:
     return replace(report, nodes=(*report.nodes[:-1], *last))
 
 
-_SPOILERS = (
+_CORRUPTIONS = (
     _count_of_nothing,
     _negative_count,
-    _unheard_of_resource,
+    _unknown_resource,
     _same_node_twice,
     _node_of_unknown_type,
     _node_without_machine,
@@ -94,8 +94,10 @@ _SPOILERS = (
 class SimRuntime:
     """Nodes and work, as they truly are, and the report of them."""
 
-    def __init__(self, world: World, wire: Wire, faults: Faults, dead_kept_s: float = 60.0) -> None:
-        self.wire = wire
+    def __init__(
+        self, world: World, crash_points: CrashPoints, faults: Faults, dead_kept_s: float = 60.0
+    ) -> None:
+        self.crash_points = crash_points
         self.nodes: dict[NodeId, SimNode] = {}
         self.pending: dict[TaskClass, deque[Task]] = {}
         self.gangs: dict[str, GangWork] = {}  # pending and placed
@@ -105,14 +107,14 @@ class SimRuntime:
         self.published: list[int] = []
         self.shown_alive: set[NodeId] = set()  # what the controller has been told at least once
         self.report_read: RuntimeReport | None = None  # the last answer; None: it failed
-        self.told: RuntimeReport | None = None  # the last answer that was given
+        self.last_report: RuntimeReport | None = None  # the last answer that was given
         self._world, self._faults, self._dead_kept_s = world, faults, dead_kept_s
         self._tasks = self._joined = self._version = 0
         self._frozen_until = self._silent_until = 0.0
 
     # -- the port ---------------------------------------------------------------------------------
 
-    @step("runtime.read")
+    @crash_point("runtime.read")
     def read(self) -> RuntimeReport:
         now, faults = self._world.time, self._faults
         self.report_read = None
@@ -123,16 +125,16 @@ class SimRuntime:
         if faults.hit("report_stale"):
             self._frozen_until = now + faults.between("report_stale", 1, 40)
         self._version += 1
-        if now >= self._frozen_until or self.told is None:
-            self.told = self._report()
-        report = replace(self.told, version=self._version)
+        if now >= self._frozen_until or self.last_report is None:
+            self.last_report = self._report()
+        report = replace(self.last_report, version=self._version)
         if faults.hit("report_garbage"):
-            report = spoil(report, faults.stream("report_garbage"))
+            report = corrupt(report, faults.stream("report_garbage"))
         self.shown_alive.update(n.node_id for n in report.nodes if n.status is not NodeStatus.DEAD)
         self.report_read = report
         return report
 
-    @step("runtime.publish")
+    @crash_point("runtime.publish")
     def publish(self, version: int, report: ScalingReport) -> None:
         if self._faults.hit("publish_fails"):
             raise ConnectionError("simulated: the runtime does not take the report")
@@ -211,10 +213,10 @@ class SimRuntime:
                 member.node.give_back(member, self._world.time)
             self.finished += 1
         for node in held_by:
-            self._settle(node)
+            self._end_if_drained(node)
         self.schedule()
 
-    def _settle(self, node: SimNode) -> None:
+    def _end_if_drained(self, node: SimNode) -> None:
         """A draining node is done when its work is."""
         if node.status is NodeStatus.DRAINING and not node.running:
             self.kill_node(node)
@@ -256,7 +258,7 @@ class SimRuntime:
             if task.gang is None:
                 self._enqueue(task)
         for other in emptied:
-            self._settle(other)
+            self._end_if_drained(other)
         self.schedule()
 
     # -- the report -------------------------------------------------------------------------------

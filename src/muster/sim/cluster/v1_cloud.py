@@ -20,7 +20,7 @@ from muster.providers.v1 import tags as t
 from muster.providers.v1.adapter import V1Adapter, inline_pools
 from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.cloud import KINDS, REFUSALS, Catalogue, CloudMachine, LaunchCall, SimCloud
-from muster.sim.cluster.crash_points import Wire, step
+from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.run import SeedRun
 from muster.sim.cluster.world import World
@@ -33,14 +33,14 @@ class SimNodeProvider(NodeProvider):
 
     def __init__(self, cloud: V1SimCloud, cluster_name: str = "simulated") -> None:
         super().__init__({"type": "sim", "disable_node_updaters": cloud.installs_runtime}, cluster_name)
-        self.wire = cloud.wire
+        self.crash_points = cloud.crash_points
         self._cloud = cloud
         self._seen: dict[str, CloudInstance] = {}  # the newest look; single-node questions answer from it
 
-    @step("v1.non_terminated_nodes")
+    @crash_point("v1.non_terminated_nodes")
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
         with self._cloud.lock:
-            self._seen = {str(key): machine for key, machine in self._cloud.look().items()}
+            self._seen = {str(key): machine for key, machine in self._cloud.list_now().items()}
             return [n for n in self._seen if tag_filters.items() <= self.node_tags(n).items()]
 
     def is_running(self, node_id: str) -> bool:
@@ -65,14 +65,14 @@ class SimNodeProvider(NodeProvider):
     def external_ip(self, node_id: str) -> str | None:
         return None
 
-    @step("v1.create_node")
+    @crash_point("v1.create_node")
     def create_node(
         self, node_config: dict[str, Any], tags: dict[str, str], count: int
     ) -> dict[str, Any] | None:
         with self._cloud.lock:
             return self._cloud.sell(tags, count)
 
-    @step("v1.terminate_node")
+    @crash_point("v1.terminate_node")
     def terminate_node(self, node_id: str) -> None:
         with self._cloud.lock:
             self._cloud.give_back(CloudId(node_id))
@@ -81,8 +81,10 @@ class SimNodeProvider(NodeProvider):
 class V1SimCloud(SimCloud):
     """A SimCloud whose port is V1Adapter over its own v1 provider."""
 
-    def __init__(self, world: World, wire: Wire, faults: Faults, draw: Stream, sells: Catalogue) -> None:
-        super().__init__(world, wire, faults, draw, sells)
+    def __init__(
+        self, world: World, crash_points: CrashPoints, faults: Faults, draw: Stream, sells: Catalogue
+    ) -> None:
+        super().__init__(world, crash_points, faults, draw, sells)
         self.lock = threading.RLock()
         self.written: dict[CloudId, dict[str, str]] = {}
         self.reconnect()
@@ -107,18 +109,18 @@ class V1SimCloud(SimCloud):
     def traits(self) -> ProviderTraits:
         return ProviderTraits(installs_runtime=self.installs_runtime)
 
-    @step("cloud.list_instances")
+    @crash_point("cloud.list_instances")
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
         self.listed = None
         self.listed = shown = self.adapter.list_instances()
         return shown
 
-    @step("cloud.launch")
+    @crash_point("cloud.launch")
     def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
         self.launch_calls.append(LaunchCall(self._world.time, request_id, dict(shape)))
         self.adapter.launch(request_id, shape)
 
-    @step("cloud.terminate")
+    @crash_point("cloud.terminate")
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
         self.terminated.extend((self._world.time, cloud_id) for cloud_id in cloud_ids)
         self.adapter.terminate(request_id, cloud_ids)
@@ -126,13 +128,13 @@ class V1SimCloud(SimCloud):
     def under_way(self, request_id: RequestId) -> bool:
         return self.adapter.under_way(request_id)
 
-    @step("cloud.poll_launch_failures")
+    @crash_point("cloud.poll_launch_failures")
     def poll_launch_failures(self) -> Sequence[LaunchFailure]:
-        told = self.adapter.poll_launch_failures()
-        self.failures_told.extend(told)
-        return told
+        failures = self.adapter.poll_launch_failures()
+        self.failures_reported.extend(failures)
+        return failures
 
-    @step("cloud.poll_terminate_failures")
+    @crash_point("cloud.poll_terminate_failures")
     def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
         return self.adapter.poll_terminate_failures()
 
@@ -207,7 +209,7 @@ class V1SimCloud(SimCloud):
         self.end(machine, "terminated")
 
 
-class V1Scene(SimulatedCluster):
+class V1SimulatedCluster(SimulatedCluster):
     """The simulated cluster, bought through the adapter."""
 
     cloud_class = V1SimCloud
@@ -216,4 +218,4 @@ class V1Scene(SimulatedCluster):
 class V1Run(SeedRun):
     """One seed with every machine bought through the adapter."""
 
-    scene_class = V1Scene
+    cluster_class = V1SimulatedCluster

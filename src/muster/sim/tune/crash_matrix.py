@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from muster.base.clock import Clock
-from muster.sim.tune.experiment import Life, SimulatedExperiment
+from muster.sim.tune.experiment import SimulatedExperiment, SimulatedRun
 from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.commands import ContinueTrial, EngineCommand
 from muster.trials.events import EngineEvent
@@ -29,17 +29,17 @@ from muster.tune.plugin_state import PluginState
 
 def same_state(one: bytes, other: bytes) -> bool:
     """Equal objects may have unequal pickles, and Optuna notes by the real clock when it was asked."""
-    return one == other or opened(one) == opened(other)
+    return one == other or plain(one) == plain(other)
 
 
-def opened(value: Any) -> Any:  # noqa: ANN401 - anything that was saved
+def plain(value: Any) -> Any:  # noqa: ANN401 - anything that was saved
     """As plain as it gets."""
     if isinstance(value, bytes):
-        return _opened_bytes(value)
+        return _plain_bytes(value)
     if isinstance(value, dict):
-        return [(opened(key), opened(item)) for key, item in value.items()]
+        return [(plain(key), plain(item)) for key, item in value.items()]
     if isinstance(value, (list, tuple)):
-        return [opened(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, datetime):
         return "a moment"
     if isinstance(value, float) and value != value:  # noqa: PLR0124 - NaN
@@ -49,17 +49,17 @@ def opened(value: Any) -> Any:  # noqa: ANN401 - anything that was saved
     return _of_object(value)
 
 
-def _opened_bytes(value: bytes) -> Any:  # noqa: ANN401
+def _plain_bytes(value: bytes) -> Any:  # noqa: ANN401
     if value[:1] == b"\x80":
         try:
-            return opened(pickle.loads(value))
+            return plain(pickle.loads(value))
         except Exception:  # noqa: BLE001 - it only looked like a pickle
             pass
     try:
         found = msgspec.msgpack.decode(value)
     except msgspec.MsgspecError:
         return value
-    return opened(found) if isinstance(found, (dict, list)) else value
+    return plain(found) if isinstance(found, (dict, list)) else value
 
 
 def _of_object(value: object) -> Any:  # noqa: ANN401
@@ -69,7 +69,7 @@ def _of_object(value: object) -> Any:  # noqa: ANN401
         attributes = vars(value)
     except TypeError:
         return name, pickle.dumps(pickle.loads(pickle.dumps(value)))
-    return name, opened(attributes)
+    return name, plain(attributes)
 
 
 _PLUGINS = ("search", "scheduler", "stopper")
@@ -100,8 +100,8 @@ class KillPoint:
 class _Recorder:
     """Between controller and engine: notes what goes by."""
 
-    def __init__(self, life: Life) -> None:
-        self._engine, self._clock = life.engine, life.clock
+    def __init__(self, run: SimulatedRun) -> None:
+        self._engine, self._clock = run.engine, run.clock
         self.step = Step()
 
     def capacity(self) -> Any:  # noqa: ANN401
@@ -135,40 +135,40 @@ class _NeverDue:
     def sleep(self, seconds: float) -> None: ...
 
 
-def recorded(asked: SimulatedExperiment, *, save_every: int = 7) -> list[KillPoint]:
+def recorded(experiment: SimulatedExperiment, *, save_every: int = 7) -> list[KillPoint]:
     """Run it to its end without a crash; a snapshot at every so many commits."""
     store = MemoryTrialStore(root="/simulated")
-    life = asked.begin(store)
-    recorder = _Recorder(life)
-    execution = Execution(life.state, engine=recorder, store=store, clock=_NeverDue(life.clock))
+    run = experiment.begin(store)
+    recorder = _Recorder(run)
+    execution = Execution(run.state, engine=recorder, store=store, clock=_NeverDue(run.clock))
     execution.save()
-    commits = [_commit(0, life, store)]
+    commits = [_commit(0, run, store)]
     idle = appended = 0
-    while not life.state.is_finished:
+    while not run.state.is_finished:
         execution.step(0.0)
         commits[-1].next_steps.append(recorder.step)
         if store.appended > appended:
             appended = store.appended
-            commits[-1].next_plugins = _states(life.state)
-            commits.append(_commit(len(commits), life, store))
+            commits[-1].next_plugins = _states(run.state)
+            commits.append(_commit(len(commits), run, store))
             if len(commits) % save_every == 0:
                 execution.save()
-                commits[-1] = _commit(len(commits) - 1, life, store)
-        idle = idle + 1 if life.engine.is_idle else 0
+                commits[-1] = _commit(len(commits) - 1, run, store)
+        idle = idle + 1 if run.engine.is_idle else 0
         if idle > 5:
             raise AssertionError("the run that is to be recorded does not end")
     return commits
 
 
-def matrix(asked: SimulatedExperiment, *, save_every: int = 7) -> tuple[int, list[str]]:
+def matrix(experiment: SimulatedExperiment, *, save_every: int = 7) -> tuple[int, list[str]]:
     """How many commits there were, and every difference that a restore made."""
-    commits = recorded(asked, save_every=save_every)
-    return len(commits), [told for commit in commits for told in differences(asked, commit)]
+    commits = recorded(experiment, save_every=save_every)
+    return len(commits), [told for commit in commits for told in differences(experiment, commit)]
 
 
-def differences(asked: SimulatedExperiment, commit: KillPoint) -> Iterator[str]:
+def differences(experiment: SimulatedExperiment, commit: KillPoint) -> Iterator[str]:
     """What the restored experiment does otherwise than the one that was not killed."""
-    state = _restored(asked, commit.store)
+    state = _restored(experiment, commit.store)
     where = f"commit {commit.number}"
     yield from (f"{where}: warned: {text}" for text in state.warnings)
     state.warnings.clear()
@@ -186,27 +186,27 @@ def differences(asked: SimulatedExperiment, commit: KillPoint) -> Iterator[str]:
         yield from _unequal(f"{where}, one step on", commit.next_plugins, _states(state))
 
 
-def lives(asked: SimulatedExperiment, commits: Sequence[KillPoint]) -> Iterator[Life]:
+def resumed_runs(experiment: SimulatedExperiment, commits: Sequence[KillPoint]) -> Iterator[SimulatedRun]:
     """Each of these commits, gone on with by a new driver and run to its end."""
     for commit in commits:
-        life = asked.begin(commit.store.copy())
-        execution = Execution(life.state, engine=life.engine, store=life.store, clock=life.clock)
-        execution.resume(life.store.load(), life.template.make)
-        yield life.run()
+        run = experiment.begin(commit.store.copy())
+        execution = Execution(run.state, engine=run.engine, store=run.store, clock=run.clock)
+        execution.resume(run.store.load(), run.template.make)
+        yield run.run()
 
 
-def _commit(number: int, life: Life, store: MemoryTrialStore) -> KillPoint:
-    state = life.state
+def _commit(number: int, run: SimulatedRun, store: MemoryTrialStore) -> KillPoint:
+    state = run.state
     return KillPoint(number, store.copy(), _states(state), _seen(state), _suggestion(state))
 
 
-def _restored(asked: SimulatedExperiment, store: MemoryTrialStore) -> ExperimentState:
+def _restored(experiment: SimulatedExperiment, store: MemoryTrialStore) -> ExperimentState:
     """Exactly where the facts end; trials are shown as having their processes."""
-    life = asked.begin(store.copy())
-    saved = life.store.load()
+    run = experiment.begin(store.copy())
+    saved = run.store.load()
     seen = None if saved.snapshot is None else decode_snapshot(saved.snapshot, saved.ended)
-    replay(life.state, seen, saved.facts, life.template.make, on_loaded=lambda: _restore(life.state, saved))
-    return life.state
+    replay(run.state, seen, saved.facts, run.template.make, on_loaded=lambda: _restore(run.state, saved))
+    return run.state
 
 
 def _restore(state: ExperimentState, saved: SavedExperiment) -> None:

@@ -17,7 +17,7 @@ from muster.base.resources import Resources
 from muster.session.progress import Progress, Signature, fill_result
 from muster.sim.event_queue import GONE, EventQueue, HasTurns, MovableClock
 from muster.sim.tune.curve import Curve, Report, as_curve
-from muster.sim.tune.faults import Fate, FaultPlan, FaultRates, happens
+from muster.sim.tune.faults import FaultPlan, FaultRates, ProcessFaults, happens
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
     CheckpointSaved,
@@ -48,7 +48,7 @@ class SimulatedProcess(HasTurns):
         "checkpoint_index",
         "command",
         "curve",
-        "fate",
+        "faults",
         "is_lost",
         "is_waiting",
         "last",
@@ -57,10 +57,10 @@ class SimulatedProcess(HasTurns):
         "saves",
     )
 
-    def __init__(self, command: StartTrial, curve: Curve, fate: Fate, pid: int) -> None:
+    def __init__(self, command: StartTrial, curve: Curve, faults: ProcessFaults, pid: int) -> None:
         self.command = command
         self.curve = curve
-        self.fate = fate
+        self.faults = faults
         self.pid = pid
         self.turn = 0
         self.is_waiting = False  # for the answer to a report
@@ -109,13 +109,13 @@ class SimulatedProcess(HasTurns):
         said = self.curve.seconds(self.command.config, self.iteration + 1)
         if not (0.0 <= said < math.inf):
             raise ValueError(f"iteration {self.iteration + 1} takes {said!r} seconds: must be 0 or more")
-        return said * self.fate.pace
+        return said * self.faults.pace
 
     def report(self, elapsed_s: float, now: float) -> dict[str, Any]:
         """One more result, with the keys that every engine adds."""
         told, self.memory = self.curve.advance(self.command.config, self.iteration + 1, self.memory)
         metrics = dict(told)
-        if happens(self.fate, "report", self.iteration + 1, self.fate.odd_reports):
+        if happens(self.faults, "report", self.iteration + 1, self.faults.odd_reports):
             metrics = _odd(metrics, self.iteration)
         stamp = self._progress.advance(metrics, elapsed_s=elapsed_s, now=now)
         assert self._who is not None
@@ -125,7 +125,7 @@ class SimulatedProcess(HasTurns):
     def checkpoint(self) -> CheckpointRef | None:
         """A virtual one: the iteration, and what the curve remembers. None when the save is lost."""
         self.saves += 1
-        if happens(self.fate, "save", self.saves, self.fate.lost_saves):
+        if happens(self.faults, "save", self.saves, self.faults.lost_saves):
             return None
         self.checkpoint_index += 1
         metrics = dict(self.last) if self.memory is None else {**self.last, MEMORY_KEY: self.memory}
@@ -244,7 +244,7 @@ class SimulatedEngine:
         self._curve = None if isinstance(curve, Mapping) else as_curve(curve)
         self._costs = costs or Costs()
         self._faults = faults or FaultPlan(FaultRates(), 0)
-        self.room = WorkerCapacity(capacity, clock.monotonic)
+        self.worker_capacity = WorkerCapacity(capacity, clock.monotonic)
         self.timeline = EventQueue(clock)
         self._processes: dict[str, SimulatedProcess] = {}
         self._queue: deque[StartTrial] = deque()  # no room yet; first come, first served
@@ -265,7 +265,7 @@ class SimulatedEngine:
         match command:
             case ContinueTrial():
                 if (process := self._waiting(command.trial_id)) is not None:
-                    self._go_on(process)
+                    self._continue(process)
             case StartTrial():
                 self._queue.append(command)
                 self._start_those_that_fit()
@@ -285,7 +285,7 @@ class SimulatedEngine:
 
     def close(self) -> None:
         for process in self._processes.values():
-            self.room.give_back(process.command.resources)
+            self.worker_capacity.give_back(process.command.resources)
         self._processes.clear()
         self._queue.clear()
         self.timeline.clear()
@@ -297,12 +297,12 @@ class SimulatedEngine:
         while self._queue:
             command = self._queue[0]
             curve = self._curve if self._curves is None else self._curves.get(command.trainable_name)
-            if not self.room.can_ever_fit(command.resources):
-                needs = self.room.needs(command.resources)
-                self._refuse(f"needs ({needs}), but there is only ({self.room.whole}) in all")
+            if not self.worker_capacity.can_ever_fit(command.resources):
+                needs = self.worker_capacity.needs(command.resources)
+                self._refuse(f"needs ({needs}), but there is only ({self.worker_capacity.whole}) in all")
             elif curve is None:
                 self._refuse(f"has the trainable {command.trainable_name!r}, for which there is no curve")
-            elif self.room.fits(command.resources):
+            elif self.worker_capacity.fits(command.resources):
                 self._queue.popleft()
                 self._start(command, curve)
             else:
@@ -315,16 +315,16 @@ class SimulatedEngine:
 
     def _start(self, command: StartTrial, curve: Curve) -> None:
         attempt = self._starts[command.trial_id] = self._starts.get(command.trial_id, 0) + 1
-        fate = self._faults.fate(command.trial_id, attempt)
+        faults = self._faults.faults_of(command.trial_id, attempt)
         free = self._idle.get(command.resources) if command.may_reuse else None
         delay = self._costs.reuse_s if free else self._costs.start_s
         if command.checkpoint is not None:
             delay += self._costs.restore_s
-        if fate.start_factor != 1.0:
-            delay = delay * fate.start_factor + 60.0
-        process = SimulatedProcess(command, curve, fate, free[-1] if free else self._pids + 1)
+        if faults.start_factor != 1.0:
+            delay = delay * faults.start_factor + 60.0
+        process = SimulatedProcess(command, curve, faults, free[-1] if free else self._pids + 1)
         self._processes[command.trial_id] = process
-        self.room.take(command.resources)
+        self.worker_capacity.take(command.resources)
         is_reused = bool(free)
         if free:
             free.pop()
@@ -347,13 +347,13 @@ class SimulatedEngine:
             )
         )
         self._plan_the_end(process)
-        self._go_on(process)
+        self._continue(process)
 
     def _plan_the_end(self, process: SimulatedProcess) -> None:
         """Faults and a limit come whatever the trial is doing."""
-        fate, limit_s = process.fate, process.command.time_limit_s
-        self.timeline.plan_anyway(fate.crash_after_s, process, lambda: self._crash(process))
-        self.timeline.plan_anyway(fate.loss_after_s, process, lambda: self._lose(process))
+        faults, limit_s = process.faults, process.command.time_limit_s
+        self.timeline.plan_anyway(faults.crash_after_s, process, lambda: self._crash(process))
+        self.timeline.plan_anyway(faults.loss_after_s, process, lambda: self._lose(process))
         if limit_s is not None:
             message = f"ran longer than its limit of {limit_s:g} s"
             failure = TrialFailure(kind=TrialFailureKind.TIME_LIMIT, message=message)
@@ -361,7 +361,7 @@ class SimulatedEngine:
 
     # Running.
 
-    def _go_on(self, process: SimulatedProcess) -> None:
+    def _continue(self, process: SimulatedProcess) -> None:
         process.is_waiting = False
         try:
             if process.is_done():
@@ -423,7 +423,7 @@ class SimulatedEngine:
     def _crash(self, process: SimulatedProcess) -> None:
         if process.is_lost:
             return
-        if process.fate.is_killed:
+        if process.faults.is_killed:
             failure = TrialFailure(
                 kind=TrialFailureKind.KILLED, message="killed by signal 9 (SIGKILL), simulated"
             )
@@ -450,7 +450,7 @@ class SimulatedEngine:
     ) -> None:
         process.turn = GONE
         command = self._processes.pop(process.trial_id).command
-        self.room.give_back(command.resources)
+        self.worker_capacity.give_back(command.resources)
         if reusable:
             self._idle.setdefault(command.resources, []).append(process.pid)
         self._ready.append(

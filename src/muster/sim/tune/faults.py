@@ -12,7 +12,7 @@ from msgspec import Struct
 from muster.base.rng import Seed
 
 
-class Fate(Struct, frozen=True):
+class ProcessFaults(Struct, frozen=True):
     """What one process of a trial will meet; times in seconds after its start."""
 
     crash_after_s: float = inf  # its code raises, or a signal ends it
@@ -25,7 +25,7 @@ class Fate(Struct, frozen=True):
     draws: int = 0  # seeds what is drawn later, per report and per save
 
 
-HARMLESS = Fate()
+NO_FAULTS = ProcessFaults()
 
 
 class FaultRates(Struct, frozen=True, kw_only=True):
@@ -66,15 +66,15 @@ class FaultPlan:
     def __init__(self, rates: FaultRates, seed: int) -> None:
         self.rates = rates
         self._seed = Seed(seed)
-        self._is_calm = rates == FaultRates(loss_noticed_after_s=rates.loss_noticed_after_s)
+        self._is_empty = rates == FaultRates(loss_noticed_after_s=rates.loss_noticed_after_s)
 
-    def fate(self, trial_id: str, attempt: int) -> Fate:
-        if self._is_calm:
-            return HARMLESS
+    def faults_of(self, trial_id: str, attempt: int) -> ProcessFaults:
+        if self._is_empty:
+            return NO_FAULTS
         rates, stream = self.rates, self._seed.derive(f"sim.tune.fate/{trial_id}/{attempt}")
         crash, loss = stream.expovariate(1.0), stream.expovariate(1.0)
         killed, slow, straggles = stream.random(), stream.random(), stream.random()
-        return Fate(
+        return ProcessFaults(
             crash_after_s=crash * 3600.0 / rates.crashes_per_h if rates.crashes_per_h else inf,
             is_killed=killed < 0.5,
             loss_after_s=loss * 3600.0 / rates.losses_per_h if rates.losses_per_h else inf,
@@ -86,6 +86,6 @@ class FaultPlan:
         )
 
 
-def happens(fate: Fate, what: str, number: int, share: float) -> bool:
+def happens(faults: ProcessFaults, what: str, number: int, share: float) -> bool:
     """Whether the `number`-th report or save of a process is one of the odd ones."""
-    return share > 0.0 and Seed(fate.draws).derive(f"{what}/{number}").random() < share
+    return share > 0.0 and Seed(faults.draws).derive(f"{what}/{number}").random() < share

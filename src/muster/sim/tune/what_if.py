@@ -21,7 +21,7 @@ _SHORT = {"eta": "reduction_factor", "grace": "grace_period"}
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class SchedulerResult(Struct, frozen=True, kw_only=True):
     """What one scheduler found. Times are virtual seconds; a worker-second is a second of one worker."""
 
     scheduler: str
@@ -46,23 +46,23 @@ class Row(Struct, frozen=True):
     best: Mapping[str, float | None]
 
 
-def answered(asked: SimulatedExperiment, scheduler: str) -> Answer:
+def run_scheduler(experiment: SimulatedExperiment, scheduler: str) -> SchedulerResult:
     """Run it to its end."""
-    life = asked.begin().run()
-    return Answer(
+    run = experiment.begin().run()
+    return SchedulerResult(
         scheduler=scheduler,
-        metric=asked.metric,
-        mode=asked.mode,
-        found=tuple(life.history.found),
-        end_s=life.clock.monotonic(),
-        worker_s=life.worker_h * 3600.0,
-        trials=len(life.state.trials),
-        failed=sum(trial.status == "ERROR" for trial in life.state.trials.values()),
-        results=life.history.results,
+        metric=experiment.metric,
+        mode=experiment.mode,
+        found=tuple(run.history.found),
+        end_s=run.clock.monotonic(),
+        worker_s=run.worker_h * 3600.0,
+        trials=len(run.state.trials),
+        failed=sum(trial.status == "ERROR" for trial in run.state.trials.values()),
+        results=run.history.results,
     )
 
 
-def over_time(answers: Sequence[Answer]) -> list[Row]:
+def over_time(answers: Sequence[SchedulerResult]) -> list[Row]:
     """At shares of the longest run."""
     end = max((answer.end_s for answer in answers), default=0.0)
     return [
@@ -75,7 +75,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def scheduler_maker(spec: str, terms: CandidateSettings) -> Callable[[], Any]:
+def scheduler_maker(spec: str, settings: CandidateSettings) -> Callable[[], Any]:
     """From `name` or `name:parameter=value,...`; ConfigError names what is known."""
     name, _, rest = spec.partition(":")
     if name not in SCHEDULERS:
@@ -84,7 +84,7 @@ def scheduler_maker(spec: str, terms: CandidateSettings) -> Callable[[], Any]:
 
     def make() -> Any:  # noqa: ANN401 - a scheduler
         try:
-            return SCHEDULERS[name].make(terms, more)
+            return SCHEDULERS[name].make(settings, more)
         except (TypeError, ValueError, RuntimeError, NotInstalled) as error:
             raise ConfigError(f"--scheduler {spec}: {error}") from error
 
