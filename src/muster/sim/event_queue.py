@@ -1,6 +1,6 @@
-"""Timeline: what will happen to which process, in virtual time; ties go by the order of planning.
+"""Orders what will happen to which process, in virtual time; ties go by the order of planning.
 
-Used by the simulated engine alone. Plans are never removed: one whose turn has passed does not happen.
+Used by the simulated engine alone. Plans are never removed: one whose turn has passed is skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ANY_TURN = -2  # of a plan that holds whatever the process does: faults, limits
 
 
 class MovableClock(Protocol):
-    """A Clock that goes where it is told: ManualClock, World."""
+    """A MovableClock is a Clock that can be advanced: ManualClock, World."""
 
     def now(self) -> float: ...
 
@@ -27,7 +27,7 @@ class MovableClock(Protocol):
 
 
 class HasTurns:
-    """Something that happens in turns: each order and each event begins a new one."""
+    """HasTurns is a base of what happens in turns: each order and each event begins a new turn."""
 
     __slots__ = ("turn",)
 
@@ -38,7 +38,7 @@ Action = Callable[[], None]
 
 
 class EventQueue:
-    """A heap of plans over a clock that it moves."""
+    """An EventQueue is a heap of plans over a clock that it moves."""
 
     def __init__(self, clock: MovableClock) -> None:
         self._clock = clock
@@ -47,12 +47,12 @@ class EventQueue:
         self.wake_at = inf  # `advance` comes back here at the latest
 
     def plan(self, delay_s: float, who: HasTurns, action: Action) -> None:
-        """The next thing that happens to `who`; what was planned before no longer does."""
+        """Plans the next event of `who`; what was planned before is cancelled."""
         who.turn += 1
         self._push(delay_s, who, who.turn, action)
 
     def plan_anyway(self, delay_s: float, who: HasTurns, action: Action) -> None:
-        """Happens unless `who` has ended by then."""
+        """Plans an event that happens unless `who` has ended by then."""
         if delay_s < inf:
             self._push(delay_s, who, ANY_TURN, action)
 
@@ -65,9 +65,9 @@ class EventQueue:
         self._plans.clear()
 
     def advance(self, timeout_s: float) -> None:
-        """To the moment of the next plans, and let them happen; or to `wake_at`.
+        """Advances to the next plans and runs them; or to `wake_at`.
 
-        With neither in sight, the wait itself.
+        With neither, the wait itself passes.
         """
         self._drop_cancelled()
         plans = self._plans

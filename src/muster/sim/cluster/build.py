@@ -1,4 +1,4 @@
-"""Scene: one simulated cluster with all its parts wired together, and the controller that runs it.
+"""Builds one simulated cluster with all its parts, and the controller that runs it.
 
 The composition root of the simulator: the runs, the crash matrix and the story all start here.
 """
@@ -40,7 +40,7 @@ from muster.stores.ledger.memory import MemoryInstanceStore
 
 
 class SimSpec:
-    """The SpecSource port; `edits` tells what was done, newest last."""
+    """A SimSpec implements the SpecSource port; `edits` lists what was changed, newest last."""
 
     def __init__(
         self, crash_points: CrashPoints, faults: Faults, spec: ClusterSpec, sells: Catalogue
@@ -56,7 +56,7 @@ class SimSpec:
         return self.spec, "simulated: available_node_types.gpu: not a mapping" if bad else ""
 
     def edit(self, draw: Stream) -> None:
-        """Somebody saves the file: one drawn change to one worker type, or to the whole."""
+        """Changes the config as a user would: one drawn change to one worker type, or to the whole."""
         workers = self.spec.node_types[1:]
         if not workers:
             return
@@ -99,7 +99,7 @@ class SimSpec:
 
 
 class SimDrains:
-    """The Drainer port. `ends_at_deadline`: the runtime itself ends work whose time is up."""
+    """SimDrains implements the Drainer port; with `ends_at_deadline` work ends when its time is up."""
 
     def __init__(self, world: World, crash_points: CrashPoints, faults: Faults, runtime: SimRuntime) -> None:
         self.crash_points = crash_points
@@ -134,7 +134,7 @@ class SimDrains:
         return failures
 
     def begin(self, node: SimNode, deadline_s: float) -> None:
-        """No new work from now on; what runs may run until the deadline."""
+        """Lets the node take no new work; running work may continue until the deadline."""
         deadline_at = self._world.time + deadline_s
         earlier = node.drain_deadline_at
         node.drain_deadline_at = deadline_at if earlier is None else min(earlier, deadline_at)
@@ -149,7 +149,7 @@ class SimDrains:
 
 
 class SimInstaller:
-    """The Installer port; idempotent per request id."""
+    """A SimInstaller implements the Installer port, idempotent per request id."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class SimInstaller:
 
 @dataclass
 class CommittedPlan:
-    """One decision as it was written: what was there before, and what the plan put there."""
+    """A CommittedPlan is one decision as it was written, and the records before it."""
 
     before: dict[InstanceId, Instance | None]
     plan: Plan
@@ -198,13 +198,13 @@ class CommittedPlan:
 
 
 class SimStore:
-    """The InstanceStore port over an inner store."""
+    """A SimStore implements the InstanceStore port over an inner store."""
 
     def __init__(self, crash_points: CrashPoints, faults: Faults, inner: InstanceStore) -> None:
         self.crash_points = crash_points
         self.records: dict[InstanceId, Instance] = {}  # the newest of every record ever
         self.live: dict[InstanceId, Instance] = {}  # those not in a terminal state
-        self.commits: list[CommittedPlan] = []  # since the checkers last looked
+        self.commits: list[CommittedPlan] = []  # since the checkers last ran
         self.committed: Plan | None = None  # what this tick wrote down, if it did
         self.newest: Plan | None = None  # the last one written down, by any controller
         self.version = 0
@@ -228,7 +228,7 @@ class SimStore:
         self.committed = self.newest = plan
         self.version = written
         if self._faults.hit("store_write_unclear"):
-            raise StoreError("simulated: written, but the disk did not say so")
+            raise StoreError("simulated: written, but the disk did not confirm it")
         return written
 
     @crash_point("store.handed_over")
@@ -250,7 +250,7 @@ class SimStore:
                 self.live[record.instance_id] = record
 
     def peek(self) -> Ledger:
-        """What the ledger holds, for checkers and people: no step, no fault."""
+        """Returns the ledger, for checkers and displays: no crash point, no fault."""
         return self.inner.load()
 
 
@@ -259,7 +259,7 @@ OpenStore = Callable[[], InstanceStore]  # called by every new life: a file is o
 
 
 class SimulatedCluster:
-    """The whole world of one run. `tick()` lets the controller look and act once; time passes outside."""
+    """A SimulatedCluster is the world of one run; `tick()` runs the controller once, time passes outside."""
 
     cloud_class: ClassVar[type[SimCloud]] = SimCloud
 
@@ -304,18 +304,18 @@ class SimulatedCluster:
         self.world.advance(0.0)
 
     def rest(self) -> None:
-        """A tick without a controller: nothing looks, nothing acts."""
+        """Skips a tick, as when no controller is running."""
         self.plan, self.problem = None, ""
         self.store.committed = None
         self.cloud.listed, self.runtime.report_read = None, None
 
     def spent(self) -> float:
-        """$ so far, as the ledger says."""
+        """Returns the $ spent so far, by the ledger."""
         plan = self.store.newest
         return 0.0 if plan is None else spend_so_far(self.store.live.values(), plan.memory, plan.at)
 
     def tick(self) -> None:
-        """One look and one set of actions, by a controller that is started when there is none."""
+        """Runs one tick of the controller, which is started when there is none."""
         self.rest()
         try:
             if self.controller is None:
@@ -331,7 +331,7 @@ class SimulatedCluster:
 
     @property
     def clock_was_set(self) -> bool:
-        """A controller was started lately under a wall clock that had been set: its timeouts may be off."""
+        """Returns whether a controller was started lately after a clock change: its timeouts may be off."""
         return self.world.time < self._time_set_until
 
     def _start_controller(self) -> ClusterController:
@@ -354,14 +354,14 @@ class SimulatedCluster:
     # -- how machines, nodes and work hang together ------------------------------------------------
 
     def join(self, machine: CloudMachine) -> None:
-        """The machine's node registers, if the machine still exists; one that ran there is replaced."""
+        """Registers the machine's node, if the machine still exists; one that ran there is replaced."""
         before = self.runtime.node_on(machine)
         if before is not None:
             self.runtime.kill_node(before)
         self.runtime.join(machine, self.cloud.sells.types.get(machine.node_type))
 
     def restart_node(self, machine: CloudMachine, after_s: float) -> None:
-        """The runtime's process on this machine ends and comes back under a new id."""
+        """Ends the runtime's process on this machine and starts it again under a new id."""
         node = self.runtime.node_on(machine)
         if node is not None:
             self.runtime.kill_node(node)
@@ -376,7 +376,7 @@ class SimulatedCluster:
         self.world.after(late, lambda: self.join(machine))
 
     def _went(self, machine: CloudMachine) -> None:
-        """A machine that is shut down says so at once; one that vanishes is missed after a while."""
+        """A machine that is shut down is noticed at once; one that vanishes, after a while."""
         node = self.runtime.node_on(machine)
         if node is not None:
             missed_s = 1.0 if machine.ended_how == "terminated" else 10.0

@@ -1,6 +1,6 @@
-"""Safety: properties that hold after every tick, whatever went wrong. One property each.
+"""Checks safety: properties that hold after every tick, whatever went wrong. One property each.
 
-A check takes the scene and yields what is wrong with it, in words. Those that must remember something from
+A check takes the cluster and yields what is wrong with it, as text. Those that must remember something from
 tick to tick are objects. `safety_checks()` makes a fresh set for one run.
 """
 
@@ -24,10 +24,10 @@ MOST_REFUSALS = 12  # with a pause of 5 s that doubles up to 60 s, nine fit into
 
 
 class NoHotLoop:
-    """Per type, the ticks whose decision took a refusal into account, until a machine of it comes up.
+    """NoHotLoop limits, per type, the ticks whose decision knew of a refusal, until a machine comes up.
 
-    A refusal that a call raised is taken into account by the next tick that is written down; one that was
-    polled, by the same tick. What a killed controller heard is lost, and need not be remembered.
+    A refusal that a call raised is known to the next tick that commits; one that was polled, to the same
+    tick. What only a killed controller knew is lost, and need not be remembered.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class NoHotLoop:
                 yield f"{name} was asked for {since:g} s after a refusal was known"
 
     def _record_calls(self, cluster: SimulatedCluster) -> None:
-        """What the calls of this tick raised is known to the next one, if the controller lives to see it."""
+        """What the calls of this tick raised is known to the next one, if the controller survives."""
         calls = cluster.cloud.launch_calls[self._calls :]
         self._calls += len(calls)
         if cluster.plan is None:
@@ -84,12 +84,12 @@ CENT_FRACTION = 1e-5
 
 
 class SpendAddsUp:
-    """Follows every machine through the looks that could see it."""
+    """SpendAddsUp follows every machine through the listings that could show it."""
 
     def __init__(self) -> None:
         self._first_seen: dict[CloudId, float] = {}
-        self._missed: dict[CloudId, float] = {}  # ended machines: the first look without them
-        self._last_listing = 0.0  # the committed look before this one
+        self._missed: dict[CloudId, float] = {}  # ended machines: the first listing without them
+        self._last_listing = 0.0  # the time of the committed listing before this one
 
     def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
         has_listing = cluster.store.committed is not None and cluster.cloud.listed is not None
@@ -137,19 +137,19 @@ class SpendAddsUp:
         if missed is None or record.state is not InstanceState.TERMINATED:
             return
         due = missed + cluster.spec.spec.timeouts.listing_grace_s
-        if self._last_listing > due:  # an earlier look already had to close it
+        if self._last_listing > due:  # an earlier listing already had to close it
             yield f"{machine.cloud_id}: closed {cluster.world.time - due:g} s too late after its end"
 
 
 def _total(cluster: SimulatedCluster) -> Iterator[str]:
-    """What the ledger says was spent is the sum over all records ever, each counted once."""
+    """The spend of the ledger is the sum over all records ever, each counted once."""
     plan = cluster.store.committed
     if plan is None:
         return
     recorded = spend_so_far(cluster.store.live.values(), plan.memory, plan.at)
     due = sum(_cost(record, plan.at) for record in cluster.store.records.values())
     if abs(recorded - due) > CENT_FRACTION:
-        yield f"the ledger says ${recorded:.5f} were spent, its records say ${due:.5f}"
+        yield f"the ledger has ${recorded:.5f} as spent, its records sum up to ${due:.5f}"
 
 
 def _begun(record: Instance) -> float | None:
@@ -170,7 +170,7 @@ STAYING = frozenset({_S.QUEUED, _S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING, _
 
 
 def safety_checks() -> tuple[Check, ...]:
-    """Every safety property, for one run."""
+    """Returns every safety property, for one run."""
     return (
         the_loop_lives,
         no_machine_has_two_owners,
@@ -190,7 +190,7 @@ def safety_checks() -> tuple[Check, ...]:
 
 
 def the_loop_lives(cluster: SimulatedCluster) -> Iterator[str]:
-    """No input stops the loop, and no rule has to be switched off for it to go on."""
+    """Checks that no input stops the loop, and that no rule has to be switched off."""
     if cluster.problem:
         yield cluster.problem
     for note in cluster.plan.quarantined if cluster.plan else ():
@@ -199,6 +199,7 @@ def the_loop_lives(cluster: SimulatedCluster) -> Iterator[str]:
 
 
 def no_machine_has_two_owners(cluster: SimulatedCluster) -> Iterator[str]:
+    """Checks that at most one live record owns a machine."""
     owners = Counter(i.cloud_id for i in cluster.store.live.values() if i.cloud_id and i.state in ON_CLOUD)
     for cloud_id, count in owners.items():
         if count > 1:
@@ -206,21 +207,21 @@ def no_machine_has_two_owners(cluster: SimulatedCluster) -> Iterator[str]:
 
 
 def no_machine_is_forgotten(cluster: SimulatedCluster) -> Iterator[str]:
-    """Every machine that a committed look listed has an owner; the cloud's nonsense aside."""
+    """Checks that every existing machine in a committed listing has an owner."""
     if cluster.store.committed is None or cluster.cloud.listed is None:
         return
     owned = {i.cloud_id for i in cluster.store.live.values() if i.state in ON_CLOUD}
     for cloud_id in cluster.cloud.listed:
         machine = cluster.cloud.machines.get(cloud_id)
         if machine is not None and machine.exists and cloud_id not in owned:
-            yield f"machine {cloud_id} ({machine.node_type}) is listed and nobody owns it"
+            yield f"machine {cloud_id} ({machine.node_type}) is listed and has no owner"
 
 
 def no_launch_goes_over_a_limit(cluster: SimulatedCluster) -> Iterator[str]:
-    """When wishes are added, the machines that stay or may stay are within the limits of that very tick."""
+    """Checks that, when machines are requested, those that stay are within the limits of that tick."""
     for commit in cluster.store.commits:
         added = {
-            i.node_type for i in commit.plan.writes if commit.before[i.instance_id] is None and _is_wish(i)
+            i.node_type for i in commit.plan.writes if commit.before[i.instance_id] is None and _is_request(i)
         }
         if not added:
             continue
@@ -236,15 +237,15 @@ def no_launch_goes_over_a_limit(cluster: SimulatedCluster) -> Iterator[str]:
             yield f"{len(staying)} machines were wanted, the cluster's maximum is {limit}"
 
 
-def _is_wish(instance: Instance) -> bool:
+def _is_request(instance: Instance) -> bool:
     return instance.history[0].state is _S.QUEUED and instance.state in STAYING
 
 
 def busy_nodes_are_drained_first(cluster: SimulatedCluster) -> Iterator[str]:
-    """No machine is given up while its node works, unless a drain's deadline has passed.
+    """Checks that no machine is given up while its node works, unless a drain's deadline has passed.
 
-    Judged when the decision is written: it cannot be taken back when a node restarts on the machine later. Of
-    a node that no report showed the controller cannot know, unless it did not look.
+    Checked when the decision is written: it cannot be taken back when a node restarts on the machine later.
+    The controller cannot know a node that no report showed, unless it did not read the report.
     """
     if cluster.clock_was_set:
         return
@@ -278,7 +279,7 @@ def _is_drained(cluster: SimulatedCluster, node: SimNode) -> bool:
 
 
 class BusyNodesAreNotInstalledOver:
-    """Setting a machine up restarts its runtime: never under running work that a look would have shown."""
+    """BusyNodesAreNotInstalledOver checks that no install restarts a runtime with known work."""
 
     def __init__(self) -> None:
         self._seen = 0
@@ -294,7 +295,7 @@ class BusyNodesAreNotInstalledOver:
 
 
 class OnlyWhatIsLeavingIsTerminated:
-    """Every terminate call names machines whose record says TERMINATING."""
+    """OnlyWhatIsLeavingIsTerminated checks that terminate calls name only machines in TERMINATING."""
 
     def __init__(self) -> None:
         self._seen = 0
@@ -307,10 +308,11 @@ class OnlyWhatIsLeavingIsTerminated:
         )
         for _, cloud_id in calls:
             if cloud_id not in leaving:
-                yield f"{cloud_id} was terminated, no record says so"
+                yield f"{cloud_id} was terminated, but no record is TERMINATING"
 
 
 def the_head_is_left_alone(cluster: SimulatedCluster) -> Iterator[str]:
+    """Checks that the head is never terminated or drained."""
     heads = {m.cloud_id for m in cluster.cloud.machines.values() if m.kind is NodeKind.HEAD}
     if any(cloud_id in heads for _, cloud_id in cluster.cloud.terminated):
         yield "the head was terminated"
@@ -320,6 +322,7 @@ def the_head_is_left_alone(cluster: SimulatedCluster) -> Iterator[str]:
 
 
 def states_follow_the_table(cluster: SimulatedCluster) -> Iterator[str]:
+    """Checks that every record follows the table of transitions."""
     for commit in cluster.store.commits:
         for after in commit.plan.writes:
             yield from _bad_hops(after.instance_id, commit.before[after.instance_id], after)
@@ -341,7 +344,7 @@ def _bad_hops(name: InstanceId, before: Instance | None, after: Instance) -> Ite
 
 
 class VersionsGrow:
-    """The ledger's version never falls, nor does the one that the runtime is told."""
+    """VersionsGrow checks that neither the ledger's version nor the published one ever falls."""
 
     def __init__(self) -> None:
         self._version = 0
@@ -360,7 +363,7 @@ class VersionsGrow:
 
 
 def requests_are_resolved_in_time(cluster: SimulatedCluster) -> Iterator[str]:
-    """Without a list nobody can know whether the machine came; with one, a request waits no longer."""
+    """Checks that with a listing no request waits too long; without one, nothing can be known."""
     plan, limit_s = cluster.store.committed, cluster.spec.spec.timeouts.request_s
     if plan is None or cluster.cloud.listed is None:
         return
@@ -370,7 +373,7 @@ def requests_are_resolved_in_time(cluster: SimulatedCluster) -> Iterator[str]:
 
 
 def verdicts_add_up(cluster: SimulatedCluster) -> Iterator[str]:
-    """Every request of every named demand and gang that the tick saw has exactly one reason."""
+    """Checks that every request of every named demand and gang in the report has exactly one reason."""
     plan, report = cluster.plan, cluster.runtime.report_read
     if plan is None or report is None or not plan.verdicts:
         return

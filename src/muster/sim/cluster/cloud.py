@@ -1,6 +1,6 @@
-"""SimCloud: a CloudProvider with prices, boot times, stock, quotas, and every way to let its caller down.
+"""Simulates a cloud provider with prices, boot times, shortages, quotas and every kind of failure.
 
-Truth is in `machines`; what the controller is told goes through the faults. Launches are idempotent by
+The truth is in `machines`; what the controller sees passes through the faults. Launches are idempotent by
 request id, as the port demands.
 """
 
@@ -37,7 +37,7 @@ REFUSALS: dict[FailureKind, type[errors.ProviderError]] = {
 
 @dataclass
 class CloudMachine:
-    """One machine as it truly is, whatever the listing says. It costs money from creation to end."""
+    """A CloudMachine is one machine as it truly is, whatever is listed; it costs money until it ends."""
 
     cloud_id: CloudId
     node_type: str
@@ -59,7 +59,7 @@ class CloudMachine:
         return self.ended_at is None
 
     def cost(self, now: float) -> float:
-        """What it has cost so far, to the second."""
+        """Returns the cost so far, to the second."""
         end = now if self.ended_at is None else self.ended_at
         return (end - self.created_at) * self.price_per_hour / 3600
 
@@ -82,7 +82,7 @@ class CloudMachine:
 
 @dataclass
 class LaunchCall:
-    """One launch call as it arrived; `refused` is set when the caller was told so at once."""
+    """A LaunchCall is one launch call as it arrived; `refused` is set when the call raised."""
 
     at: float
     request_id: RequestId
@@ -92,7 +92,7 @@ class LaunchCall:
 
 @dataclass
 class Catalogue:
-    """What is on sale: types, today's prices, how long they boot, and how many there are."""
+    """A Catalogue lists what is on sale: types, prices, boot times, and how many there are."""
 
     types: dict[str, NodeType]
     prices: dict[str, float]
@@ -107,7 +107,7 @@ KINDS = tuple(FailureKind)
 
 
 class SimCloud:
-    """The cloud: sells machines from its catalogue and forgets none of them."""
+    """A SimCloud sells machines from its catalogue and keeps track of all of them."""
 
     def __init__(
         self, world: World, crash_points: CrashPoints, faults: Faults, draw: Stream, sells: Catalogue
@@ -135,7 +135,7 @@ class SimCloud:
         return ProviderTraits(installs_runtime=self.installs_runtime)
 
     def reconnect(self) -> None:
-        """A new controller was started; what an adapter held in memory is gone."""
+        """Drops what an adapter held in memory, because a new controller was started."""
 
     @crash_point("cloud.list_instances")
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
@@ -144,7 +144,7 @@ class SimCloud:
         return shown
 
     def list_now(self) -> dict[CloudId, CloudInstance]:
-        """What the cloud shows now, faults included."""
+        """Returns what the cloud lists now, faults included."""
         now, faults = self._world.time, self._faults
         if faults.hit("list_fails"):
             raise ConnectionError("simulated: the cloud's list cannot be read")
@@ -212,14 +212,14 @@ class SimCloud:
         return [machine for machine in self.machines.values() if machine.exists]
 
     def bill(self) -> float:
-        """$ of every machine ever sold, to the second."""
+        """Returns the $ of every machine ever sold, to the second."""
         return sum(machine.cost(self._world.time) for machine in self.machines.values())
 
     def sell_out(self, node_type: str, for_s: float) -> None:
         self._sold_out_until[node_type] = self._world.time + for_s
 
     def end_shortages(self) -> None:
-        """Every shortage is over: whatever is asked for can be had."""
+        """Ends every shortage: everything can be bought again."""
         self._sold_out_until.clear()
         self.sells.capacity.clear()
         self.sells.quota = None
@@ -227,7 +227,7 @@ class SimCloud:
     def create(
         self, node_type: str, kind: NodeKind = NodeKind.WORKER, request: RequestId | None = None
     ) -> CloudMachine:
-        """Hand out a machine; it starts to boot and to cost."""
+        """Creates a machine; it starts to boot and to cost."""
         known = self.sells.types.get(node_type)
         machine = CloudMachine(
             cloud_id=CloudId(f"m-{len(self.machines) + 1:04d}"),
@@ -246,7 +246,7 @@ class SimCloud:
         self._world.after(in_s, lambda: self._up(machine))
 
     def end(self, machine: CloudMachine, how: str) -> None:
-        """The machine is gone, and its cost stops; the list may not know yet."""
+        """Ends the machine and its cost; the listing may still show it."""
         if not machine.exists:
             return
         machine.ended_at, machine.ended_how = self._world.time, how
@@ -317,4 +317,4 @@ class SimCloud:
 
 
 def _nothing(machine: CloudMachine) -> None:
-    """Nobody listens."""
+    """Does nothing: no listener is set."""

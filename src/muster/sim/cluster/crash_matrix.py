@@ -1,8 +1,8 @@
-"""Crash matrix: a scripted day, lived once for every moment at which the controller can be killed.
+"""Runs a scripted day once for every moment at which the controller can be killed.
 
 The day has no faults of its own: bursts of work, a gang, a sold-out type, a lowered limit, machines that go
-idle. `live_through(k)` kills the controller right after its k-th store write or provider call and starts a
-new one at the next tick; the day must end with the same cluster as the day that nobody disturbed.
+idle. `run_day(k)` kills the controller right after its k-th store write or provider call and starts a
+new one at the next tick; the day must end with the same cluster as the undisturbed day.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ KILL_POINTS = frozenset(
 
 
 class CountingCrashPoints(CrashPoints):
-    """Counts the marks; kills right after the chosen one."""
+    """CountingCrashPoints count the kill points, and kill right after the chosen one."""
 
     def __init__(self, fatal: int | None) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class CountingCrashPoints(CrashPoints):
 
 @dataclass(frozen=True)
 class FinalState:
-    """What is there when the day is over."""
+    """A FinalState is the cluster at the end of the day."""
 
     machines: Mapping[str, int]  # by type
     records: Mapping[tuple[str, str], int]  # live ones, by state and type
@@ -79,7 +79,7 @@ class FinalState:
 
 @dataclass(frozen=True)
 class CrashRun:
-    """One day lived: how it ended, which marks there were, and what was wrong with it."""
+    """A CrashRun is one run of the day: its final state, its kill points, and what was wrong with it."""
 
     final_state: FinalState
     kill_points: tuple[str, ...]
@@ -88,7 +88,7 @@ class CrashRun:
 
 
 def run_day(fatal: int | None = None, open_store: OpenStore | None = None) -> CrashRun:
-    """The whole day; the controller dies right after mark number `fatal` (the first is 1)."""
+    """Runs the whole day; the controller dies right after kill point number `fatal` (the first is 1)."""
     crash_points = CountingCrashPoints(fatal)
     cluster = SimulatedCluster(Seed(1), _options(), Faults.none(), open_store, crash_points)
     _schedule_events(cluster)
@@ -129,7 +129,7 @@ def _options() -> RunOptions:
 
 
 def _schedule_events(cluster: SimulatedCluster) -> None:
-    """Far enough apart that one lost tick does not make it another day."""
+    """The events are far enough apart that one lost tick does not change the day."""
     world, runtime = cluster.world, cluster.runtime
     small, large = Resources.of(CPU=1), Resources.of(CPU=4)
 

@@ -1,7 +1,7 @@
-"""Where a controller can be killed: before and after every call it makes to the outside.
+"""Defines where a controller can be killed: before and after every call to a port.
 
-Every method of a simulated port is a `@step`. A fuse set on the wire counts the moments between steps and
-raises `Killed` at the chosen one; the controller must never catch it.
+Every method of a simulated port is a `@crash_point`. `kill_after` counts the points that are left and
+`Killed` is raised at the last one; the controller must never catch it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ R = TypeVar("R")
 
 
 class Killed(BaseException):
-    """The controller's process is gone: not an error, an end."""
+    """Killed means that the controller's process is gone: not an error, an end."""
 
 
 class CrashPoints:
-    """Counts steps; cuts the controller off where told to."""
+    """CrashPoints count calls to ports, and kill the controller at the chosen one."""
 
     def __init__(self) -> None:
-        self.kill_after: int | None = None  # moments left to live; None: for ever
+        self.kill_after: int | None = None  # crash points left to live; None: no limit
         self.killed_at = ""
 
     def before(self, name: str) -> None:
@@ -42,6 +42,8 @@ class CrashPoints:
 
 
 class HasCrashPoints(Protocol):
+    """HasCrashPoints is any simulated port."""
+
     crash_points: CrashPoints
 
 
@@ -49,7 +51,7 @@ W = TypeVar("W", bound=HasCrashPoints)
 
 
 def crash_point(name: str) -> Callable[[Callable[Concatenate[W, P], R]], Callable[Concatenate[W, P], R]]:
-    """A port method: the controller may die right before it and right after it, reply in hand or not."""
+    """Marks a port method: the controller may die right before it and right after it."""
 
     def decorate(method: Callable[Concatenate[W, P], R]) -> Callable[Concatenate[W, P], R]:
         @functools.wraps(method)

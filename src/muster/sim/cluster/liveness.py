@@ -1,8 +1,8 @@
-"""Liveness: once the faults have stopped, the cluster comes to rest, and the rest makes sense.
+"""Checks liveness: once the faults have stopped, the cluster comes to rest in a sensible state.
 
-`unrest(scene)` yields what still keeps it from rest. At rest every demand is met or truthfully explained,
+`unsettled(cluster)` yields what still changes. At rest every demand is met or truthfully explained,
 every machine has its record and its node, nothing is in a passing state, minimums are reached, nothing is
-over a limit, and nothing idles that nobody needs.
+over a limit, and no unneeded node is idle.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IDLE_SLACK_S = 60.0
 
 
 def unsettled(cluster: SimulatedCluster) -> Iterator[str]:
-    """What is not as it should stay; nothing when the cluster has come to rest."""
+    """Yields what is not in its final state; nothing when the cluster is at rest."""
     if cluster.plan is None:
         yield "the controller is not running"
         return
@@ -53,7 +53,7 @@ def _unexplained_demand(cluster: SimulatedCluster) -> Iterator[str]:
 
 
 def _largest_need(gang: GangWork) -> Resources:
-    """What one node must hold: a bundle, or all of them when they have to lie together."""
+    """Returns what one node must hold: a bundle, or all of them for STRICT_PACK."""
     shape = gang.tasks[0].like.shape
     return shape.times(len(gang.tasks)) if gang.strategy is Strategy.STRICT_PACK else shape
 
@@ -61,7 +61,7 @@ def _largest_need(gang: GangWork) -> Resources:
 def _untrue(
     cluster: SimulatedCluster, name: str, given: Sequence[Verdict], fitting: Sequence[NodeType]
 ) -> Iterator[str]:
-    """A pending demand whose explanation is missing, passing, or not so."""
+    """Yields pending demand whose explanation is missing, temporary or wrong."""
     if not given:
         yield f"{name}: no explanation"
     for verdict in given:
@@ -82,7 +82,7 @@ def _holds(cluster: SimulatedCluster, reason: Reason, fitting: Sequence[NodeType
 
 
 def _holders(cluster: SimulatedCluster, shape: Resources, selectors: Sequence[Selector]) -> list[NodeType]:
-    """The types that could hold one such request; the head's type cannot be bought again."""
+    """Returns the types that could hold one such request; the head's type cannot be bought again."""
     return [
         t
         for t in cluster.spec.spec.node_types[1:]

@@ -1,4 +1,4 @@
-"""Setting: everything a run draws from its seed before it starts, faults aside.
+"""Draws everything of a run from its seed before it starts, except the faults.
 
 Timeouts are minutes instead of hours, so that every one of them can expire within a run.
 """
@@ -55,7 +55,7 @@ WORKER_TYPES = (
 
 @dataclass
 class RunOptions:
-    """One run's stage: the config, what the cloud sells, how fast things go."""
+    """RunOptions are the config, what the cloud sells, and the durations of one run."""
 
     spec: ClusterSpec
     catalogue: Catalogue
@@ -72,7 +72,7 @@ class RunOptions:
 
 
 def draw_options(seed: Seed) -> RunOptions:
-    """The stage of this seed."""
+    """Draws the options of this seed."""
     draw = seed.derive("sim.setting")
     spec = _spec(draw)
     options = RunOptions(
@@ -90,6 +90,7 @@ def draw_options(seed: Seed) -> RunOptions:
 
 
 def head_type(cpus: int = 0) -> NodeType:
+    """Returns the node type of the head."""
     return NodeType(
         name=HEAD_TYPE,
         resources=Resources.of({"CPU": cpus, "memory": 8 * GIB}),
@@ -102,7 +103,7 @@ def head_type(cpus: int = 0) -> NodeType:
 
 
 def catalogue_for(spec: ClusterSpec) -> Catalogue:
-    """Everything the config names, and everything else in the shop."""
+    """Returns a catalogue of everything that the config names, and of all other types."""
     types = {t.name: t for t in (*WORKER_TYPES, *spec.node_types)}
     return Catalogue(types=types, prices={t.name: t.price_per_hour or 0.0 for t in types.values()})
 

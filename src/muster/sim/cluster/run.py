@@ -1,7 +1,7 @@
-"""simulate(seed) -> Report: one run, first with faults, then calm, checked after every tick.
+"""Runs one seed: first with faults, then calm, checked after every tick.
 
-Faulty part: every safety property holds after every tick. Then the faults stop, and the cluster must come to
-rest within a budget of virtual time.
+Every safety property holds after every tick. When the faults stop, the cluster must come to rest within a
+budget of virtual time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ IMPOSSIBLE = (Resources.of(CPU=1, TPU=4), Resources.of(CPU=500), Resources.of(GP
 
 
 class Workload:
-    """Waves of tasks and gangs, standing services, and calls of `request_resources`."""
+    """A Workload submits waves of tasks and gangs, standing services, and resource requests."""
 
     def __init__(self, seed: Seed, world: World, runtime: SimRuntime, options: RunOptions) -> None:
         self._draw = seed.derive("sim.workload")
@@ -53,7 +53,7 @@ class Workload:
             world.after(round(self._draw.uniform(0, 0.9 * length_s), 1), self._wave())
 
     def _wave(self) -> Callable[[], None]:
-        """Drawn now, so that what comes does not depend on what happened before it."""
+        """Draws at once, so that a wave does not depend on what happens before it."""
         draw = self._draw
         kind = draw.choices(("tasks", "gang", "service", "constraint", "impossible"), (55, 20, 10, 10, 5))[0]
         return {
@@ -112,19 +112,19 @@ class Workload:
         return draw.choice(((), (), (), (ON_DEMAND,), (ZONE_B,), (ZONE_B, ON_DEMAND), (NOT_ZONE_A,)))
 
 
-REST_TICKS = 3  # ticks in a row without unrest
+REST_TICKS = 3  # ticks in a row without changes
 TraceListener = Callable[[str, bool], None]  # a trace line, and whether anything happened
 
 
 @dataclass
 class Report:
-    """What came of one seed."""
+    """A Report is the result of one seed."""
 
     seed: int
     ticks: int = 0
     faulty_ticks: int = 0
     trace_hash: str = ""
-    violations: list[str] = field(default_factory=list)  # "" when all is well
+    violations: list[str] = field(default_factory=list)  # empty when all is well
     machines_bought: int = 0
     machines_left: int = 0
     tasks_finished: int = 0
@@ -143,7 +143,7 @@ class Report:
 
 
 class SeedRun:
-    """One seed, step by step."""
+    """A SeedRun runs one seed, step by step."""
 
     cluster_class: ClassVar[type[SimulatedCluster]] = SimulatedCluster
 
@@ -161,11 +161,11 @@ class SeedRun:
         self._rested = 0
 
     def header(self) -> dict[str, object]:
-        """Every drawn option."""
+        """Returns every drawn option."""
         return {**self.options.shown, "faults": dict(self.faults.rates)}
 
     def to_end(self, until_tick: int | None = None) -> Report:
-        """Run until something is wrong, the cluster rests, or `until_tick`."""
+        """Runs until something is wrong, the cluster is at rest, or `until_tick`."""
         report, options = self.report, self.options
         budget = options.faulty_ticks + int(options.calm_s / options.tick_s)
         while report.ok and self._rested < REST_TICKS and report.ticks != until_tick:
@@ -176,7 +176,7 @@ class SeedRun:
         return self._finish()
 
     def step(self) -> None:
-        """One tick, its checks, and the pause after it."""
+        """Runs one tick, its checks, and the pause after it."""
         report, cluster = self.report, self.cluster
         report.ticks += 1
         calm = report.ticks > self.options.faulty_ticks
@@ -214,7 +214,7 @@ class SeedRun:
             self.cluster.crash_points.kill_after = self.faults.stream("killed").randrange(40)
 
     def _inject_faults(self) -> None:
-        """What befalls the cluster between two ticks."""
+        """Injects the faults that happen between two ticks."""
         faults, cluster = self.faults, self.cluster
         if faults.hit("sold_out"):
             name = faults.stream("sold_out").choice(sorted(cluster.cloud.sells.types))
@@ -255,7 +255,7 @@ class SeedRun:
 
 
 def simulate(seed: int, on_line: TraceListener | None = None) -> Report:
-    """Run one seed to its end."""
+    """Runs one seed to its end."""
     return SeedRun(seed, on_line).to_end()
 
 
@@ -263,7 +263,7 @@ CHUNK = 5
 
 
 def sweep(seeds: Sequence[int], jobs: int = 1) -> Iterator[Report]:
-    """Every seed's report. A run that breaks the simulator itself raises."""
+    """Yields every seed's report. A run that breaks the simulator itself raises."""
     quiet()
     if jobs <= 1:
         yield from map(simulate, seeds)
@@ -274,5 +274,5 @@ def sweep(seeds: Sequence[int], jobs: int = 1) -> Iterator[Report]:
 
 
 def quiet() -> None:
-    """The controller's warnings are the point of a simulation, not news: nobody reads them line by line."""
+    """Silences the controller's warnings, which are expected in a simulation."""
     logging.getLogger("muster.cluster").addHandler(logging.NullHandler())

@@ -1,7 +1,7 @@
-"""SimRuntime: the runtime on the simulated machines: nodes, their work, idle times and pending demand.
+"""Simulates the runtime: nodes, their work, idle times and pending demand.
 
-It schedules by itself (first fit on what is really free); the controller only sees reports of it. Implements
-NodeSource; drains are in `drains.py`.
+Schedules by itself (first fit on what is really free); the controller only sees its reports. Implements
+NodeSource; drains are in `build.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from muster.sim.cluster.world import World
 
 
 def corrupt(report: RuntimeReport, draw: Stream) -> RuntimeReport:
-    """The same report with one piece of nonsense in it."""
+    """Returns the same report with one invalid entry in it."""
     return draw.choice(_CORRUPTIONS)(report)
 
 
@@ -92,7 +92,7 @@ _CORRUPTIONS = (
 
 
 class SimRuntime:
-    """Nodes and work, as they truly are, and the report of them."""
+    """A SimRuntime has nodes and work as they truly are, and reports them."""
 
     def __init__(
         self, world: World, crash_points: CrashPoints, faults: Faults, dead_kept_s: float = 60.0
@@ -105,7 +105,7 @@ class SimRuntime:
         self.finished = 0
         self.waits: list[float] = []  # of every task, from submission to its first start
         self.published: list[int] = []
-        self.shown_alive: set[NodeId] = set()  # what the controller has been told at least once
+        self.shown_alive: set[NodeId] = set()  # nodes reported to the controller at least once
         self.report_read: RuntimeReport | None = None  # the last answer; None: it failed
         self.last_report: RuntimeReport | None = None  # the last answer that was given
         self._world, self._faults, self._dead_kept_s = world, faults, dead_kept_s
@@ -154,16 +154,16 @@ class SimRuntime:
         self.schedule()
 
     def bundle(self, shape: Resources) -> Task:
-        """One bundle for a gang about to be submitted."""
+        """Returns one bundle for a gang about to be submitted."""
         return self._new_task(TaskClass(shape), FOREVER)
 
     def withdraw(self, name: str) -> int:
-        """Forget the pending tasks of this name; how many there were."""
+        """Removes the pending tasks of this name; returns how many there were."""
         gone = [like for like in self.pending if like.name == name]
         return sum(len(self.pending.pop(like)) for like in gone)
 
     def schedule(self) -> None:
-        """Start whatever has room now: gangs first, then tasks, one class after the other."""
+        """Starts whatever has room now: gangs first, then tasks, one class after the other."""
         serving = [node for node in self.nodes.values() if node.serves]
         for gang in self.gangs.values():
             spots = None if gang.placed else spots_for(gang, serving)
@@ -205,7 +205,7 @@ class SimRuntime:
         if task.node is None or task.attempt != attempt or not task.node.machine.exists:
             return  # its node or its machine went away meanwhile
         if task.gang:
-            del self.gangs[task.gang.gang_id]  # before nodes settle: whatever they do, this gang is done
+            del self.gangs[task.gang.gang_id]  # before drained nodes end: this gang is done in any case
         members = tuple(task.gang.tasks if task.gang else (task,))
         held_by = [member.node for member in members if member.node is not None]
         for member in members:
@@ -217,14 +217,14 @@ class SimRuntime:
         self.schedule()
 
     def _end_if_drained(self, node: SimNode) -> None:
-        """A draining node is done when its work is."""
+        """A draining node ends when its work does."""
         if node.status is NodeStatus.DRAINING and not node.running:
             self.kill_node(node)
 
     # -- nodes ------------------------------------------------------------------------------------
 
     def join(self, machine: CloudMachine, node_type: NodeType | None) -> None:
-        """The machine's node registers, under a new id each time."""
+        """Registers the machine's node, under a new id each time."""
         if not machine.exists:
             return
         self._joined += 1
@@ -237,14 +237,14 @@ class SimRuntime:
         self.schedule()
 
     def node_on(self, machine: CloudMachine) -> SimNode | None:
-        """The live node on a machine."""
+        """Returns the live node on a machine."""
         return next((n for n in self.nodes.values() if n.machine is machine and n.alive), None)
 
     def live_nodes(self) -> list[SimNode]:
         return [node for node in self.nodes.values() if node.alive]
 
     def kill_node(self, node: SimNode) -> None:
-        """The node is dead; its work waits again."""
+        """Kills the node; its work is pending again."""
         if not node.alive:
             return
         node.status, node.died_at = NodeStatus.DEAD, self._world.time

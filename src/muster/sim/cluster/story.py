@@ -1,7 +1,7 @@
-"""tell_day(): a calm scripted day of an autoscaled cluster with prices, as data for the terminal.
+"""Simulates a calm scripted day of an autoscaled cluster with prices, as data for the terminal.
 
-What people do is scripted (`script.py`); everything the cluster does in answer is read from the controller's
-own plans, records and verdicts (`narrator.py`), never written down in advance.
+What users do is scripted (`Script`); everything the cluster does in answer is read from the controller's
+own plans, records and verdicts (`StoryWriter`), never written in advance.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from muster.sim.cluster.world import START_OF_DAY, World
 
 _S = InstanceState
 _REQUESTS = (Subject.DEMAND, Subject.GANG, Subject.CONSTRAINT)
-_NO_WAY = (Reason.INFEASIBLE, Reason.BLOCKED_BY_TYPE_LIMIT, Reason.BLOCKED_BY_CLUSTER_LIMIT)
+_BLOCKED = (Reason.INFEASIBLE, Reason.BLOCKED_BY_TYPE_LIMIT, Reason.BLOCKED_BY_CLUSTER_LIMIT)
 
 
 @dataclass
 class StoryEvent:
-    """One thing that happened. Machines are counted by type, so that equal things can be told together."""
+    """A StoryEvent is one thing that happened; machines are counted by type, so that events can merge."""
 
     who: str  # "users", "cloud" or "muster"
     what: str
@@ -50,13 +50,13 @@ class StoryEvent:
 
 
 class StoryWriter:
-    """Remembers what it said, so that a state that lasts is told once."""
+    """A StoryWriter turns decisions into events; a state that lasts is reported once."""
 
     def __init__(self) -> None:
         self._reported: set[tuple[str, Reason]] = set()
 
     def events(self, cluster: SimulatedCluster) -> Iterator[StoryEvent]:
-        """What this tick learned and decided."""
+        """Yields what this tick learned and decided."""
         plan = cluster.plan
         if plan is None:
             return
@@ -69,7 +69,7 @@ class StoryWriter:
         yield from _ends(plan)
 
     def _obstacles(self, plan: Plan) -> Iterator[StoryEvent]:
-        verdicts = [v for v in plan.verdicts if v.subject in _REQUESTS and v.reason in _NO_WAY]
+        verdicts = [v for v in plan.verdicts if v.subject in _REQUESTS and v.reason in _BLOCKED]
         for verdict in verdicts:
             if (verdict.subject_id, verdict.reason) not in self._reported:
                 what = f"cannot place {verdict.count} of “{verdict.subject_id}”"
@@ -94,16 +94,16 @@ def _arrivals(plan: Plan, before: dict[str, Instance | None]) -> Iterator[StoryE
 
 
 def _purchases(plan: Plan, before: dict[str, Instance | None]) -> Iterator[StoryEvent]:
-    wishes = [i for i in plan.writes if _was(before, i) is None and i.state in (_S.QUEUED, _S.REQUESTED)]
-    if not wishes:
+    requested = [i for i in plan.writes if _was(before, i) is None and i.state in (_S.QUEUED, _S.REQUESTED)]
+    if not requested:
         return
     waiting: Counter[str] = Counter()
     for verdict in plan.verdicts:
         if verdict.subject in _REQUESTS and verdict.reason is Reason.WAITING_FOR_LAUNCH:
             waiting[verdict.subject_id] += verdict.count
-    price = sum(i.price_per_hour or 0.0 for i in wishes)
+    price = sum(i.price_per_hour or 0.0 for i in requested)
     whom = ", ".join(f"{count} of “{name}”" for name, count in waiting.items())
-    yield StoryEvent("muster", "buys", _by_type(wishes), f"{whom} waiting for it, +${price:.2f}/h")
+    yield StoryEvent("muster", "buys", _by_type(requested), f"{whom} waiting for it, +${price:.2f}/h")
 
 
 def _drains(cluster: SimulatedCluster, plan: Plan) -> Iterator[StoryEvent]:
@@ -141,7 +141,7 @@ NOTICE_S = 120.0
 
 
 class Script:
-    """Puts the day on the world's calendar; `told()` gives what happened since it was last asked."""
+    """A Script schedules the day's events; `take_events()` returns those since the last call."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
@@ -157,6 +157,7 @@ class Script:
         self._at(17, 15, lambda: self._tasks("evening-report", 20, 10, CPU=2))
 
     def take_events(self) -> list[StoryEvent]:
+        """Returns what users and the cloud did since the last call."""
         events, self._events = self._events, []
         return events
 
@@ -198,13 +199,13 @@ class Script:
 
 
 TICK_S = 30.0
-TOGETHER_S = 4 * MINUTE  # the same thing again within this time is told with the first
+TOGETHER_S = 4 * MINUTE  # the same thing again within this time is merged with the first
 SAMPLE_S = 15 * MINUTE
 
 
 @dataclass
 class Moment:
-    """Something worth telling, and the cluster as it was then."""
+    """A Moment is an event, and the state of the cluster at that time."""
 
     time_s: float  # since midnight
     event: StoryEvent
@@ -215,7 +216,7 @@ class Moment:
 
 @dataclass
 class DayStory:
-    """The whole day."""
+    """A DayStory is the whole day."""
 
     types: tuple[NodeType, ...]  # workers, in the order of the config
     head_price_per_hour: float
@@ -235,12 +236,12 @@ class DayStory:
 
     @property
     def at_peak_all_day(self) -> float:
-        """The cost of the busiest minute's machines from opening to closing."""
+        """Returns the cost of the busiest minute's machines from opening to closing."""
         return self.peak_per_hour * self.hours
 
 
 def simulate_day(seed: int = 2) -> DayStory:
-    """Live the day. The seed moves boot times a little; the script is always the same."""
+    """Simulates the day. The seed changes boot times a little; the script is always the same."""
     options = _options()
     cluster = SimulatedCluster(Seed(seed), options, Faults.none(), world=World(START_OF_DAY + OPENS))
     script, writer = Script(cluster), StoryWriter()
@@ -271,7 +272,7 @@ def _record(story: DayStory, cluster: SimulatedCluster, events: list[StoryEvent]
 
 
 def _add(moments: list[Moment], new: Moment) -> None:
-    """Tell it with an equal thing said shortly before, unless people or the cloud spoke in between."""
+    """Merges an event with an equal one shortly before, unless users or the cloud acted in between."""
     for old in reversed(moments):
         if new.time_s - old.time_s > TOGETHER_S or old.event.who != "muster" or not new.event.machines:
             break

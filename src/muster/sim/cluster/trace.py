@@ -1,4 +1,4 @@
-"""Trace: one fixed-column line per tick, and a running hash over all of them.
+"""Writes one fixed-column line per tick, and hashes all of them.
 
 Two runs of one seed give the same hash, on any machine and under any PYTHONHASHSEED.
 """
@@ -19,7 +19,7 @@ HEADER = (
 
 
 class Trace:
-    """Collects lines; `digest` is what two runs are compared by."""
+    """A Trace collects lines; two runs are compared by their `digest`."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -27,7 +27,7 @@ class Trace:
         self._edits = 0
 
     def line(self, cluster: SimulatedCluster, tick: int, phase: str) -> tuple[str, bool]:
-        """This tick's line, and whether anything happened in it."""
+        """Returns this tick's line, and whether anything happened in it."""
         what = self._happened(cluster)
         columns = (
             f"{tick:>5} {cluster.world.time:>7.0f} {phase:<6} {cluster.lives:>4} {cluster.store.version:>6}"

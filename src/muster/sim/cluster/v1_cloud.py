@@ -1,7 +1,7 @@
-"""The simulated cloud through the v1 shape, so that V1Adapter lives through every fault and every kill.
+"""Puts the simulated cloud behind the v1 interface, to test V1Adapter under every fault and every kill.
 
 `SimNodeProvider` is a v1 provider over a SimCloud's machines; `V1SimCloud` is that SimCloud with the adapter
-around the provider, all in one thread. A controller that is started anew gets a new adapter.
+around the provider, all in one thread. A controller that is started again gets a new adapter.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _KIND_TAGS = {NodeKind.HEAD: t.NODE_KIND_HEAD, NodeKind.WORKER: t.NODE_KIND_WORK
 
 
 class SimNodeProvider(NodeProvider):
-    """Machines of a SimCloud by v1 names; the faults strike inside its calls."""
+    """A SimNodeProvider shows the machines of a SimCloud by v1 names; faults happen inside its calls."""
 
     def __init__(self, cloud: V1SimCloud, cluster_name: str = "simulated") -> None:
         super().__init__({"type": "sim", "disable_node_updaters": cloud.installs_runtime}, cluster_name)
         self.crash_points = cloud.crash_points
         self._cloud = cloud
-        self._seen: dict[str, CloudInstance] = {}  # the newest look; single-node questions answer from it
+        self._seen: dict[str, CloudInstance] = {}  # the newest listing; calls for a single node read it
 
     @crash_point("v1.non_terminated_nodes")
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
@@ -79,7 +79,7 @@ class SimNodeProvider(NodeProvider):
 
 
 class V1SimCloud(SimCloud):
-    """A SimCloud whose port is V1Adapter over its own v1 provider."""
+    """A V1SimCloud is a SimCloud whose port is V1Adapter over its own v1 provider."""
 
     def __init__(
         self, world: World, crash_points: CrashPoints, faults: Faults, draw: Stream, sells: Catalogue
@@ -141,7 +141,7 @@ class V1SimCloud(SimCloud):
     # -- what the v1 provider asks of it ------------------------------------------------------------
 
     def tags_of(self, cloud_id: CloudId, seen: CloudInstance | None) -> dict[str, str]:
-        """KeyError for a machine that nobody ever saw."""
+        """Returns the tags of a machine; KeyError for a machine that was never listed."""
         machine = self.machines.get(cloud_id)
         shown = machine.shown() if machine is not None else seen
         if shown is None:
@@ -155,7 +155,7 @@ class V1SimCloud(SimCloud):
         }
 
     def sell(self, tags: Mapping[str, str], count: int) -> dict[str, Any] | None:
-        """One create call: all, some or none of the machines, told rightly, wrongly or not at all."""
+        """Handles one create call: all, some or no machines, reported correctly, wrongly or not at all."""
         faults = self._faults
         if faults.hit("launch_refused"):
             kind = faults.stream("launch_refused").choice(KINDS)
@@ -168,7 +168,7 @@ class V1SimCloud(SimCloud):
         for _ in range(count):
             refused = self._refusal(tags[t.TAG_RAY_USER_NODE_TYPE])
             if refused is FailureKind.UNKNOWN:
-                break  # fewer than asked for, without a word
+                break  # fewer than requested, without an error
             if refused is not None:
                 raise NodeLaunchException(refused.value, "simulated: no more of these")
             made[self._sell_one(tags).cloud_id] = {}
@@ -192,7 +192,7 @@ class V1SimCloud(SimCloud):
         return machine
 
     def give_back(self, cloud_id: CloudId) -> None:
-        """One terminate call: gone at once, refused, forgotten, or gone after a while."""
+        """Handles one terminate call: gone at once, refused, dropped, or gone after a while."""
         machine, faults = self.machines.get(cloud_id), self._faults
         if faults.hit("terminate_refused"):
             kind = faults.stream("terminate_refused").choice(KINDS)
@@ -210,12 +210,12 @@ class V1SimCloud(SimCloud):
 
 
 class V1SimulatedCluster(SimulatedCluster):
-    """The simulated cluster, bought through the adapter."""
+    """A V1SimulatedCluster is the simulated cluster, bought through the adapter."""
 
     cloud_class = V1SimCloud
 
 
 class V1Run(SeedRun):
-    """One seed with every machine bought through the adapter."""
+    """A V1Run is one seed with every machine bought through the adapter."""
 
     cluster_class = V1SimulatedCluster

@@ -1,7 +1,7 @@
-"""Schedulers and searchers by short names, set up alike for a problem; each is imported when it is wanted.
+"""Creates schedulers and searchers by short names, with equal settings for a problem.
 
-Benches, crash tests and `muster sim tune --scheduler` come here. One that this installation lacks raises
-`NotInstalled` with the reason, so that a comparison can leave it out and say so.
+Used by benchmarks, crash tests and `muster sim tune --scheduler`. One that is not installed raises
+`NotInstalled` with the reason, so that a comparison can leave it out and report that.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from muster.errors import TuneError
 
 
 class NotInstalled(TuneError):
-    """A scheduler or searcher that cannot be used here; says why."""
+    """NotInstalled means that a scheduler or searcher cannot be used here; the message has the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateSettings:
-    """What every contestant is set up with."""
+    """CandidateSettings are what every candidate is set up with."""
 
     max_t: int = 81
     eta: float | None = 3  # None: each scheduler's own default
@@ -34,13 +34,14 @@ Maker = Callable[[CandidateSettings, Mapping[str, Any]], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One scheduler. `parameters` are its defaults under given terms; a user's own come on top."""
+    """A Candidate is one scheduler; `parameters` returns its defaults, and a user's own override them."""
 
     kind: str  # the class
     parameters: Callable[[CandidateSettings], dict[str, Any]]
     needs_no_searcher: bool = False  # it changes configs itself and refuses trials of a searcher
 
     def make(self, settings: CandidateSettings, more: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 - a scheduler
+        """Creates the scheduler."""
         kind = getattr(importlib.import_module("muster.tune.schedulers"), self.kind)
         taken = inspect.signature(kind).parameters
         own = {name: value for name, value in self.parameters(settings).items() if name in taken}
@@ -115,7 +116,7 @@ SCHEDULERS: dict[str, Candidate] = {
 
 
 def make_searcher(name: str, seed: int) -> Any:  # noqa: ANN401 - a Searcher, a SearchAlgorithm, or None: random
-    """None for "random": the experiment then has its own generator of grids and random values."""
+    """Creates a searcher; None for "random": the experiment then has its own variant generator."""
     if name == "random":
         return None
     from muster.tune.search import create_searcher

@@ -1,4 +1,4 @@
-"""Random small experiments with faults, one per seed: none may get stuck, whatever its scheduler.
+"""Creates random small experiments with faults, one per seed: none may get stuck, whatever its scheduler.
 
 For tests of schedulers; every run must end by itself within the virtual time that its work can take.
 """
@@ -22,7 +22,7 @@ MOST_STEPS = 100_000
 
 @dataclass(frozen=True)
 class RandomCurve(Curve):
-    """A curve that gets better, at another pace for every config; some trials return early or at once."""
+    """A RandomCurve gets better, at another pace for every config; some trials return early or at once."""
 
     early: float  # the share of trials whose code returns before `max_t`
     max_t: int
@@ -40,7 +40,7 @@ class RandomCurve(Curve):
 
 
 def random_experiment(scheduler: str, seed: int) -> SimulatedExperiment:
-    """The experiment of that seed. What it draws does not depend on the scheduler."""
+    """Returns the experiment of that seed. What it draws does not depend on the scheduler."""
     from muster.tune.search.space import uniform
 
     stream = Seed(seed).derive("sim.tune.chaos")
@@ -71,7 +71,7 @@ def random_experiment(scheduler: str, seed: int) -> SimulatedExperiment:
 
 
 def longest_s(experiment: SimulatedExperiment) -> float:
-    """What the work can take at most, with one worker, every start slow and every trial lost at its end."""
+    """Returns the most that the work can take: one worker, every start slow, every trial lost at its end."""
     costs, max_t = experiment.costs, experiment.max_t or 1
     per_start = 10.0 * costs.start_s + 60.0 + costs.restore_s + max_t * MOST_S
     per_iteration = 3.0 * MOST_S + costs.save_s + costs.stop_s
@@ -80,14 +80,14 @@ def longest_s(experiment: SimulatedExperiment) -> float:
 
 
 def run_to_end(scheduler: str, seed: int) -> str:
-    """Run it; "" when it ended as it should, else what is wrong. Exceptions are what is wrong, too."""
+    """Runs the experiment; returns "" when it ended correctly, else what is wrong, exceptions included."""
     experiment = random_experiment(scheduler, seed)
     run = experiment.begin()
     try:
         run.run(MOST_STEPS)
     except Exception as error:  # noqa: BLE001 - a scheduler may raise anything
         return f"{scheduler}, seed {seed}: {type(error).__name__}: {error}"
-    return "; ".join(f"{scheduler}, seed {seed}: {told}" for told in _problems(experiment, run))
+    return "; ".join(f"{scheduler}, seed {seed}: {text}" for text in _problems(experiment, run))
 
 
 def _problems(experiment: SimulatedExperiment, run: SimulatedRun) -> list[str]:
@@ -104,7 +104,7 @@ def _problems(experiment: SimulatedExperiment, run: SimulatedRun) -> list[str]:
         (run.engine.worker_capacity.is_empty, "a trial still holds its worker"),
         (not run.state.warnings, run.state.warnings),
     ]
-    return [str(told) for is_true, told in facts if not is_true]
+    return [str(text) for is_true, text in facts if not is_true]
 
 
 def _policy(stream: Stream) -> CheckpointPolicy:

@@ -1,7 +1,7 @@
-"""Crash matrix: at every commit of a simulated run, is the restored experiment the one that was not killed?
+"""Compares, at every commit of a simulated run, the restored experiment with the one that was not killed.
 
 For tests of schedulers and searchers. `matrix` compares saved plug-in states, the next suggestion and the
-decisions on the same next events; `lives` lets experiments that were killed run to their end.
+decisions on the same next events; `resumed_runs` lets experiments that were killed run to their end.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from muster.tune.plugin_state import PluginState
 
 
 def same_state(one: bytes, other: bytes) -> bool:
-    """Equal objects may have unequal pickles, and Optuna notes by the real clock when it was asked."""
+    """Compares states: equal objects may have unequal pickles, and Optuna records real times."""
     return one == other or plain(one) == plain(other)
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - anything that was saved
-    """As plain as it gets."""
+    """Returns the value as plain data."""
     if isinstance(value, bytes):
         return _plain_bytes(value)
     if isinstance(value, dict):
@@ -53,7 +53,7 @@ def _plain_bytes(value: bytes) -> Any:  # noqa: ANN401
     if value[:1] == b"\x80":
         try:
             return plain(pickle.loads(value))
-        except Exception:  # noqa: BLE001 - it only looked like a pickle
+        except Exception:  # noqa: BLE001 - not a pickle after all
             pass
     try:
         found = msgspec.msgpack.decode(value)
@@ -63,7 +63,7 @@ def _plain_bytes(value: bytes) -> Any:  # noqa: ANN401
 
 
 def _of_object(value: object) -> Any:  # noqa: ANN401
-    """A sampler, a random state: its class and what it is made of, or its pickle where that says more."""
+    """Returns the class and the attributes of an object, or its pickle when it has no attributes."""
     name = type(value).__qualname__
     try:
         attributes = vars(value)
@@ -77,7 +77,7 @@ _PLUGINS = ("search", "scheduler", "stopper")
 
 @dataclass
 class Step:
-    """One round of the uninterrupted controller: what came, what followed."""
+    """A Step is one round of the uninterrupted controller: its events and its commands."""
 
     at: float = 0.0
     events: Sequence[EngineEvent] = ()
@@ -86,19 +86,19 @@ class Step:
 
 @dataclass
 class KillPoint:
-    """What a kill right after one append would leave behind, and what is true without the kill."""
+    """A KillPoint is what a kill right after one append leaves behind, and the state without the kill."""
 
     number: int
     store: MemoryTrialStore
     plugins: dict[str, bytes]
-    seen: str  # the picture of the core
+    seen: str  # the snapshot of the core
     suggestion: str
     next_steps: list[Step] = field(default_factory=list)  # up to the next commit
     next_plugins: dict[str, bytes] | None = None  # None: the run ended without another
 
 
 class _Recorder:
-    """Between controller and engine: notes what goes by."""
+    """Records what passes between controller and engine."""
 
     def __init__(self, run: SimulatedRun) -> None:
         self._engine, self._clock = run.engine, run.clock
@@ -122,7 +122,7 @@ class _Recorder:
 
 @dataclass(frozen=True)
 class _NeverDue:
-    """Virtual time for facts; for saving, time stands still: the harness says when."""
+    """Virtual time for facts; for saving, time stands still: the harness decides when."""
 
     clock: Clock
 
@@ -136,7 +136,7 @@ class _NeverDue:
 
 
 def recorded(experiment: SimulatedExperiment, *, save_every: int = 7) -> list[KillPoint]:
-    """Run it to its end without a crash; a snapshot at every so many commits."""
+    """Runs to the end without a crash, with a snapshot every `save_every` commits."""
     store = MemoryTrialStore(root="/simulated")
     run = experiment.begin(store)
     recorder = _Recorder(run)
@@ -161,20 +161,20 @@ def recorded(experiment: SimulatedExperiment, *, save_every: int = 7) -> list[Ki
 
 
 def matrix(experiment: SimulatedExperiment, *, save_every: int = 7) -> tuple[int, list[str]]:
-    """How many commits there were, and every difference that a restore made."""
+    """Returns how many commits there were, and every difference that a restore made."""
     commits = recorded(experiment, save_every=save_every)
-    return len(commits), [told for commit in commits for told in differences(experiment, commit)]
+    return len(commits), [text for commit in commits for text in differences(experiment, commit)]
 
 
 def differences(experiment: SimulatedExperiment, commit: KillPoint) -> Iterator[str]:
-    """What the restored experiment does otherwise than the one that was not killed."""
+    """Yields what the restored experiment does differently from the one that was not killed."""
     state = _restored(experiment, commit.store)
     where = f"commit {commit.number}"
     yield from (f"{where}: warned: {text}" for text in state.warnings)
     state.warnings.clear()
     yield from _unequal(where, commit.plugins, _states(state))
     if (found := _seen(state)) != commit.seen:
-        yield f"{where}: the core stands elsewhere:\n  expected {commit.seen}\n  found    {found}"
+        yield f"{where}: the core differs:\n  expected {commit.seen}\n  found    {found}"
     if (found := _suggestion(state)) != commit.suggestion:
         yield f"{where}: next suggestion: expected {commit.suggestion}, found {found}"
     for step in commit.next_steps:
@@ -187,7 +187,7 @@ def differences(experiment: SimulatedExperiment, commit: KillPoint) -> Iterator[
 
 
 def resumed_runs(experiment: SimulatedExperiment, commits: Sequence[KillPoint]) -> Iterator[SimulatedRun]:
-    """Each of these commits, gone on with by a new driver and run to its end."""
+    """Yields, for each of these commits, the run that a new driver resumed to the end."""
     for commit in commits:
         run = experiment.begin(commit.store.copy())
         execution = Execution(run.state, engine=run.engine, store=run.store, clock=run.clock)
@@ -201,7 +201,7 @@ def _commit(number: int, run: SimulatedRun, store: MemoryTrialStore) -> KillPoin
 
 
 def _restored(experiment: SimulatedExperiment, store: MemoryTrialStore) -> ExperimentState:
-    """Exactly where the facts end; trials are shown as having their processes."""
+    """Restores exactly to the end of the facts; trials are treated as having their processes."""
     run = experiment.begin(store.copy())
     saved = run.store.load()
     seen = None if saved.snapshot is None else decode_snapshot(saved.snapshot, saved.ended)
@@ -229,7 +229,7 @@ def _seen(state: ExperimentState) -> str:
 
 
 def _suggestion(state: ExperimentState) -> str:
-    """Of a copy of the searcher, so that asking changes nothing."""
+    """Asks a copy of the searcher, so that asking changes nothing."""
     if state.search.is_finished():
         return "finished"
     trial = deepcopy(state.search).next_trial()
@@ -237,7 +237,7 @@ def _suggestion(state: ExperimentState) -> str:
 
 
 def _handled(state: ExperimentState, step: Step) -> Iterator[EngineCommand]:
-    """In the controller's order: a trial that may simply go on is told so at once."""
+    """Follows the controller's order: a trial that may simply continue is notified at once."""
 
     later = []
     for event in step.events:
@@ -251,7 +251,7 @@ def _handled(state: ExperimentState, step: Step) -> Iterator[EngineCommand]:
 
 
 def _unequal(where: str, expected: dict[str, bytes], found: dict[str, bytes]) -> Iterator[str]:
-    """Our own schedulers and stoppers save plain data: theirs must be equal byte by byte."""
+    """Our own schedulers and stoppers save plain data: their states must be equal byte by byte."""
     for name, saved in expected.items():
         if saved != found[name] and not (name == "search" and same_state(saved, found[name])):
             yield f"{where}: state of the {name}:\n  expected {saved!r}\n  found    {found[name]!r}"

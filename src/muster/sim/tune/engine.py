@@ -1,6 +1,6 @@
-"""SimulatedEngine: the Engine port in virtual time. No process, no thread, no sleep; same seed, same run.
+"""Implements the Engine port in virtual time: no process, no thread, no sleep; same seed, same run.
 
-Called by TrialController like any engine. It moves the clock it was given and decides nothing about trials.
+Called by TrialController like any engine. Moves the given clock and decides nothing about trials.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from muster.trials.events import (
 from muster.trials.model import CheckpointRef
 from muster.trials.placement_group import PlacementGroupFactory
 
-MEMORY_KEY = "sim_memory"  # in a checkpoint's metrics: what a curve with a past goes on from
+MEMORY_KEY = "sim_memory"  # in a checkpoint's metrics: what a curve with a past resumes from
 HOSTNAME, ADDRESS = "simulated", "127.0.0.1"
 
 
 class CheckpointUnknown(Exception):
-    """A start from a checkpoint that no simulated trial made."""
+    """CheckpointUnknown means a start from a checkpoint that no simulated trial made."""
 
 
 class SimulatedProcess(HasTurns):
-    """How far a trial is, between two events of the engine."""
+    """A SimulatedProcess holds how far a trial is, between two events of the engine."""
 
     __slots__ = (
         "_progress",
@@ -81,7 +81,7 @@ class SimulatedProcess(HasTurns):
         return self._progress.iteration
 
     def set_up(self) -> None:
-        """Load the checkpoint, or begin; CheckpointUnknown, or whatever the curve raises."""
+        """Loads the checkpoint, or begins; raises CheckpointUnknown, or whatever the curve raises."""
         given, config = self.command.checkpoint, self.command.config
         self._who = Signature(trial_id=self.trial_id, config=config)
         self._who.pid, self._who.hostname, self._who.node_ip = self.pid, HOSTNAME, ADDRESS
@@ -90,7 +90,7 @@ class SimulatedProcess(HasTurns):
             return
         if "training_iteration" not in given.metrics:
             raise CheckpointUnknown(
-                f"{given.path}: no simulated trial made this checkpoint, so nothing can go on from it"
+                f"{given.path}: no simulated trial made this checkpoint, so no trial can resume from it"
             )
         self._progress.resume(given.metrics)
         self.memory = given.metrics.get(MEMORY_KEY)
@@ -105,16 +105,18 @@ class SimulatedProcess(HasTurns):
         return most is not None and self.iteration >= most
 
     def seconds(self) -> float:
-        """Of the next iteration; a curve that says nonsense is the trial's error."""
-        said = self.curve.seconds(self.command.config, self.iteration + 1)
-        if not (0.0 <= said < math.inf):
-            raise ValueError(f"iteration {self.iteration + 1} takes {said!r} seconds: must be 0 or more")
-        return said * self.faults.pace
+        """Returns the duration of the next iteration; an invalid one is the trial's error."""
+        seconds = self.curve.seconds(self.command.config, self.iteration + 1)
+        if not (0.0 <= seconds < math.inf):
+            raise ValueError(
+                f"iteration {self.iteration + 1} takes {seconds!r} s; Curve.seconds must return 0 or more"
+            )
+        return seconds * self.faults.pace
 
     def report(self, elapsed_s: float, now: float) -> dict[str, Any]:
-        """One more result, with the keys that every engine adds."""
-        told, self.memory = self.curve.advance(self.command.config, self.iteration + 1, self.memory)
-        metrics = dict(told)
+        """Returns one more result, with the keys that every engine adds."""
+        reported, self.memory = self.curve.advance(self.command.config, self.iteration + 1, self.memory)
+        metrics = dict(reported)
         if happens(self.faults, "report", self.iteration + 1, self.faults.odd_reports):
             metrics = _odd(metrics, self.iteration)
         stamp = self._progress.advance(metrics, elapsed_s=elapsed_s, now=now)
@@ -123,7 +125,7 @@ class SimulatedProcess(HasTurns):
         return self.last
 
     def checkpoint(self) -> CheckpointRef | None:
-        """A virtual one: the iteration, and what the curve remembers. None when the save is lost."""
+        """Returns a virtual checkpoint: the iteration and the curve's memory. None when the save is lost."""
         self.saves += 1
         if happens(self.faults, "save", self.saves, self.faults.lost_saves):
             return None
@@ -140,7 +142,7 @@ def _odd(metrics: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def failure_of(error: Exception) -> TrialFailure:
-    """An exception of a curve, told as an engine with processes would."""
+    """Returns an exception of a curve as an engine with processes would report it."""
     if isinstance(error, CheckpointUnknown):
         return TrialFailure(kind=TrialFailureKind.START, message=str(error))
     from muster.engines.worker.exit_report import failed
@@ -152,7 +154,7 @@ def failure_of(error: Exception) -> TrialFailure:
 
 
 class WorkerCapacity:
-    """Adds up exactly; `busy_s` is the integral of the share in use."""
+    """A WorkerCapacity counts resources exactly; `busy_s` is the integral of the share in use."""
 
     def __init__(self, capacity: Mapping[str, float], monotonic: Callable[[], float]) -> None:
         self.whole = Resources.of(capacity)
@@ -165,7 +167,7 @@ class WorkerCapacity:
 
     @property
     def busy_s(self) -> float:
-        """Seconds of the whole capacity that trials have held so far."""
+        """Returns the seconds of the whole capacity that trials have held so far."""
         return self._counted_s + self._share * (self._monotonic() - self._counted_at)
 
     @property
@@ -196,7 +198,7 @@ class WorkerCapacity:
         self._share += share
 
     def _size(self, resources: PlacementGroupFactory) -> tuple[Resources, float]:
-        """What it needs, and the largest share of anything that this is."""
+        """Returns the needed resources, and their largest share of the capacity."""
         if resources not in self._sizes:
             needs = Resources.of(resources.required_resources)
             shares = [units / total for name, units in needs.items() if (total := self.whole.units(name))]
@@ -205,7 +207,7 @@ class WorkerCapacity:
 
 
 class Costs(Struct, frozen=True, kw_only=True):
-    """Seconds that trials spend on something else than iterations."""
+    """Costs are the seconds that trials spend on something else than iterations."""
 
     start_s: float = 0.0  # a new process
     reuse_s: float = 0.0  # a process that served another trial
@@ -216,7 +218,7 @@ class Costs(Struct, frozen=True, kw_only=True):
 
 
 class SimulatedEngine:
-    """Runs trials as `(config, iteration) -> metrics` functions that take virtual time.
+    """A SimulatedEngine runs trials as `(config, iteration) -> metrics` functions that take virtual time.
 
     Args:
         clock: Moved by `poll`.
@@ -258,7 +260,7 @@ class SimulatedEngine:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing will ever come from `poll` unless something is submitted."""
+        """Returns whether `poll` can return nothing more unless something is submitted."""
         return not self._ready and self.timeline.is_empty
 
     def submit(self, command: EngineCommand) -> None:
@@ -350,7 +352,7 @@ class SimulatedEngine:
         self._continue(process)
 
     def _plan_the_end(self, process: SimulatedProcess) -> None:
-        """Faults and a limit come whatever the trial is doing."""
+        """Faults and a time limit happen whatever the trial is doing."""
         faults, limit_s = process.faults, process.command.time_limit_s
         self.timeline.plan_anyway(faults.crash_after_s, process, lambda: self._crash(process))
         self.timeline.plan_anyway(faults.loss_after_s, process, lambda: self._lose(process))
@@ -413,7 +415,7 @@ class SimulatedEngine:
         self.timeline.plan(delay, process, lambda: self._exit(process, reusable=reusable))
 
     def _withdraw(self, trial_id: str) -> None:
-        """Stopped before there was room for it."""
+        """Handles a trial that is stopped before there was room for it."""
         found = next((waiting for waiting in self._queue if waiting.trial_id == trial_id), None)
         if found is not None:
             self._queue.remove(found)
@@ -434,7 +436,7 @@ class SimulatedEngine:
         self._exit(process, failure=failure)
 
     def _lose(self, process: SimulatedProcess) -> None:
-        """It does nothing more; after a while that is noticed."""
+        """The process does nothing more; after a while that is noticed."""
         process.is_lost = True
         failure = TrialFailure(kind=TrialFailureKind.NODE_LOST, message="its machine went away, simulated")
         delay = self._faults.rates.loss_noticed_after_s

@@ -1,7 +1,7 @@
-"""SimulatedExperiment: everything one experiment needs, on the simulated engine; built anew for each life.
+"""Builds everything that one experiment needs, on the simulated engine; again for each run.
 
-The composition root of simulated tuning: benches, tests and `muster sim tune` come here. It puts searcher,
-scheduler, stopper, store and engine together as a launch does, and decides nothing about trials.
+The composition root of simulated tuning, for benchmarks, tests and `muster sim tune`. Connects searcher,
+scheduler, stopper, store and engine as a launch does, and decides nothing about trials.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _MAX_IDLE_STEPS = 5  # without anything under way: schedulers may be asked more 
 
 
 class StuckExperiment(TuneError):
-    """Nothing is under way and nothing will be, yet the experiment is not over: a scheduler's mistake."""
+    """StuckExperiment means that nothing is running or will start, yet the experiment is not over."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedExperiment:
-    """What is asked for. Factories, not objects: each life of the experiment has plug-ins of its own.
+    """A SimulatedExperiment is a request; factories, because each run has plug-ins of its own.
 
-    `make_search` gives a Searcher or a SearchPlugin; None: grid and random search with `seed`.
+    `make_search` returns a Searcher or a SearchPlugin; None: grid and random search with `seed`.
     """
 
     curve: Curve | Report
@@ -70,6 +70,7 @@ class SimulatedExperiment:
     given_template: TrialTemplate | None = None  # of a user's Tuner: its policies, criteria and names
 
     def template(self) -> TrialTemplate:
+        """Returns the template of the trials."""
         if self.given_template is not None:
             return self.given_template
         criterion = dict(resolve_stop(self.make_stop()).criteria)
@@ -86,17 +87,19 @@ class SimulatedExperiment:
         )
 
     def capacity(self) -> dict[str, float]:
-        """Room for `workers` trials."""
+        """Returns the room for `workers` trials."""
         return {name: amount * self.workers for name, amount in self.resources.required_resources.items()}
 
     def begin(self, store: TrialStore | None = None) -> SimulatedRun:
+        """Returns a run that has not started."""
         return SimulatedRun(self, store or NullTrialStore())
 
     def run(self, store: TrialStore | None = None) -> SimulatedRun:
-        """To its end; StuckExperiment when it does not get there."""
+        """Runs to the end; StuckExperiment when the end is not reached."""
         return self.begin(store).run()
 
     def tune_config(self) -> TuneConfig:
+        """Returns the TuneConfig with new plug-ins."""
         return TuneConfig(
             metric=self.metric,
             mode=self.mode,
@@ -123,7 +126,7 @@ class SimulatedExperiment:
 
 @dataclass
 class NullTrialStore:
-    """A store for runs that nobody will resume: it counts facts and keeps none."""
+    """A NullTrialStore counts facts and keeps none, for runs that are never resumed."""
 
     appended: int = 0
     snapshots: int = field(default=0, repr=False)
@@ -141,7 +144,7 @@ class NullTrialStore:
 
 
 class SimulatedRun:
-    """The experiment from one start of its driver to the next, or to its end."""
+    """A SimulatedRun is the experiment from one start of its driver to the next, or to its end."""
 
     def __init__(self, experiment: SimulatedExperiment, store: TrialStore) -> None:
         self.experiment = experiment
@@ -192,11 +195,11 @@ class SimulatedRun:
 
     @property
     def worker_h(self) -> float:
-        """Hours of all workers together that trials have held one."""
+        """Returns the hours that trials have held workers, summed over workers."""
         return self._worker_s() / 3600.0
 
     def run(self, most_steps: float = math.inf) -> SimulatedRun:
-        """To the end of the experiment, or so many steps."""
+        """Runs to the end of the experiment, or `most_steps`."""
         idle = 0
         while self.steps < most_steps and self.step():
             idle = idle + 1 if self.engine.is_idle else 0
@@ -205,12 +208,12 @@ class SimulatedRun:
         return self
 
     def step(self) -> bool:
-        """One round of the controller; False once the experiment is over."""
+        """Runs one round of the controller; False once the experiment is over."""
         self.steps += 1
         continues = self.controller.step(0.0)  # the engine waits for what is under way, however long
         if continues and not self.state.is_stopping and self.clock.monotonic() >= self.experiment.deadline_s:
             self.state.end(self.clock.now())
-            continues = self.controller.step(0.0)  # the orders leave now, before time goes on
+            continues = self.controller.step(0.0)  # the orders leave now, before time passes
             self.engine.timeline.wake_at = math.inf
         return continues
 

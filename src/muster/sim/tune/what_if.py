@@ -1,6 +1,6 @@
-"""Questions to a trace: what would this scheduler on so many workers have found, and when?
+"""Answers from a trace what a scheduler on some number of workers would have found, and when.
 
-`muster sim tune` asks; nothing here prints. It knows no files.
+Called by `muster sim tune`; reads no files and prints nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 
 
 class SchedulerResult(Struct, frozen=True, kw_only=True):
-    """What one scheduler found. Times are virtual seconds; a worker-second is a second of one worker."""
+    """A SchedulerResult is what one scheduler found; times are virtual seconds."""
 
     scheduler: str
     metric: str
@@ -40,14 +40,14 @@ class SchedulerResult(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True):
-    """The best values known at one moment, by scheduler; null before a scheduler's first result."""
+    """A Row has the best values at one moment, by scheduler; null before a scheduler's first result."""
 
     at_s: float
     best: Mapping[str, float | None]
 
 
 def run_scheduler(experiment: SimulatedExperiment, scheduler: str) -> SchedulerResult:
-    """Run it to its end."""
+    """Runs the experiment to its end."""
     run = experiment.begin().run()
     return SchedulerResult(
         scheduler=scheduler,
@@ -63,7 +63,7 @@ def run_scheduler(experiment: SimulatedExperiment, scheduler: str) -> SchedulerR
 
 
 def over_time(answers: Sequence[SchedulerResult]) -> list[Row]:
-    """At shares of the longest run."""
+    """Returns the best values at shares of the longest run."""
     end = max((answer.end_s for answer in answers), default=0.0)
     return [
         Row(share * end, {one.scheduler: _finite(best_at(one.found, share * end)) for one in answers})
@@ -76,7 +76,7 @@ def _finite(value: float) -> float | None:
 
 
 def scheduler_maker(spec: str, settings: CandidateSettings) -> Callable[[], Any]:
-    """From `name` or `name:parameter=value,...`; ConfigError names what is known."""
+    """Parses `name` or `name:parameter=value,...`; a ConfigError names what is known."""
     name, _, rest = spec.partition(":")
     if name not in SCHEDULERS:
         raise ConfigError(f"--scheduler {spec}: there is no {name!r}; known: {', '.join(SCHEDULERS)}")
@@ -88,7 +88,7 @@ def scheduler_maker(spec: str, settings: CandidateSettings) -> Callable[[], Any]
         except (TypeError, ValueError, RuntimeError, NotInstalled) as error:
             raise ConfigError(f"--scheduler {spec}: {error}") from error
 
-    make()  # what is wrong is said before anything runs
+    make()  # an error is raised before anything runs
     return make
 
 
