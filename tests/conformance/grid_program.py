@@ -1,4 +1,4 @@
-"""The program that C-241 kills: a grid, one with points, or two grids in a row; begins or goes on.
+"""The program that test_restore_storage.py kills: a grid, one with points, or two grids in a row.
 
 Usage: python grid_program.py STORAGE KIND    (KIND: plain, points, two)
 """

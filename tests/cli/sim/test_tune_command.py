@@ -201,6 +201,6 @@ def test_a_damaged_trace_is_named(tmp_path):
     result = asked("--trace", bad, "--metric", "loss", "--mode", "min")
     assert (result.exit_code, "a row has no 'config'" in result.output) == (2, True)
     bad.write_text("not json\n{}\n")
-    assert "cannot be read as one JSON object per line" in asked("--trace", bad).output
+    assert "not one JSON object per line" in asked("--trace", bad).output
     bad.write_text("")
     assert "holds no results" in asked("--trace", bad).output

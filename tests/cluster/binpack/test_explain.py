@@ -6,7 +6,7 @@ import pytest
 
 from muster.cluster.binpack.explain import explain, rejections
 from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import Book, PackSolution, Placement
+from muster.cluster.binpack.request import DemandKind, PackSolution, Placement
 from muster.cluster.model import Constraint, FailureKind, NodeKind, ResizeLimits, ResizeStatus, Strategy
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.states import InstanceState
@@ -381,7 +381,7 @@ def test_every_type_says_why_it_was_bought_or_not():
         (
             "over-quota",
             Reason.TYPE_NEEDS_A_PERSON,
-            "over-quota failed (quota: vCPU limit); a person must act; next try in 12 s; "
+            "over-quota failed (quota: vCPU limit); a user must act; next try in 12 s; "
             "2 of its minimum of 2 are missing",
         ),
     ]
@@ -434,8 +434,8 @@ def test_a_request_left_although_a_type_had_room_says_just_that():
     request = pack_request([node_type("a")], demands=(demand(count=2),))
     lazy = PackSolution(
         launch={"a": 1},
-        placements=(Placement(Book.DEMAND, False, 0, -1, "a", 1),),
-        unplaced=((Book.DEMAND, False, 0, 1),),
+        placements=(Placement(DemandKind.DEMAND, False, 0, -1, "a", 1),),
+        unplaced=((DemandKind.DEMAND, False, 0, 1),),
     )
     found = told(request, Subject.DEMAND, lambda problem: lazy)
     assert [verdict.detail for verdict in found] == [

@@ -6,7 +6,7 @@ import pytest
 
 from muster.base.resources import Resources
 from muster.cluster.binpack.pack import choose_objective, pack
-from muster.cluster.binpack.request import Book, ItemOutcome, PackSolution, Placement, Unplaced
+from muster.cluster.binpack.request import DemandKind, ItemOutcome, PackSolution, Placement, Unplaced
 from muster.cluster.model import Constraint, NodeKind, Objective, ResizeLimits, ResizeStatus, Strategy
 from muster.cluster.states import InstanceState
 from muster.testing.builders import (
@@ -69,15 +69,15 @@ def test_placements_of_the_three_kinds_are_counted_apart_and_repeats_are_added()
     solution = PackSolution(
         launch={"a": 1, "b": 0},
         placements=(
-            Placement(Book.DEMAND, False, 0, 0, "a", 2),
-            Placement(Book.DEMAND, False, 0, 0, "a", 3),
-            Placement(Book.DEMAND, True, 0, -1, "a", 2),
-            Placement(Book.CONSTRAINT, False, 0, 1, "a", 4),
+            Placement(DemandKind.DEMAND, False, 0, 0, "a", 2),
+            Placement(DemandKind.DEMAND, False, 0, 0, "a", 3),
+            Placement(DemandKind.DEMAND, True, 0, -1, "a", 2),
+            Placement(DemandKind.CONSTRAINT, False, 0, 1, "a", 4),
         ),
         unplaced=(
-            Unplaced(Book.DEMAND, False, 0, 1),
-            Unplaced(Book.CONSTRAINT, False, 0, 1),
-            Unplaced(Book.CONSTRAINT, False, 0, 1),
+            Unplaced(DemandKind.DEMAND, False, 0, 1),
+            Unplaced(DemandKind.CONSTRAINT, False, 0, 1),
+            Unplaced(DemandKind.CONSTRAINT, False, 0, 1),
         ),
         resize={1: amounts({"CPU": 9})},
     )
@@ -102,7 +102,7 @@ def test_the_engine_is_asked_with_the_room_that_minimums_left():
 
     def engine(problem):
         seen.append((problem.room, [offer.room for offer in problem.offers], len(problem.nodes)))
-        return PackSolution(launch={}, placements=(), unplaced=(Unplaced(Book.DEMAND, False, 0, 1),))
+        return PackSolution(launch={}, placements=(), unplaced=(Unplaced(DemandKind.DEMAND, False, 0, 1),))
 
     types = [node_type("a", min_nodes=2), node_type("b", max_nodes=4)]
     pack(pack_request(types, nodes=pack_nodes(1, "b"), max_nodes=8, demands=(demand(),)), engine)

@@ -48,6 +48,7 @@ def where_am_i(config):
     report({"cwd": os.getcwd(), **{name: os.environ.get(name) for name in names}})
 
 
+@pytest.mark.conformance("C-103")
 def test_a_trial_works_in_its_directory_and_knows_where_we_were(opened, tmp_path):
     driver = opened(where_am_i, env={"EXTRA": "given"})
     driver.start("a", "where_am_i")
@@ -56,6 +57,7 @@ def test_a_trial_works_in_its_directory_and_knows_where_we_were(opened, tmp_path
     assert found == [str(tmp_path / "a"), os.getcwd(), None, "given"]
 
 
+@pytest.mark.conformance("C-103")
 def test_the_working_directory_stays_when_the_environment_says_so(opened, monkeypatch):
     monkeypatch.setenv("RAY_CHDIR_TO_TRIAL_DIR", "0")
     driver = opened(where_am_i)
@@ -86,6 +88,7 @@ def tells_context(config):
     )
 
 
+@pytest.mark.conformance("C-090")
 def test_the_context_of_a_trial(opened, tmp_path):
     driver = opened(tells_context)
     asked = PlacementGroupFactory([{"CPU": 1}, {"CPU": 0.5}], "SPREAD")
@@ -307,6 +310,7 @@ def test_a_stop_tells_nothing_more_than_the_exit(opened):
     assert [type(event) for event in driver.events[seen:]] == [TrialExited]
 
 
+@pytest.mark.conformance("C-270")
 def test_idle_processes_of_other_trainables_are_not_mistaken(opened):
     driver = opened(counts, parent_of_me)
     driver.start("a", "counts", {"steps": 1}, may_reuse=True)

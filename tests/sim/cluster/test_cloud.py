@@ -8,7 +8,7 @@ from muster.base.rng import Seed
 from muster.cluster.model import FailureKind
 from muster.errors import ProviderError
 from muster.sim.cluster.cloud import SimCloud
-from muster.sim.cluster.crash_points import Wire
+from muster.sim.cluster.crash_points import CrashPoints
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import catalogue_for
 from muster.sim.cluster.world import World
@@ -18,7 +18,7 @@ from muster.testing.builders import cluster_spec
 def cloud(**rates: float) -> tuple[World, SimCloud]:
     world, seed = World(), Seed(3)
     return world, SimCloud(
-        world, Wire(), Faults(seed, rates), seed.derive("c"), catalogue_for(cluster_spec())
+        world, CrashPoints(), Faults(seed, rates), seed.derive("c"), catalogue_for(cluster_spec())
     )
 
 

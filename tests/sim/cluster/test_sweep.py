@@ -84,7 +84,7 @@ def test_sweep_says_how_many_runs_and_exits_with_zero_when_all_is_well():
 
 
 def test_a_failing_seed_exits_with_one_and_prints_its_replay_command(monkeypatch):
-    monkeypatch.setattr("muster.sim.cluster.checkers.the_loop_lives", lambda scene: iter(["it broke"]))
+    monkeypatch.setattr("muster.sim.cluster.checkers.the_loop_lives", lambda cluster: iter(["it broke"]))
     result = CliRunner().invoke(cli, ["sim", "sweep", "--seeds", "1", "--start", "5", "--jobs", "1"])
     assert result.exit_code == 1
     assert "it broke" in result.output

@@ -9,7 +9,7 @@ import pytest
 from muster.base.clock import ManualClock
 from muster.errors import StoreError
 from muster.sim.tune.curve import FunctionCurve
-from muster.sim.tune.experiment import ForgetfulStore, SimulatedExperiment
+from muster.sim.tune.experiment import NullTrialStore, SimulatedExperiment
 from muster.sim.tune.history import best_at
 from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import TrialController
@@ -101,7 +101,7 @@ def test_a_real_controller_runs_on_it_unchanged_and_another_goes_on():
 
 
 def test_a_store_that_keeps_nothing_says_so():
-    store = ForgetfulStore()
+    store = NullTrialStore()
     experiment().run(store)
     assert store.appended > 40
     with pytest.raises(StoreError, match="use MemoryTrialStore"):

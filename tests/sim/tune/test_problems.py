@@ -96,7 +96,7 @@ def test_thousands_of_trials_in_one_experiment_are_a_matter_of_seconds():
     from muster.tune.schedulers import ASHAScheduler
 
     problem = PROBLEMS["power_law"]
-    life = SimulatedExperiment(
+    run = SimulatedExperiment(
         curve=problem.curve(),
         space=problem.space(),
         metric="loss",
@@ -106,5 +106,5 @@ def test_thousands_of_trials_in_one_experiment_are_a_matter_of_seconds():
         make_scheduler=lambda: ASHAScheduler(max_t=81, reduction_factor=3),
         max_t=81,
     ).run()
-    assert len(life.state.trials) == 3_000
-    assert life.history.best.value < problem.optimum + 0.005
+    assert len(run.state.trials) == 3_000
+    assert run.history.best.value < problem.optimum + 0.005

@@ -48,7 +48,7 @@ def replay(seed: int, until_tick: int, verbose: bool) -> None:
     """Run one seed up to a tick, then show instances, machines and pending demand with reasons."""
     from muster.cli.sim.view import standstill
 
-    show(*standstill(_run(seed, verbose, until_tick, fail=False).scene))
+    show(*standstill(_run(seed, verbose, until_tick, fail=False).cluster))
 
 
 @sim.command(name="sweep")
@@ -80,9 +80,9 @@ def sweep_command(seeds: int, start: int, jobs: int | None) -> None:
 def day(seed: int) -> None:
     """Watch a day of an autoscaled cluster, with prices: bursts, a stockout, a gang, a preemption."""
     from muster.cli.sim.view import story_pages
-    from muster.sim.cluster.story import tell_day
+    from muster.sim.cluster.story import simulate_day
 
-    show(*story_pages(tell_day(seed)))
+    show(*story_pages(simulate_day(seed)))
 
 
 def _run(seed: int, verbose: bool, until_tick: int | None, fail: bool = True) -> SeedRun:

@@ -22,7 +22,7 @@ from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import ONE_CPU, SimulatedExperiment
 from muster.sim.tune.problems import PROBLEMS, Problem
 from muster.sim.tune.trace import RecordedConfigs, RecordedCurve, read_trace
-from muster.sim.tune.what_if import Answer, answered, scheduler_maker
+from muster.sim.tune.what_if import SchedulerResult, run_scheduler, scheduler_maker
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.template import TrialTemplate
 
@@ -56,7 +56,7 @@ class Reply:
     """The answers, and what is worth knowing about them."""
 
     wish: SimTuneOptions
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[SchedulerResult] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
 
@@ -115,7 +115,7 @@ def ask(wish: SimTuneOptions) -> Reply:
     reply = Reply(wish)
     _check_metric(ground)
     for name, make in _schedulers(ground).items():
-        reply.answers.append(answered(_experiment(ground, make, reply), name))
+        reply.answers.append(run_scheduler(_experiment(ground, make, reply), name))
     _remark_on_trace(ground, reply)
     return reply
 

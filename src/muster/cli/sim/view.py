@@ -23,7 +23,7 @@ from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.options import GIB
 from muster.sim.cluster.run import Report, SeedRun
 from muster.sim.cluster.story import CLOSES, OPENS, SAMPLE_S, DayStory, Moment
-from muster.sim.tune.what_if import Answer, over_time
+from muster.sim.tune.what_if import SchedulerResult, over_time
 
 _REQUESTS = (Subject.DEMAND, Subject.GANG, Subject.CONSTRAINT)
 
@@ -145,7 +145,7 @@ class SweepProgress:
 
 
 _LOOKS = (("c", "blue"), ("s", "green"), ("g", "yellow"), ("G", "magenta"), ("x", "cyan"))
-_WHO = {"people": ("▸", "bold"), "cloud": ("☁", "red"), "muster": (" ", "")}
+_WHO = {"users": ("▸", "bold"), "cloud": ("☁", "red"), "muster": (" ", "")}
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -187,7 +187,7 @@ def _moments(story: DayStory, looks: Mapping[str, tuple[str, str]]) -> Table:
     table.add_column("$/hour", justify="right", no_wrap=True)
     table.add_column("spent $", justify="right", no_wrap=True)
     for moment in story.moments:
-        mark, style = _WHO[moment.said.who]
+        mark, style = _WHO[moment.event.who]
         table.add_row(
             _clock(moment.time_s),
             Text(mark, style=style),
@@ -200,7 +200,7 @@ def _moments(story: DayStory, looks: Mapping[str, tuple[str, str]]) -> Table:
 
 
 def _told(moment: Moment, style: str) -> Text:
-    said = moment.said
+    said = moment.event
     machines = ", ".join(f"{count} {name}" for name, count in sorted(said.machines.items()))
     text = Text(f"{said.what} {machines}".rstrip(), style=style)
     if said.why:
@@ -315,7 +315,7 @@ def as_document(reply: Reply) -> bytes:
     return strict_json(content, indent=2).encode()
 
 
-def _answer(answer: Answer) -> dict[str, object]:
+def _answer(answer: SchedulerResult) -> dict[str, object]:
     fields = ("scheduler", "metric", "mode", "end_s", "worker_s", "trials", "failed", "results")
     found = [{name: getattr(one, name) for name in one.__struct_fields__} for one in answer.found]
     return {
