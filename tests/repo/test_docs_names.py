@@ -1,4 +1,4 @@
-"""The docs name only files, modules and classes that exist."""
+"""The docs name only files, modules, classes and make targets that exist."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ PAGES = [*check_docs.pages(ROOT), ROOT / "bench" / "README.md"]
 FILE = re.compile(r"(?<![\w./~$*<>-])((?:\.\./)*[\w-][\w.-]*/[\w./-]*\.(?:py|md|ya?ml|toml))\b")
 BASES = ("", "src/muster", "tests", "bench", "docs")
 DOTTED = re.compile(r"(?<![\w./-])muster((?:\.\w+)+)(?![\w/])")
+TARGET = re.compile(r"`make ([a-z][a-z-]*)")
 CLASS = re.compile(r"`([A-Z][a-z]+(?:[A-Z][a-z]*)+)\b")
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Classes of other libraries.
@@ -51,6 +52,12 @@ def missing_imports(text: str) -> list[str]:
 def missing_classes(text: str, known: set[str]) -> list[str]:
     """Returns names in backticks that look like classes and occur nowhere in the source."""
     return [name for name in CLASS.findall(text) if name not in known]
+
+
+def missing_targets(text: str) -> list[str]:
+    """Returns the targets of `make` that the Makefile does not have."""
+    known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    return [name for name in TARGET.findall(text) if name not in known]
 
 
 def _is_code(name: str) -> bool:
@@ -113,6 +120,7 @@ def test_what_a_page_names_exists(page, known):
     assert missing_files(text, page) == []
     assert missing_modules(text) == []
     assert missing_imports(text) == []
+    assert missing_targets(text) == []
     assert missing_classes(text, known) == []
 
 
@@ -136,6 +144,10 @@ def test_a_module_or_attribute_that_was_renamed_is_found():
 def test_an_import_that_fails_is_found():
     block = "```python\nfrom muster import tune\nfrom muster.tune import Tuner, Gone\nimport json\n```\n"
     assert missing_imports(block) == ["muster.tune.Gone"]
+
+
+def test_a_target_that_was_renamed_is_found():
+    assert missing_targets("`make test`, `make test-fast PYTEST_ARGS=x`, `make gone-now`") == ["gone-now"]
 
 
 def test_a_class_that_was_renamed_is_found(known):
