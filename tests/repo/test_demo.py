@@ -63,7 +63,7 @@ def test_the_picture_is_drawn_from_the_timeline_and_the_trials(picture, tmp_path
 
 
 def test_a_monitor_that_noted_nothing_is_no_empty_picture(picture, tmp_path: Path):
-    with pytest.raises(ValueError, match="is empty: the monitor noted nothing"):
+    with pytest.raises(ValueError, match="is empty: the monitor recorded no tick"):
         picture.draw(tmp_path / "none.jsonl", tmp_path / "none.jsonl", tmp_path / "out.png", title="")
     assert not (tmp_path / "out.png").exists()
 
