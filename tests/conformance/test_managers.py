@@ -47,7 +47,7 @@ def test_those_that_fit_start_in_order_and_each_end_lets_another_one_start(drive
         driver.engine.submit(StopTrial(trial_id=name))
     driver.poll_until(lambda: len(those(driver, TrialExited)) == 10, answer=False)
     assert (those(driver, TrialStarted), those(driver, TrialExited)) == (names[:6], names)
-    assert driver.engine._budget.free_units()["CPU"] == 40_000
+    assert driver.engine._resources.free_units()["CPU"] == 40_000
 
 
 @pytest.mark.conformance("C-266")
