@@ -10,6 +10,8 @@ from muster.cluster.model import ClusterSpec
 from muster.config.source import FileSpecSource
 from muster.errors import ConfigError
 
+KEPT = "(the last good configuration stays in force)"
+
 
 def looked_twice(source: FileSpecSource) -> tuple[ClusterSpec, str]:
     source.current()
@@ -47,7 +49,7 @@ def test_a_bad_edit_keeps_the_last_good_spec_and_says_so_until_it_is_mended(writ
     source = FileSpecSource(path)
     good = source.current()[0]
     write(GOOD.replace("max_workers: 10", "max_workers: .inf"))
-    told = f"{path}:2: max_workers: inf must be from 0 to 1e+06 (the last good configuration stays in force)"
+    told = f"{path}:2: max_workers: inf must be at least 0 and at most 1e+06 {KEPT}"
     assert [looked_twice(source), source.current()] == [(good, told), (good, told)]
     write(GOOD)
     assert looked_twice(source) == (good, "")
@@ -58,7 +60,7 @@ def test_a_file_that_vanishes_keeps_the_last_good_spec(write):
     source = FileSpecSource(path)
     good = source.current()[0]
     path.unlink()
-    told = f"{path}: cannot be read: No such file or directory (the last good configuration stays in force)"
+    told = f"{path}: cannot be read: No such file or directory; check the path and its permissions {KEPT}"
     assert source.current() == (good, told)
     write(GOOD)
     assert source.current() == (good, "")
@@ -113,5 +115,5 @@ def test_a_file_that_may_not_be_read_keeps_the_last_good_spec(write):
     path.chmod(0)
     assert source.current() == (
         good,
-        f"{path}: cannot be read: Permission denied (the last good configuration stays in force)",
+        f"{path}: cannot be read: Permission denied; check the path and its permissions {KEPT}",
     )
