@@ -15,7 +15,6 @@ from muster.cluster.binpack.cost.gangs import (
     ChosenVariant,
     GangPart,
     GangVariant,
-    bundle_count,
     choose,
     gang_batches_of,
     split_gangs,
@@ -23,6 +22,7 @@ from muster.cluster.binpack.cost.gangs import (
 )
 from muster.cluster.binpack.cost.inventory import Inventory, Proposal
 from muster.cluster.binpack.cost.problem import Ask, Ints, ask_of
+from muster.cluster.binpack.demand_classes import gang_size
 from muster.cluster.model import Demand, Gang
 
 
@@ -240,7 +240,7 @@ class _Attempt:
             self.short = self._attempt(self.short, []).short
 
     def _size(self, gang: int) -> tuple[int, int]:
-        return bundle_count(self.request.gangs[gang]), gang
+        return gang_size(self.request.gangs[gang]), gang
 
     def _one_by_one(self, batches: Sequence[tuple[tuple[int, ...], GangVariant]]) -> None:
         """Equal gangs fail alike: when one of them finds no place, the rest is not tried."""
@@ -263,7 +263,7 @@ class _Attempt:
 
     def rank(self) -> tuple[int, float]:
         """Returns the number of requests without a place, then the cost."""
-        bundles = sum(bundle_count(self.request.gangs[gang]) for gang in self.failed)
+        bundles = sum(gang_size(self.request.gangs[gang]) for gang in self.failed)
         return sum(self.short.values()) + bundles, float(self.inventory.cost[self.inventory.machines].sum())
 
     def _attempt(
