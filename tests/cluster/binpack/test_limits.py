@@ -94,7 +94,7 @@ def test_sd_04_a_maximum_of_zero_removes_all(maximum, victims):
         (3, ["i-pending"]),
         (2, ["i-pending", "i-idle"]),
         (1, ["i-pending", "i-idle", "i-less"]),
-        (0, ["i-pending", "i-idle", "i-less", "i-more"]),  # W29: 0 is a limit, None is none
+        (0, ["i-pending", "i-idle", "i-less", "i-more"]),  # 0 is a limit, None is none
     ],
 )
 def test_sd_05_the_cluster_maximum_takes_pending_then_idle_then_less_used_nodes(maximum, victims):
@@ -117,7 +117,7 @@ def test_sd_05_both_maximums_together_name_their_own_causes():
 
 
 def test_a_requested_machine_may_be_removed_by_a_limit():
-    """W1: the reconciler marks it cancelled; it goes before anything that runs."""
+    """The reconciler marks it cancelled; it goes before anything that runs."""
     a = node_type("a", max_nodes=1)
     nodes = (pack_node("i-1", a, idle_s=50.0), pack_node("i-2", a, state=InstanceState.REQUESTED))
     assert removed(pack(pack_request([a], nodes=nodes))) == [("i-2", StopCause.MAX_NODES_PER_TYPE)]
