@@ -24,7 +24,7 @@ from muster.providers.process.records import NodeDirectory, NodeRecord
 
 T = TypeVar("T")
 COMMAND_S = 240.0  # a head waits up to 120 s for itself on a busy computer, and the monitor comes after it
-LOOK_S = 0.1
+POLL_S = 0.1
 TRIES = 3  # of `up`: Ray gives its own parts 30 s, whatever else the computer has to do
 _GAVE_UP = "timed out during startup"
 
@@ -49,7 +49,7 @@ class LiveCluster:
         self._own = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         self._own.update({**(settings or {}), "MUSTER_HOME": str(folder / "home")})
         self._token = token
-        self.family = Family(self)
+        self.processes = ProcessTracker(self)
 
     def edit(self, config: str) -> None:
         """As an editor does it: the file is replaced as a whole."""
@@ -60,29 +60,29 @@ class LiveCluster:
     # -- what people say --------------------------------------------------------------------------
 
     def muster(self, *words: str, timeout_s: float = COMMAND_S) -> subprocess.CompletedProcess[str]:
-        return self._said([sys.executable, "-m", "muster.cli.main", *words], self._own, timeout_s)
+        return self._run_command([sys.executable, "-m", "muster.cli.main", *words], self._own, timeout_s)
 
     def muster_json(self, *words: str) -> dict[str, Any]:
         """What a command says with --json; `muster status` ends with 3 when it is out of date."""
-        said = self.muster(*words, "--json")
-        if said.returncode not in (0, 3):
-            raise RuntimeError(f"muster {' '.join(words)}: {said.stdout}{said.stderr}")
-        return dict(json.loads(said.stdout))
+        done = self.muster(*words, "--json")
+        if done.returncode not in (0, 3):
+            raise RuntimeError(f"muster {' '.join(words)}: {done.stdout}{done.stderr}")
+        return dict(json.loads(done.stdout))
 
     def ray(self, *words: str) -> str:
         command = [sys.executable, "-m", "ray.scripts.scripts", *words]
-        return self._said(command, self.environment(), COMMAND_S).stdout
+        return self._run_command(command, self.environment(), COMMAND_S).stdout
 
     def up(self) -> str:
         """Start it, or what is missing of it; what the command said."""
         for _ in range(TRIES):
             self._keep_token()
-            said = self.muster("up", str(self.file), "--yes")
-            if _GAVE_UP not in said.stderr:
+            done = self.muster("up", str(self.file), "--yes")
+            if _GAVE_UP not in done.stderr:
                 break
-        if said.returncode != 0:
-            raise RuntimeError(f"muster up failed: {said.stdout}{said.stderr}\n{self.last_words()}")
-        return said.stdout
+        if done.returncode != 0:
+            raise RuntimeError(f"muster up failed: {done.stdout}{done.stderr}\n{self.log_tail()}")
+        return done.stdout
 
     def _keep_token(self) -> None:
         """A start that failed has removed it."""
@@ -104,20 +104,20 @@ class LiveCluster:
     def address(self) -> str:
         return self.environment()["RAY_ADDRESS"]
 
-    def last_words(self, lines: int = 30) -> str:
+    def log_tail(self, lines: int = 30) -> str:
         """The end of the monitor's log."""
         try:
-            said = self.home.monitor_log.read_text(encoding="utf-8", errors="replace")
+            text = self.home.monitor_log.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
-            return "the monitor has said nothing"
-        return "\n".join(said.splitlines()[-lines:])
+            return "the monitor has logged nothing"
+        return "\n".join(text.splitlines()[-lines:])
 
     # -- what is there ----------------------------------------------------------------------------
 
     def published(self) -> PublishedStatus:
         status = read_status(self.home)
         if status is None:
-            raise RuntimeError(f"{self.name}: no status yet\n{self.last_words()}")
+            raise RuntimeError(f"{self.name}: no status yet\n{self.log_tail()}")
         return status
 
     def monitor_pid(self) -> int | None:
@@ -154,7 +154,7 @@ class LiveCluster:
             _kill(pid)
         return pid
 
-    def _said(
+    def _run_command(
         self, command: list[str], env: Mapping[str, str], timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -168,7 +168,7 @@ class LiveCluster:
         )
 
 
-class Family:
+class ProcessTracker:
     """Every process a cluster ever had, by id and start time; `living` is what is left of it."""
 
     def __init__(self, cluster: LiveCluster) -> None:
@@ -176,7 +176,7 @@ class Family:
         self._seen: dict[tuple[int, str], str] = {}
         self._words: set[str] = {str(cluster.home.path)}
 
-    def look(self) -> None:
+    def update(self) -> None:
         """By the session of each node, by the monitor's id, and by paths of the cluster in the command."""
         root = self._cluster.temp_root()
         if root:
@@ -190,7 +190,7 @@ class Family:
     def living(self) -> dict[int, str]:
         """Process ids to names; callers of ours, who name the paths too, are not of the cluster."""
         ours = _ancestors()
-        self.look()
+        self.update()
         now = {(one.pid, one.started): one for one in table() if one.lives}
         return {
             pid: self._seen[pid, started]
@@ -203,17 +203,17 @@ class Family:
 
 
 def wait_for(
-    look: Callable[[], T], happens: Callable[[T], object], what: str, patience_s: float = 120.0
+    read: Callable[[], T], happens: Callable[[T], object], what: str, patience_s: float = 120.0
 ) -> T:
     """The first look that shows it; gives up with what was seen last."""
     give_up = time.monotonic() + patience_s
     while True:
-        seen = look()
+        seen = read()
         if happens(seen):
             return seen
         if time.monotonic() > give_up:
             raise AssertionError(f"not within {patience_s:.0f} s: {what}; last seen: {seen}")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def _kill(pid: int) -> None:

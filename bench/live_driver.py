@@ -62,8 +62,8 @@ class Driver:
         ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
         line = self._process.stdout.readline() if ready else b""
         if not line:
-            said = self._log.read_text(encoding="utf-8", errors="replace")[-3000:]
-            raise RuntimeError(f"{command}: the driver did not answer within {timeout_s:.0f} s; {said}")
+            log = self._log.read_text(encoding="utf-8", errors="replace")[-3000:]
+            raise RuntimeError(f"{command}: the driver did not answer within {timeout_s:.0f} s; {log}")
         return dict(json.loads(line))
 
 
@@ -72,10 +72,10 @@ def serve(commands: Mapping[str, Callable[..., Any]], answers: TextIO) -> None:
     for line in sys.stdin:
         order = json.loads(line)
         try:
-            said = {"value": commands[order["do"]](**order["with"])}
+            reply = {"value": commands[order["do"]](**order["with"])}
         except Exception:  # noqa: BLE001 - whatever it is, the other side is told
-            said = {"error": traceback.format_exc()}
-        print(json.dumps(said), file=answers, flush=True)
+            reply = {"error": traceback.format_exc()}
+        print(json.dumps(reply), file=answers, flush=True)
 
 
 def answers_only() -> TextIO:

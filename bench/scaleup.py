@@ -57,7 +57,7 @@ def round_of_ours() -> dict[str, float]:
 
 
 def driven(address: str, auth: Mapping[str, str]) -> dict[str, float]:
-    command = [sys.executable, "-m", "bench.scaleup_drive", address, str(NODES)]
+    command = [sys.executable, "-m", "bench.scaleup_demand", address, str(NODES)]
     environment = {**os.environ, **auth}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench import schedulers_large, schedulers_plot, schedulers_scale, schedulers_summary, table
 from bench.options import Options
-from bench.schedulers_race import SAMPLES, WORKERS, Entry, Race, race
+from bench.schedulers_run import SAMPLES, WORKERS, Entry, SchedulerRun, run_candidate
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled, make_searcher
 from muster.sim.tune.problems import PROBLEMS
 from muster.tune.search.space import uniform
@@ -27,7 +27,7 @@ SEEDS, COSTLY_SEEDS = 20, 3
 COSTLY = {"pb2"}  # a Gaussian process per decision: fewer seeds
 WITH_OPTUNA = ("fifo", "asha", "asha_promotion", "hyperband", "bohb", "median")
 QUICK = ("power_law", "crossing", "branin", "conditional")
-Board = dict[str, dict[str, list[Race]]]  # problem -> contestant -> one race per seed
+Board = dict[str, dict[str, list[SchedulerRun]]]  # problem -> contestant -> one race per seed
 
 
 def run(options: Options) -> dict[str, float]:
@@ -41,9 +41,9 @@ def run(options: Options) -> dict[str, float]:
         figures |= schedulers_large.large(options.quick)
     if options.wants("scale"):
         figures |= schedulers_scale.scale(options.quick, [name for name in SCHEDULERS if _is_there(name)])
-    entries = contestants(options.with_peer)
+    entries = candidates(options.with_peer)
     problems = [name for name in (QUICK if options.quick else PROBLEMS) if options.wants(name)]
-    board = raced(problems, entries, 3 if options.quick else SEEDS, 32 if options.quick else SAMPLES)
+    board = run_all(problems, entries, 3 if options.quick else SEEDS, 32 if options.quick else SAMPLES)
     for problem, found in board.items():
         figures |= figures_of(problem, found)
         show(problem, found)
@@ -59,7 +59,7 @@ def run(options: Options) -> dict[str, float]:
     return figures
 
 
-def contestants(with_peer: bool) -> list[Entry]:
+def candidates(with_peer: bool) -> list[Entry]:
     """Those that exist here; the others are named with the reason."""
     found = [Entry(name) for name in SCHEDULERS if _is_there(name)]
     try:
@@ -83,7 +83,7 @@ def _is_there(name: str) -> bool:
     return True
 
 
-def raced(problems: Iterable[str], entries: Iterable[Entry], seeds: int, samples: int) -> Board:
+def run_all(problems: Iterable[str], entries: Iterable[Entry], seeds: int, samples: int) -> Board:
     """All of them, over as many processes as there are processors."""
     board: Board = {}
     entries = list(entries)
@@ -93,7 +93,7 @@ def raced(problems: Iterable[str], entries: Iterable[Entry], seeds: int, samples
             table.progress(f"schedulers: {problem}")
             jobs = {
                 entry.name: [
-                    pool.submit(race, problem, entry, seed, samples)
+                    pool.submit(run_candidate, problem, entry, seed, samples)
                     for seed in range(min(seeds, COSTLY_SEEDS) if entry.scheduler in COSTLY else seeds)
                 ]
                 for entry in entries
@@ -102,7 +102,7 @@ def raced(problems: Iterable[str], entries: Iterable[Entry], seeds: int, samples
     return board
 
 
-def figures_of(problem: str, found: Mapping[str, list[Race]]) -> dict[str, float]:
+def figures_of(problem: str, found: Mapping[str, list[SchedulerRun]]) -> dict[str, float]:
     """What the plot shows, as numbers: the regret at shares of FIFO's time and node-hours, and at the end."""
     optimum = PROBLEMS[problem].optimum
     ends = {axis: schedulers_plot.span(found["fifo"], axis) for axis in schedulers_plot.AXES}
@@ -120,7 +120,7 @@ def figures_of(problem: str, found: Mapping[str, list[Race]]) -> dict[str, float
     return figures
 
 
-def show(problem: str, found: Mapping[str, list[Race]]) -> None:
+def show(problem: str, found: Mapping[str, list[SchedulerRun]]) -> None:
     optimum = PROBLEMS[problem].optimum
     target = schedulers_plot.quantiles(found["fifo"], "hours", math.inf)[2]
     rows = []

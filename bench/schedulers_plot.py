@@ -6,26 +6,28 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.schedulers_race import Race
+from bench.schedulers_run import SchedulerRun
 
 POINTS = 80
 _DASHES = ("-", "--", ":")
 AXES = {"hours": "simulated hours", "node_hours": "node-hours"}
 
 
-def quantiles(races: Sequence[Race], axis: str, moment: float) -> tuple[float, float, float]:
+def quantiles(races: Sequence[SchedulerRun], axis: str, moment: float) -> tuple[float, float, float]:
     """First quartile, median, third quartile of the value at a moment; NaN while a run has none."""
-    values = sorted(race.at(axis, moment) for race in races)
+    values = sorted(run.at(axis, moment) for run in races)
     if any(math.isnan(value) for value in values):
         return (math.nan,) * 3
     return tuple(values[round(share * (len(values) - 1))] for share in (0.25, 0.5, 0.75))  # type: ignore[return-value]
 
 
-def span(races: Sequence[Race], axis: str) -> float:
-    return max(race.end_h if axis == "hours" else race.used_node_h for race in races)
+def span(races: Sequence[SchedulerRun], axis: str) -> float:
+    return max(run.end_h if axis == "hours" else run.used_node_h for run in races)
 
 
-def draw(board: Mapping[str, Mapping[str, Sequence[Race]]], optima: Mapping[str, float], path: Path) -> None:
+def draw(
+    board: Mapping[str, Mapping[str, Sequence[SchedulerRun]]], optima: Mapping[str, float], path: Path
+) -> None:
     """Regret (value less optimum) on a log scale: medians as lines, quartiles as bands."""
     import matplotlib
 
@@ -48,7 +50,7 @@ def draw(board: Mapping[str, Mapping[str, Sequence[Race]]], optima: Mapping[str,
     pyplot.close(figure)
 
 
-def _line(cell, races: Sequence[Race], axis: str, optimum: float, style: Mapping[str, str]) -> None:
+def _line(cell, races: Sequence[SchedulerRun], axis: str, optimum: float, style: Mapping[str, str]) -> None:
     end = span(races, axis)
     moments = [end * 10 ** (-2.5 + 2.5 * k / (POINTS - 1)) for k in range(POINTS)]
     bands = [quantiles(races, axis, moment) for moment in moments]

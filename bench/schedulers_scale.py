@@ -87,34 +87,34 @@ def _row(name: str, sizes: Sequence[int], costs: Sequence[Cost]) -> tuple[str, .
 def cost_of(name: str, trials: int) -> Cost:
     """One experiment."""
     problem = PROBLEMS["power_law"]
-    terms = CandidateSettings(max_t=MAX_T, seed=1, space=problem.space())
-    watch = Watch()
-    asked = SimulatedExperiment(
+    settings = CandidateSettings(max_t=MAX_T, seed=1, space=problem.space())
+    timer = HookTimer()
+    experiment = SimulatedExperiment(
         curve=problem.curve(1),
         space=problem.space(),
         metric=problem.metric,
         mode=problem.mode,
         num_samples=trials,
         workers=WORKERS,
-        make_scheduler=lambda: watch.over(SCHEDULERS[name].make(terms)),
+        make_scheduler=lambda: timer.over(SCHEDULERS[name].make(settings)),
         max_t=MAX_T,
         seed=1,
         ahead=2 * trials + WORKERS,
     )
-    life = asked.begin()
+    simulated = experiment.begin()
     gc.collect()  # what an earlier experiment left would be cleared away in somebody's hook
     began = time.thread_time()
-    while not life.state.is_exhausted:
-        life.state._take_in(0.0)  # a step would begin with the first few
-    life.run()
+    while not simulated.state.is_exhausted:
+        simulated.state._take_in(0.0)  # a step would begin with the first few
+    simulated.run()
     spent = time.thread_time() - began
-    if len(life.state.trials) != trials or not life.state.is_finished:
-        raise RuntimeError(f"{name}: {len(life.state.trials)} of {trials} trials")
-    results = life.history.results
-    return Cost(1e6 * watch.spent_s / results, 1e6 * spent / results, results)
+    if len(simulated.state.trials) != trials or not simulated.state.is_finished:
+        raise RuntimeError(f"{name}: {len(simulated.state.trials)} of {trials} trials")
+    results = simulated.history.results
+    return Cost(1e6 * timer.spent_s / results, 1e6 * spent / results, results)
 
 
-class Watch:
+class HookTimer:
     """CPU time in a scheduler's hooks."""
 
     def __init__(self) -> None:

@@ -12,11 +12,11 @@ import statistics
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from bench import ranks, schedulers_plot, table
-from bench.schedulers_race import Race
+from bench import rank_test, schedulers_plot, table
+from bench.schedulers_run import SchedulerRun
 
 SIGNIFICANCE = 0.01
-Board = Mapping[str, Mapping[str, list[Race]]]  # problem -> contestant -> one race per seed
+Board = Mapping[str, Mapping[str, list[SchedulerRun]]]  # problem -> contestant -> one race per seed
 PAIRS = (
     ("promotion_over_stopping", "asha_promotion", "asha"),
     *((f"over_ray.{name}", name, f"ray:{name}") for name in ("asha", "hyperband", "median", "pbt")),
@@ -29,7 +29,7 @@ class Verdict(NamedTuple):
     label: str
     problem: str
     medians: tuple[float, float]  # ours, the other's
-    ranks: ranks.Ranks  # the chance that ours is better, and p
+    ranks: rank_test.Ranks  # the chance that ours is better, and p
     is_outside: bool  # our median is beyond the other's quartiles, on the bad side
 
     @property
@@ -57,14 +57,16 @@ def summary(board: Board) -> dict[str, float]:
     return figures
 
 
-def verdict(label: str, problem: str, mine: list[Race], other: list[Race]) -> Verdict:
+def verdict(label: str, problem: str, mine: list[SchedulerRun], other: list[SchedulerRun]) -> Verdict:
     ends = [[one.values[-1] for one in races] for races in (mine, other)]
     _, middle, _ = schedulers_plot.quantiles(mine, "hours", math.inf)
     _, its_middle, its_high = schedulers_plot.quantiles(other, "hours", math.inf)
-    return Verdict(label, problem, (middle, its_middle), ranks.compared(*ends), middle > its_high)
+    return Verdict(label, problem, (middle, its_middle), rank_test.compared(*ends), middle > its_high)
 
 
-def _figures(label: str, both: list[tuple[list[Race], list[Race]]], told: list[Verdict]) -> dict[str, float]:
+def _figures(
+    label: str, both: list[tuple[list[SchedulerRun], list[SchedulerRun]]], told: list[Verdict]
+) -> dict[str, float]:
     figures = {
         f"time_ratio.{label}": _mean([_ratio(one, two, "hours") for one, two in both]),
         f"node_h_ratio.{label}": _mean([_ratio(one, two, "node_hours") for one, two in both]),
@@ -99,7 +101,7 @@ def _show(verdicts: list[Verdict]) -> None:
     table.show(title, columns, rows)
 
 
-def _ratio(mine: list[Race], other: list[Race], axis: str) -> float:
+def _ratio(mine: list[SchedulerRun], other: list[SchedulerRun], axis: str) -> float:
     """Median over seeds: what ours needs to be as good as both get in the end, over what the other needs."""
     ratios = []
     for one, two in zip(mine, other, strict=True):
@@ -108,7 +110,7 @@ def _ratio(mine: list[Race], other: list[Race], axis: str) -> float:
     return statistics.median(ratios)
 
 
-def _used(races: list[Race]) -> float:
+def _used(races: list[SchedulerRun]) -> float:
     return statistics.median(one.used_node_h for one in races)
 
 

@@ -190,7 +190,7 @@ def resident_bytes() -> int:
 def settle(environment: dict[str, str]) -> None:
     """Make this process the home of one side: two processors, nothing printed, this environment."""
     os.environ.update(environment)
-    sys.dont_write_bytecode = False  # it came with the start method; see bench.tune_lab.bytecode_cache
+    sys.dont_write_bytecode = False  # it came with the start method; see bench.tune_processes.bytecode_cache
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CPUS])
     null = os.open(os.devnull, os.O_WRONLY)

@@ -11,16 +11,16 @@ from pathlib import Path
 
 from bench import table
 from bench.peer.tune import ENVIRONMENT
-from bench.tune_lab import Lab, Side, in_turns
+from bench.tune_processes import BenchProcesses, Side, in_turns
 
 SCRIPT = Path(__file__).with_name("tune_first_result.py")
 SAID = "first result at "
 ROOT = Path(__file__).parents[1]
 
 
-def imports(lab: Lab) -> dict[str, float]:
+def imports(processes: BenchProcesses) -> dict[str, float]:
     """Fresh interpreters; what an empty one takes is subtracted."""
-    repeats = lab.size(21, 7)
+    repeats = processes.size(21, 7)
     bare = Side("an empty interpreter", lambda: seconds_of("pass"), repeats)
     plain = Side("import muster.tune", lambda: seconds_of("import muster.tune"), repeats)
     whole = Side("every name of it", lambda: seconds_of("from muster.tune import *"), repeats)
@@ -42,18 +42,18 @@ def imports(lab: Lab) -> dict[str, float]:
     return figures
 
 
-def first_result(lab: Lab) -> dict[str, float]:
+def first_result(processes: BenchProcesses) -> dict[str, float]:
     """From the start of the process to the first call of on_trial_result."""
-    mine = Side("ours", lambda: first_result_s("muster", lab.storage()), lab.size(9, 3))
-    theirs = Side("Ray Tune", lambda: first_result_s("ray", lab.storage()), lab.size(3, 1))
-    sides = [mine, theirs] if lab.with_ray else [mine]
-    for side in [mine] if lab.options.quick else sides:
+    mine = Side("ours", lambda: first_result_s("muster", processes.storage()), processes.size(9, 3))
+    theirs = Side("Ray Tune", lambda: first_result_s("ray", processes.storage()), processes.size(3, 1))
+    sides = [mine, theirs] if processes.with_ray else [mine]
+    for side in [mine] if processes.options.quick else sides:
         table.progress(f"tune: first result: {side.name}, once before it counts")
         side.once()
     in_turns("first result", *sides)
     figures = {"seconds.first_result": mine.median()}
     rows = [("ours", table.seconds(mine.median()))]
-    if lab.with_ray:
+    if processes.with_ray:
         figures["peer_seconds.first_result"] = theirs.median()
         figures["first_result_speedup"] = theirs.median() / mine.median()
         rows.append(("Ray Tune 2.60, ray.init in the script", table.seconds(theirs.median())))

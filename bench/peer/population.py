@@ -157,19 +157,19 @@ def _made(wanted: Saving | CheckpointRef | None) -> CheckpointRef | None:
     return min(made, key=lambda one: one.index, default=None)
 
 
-def population(terms: CandidateSettings) -> PeerPopulation:
+def population(settings: CandidateSettings) -> PeerPopulation:
     """With the parameters that ours gets; Ray draws from the global generators, so these are seeded."""
     import numpy as np
     from ray.tune.schedulers import PopulationBasedTraining
 
-    random.seed(terms.seed)
-    np.random.seed(terms.seed)
+    random.seed(settings.seed)
+    np.random.seed(settings.seed)
     return PeerPopulation(
         PopulationBasedTraining(
             time_attr="training_iteration",
-            perturbation_interval=max(1, terms.max_t // 10),
+            perturbation_interval=max(1, settings.max_t // 10),
             hyperparam_mutations={
-                name: _domain(domain) for name, domain in terms.space.items() if isinstance(domain, Domain)
+                name: _domain(domain) for name, domain in settings.space.items() if isinstance(domain, Domain)
             },
             log_config=False,
         )

@@ -14,21 +14,21 @@ from muster.sim.tune.candidates import CandidateSettings
 NAMES = ("asha", "hyperband", "median", "pbt")
 
 
-def scheduler(name: str, terms: CandidateSettings) -> Any:
+def scheduler(name: str, settings: CandidateSettings) -> Any:
     """With the parameters that ours gets."""
     from ray.tune import schedulers
 
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     if name == "asha":
-        return schedulers.ASHAScheduler(max_t=terms.max_t, reduction_factor=terms.eta)
+        return schedulers.ASHAScheduler(max_t=settings.max_t, reduction_factor=settings.eta)
     if name == "hyperband":
-        return schedulers.HyperBandScheduler(max_t=terms.max_t, reduction_factor=terms.eta)
+        return schedulers.HyperBandScheduler(max_t=settings.max_t, reduction_factor=settings.eta)
     if name == "median":
         return schedulers.MedianStoppingRule(
-            time_attr="training_iteration", grace_period=max(1, terms.max_t // 9)
+            time_attr="training_iteration", grace_period=max(1, settings.max_t // 9)
         )
     if name == "pbt":
         from bench.peer.population import population
 
-        return population(terms)
+        return population(settings)
     raise ValueError(f"no black box {name!r}")

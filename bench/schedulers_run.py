@@ -36,7 +36,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Race:
+class SchedulerRun:
     """What came of it: the incumbent's true value over hours and over node-hours."""
 
     hours: tuple[float, ...]
@@ -59,41 +59,43 @@ class Race:
         return math.inf
 
 
-def race(problem_name: str, entry: Entry, seed: int, samples: int = SAMPLES) -> Race:
+def run_candidate(problem_name: str, entry: Entry, seed: int, samples: int = SAMPLES) -> SchedulerRun:
     problem = PROBLEMS[problem_name]
     space = problem.space()
-    terms = CandidateSettings(max_t=problem.max_t, eta=3, seed=seed, space=space)
-    asked = SimulatedExperiment(
+    settings = CandidateSettings(max_t=problem.max_t, eta=3, seed=seed, space=space)
+    experiment = SimulatedExperiment(
         curve=problem.curve(seed),
         space=space,
         metric=problem.metric,
         mode=problem.mode,
         num_samples=samples,
         workers=WORKERS,
-        make_scheduler=lambda: _scheduler(entry, terms),
+        make_scheduler=lambda: _scheduler(entry, settings),
         make_search=None if entry.searcher == "random" else lambda: make_searcher(entry.searcher, seed),
         max_t=problem.max_t,
         costs=COSTS,
         seed=seed,
         ahead=WORKERS if entry.searcher == "random" else None,
     )
-    life = asked.begin().run(MOST_STEPS)
-    if not life.state.is_finished:
-        raise RuntimeError(f"{entry.name} on {problem_name}, seed {seed}: not over after {life.steps} steps")
-    found = life.history.found
-    return Race(
+    simulated = experiment.begin().run(MOST_STEPS)
+    if not simulated.state.is_finished:
+        raise RuntimeError(
+            f"{entry.name} on {problem_name}, seed {seed}: not over after {simulated.steps} steps"
+        )
+    found = simulated.history.found
+    return SchedulerRun(
         hours=tuple(one.at_s / 3600.0 for one in found),
         node_hours=tuple(one.worker_s / 3600.0 for one in found),
         values=tuple(problem.loss(one.config, float(one.iteration)) for one in found),
-        end_h=life.clock.monotonic() / 3600.0,
-        used_node_h=life.worker_h,
-        results=life.history.results,
+        end_h=simulated.clock.monotonic() / 3600.0,
+        used_node_h=simulated.worker_h,
+        results=simulated.history.results,
     )
 
 
-def _scheduler(entry: Entry, terms: CandidateSettings):
+def _scheduler(entry: Entry, settings: CandidateSettings):
     if not entry.is_ray:
-        return SCHEDULERS[entry.scheduler].make(terms)
+        return SCHEDULERS[entry.scheduler].make(settings)
     from bench.peer import schedulers
 
-    return schedulers.scheduler(entry.scheduler, terms)
+    return schedulers.scheduler(entry.scheduler, settings)

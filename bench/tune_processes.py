@@ -47,7 +47,7 @@ def in_turns(case: str, *sides: Side[Any]) -> None:
                 side.runs.append(side.once())
 
 
-class Lab:
+class BenchProcesses:
     """The processes and directories of one run of the benchmark. Use it as a context manager."""
 
     _start_ours: tuple[Any, ...] = (ours.start,)  # what is called in a new child, with its arguments
@@ -63,7 +63,7 @@ class Lab:
         self._ours: PeerProcess | None = None
         self._ray: PeerProcess | None = None
 
-    def __enter__(self) -> Lab:
+    def __enter__(self) -> BenchProcesses:
         return self
 
     def __exit__(

@@ -1,6 +1,6 @@
 """The demand of the scale-up benchmark, the same for both sides: actors that need a node each, then none.
 
-Runs as a process of its own (`python -m bench.scaleup_drive ADDRESS NODES`), because Ray keeps the token of
+Runs as a process of its own (`python -m bench.scaleup_demand ADDRESS NODES`), because Ray keeps the token of
 the first cluster a process meets. Prints one JSON object with epoch times.
 """
 
