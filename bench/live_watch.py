@@ -1,4 +1,4 @@
-"""Watch: looks at a cluster's GCS all the time on a thread of its own, and keeps what it saw."""
+"""Reads a cluster's GCS all the time on a thread of its own, and keeps the snapshots."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from muster.errors import EngineError
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
 
-FAMILY_EVERY = 4  # looks at the GCS per look at the process table
+PROCESSES_EVERY = 4  # reads of the GCS per read of the process table
 
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """One moment."""
+    """A ClusterSnapshot is the report of one moment."""
 
     at: float  # monotonic
     report: RuntimeReport
 
     @property
     def workers(self) -> tuple[NodeReport, ...]:
-        """Nodes that live, without the head."""
+        """Returns the live nodes without the head."""
         return tuple(
             node for node in self.report.nodes if not node.is_head and node.status is not NodeStatus.DEAD
         )
@@ -36,7 +36,7 @@ class ClusterSnapshot:
 
 
 class ClusterWatch:
-    """Between `start` and `close`; `hear` is told of every look."""
+    """A ClusterWatch reads between `start` and `close`, and passes every snapshot to `on_snapshot`."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ClusterWatch:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self.snapshots: list[ClusterSnapshot] = []
-        self.misses = 0  # looks at which the GCS did not answer
+        self.misses = 0  # reads that the GCS did not answer
 
     @property
     def client(self) -> GcsClient:
@@ -67,7 +67,7 @@ class ClusterWatch:
         self._thread.join()
 
     def now(self) -> ClusterSnapshot:
-        """A look of this moment, on the caller's thread."""
+        """Returns a snapshot of this moment, on the caller's thread."""
         return ClusterSnapshot(time.monotonic(), self._source.read())
 
     def since(self, at: float) -> list[ClusterSnapshot]:
@@ -84,5 +84,5 @@ class ClusterWatch:
             else:
                 self.snapshots.append(snapshot)
                 self._on_snapshot(snapshot)
-            if self._processes is not None and number % FAMILY_EVERY == 0:
+            if self._processes is not None and number % PROCESSES_EVERY == 0:
                 self._processes.update()

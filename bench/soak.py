@@ -1,7 +1,7 @@
-"""The soak: a cluster on this computer under random demand, with a node killed every minute and the monitor
-every two; in the end all work is done, nothing is left, and no limit was ever passed.
+"""Runs a cluster on this computer under random demand, with a node and the monitor killed regularly.
 
-`make soak` (SOAK_MINUTES=20 SOAK_SEED=0), `python -m bench.soak`; docs/soak.md tells the rules.
+In the end all work is done, nothing is left, and no limit was ever passed. `make soak` (SOAK_MINUTES=20
+SOAK_SEED=0), `python -m bench.soak`; docs/soak.md has the rules.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ AT_MOST = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """1 when a rule was broken."""
+    """Runs the soak; returns 1 when a rule was broken."""
     given = parser().parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="muster-soak-") as folder:
         cluster = LiveCluster(Path(folder), CONFIG, name="soak")
         soak = Soak(cluster, LimitChecker(cluster, LIMITS), random.Random(given.seed))
-        soak.say(f"{given.minutes:g} minutes, seed {given.seed}: starting the cluster")
+        soak.log(f"{given.minutes:g} minutes, seed {given.seed}: starting the cluster")
         try:
             cluster.up()
             soak.run(given.seed, 60 * given.minutes)
@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
 
 @dataclass
 class Soak:
-    """One run."""
+    """A Soak is one run."""
 
     cluster: LiveCluster
     checker: LimitChecker
@@ -95,7 +95,7 @@ class Soak:
     empty_s: float = float("nan")
     left: dict[int, str] = field(default_factory=dict)
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         table.note(f"{time.monotonic() - self.began:7.1f} s  {text}")
 
     def count(self, name: str) -> None:
@@ -138,7 +138,7 @@ class Soak:
             time.sleep(0.2)
 
     def _kill_node(self, watch: ClusterWatch) -> bool:
-        """One that has joined; when there is none, the next that does."""
+        """Kills one that has joined; when there is none, the next that does."""
         workers = sorted(watch.now().workers, key=lambda node: node.node_id)
         known = [node for node in workers if str(node.cloud_id) not in self.checker.killed]
         if not known:
@@ -147,28 +147,28 @@ class Soak:
         self.checker.note_killed(str(victim.cloud_id), time.monotonic())
         count = self.cluster.kill_node(str(victim.cloud_id))
         self.count("nodes_killed")
-        self.say(f"killed node {victim.cloud_id} ({victim.node_type}): {count} processes")
+        self.log(f"killed node {victim.cloud_id} ({victim.node_type}): {count} processes")
         return True
 
     def _kill_monitor(self) -> None:
         self.checker.note_monitor_gone(time.monotonic())
         pid = self.cluster.kill_monitor()
-        self.say(f"killed the monitor, process {pid}")
+        self.log(f"killed the monitor, process {pid}")
         time.sleep(SUPERVISOR_S)
         self.cluster.up()
         self.checker.note_monitor_back(time.monotonic())
         self.count("monitors_killed")
-        self.say(f"a new monitor, process {self.cluster.monitor_pid()}")
+        self.log(f"a new monitor, process {self.cluster.monitor_pid()}")
 
     def _report(self, watch: ClusterWatch, driver: Driver) -> None:
         self.work = driver.ask("state")
         work = self.work
         done = f"{work['tasks_done']}/{work['tasks']} tasks, {work['gangs_done']}/{work['gangs']} gangs"
-        self.say(f"{done} ({work['gangs_again']} made anew); workers {watch.now().counts()}")
+        self.log(f"{done} ({work['gangs_again']} made again); workers {watch.now().counts()}")
 
     def _finish(self, watch: ClusterWatch, driver: Driver) -> None:
-        """Everything that was asked for is done, then everything that was bought is given back."""
-        self.say("no more is asked for; waiting for what is open")
+        """Waits until everything requested is done, and everything bought is given back."""
+        self.log("no more demand; waiting for what is open")
         give_up = time.monotonic() + FINISH_S
         while not driver.ask("state")["is_done"] and time.monotonic() < give_up:
             time.sleep(0.5)
@@ -177,14 +177,14 @@ class Soak:
         try:
             wait_for(watch.now, lambda snapshot: not snapshot.workers, "all workers gone", 120.0)
             self.empty_s = time.monotonic() - done_at
-            self.say(f"no worker is left, {self.empty_s:.1f} s after the last work")
+            self.log(f"no worker is left, {self.empty_s:.1f} s after the last work")
         except AssertionError as error:
             self.checker.broken["workers do not go"] = str(error)[:500]
 
     def end(self) -> None:
         self.cluster.processes.update()
-        said = self.cluster.down()
-        self.say(said.stdout.splitlines()[0] if said.stdout else said.stderr.strip())
+        done = self.cluster.down()
+        self.log(done.stdout.splitlines()[0] if done.stdout else done.stderr.strip())
         give_up = time.monotonic() + 30.0
         while (left := self.cluster.processes.living()) and time.monotonic() < give_up:
             time.sleep(0.2)
@@ -202,7 +202,7 @@ class Soak:
             "gangs_made_anew": float(work.get("gangs_again", 0)),
             "nodes_killed": float(self.events.get("nodes_killed", 0)),
             "monitors_killed": float(self.events.get("monitors_killed", 0)),
-            "looks": float(self.checker.snapshots),
+            "snapshots": float(self.checker.snapshots),
             "most_workers": float(self.checker.most_workers),
             "longest_idle_s": self.checker.longest_idle_s,
             "empty_after_s": self.empty_s,

@@ -1,4 +1,4 @@
-"""Judge: whether a cluster kept its limits and gave idle nodes back, by looks at its GCS and its records."""
+"""Checks whether a cluster keeps its limits and gives idle nodes back, by its GCS and its records."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from muster.cluster.model import NodeStatus
 from muster.host.processes import lives
 
 MARGIN_S = 15.0  # beyond the idle timeout: two of the longest pauses between ticks, and the drain
-DEATH_S = 40.0  # how long the GCS may go on showing a node whose processes were killed
+DEATH_S = 40.0  # how long the GCS may continue to show a node whose processes were killed
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the cluster file allows."""
+    """Limits are what the cluster file allows."""
 
     workers: int
     by_type: Mapping[str, int]
@@ -27,7 +27,7 @@ class Limits:
 
 @dataclass
 class LimitChecker:
-    """Told of every look; `broken` says what was wrong, each thing once."""
+    """A LimitChecker gets every snapshot; `broken` has what was wrong, each thing once."""
 
     cluster: LiveCluster
     limits: Limits
@@ -59,11 +59,11 @@ class LimitChecker:
             self._check_idle(snapshot)
 
     def _in_gcs(self, snapshot: ClusterSnapshot) -> list[str]:
-        """Without those killed a moment ago: the GCS notices late, and their places may be filled already."""
+        """Leaves out nodes that were just killed: the GCS notices late, and others may have replaced them."""
         return [node.node_type for node in snapshot.workers if str(node.cloud_id) not in self.killed]
 
     def _machines(self) -> list[str]:
-        """What the provider has running or pending, head left out."""
+        """Returns what the provider has running or pending, without the head."""
         return [
             one.node_type
             for one in self.cluster.node_records()
@@ -81,7 +81,7 @@ class LimitChecker:
                 self._break(f"{where}: above max_workers of {name}", f"{count} at {at:.0f}")
 
     def _check_idle(self, snapshot: ClusterSnapshot) -> None:
-        """Time without a monitor is not counted: nobody is there to give anything back."""
+        """Time without a monitor is not counted: then no process can give nodes back."""
         for node in snapshot.workers:
             if node.status is not NodeStatus.IDLE or str(node.cloud_id) in self.killed:
                 continue

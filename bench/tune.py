@@ -1,4 +1,4 @@
-"""The tune benchmark: Ray Tune 2.60, Optuna alone and ours on the same jobs, in turns, in wall seconds."""
+"""Compares Ray Tune 2.60, Optuna alone and ours on the same jobs, in turns, in wall seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROW = ("experiment", "Ray Tune /s", "ours /s", "ours / Ray", "ours CPU ms each")
 
 
 def run(options: Options) -> dict[str, float]:
-    """Measure, print the tables, return the figures."""
+    """Measures, prints the tables, returns the figures."""
     figures: dict[str, float] = {}
     with BenchProcesses(options) as processes:
         for name, case in CASES.items():
@@ -28,7 +28,7 @@ def run(options: Options) -> dict[str, float]:
 def compare(
     processes: BenchProcesses, name: str, mine: tuple[Job, int], theirs: tuple[Job, int], *others: Side
 ) -> tuple[Side, Side]:
-    """Both sides on a job each, so many times; Ray only if it takes part; others in between."""
+    """Runs both sides on a job each, as often as given; Ray only if it takes part; others in between."""
     (my_job, my_repeats), (their_job, their_repeats) = mine, theirs
     us = Side("ours", lambda: processes.ours(ours.fit, my_job, processes.storage()), my_repeats)
     them = Side("Ray Tune", lambda: processes.ray(peer.fit, their_job, processes.storage()), their_repeats)
@@ -38,7 +38,7 @@ def compare(
 
 
 def rate_figures(figure: str, name: str, us: Side[Fit], them: Side[Fit]) -> dict[str, float]:
-    """Trials or results per second of both, and their ratio."""
+    """Returns trials or results per second of both, and their ratio."""
     rate = Fit.trials_per_s.fget if figure == "trials" else Fit.results_per_s.fget
     figures = {f"{figure}_per_s.{name}": us.median(rate)}
     if figure == "results":
@@ -66,7 +66,7 @@ def rate_row(title: str, figure: str, name: str, us: Side[Fit], figures: dict[st
 
 
 def trials(processes: BenchProcesses) -> dict[str, float]:
-    """Trivial trials, one report each, a process each or processes used again."""
+    """Measures trivial trials, one report each, with a process each or processes used again."""
     figures: dict[str, float] = {}
     rows = []
     files = Side(
@@ -105,7 +105,7 @@ def trials(processes: BenchProcesses) -> dict[str, float]:
 
 
 def results(processes: BenchProcesses) -> dict[str, float]:
-    """Reports of one trial and of sixteen at once; and the pipe that no report can beat."""
+    """Measures reports of one trial and of sixteen at once; and the pipe that no report can beat."""
     one = Job(trials=1, reports=processes.size(10_000, 2000))
     rounds = processes.size(20_000, 5000)
     pipe = Side("a pipe", lambda: tune_baseline.round_trips_per_s(rounds), processes.size(5, 3))
@@ -129,7 +129,7 @@ def results(processes: BenchProcesses) -> dict[str, float]:
 
 
 def growth(processes: BenchProcesses) -> dict[str, float]:
-    """Cost per trial with many and with few, start and end taken off; memory of the driver."""
+    """Measures the cost per trial with many and with few, without start and end; memory of the driver."""
     few, many, mark = 200, processes.size(20_000, 2000), processes.size(1000, 200)
     repeats = processes.size(9, 5)
     nothing = Side("ours, 2 trials", lambda: processes.ours(ours.fit, Job(2), processes.storage()), repeats)
@@ -163,7 +163,7 @@ def growth(processes: BenchProcesses) -> dict[str, float]:
 
 
 def restore(processes: BenchProcesses) -> dict[str, float]:
-    """From the path of a finished experiment to its results; and what is kept about a trial."""
+    """Measures from the path of a finished experiment to its results, and the state per trial."""
     job = Job(processes.size(2000, 60))
     repeats = processes.size(5, 3)
     table.progress(f"tune: restore: {job.trials} trials to restore")
@@ -211,7 +211,7 @@ def restore(processes: BenchProcesses) -> dict[str, float]:
 
 
 def optuna(processes: BenchProcesses) -> dict[str, float]:
-    """TPE through Tuner.fit, processes and logs and all, over study.optimize in one process."""
+    """Measures TPE through Tuner.fit, with processes and logs, over study.optimize in one process."""
     if importlib.util.find_spec("optuna") is None:
         table.note("Optuna is not installed, so optuna_overhead is absent: pip install 'muster[bench]'")
         return {}

@@ -1,4 +1,4 @@
-"""The tune-ray benchmark: Ray Tune 2.60 and ours on one and the same Ray cluster, in turns, loggers on.
+"""Compares Ray Tune 2.60 and ours on one and the same Ray cluster, in turns, loggers on.
 
 Each side is a driver process of its own, connected before anything is measured. The head's CPUs are those of
 the machine's first two processors; both sides ask for the same shares of them.
@@ -24,7 +24,7 @@ COSTS = ("driver CPU s per 1,000 results", "Ray Tune", "ours", "Ray / ours")
 
 
 class ClusterBenchProcesses(BenchProcesses):
-    """A lab whose two sides are drivers of one cluster."""
+    """A ClusterBenchProcesses has two sides that are drivers of one cluster."""
 
     _stop_ray = staticmethod(peer.stop)
 
@@ -35,7 +35,7 @@ class ClusterBenchProcesses(BenchProcesses):
 
 
 def run(options: Options) -> dict[str, float]:
-    """Measure, print the tables, return the figures."""
+    """Measures, prints the tables, returns the figures."""
     if not peers.installed():
         table.note("tune-ray needs Ray on both sides: pip install 'muster[bench]'")
         return {}
@@ -51,7 +51,7 @@ def run(options: Options) -> dict[str, float]:
 def compare(
     processes: BenchProcesses, name: str, mine: tuple[Job, int], theirs: tuple[Job, int]
 ) -> tuple[Side, Side]:
-    """Both sides on a job each, so many times."""
+    """Runs both sides on a job each, as often as given."""
     (my_job, my_repeats), (their_job, their_repeats) = mine, theirs
     us = Side("ours", lambda: processes.ours(ours.fit, my_job, processes.storage()), my_repeats)
     them = Side("Ray Tune", lambda: processes.ray(peer.fit, their_job, processes.storage()), their_repeats)
@@ -61,7 +61,7 @@ def compare(
 
 
 def row(title: str, figure: str, name: str, figures: dict[str, float]) -> tuple[str, ...]:
-    """`name` may be one of `<name>.since_first`, too."""
+    """Returns a row; `name` may be one of `<name>.since_first`, too."""
     theirs = figures.get(f"peer_{figure}_per_s.{name}")
     return (
         title,
@@ -72,7 +72,7 @@ def row(title: str, figure: str, name: str, figures: dict[str, float]) -> tuple[
 
 
 def trials(processes: BenchProcesses) -> dict[str, float]:
-    """Trivial trials, one report each, actors used again."""
+    """Measures trivial trials, one report each, actors used again."""
     mine, theirs = Job(processes.size(2000, 400)), Job(processes.size(300, 40))
     us, them = compare(processes, "trials", (mine, processes.size(5, 3)), (theirs, processes.size(3, 1)))
     figures = rate_figures("trials", "reuse", us, them)
@@ -82,7 +82,7 @@ def trials(processes: BenchProcesses) -> dict[str, float]:
 
 
 def results(processes: BenchProcesses) -> dict[str, float]:
-    """Reports of one trial and of sixteen at once; what they cost the driver."""
+    """Measures reports of one trial and of sixteen at once; what they cost the driver."""
     jobs: dict[str, tuple[str, Job]] = {
         "one": ("one trial", Job(trials=1, reports=processes.size(10_000, 2000))),
         "sixteen": (
@@ -114,7 +114,7 @@ def results(processes: BenchProcesses) -> dict[str, float]:
 
 
 def cost_figures(name: str, us: Side[Fit], them: Side[Fit]) -> dict[str, float]:
-    """User and system time of the driver, its threads and the processes it started, per 1,000 results."""
+    """Returns user and system time of the driver and the processes it started, per 1,000 results."""
 
     def cost(fit: Fit) -> float:
         return 1000 * fit.cpu_s / fit.job.results

@@ -1,4 +1,4 @@
-"""How long people wait: `import muster.tune`, and a script from its start to its first result."""
+"""Measures how long users wait: `import muster.tune`, and a script from its start to its first result."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bench.peer.tune import ENVIRONMENT
 from bench.tune_processes import BenchProcesses, Side, in_turns
 
 SCRIPT = Path(__file__).with_name("tune_first_result.py")
-SAID = "first result at "
+PREFIX = "first result at "
 ROOT = Path(__file__).parents[1]
 
 
 def imports(processes: BenchProcesses) -> dict[str, float]:
-    """Fresh interpreters; what an empty one takes is subtracted."""
+    """Measures fresh interpreters; the time of an empty one is subtracted."""
     repeats = processes.size(21, 7)
     bare = Side("an empty interpreter", lambda: seconds_of("pass"), repeats)
     plain = Side("import muster.tune", lambda: seconds_of("import muster.tune"), repeats)
@@ -43,7 +43,7 @@ def imports(processes: BenchProcesses) -> dict[str, float]:
 
 
 def first_result(processes: BenchProcesses) -> dict[str, float]:
-    """From the start of the process to the first call of on_trial_result."""
+    """Measures from the start of the process to the first call of on_trial_result."""
     mine = Side("ours", lambda: first_result_s("muster", processes.storage()), processes.size(9, 3))
     theirs = Side("Ray Tune", lambda: first_result_s("ray", processes.storage()), processes.size(3, 1))
     sides = [mine, theirs] if processes.with_ray else [mine]
@@ -74,7 +74,7 @@ def first_result_s(system: str, storage: str) -> float:
         done = subprocess.run(
             command, check=False, capture_output=True, text=True, env={**os.environ, **ENVIRONMENT}, cwd=ROOT
         )
-    said = [line for line in done.stderr.splitlines() if line.startswith(SAID)]
-    if done.returncode or not said:
+    found = [line for line in done.stderr.splitlines() if line.startswith(PREFIX)]
+    if done.returncode or not found:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    return float(said[0].removeprefix(SAID)) - started
+    return float(found[0].removeprefix(PREFIX)) - started

@@ -1,7 +1,8 @@
-"""Ray Tune's schedulers as black boxes on our simulated engine: their hooks are called as their own
-controller calls them, with our trials and our view, which have the names that Ray documents for them.
+"""Runs Ray Tune's schedulers as black boxes on our simulated engine.
 
-Only what a scheduler answers is Ray's; trials, configs and time are those of the other contestants.
+Their hooks are called as their own controller calls them, with our trials and our view, which have the names
+that Ray documents for them. Only what a scheduler answers is Ray's; trials, configs and time are those of the
+other candidates.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ NAMES = ("asha", "hyperband", "median", "pbt")
 
 
 def scheduler(name: str, settings: CandidateSettings) -> Any:
-    """With the parameters that ours gets."""
+    """Creates the scheduler with the parameters that ours gets."""
     from ray.tune import schedulers
 
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
