@@ -131,10 +131,7 @@ class Document:
             line = key_node.start_mark.line + 1
             if not isinstance(key, Hashable):
                 raise ConfigError(
-                    "a key must be text, not a list or a mapping",
-                    path=dotted(path),
-                    file=self.file,
-                    line=line,
+                    "a key must be text, not a list", path=dotted(path), file=self.file, line=line
                 )
             step = (*path, str(key))
             if own.count(key_node.value) > 1:

@@ -414,11 +414,7 @@ def _number(variable: Variable, text: str) -> object:
 def _switch(variable: Variable, text: str) -> bool:
     known = {"1": True, "true": True, "0": False, "false": False}
     if text.lower() not in known:
-        raise ConfigError(
-            f"must be 1 or 0, not {text!r}",
-            path=variable.name,
-            file="environment",
-        )
+        raise ConfigError(f"must be 1 or 0, not {text!r}", path=variable.name, file="environment")
     return known[text.lower()]
 
 

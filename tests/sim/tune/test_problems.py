@@ -7,10 +7,9 @@ import statistics
 
 import pytest
 
-from muster.errors import TuneError
 from muster.sim.tune import problems
 from muster.sim.tune.experiment import SimulatedExperiment
-from muster.sim.tune.problems import MAX_T, PROBLEMS, problem_named
+from muster.sim.tune.problems import MAX_T, PROBLEMS
 from muster.trials.template import TrialTemplate
 from muster.tune.search.basic_variant import BasicVariantGenerator
 
@@ -84,11 +83,9 @@ def test_only_the_parameter_of_the_chosen_optimizer_counts():
     assert problem.loss(config, 9.0) == same != problem.loss({**config, "momentum": 0.9}, 9.0)
 
 
-def test_there_are_at_least_eight_and_an_unknown_one_is_named():
+def test_there_are_at_least_eight_and_each_is_described():
     assert len(PROBLEMS) >= 8
     assert all(problem.about and problem.formula for problem in PROBLEMS.values())
-    with pytest.raises(TuneError, match="no synthetic problem 'nope'; there are: power_law"):
-        problem_named("nope")
 
 
 @pytest.mark.slow
