@@ -127,7 +127,7 @@ def test_worse_is_what_chance_does_not_explain(capsys):
     assert better[f"chance_better.{name}.branin"] == 1 - worse[f"chance_better.{name}.branin"] > 0.8
 
 
-def test_the_old_measure_by_quartiles_is_told_beside_it():
+def test_the_old_measure_by_quartiles_is_reported_beside_it():
     # A median beyond the quartiles that twenty seeds do not tell from chance, at one in a hundred.
     figures = schedulers_summary.summary(board([0, 1, 8, 9, 9.5], [0.5, 2, 3, 4, 5]))
     assert figures["outside_quartiles.over_ray.hyperband"] == 1.0

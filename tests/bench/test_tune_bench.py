@@ -60,13 +60,13 @@ def test_starting_gives_the_time_of_the_import_and_of_the_first_result(capsys, t
 
 
 @pytest.mark.slow
-def test_a_script_that_fails_is_told_with_what_it_said(tmp_path):
+def test_a_script_that_fails_is_reported_with_its_output(tmp_path):
     with pytest.raises(RuntimeError, match=r"(?s)result\.py muster .* ended with 1:\n.*StoreError"):
         (tmp_path / "file").write_text("")
         tune_start.first_result_s("muster", str(tmp_path / "file" / "below_a_file"))
 
 
-def test_a_fit_tells_its_times_its_memory_and_where_it_wrote(tmp_path):
+def test_a_fit_reports_its_times_its_memory_and_where_it_wrote(tmp_path):
     job = Job(trials=4, reports=3, cpus=0.5)
     fit = tune_job.fit(tune, job, str(tmp_path), look_at=(2,))
     assert (fit.job, fit.directory) == (job, str(tmp_path / "bench"))
@@ -95,7 +95,7 @@ def test_state_is_what_lies_beside_the_trials_directories(tmp_path):
     assert tune_job.state_bytes(str(tmp_path)) == 8
 
 
-def test_sides_take_turns_and_the_one_with_more_repeats_goes_on_alone(capsys):
+def test_sides_take_turns_and_the_one_with_more_repeats_continues_alone(capsys):
     log: list[str] = []
     a = Side("a", lambda: log.append("a") or len(log), repeats=3)
     b = Side("b", lambda: log.append("b") or len(log), repeats=1)

@@ -45,7 +45,7 @@ def test_floors_are_on_figures_that_are_measured():
     assert {floor.pattern for floor in FLOORS["tune-ray"]} <= made
 
 
-def test_without_ray_nothing_is_measured_and_that_is_said(monkeypatch, capsys):
+def test_without_ray_nothing_is_measured_and_that_is_reported(monkeypatch, capsys):
     monkeypatch.setattr(peer, "installed", lambda: False)
     assert cli.main(["tune-ray", "--quick"]) == 0
     assert "tune-ray needs Ray on both sides" in capsys.readouterr().out

@@ -17,7 +17,7 @@ def test_every_key_knows_its_line():
     ]
 
 
-def test_paths_are_written_the_way_people_read_them():
+def test_paths_are_written_the_way_users_read_them():
     assert dotted(("demands", 0, "resources", "CPU")) == "demands[0].resources.CPU"
     assert dotted(("labels", "two\nlines", "")) == r"labels.'two\nlines'.''"
 

@@ -239,7 +239,7 @@ def test_a_mistake_in_our_own_section_is_named_too(section, message):
     assert refusal(GOOD + f"muster:\n  {section}\n").startswith(message)
 
 
-def test_an_empty_file_says_what_it_needs():
+def test_the_error_of_an_empty_file_names_what_it_needs():
     assert refusal("# nothing\n") == (
         "c.yaml: is empty; it needs cluster_name, provider and available_node_types"
     )

@@ -44,7 +44,7 @@ def test_half_a_file_that_is_valid_by_itself_does_not_count_while_it_is_being_wr
     assert source.current()[0].max_nodes == 21
 
 
-def test_a_bad_edit_keeps_the_last_good_spec_and_says_so_until_it_is_mended(write):
+def test_a_bad_edit_keeps_the_last_good_spec_and_is_reported_until_it_is_mended(write):
     path = write(GOOD)
     source = FileSpecSource(path)
     good = source.current()[0]
@@ -71,7 +71,7 @@ def test_without_a_good_file_to_begin_with_there_is_no_source(write):
         FileSpecSource(write(GOOD.replace("max_workers: 10", "max_workers: x")))
 
 
-def test_cf_5_the_config_is_kept_until_the_next_look(write):
+def test_cf_5_the_config_is_kept_until_the_next_read(write):
     source = FileSpecSource(write(GOOD))
     write(GOOD.replace("max_workers: 10", "max_workers: 20"))
     assert source.config.max_workers == 10

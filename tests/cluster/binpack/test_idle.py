@@ -1,4 +1,4 @@
-"""Idle nodes and machines on their way that nothing waits for, through `pack`."""
+"""Checks idle nodes and machines on their way that nothing waits for, through `pack`."""
 
 from __future__ import annotations
 

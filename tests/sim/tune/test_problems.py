@@ -1,4 +1,4 @@
-"""The problems are what their formulas say, and repeat themselves."""
+"""Checks that the problems follow their formulas, and repeat themselves."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_trial_that_repeats_an_iteration_reports_the_same(name):
     assert (told[0] != other.metrics(config, 1)) == (problem.noise > 0)
 
 
-def test_noise_is_as_large_as_it_says():
+def test_noise_is_as_large_as_documented():
     problem = PROBLEMS["noisy"]
     curve = problem.curve(3)
     drawn = [
