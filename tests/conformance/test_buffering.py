@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.conformance.scenes import Counter, checkpoints, column, fit
+from tests.conformance.trainables import Counter, checkpoints, column, fit
 
 from muster import tune
 from muster.tune import Callback, CheckpointConfig
@@ -17,7 +17,7 @@ NEVER = CheckpointConfig(checkpoint_at_end=False)
 
 
 class Tells(Callback):
-    """Notes, at each result, how far the trial is by then."""
+    """Tells records, at each result, how far the trial is by then."""
 
     def __init__(self):
         self.ahead, self.saved = [], []
@@ -32,7 +32,7 @@ class Tells(Callback):
 
 
 class Notes(Counter):
-    """Writes down how far it is."""
+    """Notes writes how far it is."""
 
     def step(self):
         with open("at", "w", encoding="utf-8") as stream:

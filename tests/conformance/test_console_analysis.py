@@ -14,7 +14,7 @@ from muster.tune import ExperimentAnalysis, RunConfig, TuneConfig, Tuner
 
 
 class OwnError(ValueError):
-    """Of the user's own making, with more than a text."""
+    """An OwnError is a user's exception with more than a text."""
 
     def __init__(self, code, where):
         super().__init__(code, where)

@@ -65,7 +65,7 @@ def test_a_stopped_trial_makes_room_and_a_stopped_waiting_one_never_starts():
 
 
 @pytest.mark.conformance("C-016")
-def test_a_step_after_the_end_says_so_and_does_nothing():
+def test_a_step_after_the_end_returns_false_and_does_nothing():
     stage = Stage(steps(1), trials(1))
     store = MemoryTrialStore()
     controller = TrialController(stage.state, engine=stage.engine, store=store, clock=ManualClock())
@@ -79,7 +79,7 @@ def test_a_step_after_the_end_says_so_and_does_nothing():
 @pytest.mark.conformance("C-017")
 @pytest.mark.parametrize("allowed", [0, 1, 2])
 @pytest.mark.parametrize("is_permanent", [True, False])
-def test_failures_are_counted_and_the_searcher_hears_only_of_the_end(allowed, is_permanent):
+def test_failures_are_counted_and_the_searcher_is_notified_only_of_the_end(allowed, is_permanent):
     attempts = []
 
     def script(config, start):
@@ -97,7 +97,7 @@ def test_failures_are_counted_and_the_searcher_hears_only_of_the_end(allowed, is
 
 
 class Stalled(ListSearch):
-    """Gives its last trial only when it is told to go on."""
+    """Stalled suggests its last trial only after the test allows it."""
 
     goes_on = False
 
@@ -122,7 +122,7 @@ def test_a_stalled_searcher_keeps_the_experiment_open():
 
 
 class EndsWhenAsked(ListSearch):
-    """Knows that it has ended only when it is asked for a trial it does not have."""
+    """EndsWhenAsked is finished only when it is asked for a trial that it does not have."""
 
     def next_trial(self):
         trial = super().next_trial()
@@ -141,7 +141,7 @@ def test_a_searcher_may_end_inside_next_trial():
 
 
 class Counts(Noted):
-    """Notes the hooks of steps with their iteration."""
+    """Counts records the hooks of steps with their iteration."""
 
     def fire(self, hook, *, iteration, trials, **info):
         if hook.startswith("on_step"):

@@ -67,7 +67,7 @@ def test_three_quarters_of_a_gpu_are_not_shared():
 
 
 class Doubles(First):
-    """Pauses each trial at its first result and gives it two CPUs before it goes on."""
+    """Doubles pauses each trial at its first result and gives it two CPUs before it resumes."""
 
     def on_trial_result(self, tune_controller, trial, result):
         if result["training_iteration"] > 1:
@@ -134,7 +134,7 @@ def test_a_lost_machine_is_a_failure_that_is_tried_again():
         (TrialFailureKind.KILLED, True, 1, "ERROR"),
     ],
 )
-def test_preemption_is_nobodys_fault_unless_it_is_to_be_counted(kind, is_flagged, failures, status):
+def test_preemption_is_no_failure_unless_configured(kind, is_flagged, failures, status):
     seen = []
 
     def script(config, start):

@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from tests.conformance.scenes import ALL_CPUS, Counter, Interrupts, checkpoints, column, fit, resumed
+from tests.conformance.trainables import ALL_CPUS, Counter, Interrupts, checkpoints, column, fit, resumed
 
 from muster import tune
 from muster.stores.experiment.reader import open_trials
@@ -85,7 +85,7 @@ def test_only_the_trial_that_ran_runs_again_and_all_are_known(tmp_path):
 
 
 class Net:
-    """An object that cannot be compared; `made` says by which run."""
+    """A Net cannot be compared; `made` is the run that made it."""
 
     def __init__(self, name, made):
         self.name, self.made = name, made
@@ -104,7 +104,7 @@ def space_made(run):
 
 
 def described(config):
-    """Names of objects with the run that made them, and everything else as it is."""
+    """Returns names of objects with the run that made them, and everything else as it is."""
     if isinstance(config, dict):
         return {key: described(value) for key, value in config.items()}
     return (config.name, config.made) if hasattr(config, "made") else config

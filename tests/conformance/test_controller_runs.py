@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from tests.conformance.scenes import (
+from tests.conformance.trainables import (
     ALL_CPUS,
     Counter,
     Interrupts,
@@ -66,7 +66,7 @@ class Broken(MemoryFileSystem):
 @pytest.mark.conformance("C-011", "C-012")
 @pytest.mark.slow
 @pytest.mark.parametrize("hangs", [True, False], ids=["c011", "c012"])
-def test_a_storage_that_hangs_or_fails_is_told_and_costs_nothing_else(tmp_path, monkeypatch, caplog, hangs):
+def test_a_storage_that_hangs_or_fails_is_logged_and_costs_nothing_else(tmp_path, monkeypatch, caplog, hangs):
     monkeypatch.setenv("HOME", str(tmp_path))
     filesystem = Broken()
     filesystem.gate = threading.Event() if hangs else None

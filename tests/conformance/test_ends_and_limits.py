@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.conformance.scenes import Counter, Wants, column, fit, nested_steps, report_steps
+from tests.conformance.trainables import Counter, Wants, column, fit, nested_steps, report_steps
 
 from muster import tune
 from muster.errors import TuneError

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.conformance.scenes import Wants, column, fit, nested_steps, report_steps
+from tests.conformance.trainables import Wants, column, fit, nested_steps, report_steps
 
 from muster import tune
 from muster.errors import TuneError
@@ -15,7 +15,7 @@ from muster.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 
 
 def ends(config):
-    """Ends in the way that `config["how"]` says."""
+    """Ends in the way that `config["how"]` names."""
     how = config["how"]
     if how == "number":
         return 4.5
@@ -39,7 +39,7 @@ def yields(config):
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """Results by the way in which their trial ended."""
+    """Returns results by the way in which their trial ended."""
     place = tmp_path_factory.mktemp("ended")
     ways = ["number", "dict", "reported", "early", "nothing"]
     grid = fit(ends, place, {"how": tune.grid_search(ways)})
@@ -197,7 +197,7 @@ class Failures(Callback):
 
 
 @pytest.mark.conformance("C-104")
-def test_what_is_told_of_a_failure_is_short_and_its_file_has_all(tmp_path):
+def test_the_report_of_a_failure_is_short_and_its_file_has_all(tmp_path):
     def fails(config):
         def deeper(level, odd):
             if level == 0:

@@ -84,7 +84,7 @@ class StartsNoted(Callback):
 
 
 @pytest.mark.conformance("C-232")
-def test_what_had_begun_goes_on_before_what_waits(tmp_path):
+def test_started_trials_resume_before_waiting_ones_start(tmp_path):
     def train(config):
         tune.report({"step": 1})
         while os.path.exists(config["hold"]):
@@ -168,7 +168,7 @@ def test_a_trainable_with_parameters_is_restored_with_parameters(tmp_path):
 
 
 @pytest.mark.conformance("C-236")
-def test_a_moved_experiment_goes_on_there_and_keeps_as_many_checkpoints(tmp_path):
+def test_a_moved_experiment_resumes_there_and_keeps_as_many_checkpoints(tmp_path):
     broken = tmp_path / "broken"
     broken.touch()
     Tuner(
@@ -233,7 +233,7 @@ def score(config):
 
 
 @pytest.mark.conformance("C-237")
-def test_the_searcher_and_the_scheduler_of_the_first_tuner_go_on(tmp_path):
+def test_the_searcher_and_the_scheduler_of_the_first_tuner_continue(tmp_path):
     Tuner(
         score,
         tune_config=TuneConfig(
@@ -331,7 +331,7 @@ def test_a_restored_trial_stands_at_the_metrics_of_its_checkpoint(tmp_path):
 
 
 @pytest.mark.conformance("C-243")
-def test_a_trial_that_ends_without_a_word_after_a_restore_ended_at_its_checkpoint(tmp_path):
+def test_a_trial_that_ends_without_a_report_after_a_restore_ended_at_its_checkpoint(tmp_path):
     def train(config):
         if tune.get_checkpoint() is not None:
             return

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.conformance.scenes import ALL_CPUS, Counter, checkpoints, column, fit
+from tests.conformance.trainables import ALL_CPUS, Counter, checkpoints, column, fit
 
 from muster import tune
 from muster.errors import TuneError

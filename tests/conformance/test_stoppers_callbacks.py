@@ -159,7 +159,7 @@ def test_callbacks_named_in_the_environment_are_there(tmp_path, monkeypatch):
     ("name", "cause"),
     [(f"{__name__}.Broken", TypeError), (f"{__name__}.Nothing", AttributeError), ("nowhere", ValueError)],
 )
-def test_a_callback_that_cannot_be_made_is_told_with_its_cause(tmp_path, monkeypatch, name, cause):
+def test_a_callback_that_cannot_be_made_is_reported_with_its_cause(tmp_path, monkeypatch, name, cause):
     monkeypatch.setenv("RAY_TUNE_CALLBACKS", name)
     with pytest.raises(ValueError, match="Failed to import callback from ") as caught:
         Tuner(once, run_config=quiet(tmp_path)).fit()

@@ -93,7 +93,7 @@ def test_a_storage_that_hangs_costs_no_more_than_the_timeout(tmp_path, moody, ca
 
 
 @pytest.mark.conformance("C-247")
-def test_what_fails_is_told_by_its_name_with_the_reason(tmp_path, moody, caplog):
+def test_a_failed_upload_is_logged_by_its_name_with_the_reason(tmp_path, moody, caplog):
     Moody.broken.add("weights")
     grid = tuner(tmp_path, moody, sync_timeout=3).fit()
     assert grid.num_errors == 0

@@ -13,7 +13,7 @@ from muster.tune.search.variant_generator import RecursiveDependencyError
 
 
 def trials(tmp_path, space, samples=1, **search):
-    """All trials of an experiment, each told one result as it is asked for."""
+    """Returns all trials of an experiment; each gets one result as soon as it is suggested."""
     tuner = tune.Tuner(
         param_space=space,
         tune_config=tune.TuneConfig(search_alg=BasicVariantGenerator(**search), num_samples=samples),
@@ -87,7 +87,7 @@ def test_nested_values_are_named_by_their_path(tmp_path):
         },
     ],
 )
-def test_a_circle_is_told(tmp_path, space):
+def test_a_circle_is_an_error(tmp_path, space):
     with pytest.raises(RecursiveDependencyError, match="recursively depends on"):
         trials(tmp_path, space)
 
@@ -127,7 +127,7 @@ def test_points_count_as_samples_and_go_through_what_they_leave_open(tmp_path):
 
 
 @pytest.mark.conformance("C-122")
-def test_a_point_that_contradicts_a_constant_is_told_and_used(tmp_path, caplog):
+def test_a_point_that_contradicts_a_constant_is_logged_and_used(tmp_path, caplog):
     (trial,) = trials(tmp_path, {"a": 5, "x": tune.uniform(0, 1)}, points_to_evaluate=[{"a": 3}])
     assert trial.config["a"] == 3
     (told,) = [m for m in caplog.messages if "preset" in m]
@@ -143,7 +143,7 @@ def test_random_values_are_shared_inside_a_sample_when_asked(tmp_path):
 
 
 class Model:
-    """Something a user puts into a space; has no equality."""
+    """A Model is an object that a user puts into a space; has no equality."""
 
     def __init__(self, size):
         self.size = size

@@ -17,7 +17,7 @@ def open_local(trainables, capacity, **more):
 
 @pytest.mark.slow
 class TestLocalEngine(EngineContract):
-    """The contract; overridden methods only carry the ids of the behaviours that they show."""
+    """Runs the contract; overridden methods only carry the ids of the behaviours that they show."""
 
     def open_engine(self, trainables, capacity):
         return open_local(trainables, capacity)

@@ -1,4 +1,4 @@
-"""A program that still imports Ray's own SDK asks our autoscaler, without a change: Ray's as a black box."""
+"""Checks that a program that imports Ray's own SDK reaches our autoscaler, without a change."""
 
 from __future__ import annotations
 

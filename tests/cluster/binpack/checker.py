@@ -1,7 +1,7 @@
-"""Is a plan possible at all? Verifies any PackSolution against its PackProblem; engines share it.
+"""Verifies any PackSolution against its PackProblem; shared by the tests of both engines.
 
-`broken_rules` looks at what every engine returns. `broken_rules_in_detail` looks at every single machine of
-an engine that tells (cost: `solve_detailed`). Both return sentences; an empty list means the plan holds.
+`broken_rules` reads what every engine returns. `broken_rules_in_detail` reads every single machine of an
+engine that returns them (cost: `solve_detailed`). Both return sentences; an empty list means the plan holds.
 Written apart from the engines: it uses Resources arithmetic only.
 """
 
@@ -138,7 +138,7 @@ def _in_effect(selectors: tuple) -> tuple:
 def _is_option(
     bundles: Sequence[Demand], seats: Sequence[tuple[tuple, int]], labels: Sequence[Mapping[str, str]]
 ) -> bool:
-    """A perfect matching of bundles and seats (augmenting paths)."""
+    """Finds a perfect matching of bundles and pieces (augmenting paths)."""
     if len(bundles) != len(seats):
         return False
     fits = [
@@ -176,7 +176,7 @@ def type_capacity(node_type: NodeType) -> Resources:
 
 
 def node_capacity(problem: PackProblem, solution: PackSolution, index: int, kind: DemandKind) -> Resources:
-    """What a book may use of a node, a resize under way or decided counted as done."""
+    """Returns what a kind of demand may use of a node, a resize under way or decided counted as done."""
     node = problem.nodes[index]
     target = solution.resize.get(index)
     if node.resize is not None and node.resize.in_progress:

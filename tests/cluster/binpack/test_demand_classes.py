@@ -1,4 +1,4 @@
-"""Equal demands are asked once and parted again, in the order of asking."""
+"""Checks that equal demands are merged and split again, in the original order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole pass, with the utilization engine unless said: exact launches and exact leftovers."""
+"""Checks the whole pass, mostly with the utilization engine: exact launches and exact leftovers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_outcomes_keep_the_index_of_their_demand_when_empty_ones_are_left_out():
     )
 
 
-def test_outcomes_tell_running_nodes_from_those_on_their_way_and_those_being_bought():
+def test_outcomes_separate_running_nodes_from_those_on_their_way_and_those_being_bought():
     a = node_type("a", min_nodes=3)
     nodes = (pack_node("i-1", a), pack_node("i-2", a, state=InstanceState.REQUESTED))
     packing = pack(pack_request([a], nodes=nodes, max_nodes=4, demands=(demand(count=7),)))
@@ -429,7 +429,7 @@ def test_a_launched_type_without_a_price_makes_the_price_unknown():
 
 
 @pytest.mark.parametrize(("is_conserved", "launch"), [(True, {"cpu": 1}), (False, {"gpu": 1})])
-def test_gpu_machines_are_conserved_unless_told_otherwise(is_conserved, launch):
+def test_gpu_machines_are_conserved_unless_configured_otherwise(is_conserved, launch):
     types = [node_type("cpu", {"CPU": 4, "disk": 1}), node_type("gpu", {"CPU": 1, "GPU": 1})]
     asked = (demand({"CPU": 1}),)
     assert pack(pack_request(types, demands=asked, conserve_gpus=is_conserved)).launch == launch

@@ -1,4 +1,4 @@
-"""The simulator finds what it is for: each test breaks the cluster in one way and waits for the alarm."""
+"""Checks that the simulator finds problems: each test breaks the cluster in one way."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from muster.testing.builders import instance
 
 
 def with_rules(monkeypatch, *, without: str = "", instead=None, also=None) -> None:
-    """Let the controller decide by other rules."""
+    """Lets the controller decide by other rules."""
     kept = tuple(rule for rule in RULES if rule.__name__ != without)
     rules = (*kept[:5], *([instead] if instead else []), *kept[5:], *([also] if also else []))
     monkeypatch.setattr(controller, "reconcile", lambda snapshot: reconcile(snapshot, rules))
 
 
 def is_found(text: str, seeds: int) -> bool:
-    """Whether one of the first seeds raises this alarm."""
+    """Returns whether one of the first seeds has this violation."""
     return any(text in found for seed in range(seeds) for found in SeedRun(seed).to_end().violations)
 
 
@@ -69,7 +69,7 @@ def test_a_head_that_is_terminated_is_found(monkeypatch):
     assert is_found("the head was terminated", 1)
 
 
-def test_wishes_above_a_limit_are_found(monkeypatch):
+def test_requests_above_a_limit_are_found(monkeypatch):
     with_rules(monkeypatch, also=_wish_for_many)
     assert is_found("were wanted, its maximum is", 1)
 

@@ -1,4 +1,4 @@
-"""The simulated cloud keeps the port's promises, and breaks the ones a real cloud breaks."""
+"""Checks that the simulated cloud keeps the port's promises, and breaks those that a real cloud breaks."""
 
 from __future__ import annotations
 

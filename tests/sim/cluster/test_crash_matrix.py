@@ -1,4 +1,4 @@
-"""Killed after every single store write and provider call of a day: the same cluster in the evening."""
+"""Checks that a day killed after any store write or provider call ends with the same cluster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_killed_after_any_mark_the_day_ends_with_the_same_cluster():
 
 
 class Ledgers:
-    """The same ledger file, opened again by every life."""
+    """Ledgers opens the same ledger file again for every controller."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._clock = path, ManualClock(now=START_OF_DAY)
@@ -62,7 +62,7 @@ class Ledgers:
 
 
 def sample() -> list[int]:
-    """The first two and the last mark of every kind."""
+    """Returns the first two and the last kill point of every kind."""
     places: dict[str, list[int]] = {}
     for k, name in enumerate(UNDISTURBED.kill_points, start=1):
         places.setdefault(name, []).append(k)

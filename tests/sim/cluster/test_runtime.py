@@ -1,4 +1,4 @@
-"""The simulated runtime runs work, shows it, and drains as Ray does."""
+"""Checks that the simulated runtime runs work, reports it, and drains as Ray does."""
 
 from __future__ import annotations
 

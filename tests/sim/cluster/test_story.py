@@ -1,4 +1,4 @@
-"""The story tells what happened, and its sums are right."""
+"""Checks that the story has what happened, and that its sums are right."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_preempted_machines_are_replaced(story):
     assert dict(after[0].event.machines) == {"cpu-16-spot": 2}
 
 
-def test_what_can_never_run_is_said_and_nothing_is_bought_for_it(story):
+def test_what_can_never_run_is_reported_and_nothing_is_bought_for_it(story):
     giant = [m for m in story.moments if m.event.what == "cannot place 1 of “giant”"]
     assert len(giant) == 1
     assert giant[0].event.why.startswith("infeasible: ")
@@ -42,7 +42,7 @@ def test_the_day_ends_with_the_head_alone_and_all_work_done(story):
     assert story.moments[-1].nodes == {}
 
 
-def test_spend_is_the_bill_up_to_looks_that_are_late(story):
+def test_spend_is_the_bill_up_to_late_listings(story):
     late_s = 2 * 30.0 * story.machines_bought  # at most one tick at each end of each machine
     assert abs(story.spent - story.bill) <= late_s * 4.30 / 3600
     assert story.spent < story.at_peak_all_day / 5

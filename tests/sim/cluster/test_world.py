@@ -1,4 +1,4 @@
-"""Virtual time and the places where a controller can die."""
+"""Checks virtual time and the points at which a controller can die."""
 
 from __future__ import annotations
 

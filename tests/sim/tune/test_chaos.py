@@ -1,4 +1,4 @@
-"""Random event sequences with faults, per scheduler: none gets stuck. MUSTER_TUNE_SEEDS=2000: all of them."""
+"""Runs random event sequences with faults, per scheduler: none gets stuck. MUSTER_TUNE_SEEDS=2000: all."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_seeds_bring_everything_that_can_happen():
 
 
 class Sleeper(FIFOScheduler):
-    """Never lets a paused trial go on."""
+    """A Sleeper never lets a paused trial resume."""
 
     def on_trial_result(self, tune_controller, trial, result):
         return self.PAUSE

@@ -1,4 +1,4 @@
-"""Killed at any commit: the next suggestion, the next decision and every saved state are the same.
+"""Checks that after a kill at any commit the next suggestion, decision and saved states are the same.
 
 For every scheduler there is, with random search and with Optuna, on a run with crashes, losses and retries.
 """
@@ -74,7 +74,7 @@ def test_at_every_commit_the_restored_experiment_is_the_one_that_was_not_killed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "searcher"), CELLS)
-def test_whenever_it_was_killed_it_goes_on_to_the_end_with_all_its_trials(name, searcher):
+def test_whenever_it_was_killed_it_resumes_to_the_end_with_all_its_trials(name, searcher):
     asked = cell(name, searcher)
     commits = crash.recorded(asked, save_every=11)
     for life in crash.resumed_runs(asked, commits[:: 20 * step(2)]):

@@ -1,4 +1,4 @@
-"""Virtual time: what takes how long, what a checkpoint holds, what goes wrong, and that it repeats itself."""
+"""Checks virtual time: durations, checkpoints, faults, and that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_the_clock_may_be_a_world():
 
 
 class Adds(Curve):
-    """A past that matters: the sum of the learning rates it was trained with."""
+    """Adds has a past that matters: the sum of the learning rates it was trained with."""
 
     def begin(self, config):
         return [0.0]
@@ -128,7 +128,7 @@ class Adds(Curve):
         return {"sum": total[0]}, total
 
 
-def test_a_curve_with_a_past_goes_on_with_it_under_another_config_and_in_another_engine():
+def test_a_curve_with_a_past_keeps_it_under_another_config_and_in_another_engine():
     made = engine(Adds())
     made.submit(start(config={"x": 1.0}))
     made.poll(0.1)
@@ -229,7 +229,7 @@ def test_a_time_limit_is_kept():
     assert (gone.at, gone.failure.kind) == (30.0, TrialFailureKind.TIME_LIMIT)
 
 
-def test_a_fate_depends_on_the_trial_and_its_attempt_and_on_nothing_else():
+def test_faults_depend_on_the_trial_and_its_attempt_and_on_nothing_else():
     rates = FaultRates(crashes_per_h=1.0, losses_per_h=1.0, slow_starts=0.5, odd_reports=0.5)
     one, two = FaultPlan(rates, 3), FaultPlan(rates, 3)
     forwards = [one.faults_of(f"t{n}", k) for n in range(5) for k in (1, 2)]

@@ -249,10 +249,6 @@ class SimStore:
             else:
                 self.live[record.instance_id] = record
 
-    def peek(self) -> Ledger:
-        """Returns the ledger, for checkers and displays: no crash point, no fault."""
-        return self.inner.load()
-
 
 LONGEST_TIMEOUT_S = 200.0
 OpenStore = Callable[[], InstanceStore]  # called by every new life: a file is opened again, memory is kept

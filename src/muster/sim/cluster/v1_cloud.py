@@ -13,7 +13,6 @@ from typing import Any
 from muster.base.ids import CloudId, RequestId
 from muster.base.rng import Stream
 from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure, NodeKind, TerminateFailure
-from muster.cluster.snapshot import ProviderTraits
 from muster.config.node_launch import NodeLaunch
 from muster.providers.node_provider import NodeLaunchException, NodeProvider
 from muster.providers.v1 import tags as t
@@ -105,9 +104,6 @@ class V1SimCloud(SimCloud):
         }
 
     # -- the port: what the adapter makes of it -----------------------------------------------------
-
-    def traits(self) -> ProviderTraits:
-        return ProviderTraits(installs_runtime=self.installs_runtime)
 
     @crash_point("cloud.list_instances")
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:

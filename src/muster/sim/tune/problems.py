@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from muster.errors import TuneError
 from muster.sim.tune.curve import Config, Curve, Metrics
 
 BRANIN_MIN = 0.39788735772973816  # at (-pi, 12.275), (pi, 2.275), (9.42478, 2.475)
@@ -293,9 +292,3 @@ _ALL = (
     ),
 )
 PROBLEMS: dict[str, Problem] = {problem.name: problem for problem in _ALL}
-
-
-def problem_named(name: str) -> Problem:
-    if name not in PROBLEMS:
-        raise TuneError(f"there is no synthetic problem {name!r}; there are: {', '.join(PROBLEMS)}")
-    return PROBLEMS[name]

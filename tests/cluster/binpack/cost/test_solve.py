@@ -92,7 +92,7 @@ def test_no_room_buys_nothing() -> None:
     )
 
 
-def test_a_shape_nobody_holds_stays_unplaced_and_the_rest_is_served() -> None:
+def test_a_shape_that_nothing_holds_stays_unplaced_and_the_rest_is_served() -> None:
     solution = plan([SMALL], demands=(demand({"CPU": 64}), demand({"TPU": 1}), demand({"CPU": 4})))
     assert solution.launch == {"small": 1}
     assert solution.unplaced == (

@@ -1,4 +1,4 @@
-"""Equal gangs told apart: every gang complete, none twice on a node."""
+"""Checks how equal gangs are split: every gang complete, none twice on a node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_two_gangs_of_two_on_two_nodes() -> None:
     assert [sorted(gang) for gang in slots] == [[(0, 0), (1, 0)], [(0, 0), (1, 0)]]
 
 
-def test_any_loads_that_add_up_can_be_told_apart() -> None:
+def test_any_loads_that_add_up_can_be_split() -> None:
     draw = random.Random(3)
     for _ in range(60):
         gangs, per_gang = draw.randint(1, 7), [draw.randint(1, 3) for _ in range(draw.randint(1, 3))]

@@ -1,4 +1,4 @@
-"""The utilization rule written down as plainly as possible: one request, one node, one pick at a time.
+"""Implements the utilization rule as plainly as possible: one request, one node, one pick at a time.
 
 The reference that the fast engine is compared with. Slow on purpose; shares no code with the engine.
 """
@@ -45,7 +45,7 @@ class Request:
 
 @dataclass
 class Node:
-    """A simulated node with its two books."""
+    """A Node is a simulated node with its capacity for both kinds of demand."""
 
     index: int  # into PackProblem.nodes; -1 for a new machine
     node_type: str

@@ -1,4 +1,4 @@
-"""Gangs: spec §3.5 and §8.3, SD-17, SD-28; alternatives and locality, which Ray ignores."""
+"""Checks gangs; alternatives and locality, which Ray ignores."""
 
 from __future__ import annotations
 

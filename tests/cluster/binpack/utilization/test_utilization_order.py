@@ -1,4 +1,4 @@
-"""Books, list order and the cost of equal things: spec §3.2, §3.3 and §8.3, SD-30, SD-32, SD-41 to SD-43."""
+"""Checks both kinds of demand, list order and the cost of equal things."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CPU1, CPU2, CPU4 = (node_type(f"cpu{n}", {"CPU": n}) for n in (1, 2, 4))
 QUEUED = InstanceState.QUEUED
 
 
-def test_sd30_many_equal_requests_are_one_run_and_one_look():
+def test_sd30_many_equal_requests_are_one_run_and_one_fill():
     wanted = [demand({"CPU": 1})] * 1000
     runs = runs_of(demand_requests(wanted))
     assert [run.amount for run in runs] == [1000]
@@ -40,7 +40,7 @@ def test_sd32_equal_nodes_share_one_state_and_are_taken_in_one_step():
     assert queue.repeats(leader) == 75
 
 
-def test_nodes_that_differ_only_in_what_nobody_asks_for_share_one_state():
+def test_nodes_that_differ_only_in_unused_resources_share_one_state():
     nodes = tuple(
         pack_node(f"i-{n}", CPU1, total={"CPU": 1, f"node:10.0.0.{n}": 1}, labels={"id": str(n)})
         for n in range(50)

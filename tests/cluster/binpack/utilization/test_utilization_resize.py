@@ -1,4 +1,4 @@
-"""In-place resize: spec §3.9 and §8.3, SD-33 to SD-40."""
+"""Checks in-place resize."""
 
 from __future__ import annotations
 

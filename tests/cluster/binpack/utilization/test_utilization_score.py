@@ -1,4 +1,4 @@
-"""The score of one filled node: spec §3.4 and §8.3, SD-20, SD-21."""
+"""Checks the score of one filled node."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from muster.cluster.binpack.cost.gangs import (
     ChosenVariant,
     GangPart,
     GangVariant,
-    bundle_count,
     choose,
     gang_batches_of,
     split_gangs,
@@ -23,6 +22,7 @@ from muster.cluster.binpack.cost.gangs import (
 )
 from muster.cluster.binpack.cost.inventory import Inventory, Proposal
 from muster.cluster.binpack.cost.problem import Ask, Ints, ask_of
+from muster.cluster.binpack.demand_classes import gang_size
 from muster.cluster.model import Demand, Gang
 
 
@@ -183,6 +183,7 @@ def _without_unused(
     return Allocation(entries, failed, short, kept)
 
 
+Batches = Sequence[tuple[tuple[int, ...], GangVariant]]  # equal gangs, and how they are asked for
 MOST_RETRIES = 64  # proposals for gangs that failed; each is a small problem of its own
 LARGEST_RETHOUGHT = 200_000  # bins x (demands + gangs) up to which other orders are tried
 
@@ -240,9 +241,9 @@ class _Attempt:
             self.short = self._attempt(self.short, []).short
 
     def _size(self, gang: int) -> tuple[int, int]:
-        return bundle_count(self.request.gangs[gang]), gang
+        return gang_size(self.request.gangs[gang]), gang
 
-    def _one_by_one(self, batches: Sequence[tuple[tuple[int, ...], GangVariant]]) -> None:
+    def _one_by_one(self, batches: Batches) -> None:
         """Equal gangs fail alike: when one of them finds no place, the rest is not tried."""
         retries = MOST_RETRIES
         for gangs, _ in batches:
@@ -263,41 +264,29 @@ class _Attempt:
 
     def rank(self) -> tuple[int, float]:
         """Returns the number of requests without a place, then the cost."""
-        bundles = sum(bundle_count(self.request.gangs[gang]) for gang in self.failed)
+        bundles = sum(gang_size(self.request.gangs[gang]) for gang in self.failed)
         return sum(self.short.values()) + bundles, float(self.inventory.cost[self.inventory.machines].sum())
 
-    def _attempt(
-        self, demands: dict[int, int], batches: Sequence[tuple[tuple[int, ...], GangVariant]]
-    ) -> Allocation:
+    def _attempt(self, demands: dict[int, int], batches: Batches) -> Allocation:
         """Proposes, allocates, takes."""
-        asked = {index: (ask_of(self.request.demands[index]), count) for index, count in demands.items()}
-        allocation = _attempt(self.inventory, asked, batches)
+        index: dict[Ask, int] = {}
+        takers: dict[int, list[tuple[int, int]]] = {}
+        for demand, count in demands.items():
+            if count > 0:
+                cls = index.setdefault(ask_of(self.request.demands[demand]), len(index))
+                takers.setdefault(cls, []).append((demand, count))
+        members = [
+            GangBatch(gangs, variant, tuple(index.setdefault(part.ask, len(index)) for part in variant.parts))
+            for gangs, variant in batches
+        ]
+        wanted = np.zeros(len(index))
+        for cls, pairs in takers.items():
+            wanted[cls] += sum(count for _, count in pairs)
+        for batch in members:
+            for cls, part in zip(batch.classes, batch.variant.parts, strict=True):
+                wanted[cls] += part.each * len(batch.gangs)
+        asks = list(index)
+        allocation = allocate(self.inventory.propose(asks, wanted), members, takers)
+        self.inventory.take(allocation.proposal, asks)
         self.entries += allocation.entries
         return allocation
-
-
-def _attempt(
-    inventory: Inventory,
-    demands: dict[int, tuple[Ask, int]],
-    batches: Sequence[tuple[tuple[int, ...], GangVariant]],
-) -> Allocation:
-    """Proposes, allocates, takes."""
-    index: dict[Ask, int] = {}
-    takers: dict[int, list[tuple[int, int]]] = {}
-    for demand, (ask, count) in demands.items():
-        if count > 0:
-            takers.setdefault(index.setdefault(ask, len(index)), []).append((demand, count))
-    members = [
-        GangBatch(gangs, variant, tuple(index.setdefault(part.ask, len(index)) for part in variant.parts))
-        for gangs, variant in batches
-    ]
-    wanted = np.zeros(len(index))
-    for cls, pairs in takers.items():
-        wanted[cls] += sum(count for _, count in pairs)
-    for batch in members:
-        for cls, part in zip(batch.classes, batch.variant.parts, strict=True):
-            wanted[cls] += part.each * len(batch.gangs)
-    asks = list(index)
-    allocation = allocate(inventory.propose(asks, wanted), members, takers)
-    inventory.take(allocation.proposal, asks)
-    return allocation

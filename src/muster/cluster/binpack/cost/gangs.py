@@ -146,11 +146,6 @@ def variants_of(gang: Gang, values: Sequence[str], spread_strictly: bool) -> lis
     return variants
 
 
-def bundle_count(gang: Gang) -> int:
-    """Returns how many bundles the first option has; an unplaced gang counts that many."""
-    return sum(demand.count for demand in gang.options[0]) if gang.options else 0
-
-
 def _pinned(demand: Demand, pin: LabelMatch) -> Demand:
     selectors = tuple((*selector, pin) for selector in selectors_of(demand.selectors) or ((),))
     return Demand(shape=demand.shape, count=demand.count, selectors=selectors, avoid=demand.avoid)

@@ -28,6 +28,7 @@ from muster.cluster.binpack.cost.problem import (
     carries,
     machine_costs,
 )
+from muster.cluster.binpack.feasible import capacity
 from muster.cluster.binpack.request import DemandKind, PackNode, PackProblem
 from muster.cluster.model import NodeType
 
@@ -254,7 +255,7 @@ def inventory_of(problem: PackProblem, kind: DemandKind, asks: Sequence[Ask]) ->
     """Returns everything that this kind of demand may use; `asks` decide which resources matter."""
     scale = Quantization.of(asks)
     types = [offer.node_type for offer in problem.offers]
-    inventory = Inventory(scale, [size_when_bought(t) for t in types], [t.labels for t in types])
+    inventory = Inventory(scale, [capacity(t) for t in types], [t.labels for t in types])
     inventory.cost = machine_costs(problem.offers)
     inventory.room = np.array([float(max(offer.room, 0)) for offer in problem.offers])
     inventory.total_room = np.inf if problem.room is None else float(max(problem.room, 0))
@@ -278,13 +279,6 @@ def grow(inventory: Inventory, grown: Sequence[int]) -> None:
     rows = list(grown)
     inventory.free[rows] += inventory.growth[rows]
     inventory.growth[rows] = 0.0
-
-
-def size_when_bought(node_type: NodeType) -> Resources:
-    """Returns the size of a new machine; a type that can be resized in place counts at its largest."""
-    if node_type.resize is None:
-        return node_type.resources
-    return _at_least(node_type.resources, node_type.resize.maximum)
 
 
 def free_of(node: PackNode, kind: DemandKind) -> Resources:

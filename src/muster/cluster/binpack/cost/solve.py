@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from muster.base.resources import ItemKey
 from muster.cluster.binpack.cost.allocate import GangRequest, Served, serve
-from muster.cluster.binpack.cost.gangs import bundle_count, variants_of
+from muster.cluster.binpack.cost.gangs import variants_of
 from muster.cluster.binpack.cost.inventory import Inventory, grow, growth_limit, inventory_of
 from muster.cluster.binpack.cost.problem import Ask, ask_of, machine_costs, selectors_of
+from muster.cluster.binpack.demand_classes import gang_size
 from muster.cluster.binpack.request import DemandKind, PackProblem, PackSolution, Placement, Unplaced
 from muster.cluster.model import Demand, Gang, Strategy
 
@@ -33,7 +34,7 @@ class CostOutcome(NamedTuple):
     def unserved(self, problem: PackProblem) -> int:
         """Returns how many requests and bundles have no place."""
         short = sum(sum(each.short.values()) for each in self.served.values())
-        gangs = sum(bundle_count(problem.gangs[g]) for each in self.served.values() for g in each.failed)
+        gangs = sum(gang_size(problem.gangs[g]) for each in self.served.values() for g in each.failed)
         return short + gangs
 
 
@@ -116,7 +117,7 @@ def _unplaced(problem: PackProblem, outcome: CostOutcome) -> list[Unplaced]:
     missing = []
     for kind, done in outcome.served.items():
         missing += [Unplaced(kind, False, item, amount) for item, amount in sorted(done.short.items())]
-        sizes = [(gang, bundle_count(problem.gangs[gang])) for gang in done.failed]
+        sizes = [(gang, gang_size(problem.gangs[gang])) for gang in done.failed]
         missing += [Unplaced(kind, True, gang, size) for gang, size in sizes if size]
     return missing
 

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from muster.base.resources import SCALE, Resources, implicit_units
+from muster.cluster.binpack.demand_classes import gang_size
 from muster.cluster.binpack.request import DemandKind, PackNode, PackProblem
 from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, NodeType, Selector, Strategy
 
@@ -261,14 +262,10 @@ def gang_order(gangs: Sequence[Gang]) -> list[int]:
 
 def _gang_key(gang: Gang) -> tuple[int, int]:
     bundles = gang.options[0] if gang.options else ()
-    count = bundle_count(gang)
+    count = gang_size(gang)
     if gang.strategy in (Strategy.STRICT_PACK, Strategy.STRICT_SPREAD):
         return count, count
     return sum(bundle.count for bundle in bundles if bundle.avoid is not None), count
-
-
-def bundle_count(gang: Gang) -> int:
-    return sum(bundle.count for bundle in gang.options[0]) if gang.options else 0
 
 
 def gang_requests(item: int, gang: Gang, option: Sequence[Demand], locality: str | None) -> list[Request]:

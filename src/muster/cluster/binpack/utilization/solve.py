@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from muster.base.resources import Resources
+from muster.cluster.binpack.demand_classes import gang_size
 from muster.cluster.binpack.request import DemandKind, PackProblem, PackSolution, Placement, Unplaced
 from muster.cluster.binpack.utilization.fill import Fill, Filler
 from muster.cluster.binpack.utilization.grouping import (
@@ -13,7 +14,6 @@ from muster.cluster.binpack.utilization.grouping import (
     NodeRun,
     Request,
     State,
-    bundle_count,
     demand_requests,
     gang_order,
     gang_requests,
@@ -259,8 +259,8 @@ def _place_gang(fleet: Fleet, log: PlacementLog, problem: PackProblem, item: int
     for requests in _ways(problem, item, gang):
         if fleet.place_gang(runs_of(requests)):
             return
-    if bundle_count(gang):
-        log.unplaced.append(Unplaced(DemandKind.DEMAND, True, item, bundle_count(gang)))
+    if gang_size(gang):
+        log.unplaced.append(Unplaced(DemandKind.DEMAND, True, item, gang_size(gang)))
 
 
 def _ways(problem: PackProblem, item: int, gang: Gang) -> Iterator[Sequence[Request]]:
