@@ -1,4 +1,4 @@
-"""Ray's name for what its libraries share: the configs of a run, and the trackers (`integrations`)."""
+"""Exports, as `ray.air` does, the configs of a run and the trackers (`integrations`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray's older import path of the configs of a run."""
+"""Exports the configs of a run at Ray's older import path."""
 
 from __future__ import annotations
 

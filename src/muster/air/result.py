@@ -1,4 +1,4 @@
-"""Ray's older import path of Result."""
+"""Exports Result at Ray's older import path."""
 
 from __future__ import annotations
 

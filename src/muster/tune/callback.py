@@ -1,4 +1,4 @@
-"""Callback: the hooks a user may override. CallbackList: calls them, in order, for the trial core.
+"""Defines Callback, whose hooks a user may override, and CallbackList, which calls them in order.
 
 The core fires hooks on the control thread and knows nothing of what they do; a callback that raises ends the
 experiment with a TuneError that names it.
@@ -39,7 +39,7 @@ _Served = tuple[object, Callable[..., Any]]
 
 
 class Callback:
-    """What happens around an experiment. Override what you need; every hook is called by keyword.
+    """A Callback reacts to events of an experiment. Override what you need; every hook is called by keyword.
 
     Hooks run on the control thread, in the order of `RunConfig.callbacks`. A result given to
     `on_trial_result` may be changed in place: what is added is logged, and a true `should_checkpoint` makes
@@ -72,22 +72,22 @@ class Callback:
         total_num_samples: int | None = None,
         **info: Any,  # noqa: ANN401
     ) -> None:
-        """Once, before the first trial; `info` holds `time_budget_s` among others."""
+        """Called once, before the first trial; `info` holds `time_budget_s` among others."""
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
-        """At the start of each turn of the control loop."""
+        """Called at the start of each turn of the control loop."""
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
-        """At the end of each turn of the control loop."""
+        """Called at the end of each turn of the control loop."""
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        """A trial's process is up: the first time, after a pause, after a failure."""
+        """Called when a trial's process is up: the first time, after a pause, after a failure."""
 
     def on_trial_restore(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        """A trial has loaded its checkpoint; right after its `on_trial_start`."""
+        """Called when a trial has loaded its checkpoint; right after its `on_trial_start`."""
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        """A trial saved a checkpoint that the controller had asked for."""
+        """Called when a trial saved a checkpoint that the controller had requested."""
 
     def on_trial_result(
         self,
@@ -97,16 +97,16 @@ class Callback:
         result: dict[str, Any],
         **info: Any,  # noqa: ANN401
     ) -> None:
-        """A trial reported."""
+        """Called with every result of a trial."""
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        """A trial ended well: by itself, or because it was stopped."""
+        """Called when a trial ended well: by itself, or because it was stopped."""
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        """A trial failed and will be tried again."""
+        """Called when a trial failed and will be tried again."""
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
-        """A trial failed for good."""
+        """Called when a trial failed for good."""
 
     def on_trial_failure(
         self,
@@ -116,7 +116,7 @@ class Callback:
         failure: Any,  # noqa: ANN401 - a muster.trials.events.TrialFailure
         **info: Any,  # noqa: ANN401
     ) -> None:
-        """Ours, not Ray's: every failure with its cause, before `on_trial_recover` or `on_trial_error`."""
+        """Called with every failure, before `on_trial_recover` or `on_trial_error`; Ray has no such hook."""
 
     def on_checkpoint(
         self,
@@ -126,24 +126,21 @@ class Callback:
         checkpoint: Any,  # noqa: ANN401 - a muster.tune.Checkpoint
         **info: Any,  # noqa: ANN401
     ) -> None:
-        """A trial has a new checkpoint."""
+        """Called when a trial has a new checkpoint."""
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
-        """Once, after the last trial."""
+        """Called once, after the last trial."""
 
     def get_state(self) -> dict[str, Any] | None:
-        """What the callback needs after a restart; None: nothing."""
+        """Returns what the callback needs after a restart; None: nothing."""
         return None
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take back what `get_state` gave."""
+        """Restores what `get_state` returned."""
 
 
 class CallbackList:
-    """The `Hooks` of an experiment. Objects with some of the hooks will do; the rest is not called.
-
-    Which hooks a callback has is looked at once, here.
-    """
+    """A CallbackList calls the hooks of an experiment; objects with only some of the hooks are accepted."""
 
     def __init__(
         self,
@@ -151,14 +148,14 @@ class CallbackList:
         *,
         find: Callable[[str], Checkpoint] | None = None,
     ) -> None:
-        """`find` makes a handle of a checkpoint's path; None: they are all on this machine."""
+        """`find` makes a handle of a checkpoint's path; None: all checkpoints are on this machine."""
         self.callbacks = tuple(callbacks)
         self._find = find
         served = _merged(self.callbacks)
         self._served: dict[str, tuple[_Served, ...]] = {name: _handlers(served, name) for name in _FIRED}
 
     def setup(self, **info: Any) -> None:  # noqa: ANN401 - Ray's keyword arguments
-        """Tell every callback what is about to run."""
+        """Calls `setup` of every callback, with what is about to run."""
         for callback, handler in _handlers(self.callbacks, "setup"):
             try:
                 if _accepts(handler, info):
@@ -170,7 +167,7 @@ class CallbackList:
                 raise _failed(callback, "setup", error) from error
 
     def fire(self, hook: str, *, iteration: int, trials: Sequence[Trial], **info: Any) -> None:  # noqa: ANN401
-        """Call one hook of all callbacks; a hook nobody has costs nothing."""
+        """Calls one hook of all callbacks; a hook that no callback has costs nothing."""
         served = self._served.get(hook)
         if hook in _CHANGED:
             self._fire_changed(hook, iteration, trials, info)
@@ -182,7 +179,7 @@ class CallbackList:
                     raise _failed(callback, hook, error) from error
 
     def _fire_changed(self, hook: str, iteration: int, trials: Sequence[Trial], info: dict[str, Any]) -> None:
-        """Three hooks differ: a restore follows a start, users get a Checkpoint, the end has no iteration."""
+        """Calls hooks whose arguments differ; a restore follows the start of a trial with a checkpoint."""
         if not self._served[hook] and not self._served["on_trial_restore"]:
             return
         if hook != "on_experiment_end":
@@ -203,7 +200,7 @@ class CallbackList:
                 raise _failed(callback, hook, error) from error
 
     def get_state(self) -> dict[int, Any] | None:
-        """State by position; None when no callback has any."""
+        """Returns the states by position; None when no callback has any."""
         states: dict[int, Any] = {}
         for position, callback in enumerate(self.callbacks):
             state = _state_of(callback)
@@ -212,7 +209,7 @@ class CallbackList:
         return states or None
 
     def set_state(self, states: dict[int, Any]) -> None:
-        """Give each callback back what the one at its position had saved."""
+        """Gives each callback the state that the one at its position had saved."""
         for position, callback in enumerate(self.callbacks):
             if position in states and hasattr(callback, "set_state"):
                 try:
@@ -221,7 +218,7 @@ class CallbackList:
                     raise _failed(callback, "set_state", error) from error
 
     def save_state(self) -> bytes | None:
-        """`get_state` as bytes, for the experiment's store; None: there is nothing to save."""
+        """Returns `get_state` as bytes, for the experiment's store; None: there is nothing to save."""
         states = self.get_state()
         if states is None:
             return None
@@ -231,11 +228,13 @@ class CallbackList:
             saved: bytes = cloudpickle.dumps(states)
         except Exception as error:
             names = ", ".join(type(self.callbacks[position]).__name__ for position in states)
-            raise TuneError(f"the state of the callbacks {names} cannot be pickled: {error}") from error
+            raise TuneError(
+                f"the state of {names} cannot be pickled ({error}): get_state must return plain data"
+            ) from error
         return saved
 
     def restore_state(self, state: bytes | None) -> None:
-        """Undo `save_state`; RuntimeError when nothing had been saved."""
+        """Restores what `save_state` returned; RuntimeError when nothing had been saved."""
         if state is None:
             raise RuntimeError("no callback had saved a state, so there is none to restore")
         import pickle
@@ -244,7 +243,7 @@ class CallbackList:
 
 
 def _merged(callbacks: Sequence[object]) -> list[object]:
-    """Neighbours that can be served as one (our file loggers) become one."""
+    """Returns callbacks with neighbours joined that can be served as one (our file loggers)."""
     served: list[object] = []
     for callback in callbacks:
         merge = getattr(served[-1], "merged_with", None) if served else None
@@ -257,7 +256,7 @@ def _merged(callbacks: Sequence[object]) -> list[object]:
 
 
 def _handlers(callbacks: Iterable[object], hook: str) -> tuple[_Served, ...]:
-    """The callbacks that really have this hook: the empty ones of the base class are left out."""
+    """Returns the callbacks that override this hook: the empty ones of the base class are left out."""
     empty = getattr(Callback, hook)
     found = []
     for callback in callbacks:

@@ -1,7 +1,4 @@
-"""ProgressReporter and the two of Ray's that users construct: CLIReporter and JupyterNotebookReporter.
-
-Passed as `RunConfig(progress_reporter=...)`; driven by `reporting.driven`. `report` looks at all trials.
-"""
+"""Defines Ray's progress reporters, CLIReporter and JupyterNotebookReporter, and what calls them."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ _Columns = Mapping[str, str] | Sequence[str]
 
 
 class ProgressReporter:
-    """Shows the state of an experiment now and then. Override `should_report` and `report`."""
+    """A ProgressReporter shows an experiment periodically; override `should_report` and `report`."""
 
     def setup(
         self,
@@ -39,19 +36,19 @@ class ProgressReporter:
         mode: str | None = None,
         **kwargs: Any,  # noqa: ANN401 - what later versions may add
     ) -> None:
-        """Once, before the first trial."""
+        """Called once, before the first trial."""
 
     def should_report(self, trials: list[Trial], done: bool = False) -> bool:
-        """Whether to report now; asked several times a second."""
+        """Returns whether to report now; called several times a second."""
         raise NotImplementedError
 
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
-        """Show it. `sys_info`: the scheduler in its own words, and the resources in use."""
+        """Shows the state. `sys_info`: the scheduler's own description, and the resources in use."""
         raise NotImplementedError
 
 
 class TuneReporterBase(ProgressReporter):
-    """What both reporters have in common: columns, rows, and when to report.
+    """A TuneReporterBase holds what both reporters share: columns, rows, and when to report.
 
     Args:
         metric_columns: Result keys to show, or `{key: title}`; None: the usual ones and a few others.
@@ -103,7 +100,7 @@ class TuneReporterBase(ProgressReporter):
         self._searched: tuple[str, ...] = ()
         if sort_by_metric and (metric is None or mode is None):
             logger.warning(
-                "sort_by_metric=True needs metric and mode, here or in TuneConfig; nothing is sorted without"
+                "sort_by_metric=True needs metric and mode, here or in TuneConfig; now nothing is sorted"
             )
 
     def setup(
@@ -114,21 +111,21 @@ class TuneReporterBase(ProgressReporter):
         mode: str | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
-        """What was given to the constructor stays."""
+        """Sets what the constructor was not given."""
         self._start_time = self._clock.now() if start_time is None else start_time
         self._total_samples = self._total_samples or total_samples
         self._metric, self._mode = self._metric or metric, self._mode or mode
 
     def set_verbosity(self, level: int, *, tables: bool = False) -> None:
-        """1: no tables, 2: a table at the end, 3: always; `tables`: always, whatever the level."""
+        """Sets the level: 1 no tables, 2 a table at the end, 3 always; `tables` overrides it with always."""
         self._level, self._tables = level, tables
 
     def set_directory(self, directory: str, searched: Sequence[str]) -> None:
-        """Where results go, and which parameters are searched."""
+        """Sets where results go, and which parameters are searched."""
         self._directory, self._searched = directory, tuple(searched)
 
     def should_report(self, trials: list[Trial], done: bool = False) -> bool:
-        """When `max_report_frequency` seconds have passed, and at the end."""
+        """Returns True when `max_report_frequency` seconds have passed, and at the end."""
         at = self._clock.monotonic()
         if not done and at - self._last_report < self._max_report_frequency:
             return False
@@ -136,12 +133,12 @@ class TuneReporterBase(ProgressReporter):
         return True
 
     def add_metric_column(self, metric: str, representation: str | None = None) -> None:
-        """Show one more key of results; ValueError when it is shown already."""
+        """Shows one more key of results; ValueError when it is shown already."""
         columns = dict(KNOWN_METRICS) if self._metric_columns is None else self._metric_columns
         self._metric_columns = _with_column(columns, metric, representation, "metric")
 
     def add_parameter_column(self, parameter: str, representation: str | None = None) -> None:
-        """Show one more key of the config; ValueError when it is shown already."""
+        """Shows one more key of the config; ValueError when it is shown already."""
         columns = self._parameter_columns or {}
         self._parameter_columns = _with_column(columns, parameter, representation, "parameter")
 
@@ -176,7 +173,7 @@ class TuneReporterBase(ProgressReporter):
         return list(self._searched or (sorted(trials[0].evaluated_params) if trials else ()))
 
     def _metrics(self, rows: Sequence[Trial]) -> dict[str, str]:
-        """The asked ones; else the usual ones that are there, the one that counts, and a few others."""
+        """Returns the chosen metrics; else the usual ones that occur, the optimised one, and a few others."""
         if self._metric_columns is not None:
             return dict(self._metric_columns)
         there = {
@@ -208,7 +205,7 @@ _ERROR_HEADERS = ("Trial name", "# failures", "error file")
 
 
 class CLIReporter(TuneReporterBase):
-    """Prints the state of an experiment as text; see TuneReporterBase for the keywords.
+    """A CLIReporter prints the state of an experiment as text; see TuneReporterBase for the keywords.
 
     Example:
         >>> reporter = CLIReporter(metric_columns=["loss"], max_report_frequency=30)
@@ -221,7 +218,7 @@ class CLIReporter(TuneReporterBase):
         SafeStream().print(self.text(trials, done, *sys_info))
 
     def text(self, trials: list[Trial], done: bool, *sys_info: str) -> str:
-        """What `report` prints."""
+        """Returns what `report` prints."""
         lines = self._status(trials, *sys_info)
         if trials and self._shows_table(done):
             headers, rows, more = self._table(trials, done)
@@ -233,7 +230,7 @@ class CLIReporter(TuneReporterBase):
 
 
 class JupyterNotebookReporter(TuneReporterBase):
-    """Shows the state of an experiment as HTML below a notebook's cell.
+    """A JupyterNotebookReporter shows the state of an experiment as HTML below a notebook's cell.
 
     Args:
         overwrite: Replace what the cell has shown so far, its own prints included.
@@ -254,7 +251,7 @@ class JupyterNotebookReporter(TuneReporterBase):
         display(HTML(self.html(trials, done, *sys_info)))
 
     def html(self, trials: list[Trial], done: bool, *sys_info: str) -> str:
-        """What `report` shows."""
+        """Returns what `report` shows."""
         from html import escape
 
         status = [*self._status(trials, *sys_info), *memory_lines()]
@@ -269,7 +266,7 @@ class JupyterNotebookReporter(TuneReporterBase):
 
 
 class LegacyReporter(Reporter):
-    """`level`: 1 the state of the experiment, 2 also results, 3 also their details and tables."""
+    """A LegacyReporter calls a ProgressReporter; `level` 2 also shows results, 3 also details and tables."""
 
     def __init__(self, reporter: ProgressReporter, *, clock: Clock, level: int, tables: bool = False) -> None:
         self._reporter = reporter
@@ -316,7 +313,7 @@ class LegacyReporter(Reporter):
 
 
 class DetailedLegacyReporter(LegacyReporter):
-    """From level 2 on: results too, of a trial that runs at most every few seconds."""
+    """A DetailedLegacyReporter also prints results, from level 2 on, every few seconds per running trial."""
 
     def on_trial_result(
         self,
@@ -349,13 +346,13 @@ class DetailedLegacyReporter(LegacyReporter):
 
 
 def detect_reporter(*, is_notebook: bool | None = None, **keywords: Any) -> TuneReporterBase:  # noqa: ANN401
-    """The one of the two that fits where we run."""
+    """Returns the reporter that fits the environment, a notebook or a terminal."""
     notebook = in_notebook() if is_notebook is None else is_notebook
     return JupyterNotebookReporter(**keywords) if notebook else CLIReporter(**keywords)
 
 
 def memory_lines() -> list[str]:
-    """How full this machine's memory is; nothing where the kernel does not say."""
+    """Returns how full this machine's memory is; nothing where the kernel does not report it."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             known = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in file)}

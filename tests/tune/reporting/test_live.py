@@ -73,7 +73,7 @@ def test_ctrl_c_leaves_the_way_back_on_the_screen():
     terminal = Terminal(PROGRAM, "stopped", __file__, columns=60, lines=24)
     assert terminal.finish() == 0
     shown = "".join(line.ljust(60) for line in terminal.page())
-    assert "Stopped before the end: 6 of 6 trials are done, and all is saved." in shown
+    assert "Stopped early: 6 of 6 trials are done, and everything is saved." in shown
     assert "muster tune resume /results/try" in shown
 
 
@@ -121,7 +121,7 @@ def test_ctrl_c_on_a_real_experiment_stops_gently_and_says_how_to_go_on(tmp_path
     terminal.interrupt()
     assert terminal.finish() == 0
     assert terminal.page()[-4:] == [
-        "Stopped before the end: 0 of 3 trials are done, and all is saved. To go on:",
+        "Stopped early: 0 of 3 trials are done, and everything is saved. To continue:",
         f"  in a shell:  muster tune resume {tmp_path}/try",
         f"  in Python:   tune.Tuner.restore('{tmp_path}/try', train).fit()",
         "2 results",

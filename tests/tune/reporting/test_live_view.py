@@ -154,7 +154,7 @@ def test_a_run_that_was_stopped_leaves_out_what_was_not_tried_and_says_how_to_go
     shown = lines(LiveView().conclusion(snapshot, trials, (100, 40), interrupted=True), 100)
     assert not any("a1a89_00019" in line for line in shown)
     assert shown[-3:] == [
-        "Stopped before the end: 7 of 50 trials are done, and all is saved. To go on:",
+        "Stopped early: 7 of 50 trials are done, and everything is saved. To continue:",
         "  in a shell:  muster tune resume /nest/me/results/try",
         "  in Python:   tune.Tuner.restore('/nest/me/results/try', obj).fit()",
     ]

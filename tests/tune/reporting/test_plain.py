@@ -272,7 +272,7 @@ def test_ctrl_c_prints_how_to_go_on():
     said(stream)
     reporter.end(interrupted=True, trials=trials)
     assert said(stream)[-3:] == [
-        "Stopped before the end: 1 of 50 trials are done, and all is saved. To go on:",
+        "Stopped early: 1 of 50 trials are done, and everything is saved. To continue:",
         "  in a shell:  muster tune resume '/results/my try'",
         "  in Python:   tune.Tuner.restore('/results/my try', obj).fit()",
     ]

@@ -22,7 +22,7 @@ def test_counts_follow_the_events():
     tally.completed(move(trials[0], "TERMINATED"))
     tally.failed(move(trials[1], "ERROR"))
     tally.recovered(move(trials[2], "PENDING"))
-    tally.settle()
+    tally.move_paused()
     assert tally.counts(len(trials)) == {
         "RUNNING": 1,
         "TERMINATED": 1,
@@ -37,7 +37,7 @@ def test_a_pause_of_which_nobody_told_is_seen_and_ends_with_the_next_start():
     each = trial(0, "RUNNING", loss=1.0)
     tally.started(each)
     move(each, "PAUSED")
-    tally.settle()
+    tally.move_paused()
     assert (list(tally.running), list(tally.paused)) == ([], [each.trial_id])
     assert [scored.trial for scored in tally.ranked(5)] == [each]
     tally.started(move(each, "RUNNING"))

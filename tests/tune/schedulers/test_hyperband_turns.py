@@ -36,13 +36,13 @@ def change_something(bands, draw, number):
     elif what == "forget":
         bands.forget(name)
     elif what == "settle" and bracket.has_arrived:
-        settled = bracket.settle()
+        settled = bracket.halve_if_complete()
         for gone in (*settled.halved, *settled.done):
             bands.forget(gone)
     elif what == "start":
         bracket.unstarted.pop(name, None)
     elif what == "look":
-        bands.look_again()
+        bands.recheck_waiting()
 
 
 @pytest.mark.parametrize("largest_first", [False, True])

@@ -54,7 +54,7 @@ def test_an_optimizer_is_needed_and_its_name_is_checked():
 def test_a_step_is_dropped_with_a_warning(caplog):
     made = NevergradSearch("RandomSearch")
     made.set_search_properties("loss", "min", {"q": qrandint(4, 12, 4)})
-    assert "'q' has a step; it knows no step; 4 is dropped" in caplog.text
+    assert "'q' has a step; it supports no step; 4 is dropped" in caplog.text
     assert all(4 <= made.suggest(str(number))["q"] <= 12 for number in range(9))
 
 

@@ -78,7 +78,7 @@ def test_a_step_on_a_log_scale_is_dropped_with_a_warning(caplog):
         ({"g": grid_search([1, 2])}, "cannot take the grid_search at 'g'"),
         ({"a/b": uniform(0, 1)}, "the key 'a/b' must not hold one"),
         ({"e": {"eval": "1"}}, "cannot suggest 1 at 'e'"),
-        ({"n": randn()}, "it knows uniform and log-uniform"),
+        ({"n": randn()}, "it supports uniform and log-uniform"),
         ({"c": choice([{"x": uniform(0, 1)}])}, "option 0 of the choice 'c' holds further domains"),
     ],
 )

@@ -4,26 +4,26 @@ import json
 
 import pytest
 
-from muster.tune.search.placeholders import SetAside, inject_placeholders
+from muster.tune.search.placeholders import Placeholders, inject_placeholders
 from muster.tune.search.sample_functions import RecursiveDependencyError
 from muster.tune.search.space import choice, grid_search, sample_from, uniform
 
 
 def both_ways(space):
-    aside = SetAside()
-    return aside.resolve(inject_placeholders(space, aside))
+    placeholders = Placeholders()
+    return placeholders.resolve(inject_placeholders(space, placeholders))
 
 
 @pytest.mark.conformance("C-134")
 def test_primitives_and_number_domains_stay():
     domain = uniform(0, 1)
     space = {"a": 1, "b": [True, None, ("x", 1.5)], "d": domain}
-    assert inject_placeholders(space, SetAside()) == space
+    assert inject_placeholders(space, Placeholders()) == space
 
 
 def test_objects_become_references_by_their_path():
     space = {"o": object(), "n": {"l": [1, b"x", (int,)]}}
-    assert inject_placeholders(space, SetAside()) == {
+    assert inject_placeholders(space, Placeholders()) == {
         "o": ("__ref_ph", "5525f4f1"),
         "n": {"l": [1, ("__ref_ph", "914fcc48"), (("__ref_ph", "a1455086"),)]},
     }
@@ -32,7 +32,7 @@ def test_objects_become_references_by_their_path():
 @pytest.mark.conformance("C-134")
 def test_hashes_depend_on_the_path_alone():
     spaces = [{"c": choice([object(), 1]), "f": sample_from(lambda: 1)} for _ in range(2)]
-    first, second = (inject_placeholders(space, SetAside()) for space in spaces)
+    first, second = (inject_placeholders(space, Placeholders()) for space in spaces)
     assert first["c"].categories == second["c"].categories == [("__ref_ph", "359bf6a3"), 1]
     assert first["f"] == second["f"] == ("__fn_ph", "f450bff8")
 
@@ -128,9 +128,9 @@ def test_a_domain_that_a_function_returns_stays_with_a_warning(caplog):
 
 @pytest.mark.conformance("C-134")
 def test_those_that_are_not_in_the_config_are_skipped():
-    aside = SetAside()
-    inject_placeholders({"f": sample_from(lambda: 1 / 0), "a": 1}, aside)
-    assert aside.resolve({"a": 1}) == {"a": 1}
+    placeholders = Placeholders()
+    inject_placeholders({"f": sample_from(lambda: 1 / 0), "a": 1}, placeholders)
+    assert placeholders.resolve({"a": 1}) == {"a": 1}
 
 
 def test_a_users_own_tuple_that_looks_like_one_is_left_alone():
@@ -151,5 +151,5 @@ def test_two_paths_with_one_hash_keep_their_own_objects(monkeypatch):
 
 
 def test_options_of_a_grid_are_looked_at_only_when_they_are_asked_for():
-    injected = inject_placeholders({"g": grid_search(range(10**12))}, SetAside())
+    injected = inject_placeholders({"g": grid_search(range(10**12))}, Placeholders())
     assert (len(injected["g"]["grid_search"]), injected["g"]["grid_search"][10**11]) == (10**12, 10**11)

@@ -73,7 +73,7 @@ def test_bad_parameters():
         ZOOptSearch()
     with pytest.raises(ValueError, match="no algorithm 'poss'"):
         ZOOptSearch(algo="poss", budget=10)
-    with pytest.raises(ValueError, match=r"does not take sede; zoopt knows .*seed"):
+    with pytest.raises(ValueError, match=r"does not take sede; zoopt takes .*seed"):
         ZOOptSearch(budget=10, sede=1)
 
 

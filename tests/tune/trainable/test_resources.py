@@ -137,9 +137,7 @@ def test_the_trainable_says_first_what_it_needs_then_the_experiment_then_one_cpu
 
 def test_saying_it_twice_is_refused():
     for trainable in (with_resources(train, {"cpu": 2}), with_resources(Steps, {"cpu": 2})):
-        with pytest.raises(
-            TuneError, match="says itself what resources it needs, and so does resources_per_trial"
-        ):
+        with pytest.raises(TuneError, match="defines its own resources, and so does resources_per_trial"):
             needed(trainable, {}, {"cpu": 1})
 
 

@@ -260,7 +260,7 @@ def test_models_are_exported_in_known_formats_only(tmp_path):
         TuneError, match="unknown export format 'fake': use some of checkpoint, model, onnx, h5"
     ):
         trainable.export_model("fake")
-    with pytest.raises(ValueError, match="say where to"):
+    with pytest.raises(ValueError, match="no directory to write to: pass export_dir"):
         Exports().export_model("model")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from muster.base.clock import ManualClock
 from muster.tune.utils import wait_for_gpu
-from muster.tune.utils.gpu import memory_use, wait_until_free
+from muster.tune.utils.util import memory_use, wait_until_free
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_busy_gpu_is_an_error_after_the_last_look(smi):
     smi(TWO)
     clock = ManualClock()
     began = clock.monotonic()
-    with pytest.raises(RuntimeError, match=r"GPU 1: 90\.0% of its memory is in use after 3 looks"):
+    with pytest.raises(RuntimeError, match=r"GPU 1: 90\.0% of its memory is in use after 3 checks"):
         wait_until_free("1", 0.5, 3, 5.0, clock)
     assert clock.monotonic() - began == 15.0
 

@@ -1,1 +1,1 @@
-"""Trackers (`mlflow`, `wandb`, `comet`) and `keras`; each needs the package it is named after."""
+"""Integrates trackers (`mlflow`, `wandb`, `comet`) and `keras`; each needs the package it is named after."""

@@ -1,4 +1,4 @@
-"""Comet: CometLoggerCallback on the driver. Imports comet_ml on its own thread, when it is needed."""
+"""Logs trials to Comet; comet_ml is imported on a background thread, when it is needed."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ class CometSettings(Struct, frozen=True, kw_only=True):
 
 
 class CometTracker:
-    """Implements Tracker."""
+    """A CometTracker is the Tracker for Comet."""
 
     name = "Comet"
     advice = (
-        "The experiment goes on without it: check COMET_API_KEY and the network, or pass online=False; "
+        "The experiment continues without it: check COMET_API_KEY and the network, or pass online=False; "
         "what is missing there is in the trials' result.json"
     )
 
     def __init__(self, settings: CometSettings) -> None:
         self._settings = settings
         self._experiments: dict[str, Any] = {}
-        self._said: dict[str, dict[str, Any]] = {}  # what describes a trial, sent when it changes
+        self._logged: dict[str, dict[str, Any]] = {}  # what describes a trial, sent when it changes
 
     def start(self, trial: TrialFacts) -> None:
         experiment = self._experiments.get(trial.trial_id)
@@ -77,7 +77,7 @@ class CometTracker:
         experiment.log_other("Failed", failed)
         experiment.end()
         self._experiments.pop(trial_id)
-        self._said.pop(trial_id, None)
+        self._logged.pop(trial_id, None)
 
     def checkpoint(self, trial_id: str, path: str) -> None:
         import comet_ml
@@ -88,7 +88,7 @@ class CometTracker:
         experiment.log_artifact(artifact)
 
     def files(self, trial: TrialFacts) -> None:
-        """Comet is sent checkpoints only."""
+        """Does nothing: Comet is sent checkpoints only."""
 
     def close(self) -> None:
         for trial_id in list(self._experiments):
@@ -115,12 +115,12 @@ class CometTracker:
         return self._experiments[trial_id]
 
     def _describe(self, trial_id: str, experiment: Any, flat: dict[str, Any]) -> None:  # noqa: ANN401
-        said = self._said.setdefault(trial_id, {})
+        logged = self._logged.setdefault(trial_id, {})
         for key in (_SYSTEM | _OTHER) & flat.keys():
-            if said.get(key) != flat[key]:
-                said[key] = flat[key]
-                say = experiment.log_system_info if key in _SYSTEM else experiment.log_other
-                say(key, flat[key])
+            if logged.get(key) != flat[key]:
+                logged[key] = flat[key]
+                log = experiment.log_system_info if key in _SYSTEM else experiment.log_other
+                log(key, flat[key])
 
     def _write_one(self, experiment: Any, flat: dict[str, Any], step: int) -> None:  # noqa: ANN401
         metrics: dict[str, Any] = {}
@@ -135,7 +135,7 @@ class CometTracker:
 
 
 def _beside_others(make: Callable[[], Any]) -> Any:  # noqa: ANN401 - a comet_ml experiment
-    """Comet ends the experiment made before whenever it makes one; trials run side by side, so hide it."""
+    """Hides the current experiment while one is made: Comet would end it, and trials run side by side."""
     from comet_ml.config import get_global_experiment, set_global_experiment
 
     users = get_global_experiment()
@@ -150,9 +150,9 @@ __all__ = ["CometLoggerCallback"]
 
 
 class CometLoggerCallback(TrackerCallback):
-    """Sends configs and results of every trial to Comet, one Comet experiment per trial.
+    """A CometLoggerCallback sends configs and results of every trial to a Comet experiment of its own.
 
-    Nothing waits for the server: it is talked to on a thread, and when it is down the experiment goes on.
+    Results are sent from a thread, so nothing waits for the server; when it is down the experiment continues.
 
     Example:
         >>> callback = CometLoggerCallback(online=False, offline_directory="comet", tags=["lr-search"])
@@ -168,8 +168,10 @@ class CometLoggerCallback(TrackerCallback):
         save_checkpoints: bool = False,
         **experiment_kwargs: Any,  # noqa: ANN401 - of comet_ml.Experiment
     ) -> None:
-        """`online=False` writes archives to be sent later with `comet upload`. `save_checkpoints`: as
-        artifacts. `experiment_kwargs` go to `comet_ml.Experiment`; its `api_key` is not saved to disk.
+        """With `online=False` archives are written, to be sent later with `comet upload`.
+
+        `save_checkpoints`: as artifacts. `experiment_kwargs` go to `comet_ml.Experiment`; its `api_key` is
+        not saved to disk.
         """
         require("comet_ml")
         self.online, self.tags = online, list(tags or ())
@@ -178,7 +180,7 @@ class CometLoggerCallback(TrackerCallback):
         self.experiment_kwargs = experiment_kwargs
 
     def setup(self, *args: Any, **info: Any) -> None:  # noqa: ANN401
-        """ValueError when there is no key: better now than after the first trial."""
+        """Raises a ValueError when there is no key: better now than after the first trial."""
         variables = environment()
         settings_file = Path(variables.get("COMET_CONFIG", "~/.comet.config")).expanduser()
         if self.online and not (self._api_key or variables.get("COMET_API_KEY") or settings_file.is_file()):

@@ -1,4 +1,4 @@
-"""Ray's older name for the Keras callback of `muster.tune.integration.keras`."""
+"""Exports the Keras callback of `muster.tune.integration.keras` under Ray's older name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MLflow: MLflowLoggerCallback on the driver, setup_mlflow inside a trial.
+"""Logs trials to MLflow: MLflowLoggerCallback on the driver, setup_mlflow inside a trial.
 
 Both import mlflow when it is needed; the callback does so on its own thread.
 """
@@ -28,12 +28,12 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def check_reachable(address: str, timeout_s: float = 10.0) -> None:
-    """ConnectionError when nothing listens there; an address that is not HTTP, or behind a proxy, is good."""
+    """Raises a ConnectionError when nothing listens there; non-HTTP addresses and proxies are not checked."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port or _PORTS.get(parts.scheme)
     except ValueError:
-        return  # the client will say what is wrong with it
+        return  # the client will raise the error
     if host is None or port is None or parts.scheme not in _PORTS:
         return
     if parts.scheme in getproxies() and not proxy_bypass(host):
@@ -63,11 +63,11 @@ class MLflowSettings(Struct, frozen=True, kw_only=True):
 
 
 class MLflowTracker:
-    """Implements Tracker."""
+    """An MLflowTracker is the Tracker for MLflow."""
 
     name = "MLflow"
     advice = (
-        "The experiment goes on without it: check tracking_uri and that the server runs; "
+        "The experiment continues without it: check tracking_uri and that the server runs; "
         "what is missing there is in the trials' result.json"
     )
 
@@ -108,7 +108,7 @@ class MLflowTracker:
         self._forget(trial_id)
 
     def checkpoint(self, trial_id: str, path: str) -> None:
-        """Checkpoints lie in the trial's directory, which `files` sends."""
+        """Does nothing: checkpoints lie in the trial's directory, which `files` sends."""
 
     def files(self, trial: TrialFacts) -> None:
         self._client().log_artifacts(self._run(trial.trial_id), trial.directory)
@@ -143,7 +143,7 @@ class MLflowTracker:
             known.pop(trial_id, None)
 
     def _found_run(self, trial: TrialFacts) -> str | None:
-        """The run of an experiment that is being resumed."""
+        """Returns the run of an experiment that is being resumed."""
         place = trial.directory.replace("'", "")
         found = self._client().search_runs(
             [self._experiment(trial)], f"tags.`{DIRECTORY_TAG}` = '{place}'", max_results=1
@@ -193,7 +193,7 @@ class MLflowTracker:
 
 
 def param_texts(config: Mapping[str, Any]) -> dict[str, str]:
-    """A config as MLflow's parameters: flat, nested keys joined by `/`."""
+    """Returns a config as MLflow's parameters: flat, nested keys joined by `/`."""
     return {_nameable(key): str(value) for key, value in flatten(dict(config)).items()}
 
 
@@ -207,9 +207,9 @@ TOKEN_VARIABLE = "MLFLOW_TRACKING_TOKEN"  # MLflow takes the token from nowhere 
 
 
 class MLflowLoggerCallback(TrackerCallback):
-    """Sends configs and results of every trial to MLflow, one run per trial.
+    """An MLflowLoggerCallback sends configs and results of every trial to MLflow, one run per trial.
 
-    Nothing waits for the server: it is talked to on a thread, and when it is down the experiment goes on.
+    Results are sent from a thread, so nothing waits for the server; when it is down the experiment continues.
 
     Example:
         >>> callback = MLflowLoggerCallback("sqlite:///mlflow.db", experiment_name="lr-search")
@@ -274,7 +274,7 @@ def setup_mlflow(  # noqa: PLR0913, PLR0917 - Ray's signature
     tags: Mapping[str, Any] | None = None,
     rank_zero_only: bool = True,
 ) -> Any:  # noqa: ANN401 - the mlflow module
-    """Begin an MLflow run for this trial and return the `mlflow` module; call it inside the trainable.
+    """Begins an MLflow run for this trial and returns the `mlflow` module; call it inside the trainable.
 
     The config is logged as parameters. Settings may also stand in `config["mlflow"]`; arguments win. The
     experiment is the one of `experiment_id`, else of `experiment_name`, else of MLFLOW_EXPERIMENT_ID or
@@ -312,7 +312,7 @@ def setup_mlflow(  # noqa: PLR0913, PLR0917 - Ray's signature
 
 
 def _divided(config: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is to be logged, and MLflow's own settings."""
+    """Returns what is to be logged, and MLflow's own settings."""
     params = dict(config or {})
     settings = params.pop("mlflow", None)
     return params, dict(settings or {})
@@ -320,7 +320,7 @@ def _divided(config: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str
 
 @contextmanager
 def _one_trial_at_a_time() -> Iterator[None]:
-    """MLflow fails when two processes make its database, or an experiment, at the same moment."""
+    """Locks: MLflow fails when two processes make its database, or an experiment, at the same moment."""
     trial_dir = get_context().get_trial_dir()
     try:
         import fcntl

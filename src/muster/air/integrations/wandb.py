@@ -1,4 +1,4 @@
-"""Weights & Biases: WandbLoggerCallback on the driver, setup_wandb inside a trial.
+"""Logs trials to Weights & Biases: WandbLoggerCallback on the driver, setup_wandb inside a trial.
 
 Both import wandb when it is needed; the callback does so on its own thread.
 """
@@ -35,15 +35,15 @@ class WandbSettings(Struct, frozen=True, kw_only=True):
     image_kwargs: dict[str, Any] = {}
     video_kwargs: dict[str, Any] = {}
     init_kwargs: dict[str, Any] = {}
-    has_directory: bool = False  # WANDB_DIR says where
+    has_directory: bool = False  # set by WANDB_DIR
 
 
 class WandbTracker:
-    """Implements Tracker."""
+    """A WandbTracker is the Tracker for Weights & Biases."""
 
     name = "Weights & Biases"
     advice = (
-        "The experiment goes on without it: check the network and `wandb login --verify`; "
+        "The experiment continues without it: check the network and `wandb login --verify`; "
         "what is missing there is in the trials' result.json"
     )
 
@@ -83,7 +83,7 @@ class WandbTracker:
         run.log_artifact(artifact)
 
     def files(self, trial: TrialFacts) -> None:
-        """W&B is sent checkpoints only."""
+        """Does nothing: W&B is sent checkpoints only."""
 
     def close(self) -> None:
         for trial_id in list(self._runs):
@@ -101,7 +101,7 @@ class WandbTracker:
         directory = None if settings.has_directory else trial.directory
         if directory:
             os.makedirs(directory, exist_ok=True)
-        # One driver has many runs, so they are silent; nobody can be asked for a key, so no waiting.
+        # One driver has many runs, so they are silent; no user can enter a key, so there is no prompt.
         quiet: dict[str, Any] = {"console": "off", "silent": True, "login_timeout": 1}
         if settings.api_key:
             quiet["api_key"] = settings.api_key
@@ -140,7 +140,7 @@ class WandbTracker:
         }
 
     def _value(self, value: Any) -> Any:  # noqa: ANN401 - a result's
-        """Arrays as W&B's media: three dimensions are an image, four are images, five a video."""
+        """Returns arrays as W&B's media: three dimensions are an image, four are images, five a video."""
         import wandb
 
         dimensions = len(getattr(value, "shape", ()))
@@ -161,10 +161,10 @@ _LOCAL_MODES = ("offline", "disabled", "dryrun")
 
 
 class WandbLoggerCallback(TrackerCallback):
-    """Sends configs and results of every trial to Weights & Biases, one run per trial.
+    """A WandbLoggerCallback sends configs and results of every trial to Weights & Biases, one run per trial.
 
-    A run's id is the trial's id, so a resumed experiment goes on in the same runs. Nothing waits for the
-    server: it is talked to on a thread, and when it is down the experiment goes on.
+    A run's id is the trial's id, so a resumed experiment continues in the same runs. Results are
+    sent from a thread, so nothing waits for the server; when it is down the experiment continues.
 
     Example:
         >>> callback = WandbLoggerCallback(project="lr-search", excludes=["time_total_s"], mode="offline")
@@ -188,11 +188,17 @@ class WandbLoggerCallback(TrackerCallback):
         image_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,  # noqa: ANN401 - of wandb.init
     ) -> None:
-        """`project`: or WANDB_PROJECT_NAME, else W&B's own default. `group`: or WANDB_GROUP_NAME, else the
-        experiment's name. `api_key` is not saved with the experiment; without one, WANDB_API_KEY or the key
-        of `wandb login` is used. `excludes`: results that are not sent. `log_config`: send the config with
-        every result, for configs that change. `upload_checkpoints`: as artifacts. `upload_timeout`: how long
-        the end of the experiment waits for W&B. `kwargs` go to `wandb.init`.
+        """Takes what to send, and where to.
+
+        Args:
+            project: W&B's project; None: WANDB_PROJECT_NAME, else W&B's own default.
+            group: W&B's group; None: WANDB_GROUP_NAME, else the experiment's name.
+            api_key: Not saved with the experiment; None: WANDB_API_KEY, or the key of `wandb login`.
+            excludes: Results that are not sent.
+            log_config: Send the config with every result, for configs that change.
+            upload_checkpoints: Send checkpoints as artifacts.
+            upload_timeout: How long the end of the experiment waits for W&B, in seconds.
+            kwargs: Passed to `wandb.init`.
         """
         require("wandb")
         if save_checkpoints:
@@ -212,7 +218,7 @@ class WandbLoggerCallback(TrackerCallback):
             raise ValueError("WandbLoggerCallback: pass api_key or api_key_file, not both")
 
     def setup(self, *args: Any, **info: Any) -> None:  # noqa: ANN401
-        """ValueError when there is no key: better now than after the first trial."""
+        """Raises a ValueError when there is no key: better now than after the first trial."""
         _key_of(self._api_key, self.api_key_path, self.kwargs.get("mode"))
 
     def _make_tracker(self) -> Tracker:
@@ -238,7 +244,7 @@ def setup_wandb(
     rank_zero_only: bool = True,
     **kwargs: Any,  # noqa: ANN401 - of wandb.init
 ) -> Any:  # noqa: ANN401 - a wandb run
-    """Begin a W&B run for this trial and return it; call it inside the trainable.
+    """Begins a W&B run for this trial and returns it; call it inside the trainable.
 
     The config is logged; arguments of `wandb.init`, and the key, may also stand in `config["wandb"]`, but
     `kwargs` win. Id, name and group are those of the trial and its experiment. `rank_zero_only` changes
@@ -273,7 +279,7 @@ def setup_wandb(
 
 
 def _key_of(given: str | None, file: str | None, mode: str | None) -> str | None:
-    """The key to use; None: W&B needs none, or finds its own. ValueError when there is nothing to find."""
+    """Returns the key to use; None: W&B needs none, or finds its own; ValueError when it cannot."""
     if given:
         return given
     if file:
@@ -287,7 +293,7 @@ def _key_of(given: str | None, file: str | None, mode: str | None) -> str | None
 
 
 def _may_be_logged_in() -> bool:
-    """Is there anything W&B could take a key from? Asks no server, so a key may still be wrong."""
+    """Returns whether W&B could take a key from anywhere; no server is asked, so the key may be wrong."""
     variables = environment()
     if any(variables.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")):
         return True

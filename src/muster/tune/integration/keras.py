@@ -1,4 +1,4 @@
-"""Keras: pass TuneReportCheckpointCallback in `model.fit(callbacks=[...])`, inside a trainable."""
+"""Defines the Keras callbacks, for `model.fit(callbacks=[...])` inside a trainable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Events = str | Sequence[str]
 
 
 class ReportCheckpointCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Reports Keras's logs, and saves the model as `model.keras`, whenever one of the events happens."""
+    """A ReportCheckpointCallback reports Keras's logs and saves the model, `model.keras`, at given events."""
 
     CHECKPOINT_NAME = "model.keras"
 
@@ -26,8 +26,9 @@ class ReportCheckpointCallback(keras.callbacks.Callback):  # type: ignore[misc]
         report_metrics_on: Events = "epoch_end",
         metrics: Metrics = None,
     ) -> None:
-        """Events are Keras's without `on_`; a checkpoint is never without a report. `metrics`: names, or
-        `{name to report: name in Keras}`; None: all.
+        """Takes events, which are Keras's without `on_`; a checkpoint always comes with a report.
+
+        `metrics`: names, or `{name to report: name in Keras}`; None: all.
         """
         super().__init__()
         self._metrics, self._filename, self._every, self._seen = metrics, self.CHECKPOINT_NAME, 1, 0
@@ -52,7 +53,7 @@ class ReportCheckpointCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class TuneReportCheckpointCallback(ReportCheckpointCallback):
-    """An old name of Ray's, with its arguments."""
+    """A TuneReportCheckpointCallback is Ray's older name of ReportCheckpointCallback, with its arguments."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class TuneReportCheckpointCallback(ReportCheckpointCallback):
 
 
 class TuneReportCallback(ReportCheckpointCallback):
-    """An old name of Ray's: reports only."""
+    """A TuneReportCallback reports only; it is an older name of Ray's."""
 
     def __init__(self, metrics: Metrics = None, on: Events = "epoch_end") -> None:
         super().__init__(checkpoint_on=(), report_metrics_on=on, metrics=metrics)

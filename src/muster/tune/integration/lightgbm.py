@@ -1,4 +1,4 @@
-"""LightGBM: pass TuneReportCheckpointCallback in `lightgbm.train(callbacks=[...])`, inside a trainable."""
+"""Defines the LightGBM callbacks, for `lightgbm.train(callbacks=[...])` inside a trainable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["TuneReportCallback", "TuneReportCheckpointCallback"]
 
 
 class TuneReportCheckpointCallback:
-    """Reports LightGBM's metrics (`valid_0-l2`) after each round, and saves the model.
+    """A TuneReportCheckpointCallback reports LightGBM's metrics after each round, and saves the model.
 
     A callback that stops early ends the training without a last call of this one: with early stopping, save
     by `frequency`.
@@ -31,8 +31,10 @@ class TuneReportCheckpointCallback:
         checkpoint_at_end: bool = True,
         results_postprocessing_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
-        """`metrics`: names, or `{name to report: name in LightGBM}`; None: all. `frequency`: save after every
-        so many rounds; 0: not before the end. `results_postprocessing_fn` may change what is reported.
+        """Takes `metrics`: names, or `{name to report: name in LightGBM}`; None: all.
+
+        `frequency`: save after every so many rounds; 0: not before the end. `results_postprocessing_fn` may
+        change what is reported.
         """
         self._metrics, self._filename = metrics, filename
         self._frequency, self._at_end = frequency, checkpoint_at_end
@@ -40,7 +42,7 @@ class TuneReportCheckpointCallback:
 
     @classmethod
     def get_model(cls, checkpoint: Checkpoint, filename: str = CHECKPOINT_NAME) -> Any:  # noqa: ANN401
-        """The `lightgbm.Booster` of a checkpoint this callback saved."""
+        """Returns the `lightgbm.Booster` of a checkpoint that this callback saved."""
         import lightgbm
 
         return opened(
@@ -59,7 +61,7 @@ class TuneReportCheckpointCallback:
 
 
 class TuneReportCallback(TuneReportCheckpointCallback):
-    """An old name of Ray's: reports only."""
+    """A TuneReportCallback reports only; it is an older name of Ray's."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class TuneReportCallback(TuneReportCheckpointCallback):
 
 
 def _found(entries: Any) -> dict[str, Any]:  # noqa: ANN401
-    """`train` gives (data set, metric, value, higher is better); `cv` a mean, and last its spread."""
+    """Returns the metrics: `train` passes (data, metric, value, is higher better); `cv` a mean and spread."""
     found: dict[str, Any] = {}
     for dataset, metric, value, _, *spread in entries:
         if spread:

@@ -1,4 +1,4 @@
-"""PyTorch Lightning: pass TuneReportCheckpointCallback in `Trainer(callbacks=[...])`, inside a trainable."""
+"""Defines the PyTorch Lightning callbacks, for `Trainer(callbacks=[...])` inside a trainable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["TuneReportCallback", "TuneReportCheckpointCallback"]
 
 
 class TuneReportCheckpointCallback(Callback):  # type: ignore[misc]
-    """Reports Lightning's metrics, and saves the trainer's checkpoint, whenever one of the events happens.
+    """A TuneReportCheckpointCallback reports metrics and saves the trainer's checkpoint, at given events.
 
     Nothing is reported during Lightning's sanity check: no training has happened yet.
     """
@@ -29,7 +29,8 @@ class TuneReportCheckpointCallback(Callback):  # type: ignore[misc]
         save_checkpoints: bool = True,
         on: str | Sequence[str] = "validation_end",
     ) -> None:
-        """`metrics`: names, or `{name to report: name in Lightning}`; None: all of `callback_metrics`.
+        """Takes `metrics`: names, or `{name to report: name in Lightning}`; None: all of `callback_metrics`.
+
         `filename`: of the checkpoint in its directory. `on`: Lightning's events without `on_`.
         """
         super().__init__()
@@ -56,7 +57,7 @@ class TuneReportCheckpointCallback(Callback):  # type: ignore[misc]
 
 
 class TuneReportCallback(TuneReportCheckpointCallback):
-    """An old name of Ray's: reports only."""
+    """A TuneReportCallback reports only; it is an older name of Ray's."""
 
     def __init__(self, metrics: Metrics = None, on: str | Sequence[str] = "validation_end") -> None:
         super().__init__(metrics, save_checkpoints=False, on=on)

@@ -1,4 +1,4 @@
-"""What the callbacks of all frameworks share: which metrics, and a report with a checkpoint of one file."""
+"""Selects metrics and reports them, with a checkpoint of one file, for the callbacks of all frameworks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Metrics = str | Sequence[str] | Mapping[str, str] | None
 
 
 def chosen(metrics: Metrics, found: Mapping[str, Any], framework: str) -> dict[str, Any]:
-    """The metrics to report: all, those named, or renamed ones (`{reported: found}`)."""
+    """Returns the metrics to report: all, those named, or renamed ones (`{reported: found}`)."""
     if metrics is None:
         return dict(found)
     names = (metrics,) if isinstance(metrics, str) else metrics
@@ -27,7 +27,7 @@ def chosen(metrics: Metrics, found: Mapping[str, Any], framework: str) -> dict[s
 
 
 def send(values: Mapping[str, Any], save: Callable[[str], object] | None = None) -> None:
-    """Report; with `save`, which is given an empty directory, also a checkpoint."""
+    """Reports metrics; with `save`, which is given an empty directory, also a checkpoint."""
     if save is None:
         report(dict(values))
         return
@@ -37,6 +37,6 @@ def send(values: Mapping[str, Any], save: Callable[[str], object] | None = None)
 
 
 def opened(checkpoint: Checkpoint, read: Callable[[str], Any]) -> Any:  # noqa: ANN401 - a framework's model
-    """What `read` makes of a checkpoint's directory."""
+    """Returns what `read` makes of a checkpoint's directory."""
     with checkpoint.as_directory() as directory:
         return read(directory)

@@ -1,4 +1,4 @@
-"""XGBoost: pass TuneReportCheckpointCallback in `xgboost.train(callbacks=[...])`, inside a trainable."""
+"""Defines the XGBoost callbacks, for `xgboost.train(callbacks=[...])` inside a trainable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["TuneReportCallback", "TuneReportCheckpointCallback"]
 
 
 class TuneReportCheckpointCallback(xgboost.callback.TrainingCallback):  # type: ignore[misc]
-    """Reports XGBoost's metrics (`eval-logloss`) after each round, and saves the model.
+    """A TuneReportCheckpointCallback reports XGBoost's metrics after each round, and saves the model.
 
     The model of the end is reported with the metrics of the last round once more, when that round saved none.
     """
@@ -30,8 +30,10 @@ class TuneReportCheckpointCallback(xgboost.callback.TrainingCallback):  # type: 
         checkpoint_at_end: bool = True,
         results_postprocessing_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
-        """`metrics`: names, or `{name to report: name in XGBoost}`; None: all. `frequency`: save after every
-        so many rounds; 0: not before the end. `results_postprocessing_fn` may change what is reported.
+        """Takes `metrics`: names, or `{name to report: name in XGBoost}`; None: all.
+
+        `frequency`: save after every so many rounds; 0: not before the end. `results_postprocessing_fn` may
+        change what is reported.
         """
         super().__init__()
         self._metrics, self._filename = metrics, filename
@@ -42,7 +44,7 @@ class TuneReportCheckpointCallback(xgboost.callback.TrainingCallback):  # type: 
 
     @classmethod
     def get_model(cls, checkpoint: Checkpoint, filename: str = CHECKPOINT_NAME) -> Any:  # noqa: ANN401
-        """The `xgboost.Booster` of a checkpoint this callback saved."""
+        """Returns the `xgboost.Booster` of a checkpoint that this callback saved."""
         return opened(
             checkpoint, lambda directory: xgboost.Booster(model_file=str(Path(directory, filename)))
         )
@@ -52,7 +54,7 @@ class TuneReportCheckpointCallback(xgboost.callback.TrainingCallback):  # type: 
         return model
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Any]) -> bool:  # noqa: ANN401
-        """False: the training goes on."""
+        """Reports after a round; returns False, so that the training continues."""
         found = chosen(self._metrics, self._changed(_found(evals_log)), "XGBoost")
         self._rounds += 1
         if self._frequency > 0 and self._rounds % self._frequency == 0:
@@ -77,7 +79,7 @@ class TuneReportCheckpointCallback(xgboost.callback.TrainingCallback):  # type: 
 
 
 class TuneReportCallback(TuneReportCheckpointCallback):
-    """An old name of Ray's: reports only."""
+    """A TuneReportCallback reports only; it is an older name of Ray's."""
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class TuneReportCallback(TuneReportCheckpointCallback):
 
 
 def _found(evals_log: Mapping[str, Any]) -> dict[str, Any]:
-    """The newest value of each; `cv` gives a mean and its spread."""
+    """Returns the newest value of each metric; `cv` gives a mean and its spread."""
     found: dict[str, Any] = {}
     for dataset, metrics in evals_log.items():
         for metric, values in metrics.items():

@@ -1,4 +1,4 @@
-"""Loggers with Ray's names; each is imported when it is first used."""
+"""Exports the loggers under Ray's names; each is imported when it is first used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aim: AimLoggerCallback. Imports aim on its own thread, when it is needed. One Aim run per trial."""
+"""Logs trials to Aim, one Aim run per trial; aim is imported on a background thread when it is needed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ _NOT_METRICS = frozenset({"done", "should_checkpoint", "training_iteration", "ti
 
 
 class AimLoggerCallback(TrackerCallback):
-    """Sends configs and results of every trial to an Aim repository; `aim up --repo DIRECTORY` shows them.
+    """An AimLoggerCallback sends configs and results of every trial to an Aim repository.
 
-    Nothing waits for it: Aim is talked to on a thread, and when it fails the experiment goes on.
+    See `aim up --repo DIR`.
+
+    Results are sent from a thread, so nothing waits for Aim; when it fails the experiment continues.
     """
 
     def __init__(
@@ -29,7 +31,8 @@ class AimLoggerCallback(TrackerCallback):
         metrics: Sequence[str] | None = None,
         **aim_run_kwargs: Any,  # noqa: ANN401 - of aim.Run
     ) -> None:
-        """`repo`: None: the experiment's directory. `experiment_name`: None: the tuning experiment's.
+        """Takes the repository (None: the experiment's directory) and a name (None: the experiment's).
+
         `metrics`: which results to track; None: all numbers. ValueError for none at all.
         """
         require("aim")
@@ -46,10 +49,10 @@ class AimLoggerCallback(TrackerCallback):
 
 
 class _AimTracker:
-    """Implements Tracker."""
+    """An _AimTracker is the Tracker for Aim."""
 
     name = "Aim"
-    advice = "The experiment goes on without it; what is missing there is in the trials' result.json"
+    advice = "The experiment continues without it; what is missing there is in the trials' result.json"
 
     def __init__(
         self,
@@ -83,10 +86,10 @@ class _AimTracker:
         self._runs.pop(trial_id)
 
     def checkpoint(self, trial_id: str, path: str) -> None:
-        """Aim is sent numbers only."""
+        """Does nothing: Aim is sent numbers only."""
 
     def files(self, trial: TrialFacts) -> None:
-        """Aim is sent numbers only."""
+        """Does nothing: Aim is sent numbers only."""
 
     def close(self) -> None:
         for trial_id in list(self._runs):
@@ -101,7 +104,7 @@ class _AimTracker:
         arguments = {
             "repo": self._repo or str(PurePath(trial.directory).parent),
             "experiment": self._experiment_name or trial.experiment_name,
-            "system_tracking_interval": None,  # the driver trains nothing: its load says nothing of a trial
+            "system_tracking_interval": None,  # the driver's load has no meaning for a trial
             "capture_terminal_logs": False,
             **self._run_kwargs,
         }

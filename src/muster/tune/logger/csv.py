@@ -1,4 +1,4 @@
-"""CSVLoggerCallback: progress.csv."""
+"""Logs results to progress.csv."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from muster.tune.logger.logger import FileLogger
 
 
 class CSVLoggerCallback(FileLogger):
-    """Writes progress.csv in each trial's directory; on by default."""
+    """A CSVLoggerCallback writes progress.csv in each trial's directory; it is on by default."""
 
     _is_stock = True
     kinds = CSV

@@ -1,4 +1,4 @@
-"""Which callbacks an experiment has: the user's, those of the environment, and the loggers everybody gets."""
+"""Chooses the callbacks of an experiment: the user's, those of the environment, and the default loggers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def default_callbacks(
     environment: Mapping[str, str],
     reporter: Any = None,  # noqa: ANN401
 ) -> list[Any]:
-    """The user's callbacks, then those of RAY_TUNE_CALLBACKS, the reporter, and the loggers that are absent.
+    """Returns the user's callbacks, those of RAY_TUNE_CALLBACKS, the reporter, and missing default loggers.
 
     `environment` is only read. ValueError when a name in it cannot be imported or called.
     """
@@ -54,7 +54,7 @@ def file_kinds(callbacks: Iterable[Any]) -> int:
 
 
 def named_callbacks(names: str) -> list[Any]:
-    """Instances of comma-separated import paths (`package.module.Class`); blanks are ignored."""
+    """Returns instances of comma-separated import paths (`package.module.Class`); blanks are ignored."""
     return [_named(name.strip()) for name in names.split(",") if name.strip()]
 
 
@@ -63,4 +63,6 @@ def _named(path: str) -> Any:  # noqa: ANN401 - a user's class
     try:
         return getattr(importlib.import_module(module), name)()
     except Exception as error:
-        raise ValueError(f"Failed to import callback from '{path}'") from error
+        raise ValueError(
+            f"Failed to import callback from '{path}' ({error}): correct {VARIABLE}, or unset it"
+        ) from error

@@ -1,4 +1,4 @@
-"""JsonLoggerCallback: result.json, params.json and params.pkl."""
+"""Logs results to result.json, and configs to params.json and params.pkl."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from muster.tune.logger.logger import FileLogger
 
 
 class JsonLoggerCallback(FileLogger):
-    """Writes result.json, params.json and params.pkl in each trial's directory; on by default."""
+    """A JsonLoggerCallback writes result.json, params.json and params.pkl per trial; it is on by default."""
 
     _is_stock = True
     kinds = JSON

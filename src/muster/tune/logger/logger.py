@@ -1,4 +1,4 @@
-"""LoggerCallback, Ray's base class of loggers, and FileLogger, the base of ours that write files."""
+"""Defines LoggerCallback, Ray's base class of loggers, and FileLogger, the base of those that write files."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def trial_directory(experiment_dir: str, trial: Trial) -> str:
-    """The same directory the engine is told with StartTrial."""
+    """Returns a trial's directory, the same that the engine gets with StartTrial."""
     return f"{experiment_dir}/{trial.relative_logdir or trial.trial_id}"
 
 
 def restored_iteration(trial: Trial) -> int | None:
-    """How far a trial that starts now has already come; None: its rows must stay as they are.
+    """Returns the iteration a starting trial resumes after; None when its rows must stay as they are.
 
-    Without a checkpoint it begins anew. From a checkpoint of another trial (an exploit) it goes on beside its
-    own past, which is kept; and so it is when the checkpoint does not say its iteration.
+    Without a checkpoint the trial begins anew: 0. From a checkpoint of another trial (an exploit), or one
+    without an iteration, the trial continues, and its earlier rows are kept: None.
     """
     checkpoint = trial.checkpoint
     if checkpoint is None:
@@ -36,7 +36,7 @@ def restored_iteration(trial: Trial) -> int | None:
 
 
 class LoggerCallback(Callback):
-    """Base class of loggers: override the `log_` methods.
+    """A LoggerCallback is the base class of loggers: override the `log_` methods.
 
     Example:
         >>> class Lines(LoggerCallback):
@@ -45,19 +45,19 @@ class LoggerCallback(Callback):
     """
 
     def log_trial_start(self, trial: Trial) -> None:
-        """A trial's process is up."""
+        """Called when a trial's process is up."""
 
     def log_trial_restore(self, trial: Trial) -> None:
-        """A trial has loaded its checkpoint."""
+        """Called when a trial has loaded its checkpoint."""
 
     def log_trial_save(self, trial: Trial) -> None:
-        """A trial has saved a checkpoint."""
+        """Called when a trial has saved a checkpoint."""
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
-        """A trial reported."""
+        """Called with every result of a trial."""
 
     def log_trial_end(self, trial: Trial, failed: bool = False) -> None:
-        """A trial is over."""
+        """Called when a trial is over."""
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
         self.log_trial_start(trial)
@@ -86,7 +86,7 @@ class LoggerCallback(Callback):
 
 
 class FileLogger(LoggerCallback):
-    """Hands results to the experiment's LogWriter, to which the CallbackList attaches it."""
+    """A FileLogger gives results to the experiment's LogWriter, which `attach_loggers` attaches to it."""
 
     kinds: int = 0  # which files: JSON, CSV, TBX of trial_log
     _is_stock: ClassVar[bool] = False  # set by our own classes, in the class itself
@@ -95,11 +95,11 @@ class FileLogger(LoggerCallback):
     _experiment_dir = ""
 
     def attach(self, writer: LogWriter, experiment_dir: str) -> None:
-        """Where to write, and who does it."""
+        """Sets the writer, and the directory to write in."""
         self._writer, self._experiment_dir = writer, experiment_dir
 
     def merged_with(self, other: object) -> FileLogger | None:
-        """One logger for both, when they stand side by side and neither was changed by a subclass."""
+        """Returns one logger for two neighbours that no subclass has changed; else None."""
         if not (isinstance(other, FileLogger) and _is_unchanged(self) and _is_unchanged(other)):
             return None
         if self._writer is None or self._writer is not other._writer:
@@ -132,7 +132,7 @@ class FileLogger(LoggerCallback):
 
 
 class _FileLoggers(FileLogger):
-    """Several file loggers as one: a result is copied and queued once."""
+    """A _FileLoggers is several file loggers as one: a result is copied and queued once."""
 
     _is_stock = True
 
@@ -145,7 +145,7 @@ class _FileLoggers(FileLogger):
         **info: Any,  # noqa: ANN401
     ) -> None:
         writer = self._writer
-        assert writer is not None  # merged_with saw to it
+        assert writer is not None  # ensured by merged_with
         log = writer.running.get(trial.trial_id) or self._log(trial)
         writer.row(log, self.kinds, result)
 
@@ -158,7 +158,7 @@ _LEFT_OUT = ("config", "hist_stats")
 
 
 def pretty_print(result: Mapping[str, Any], exclude: set[str] | None = None) -> str:
-    """A result as YAML, without its config, what is None, and the keys in `exclude`.
+    """Returns a result as YAML, without its config, what is None, and the keys in `exclude`.
 
     Example:
         >>> print(pretty_print({"loss": 0.5, "config": {"lr": 1}}))

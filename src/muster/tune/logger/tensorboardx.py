@@ -1,4 +1,4 @@
-"""TBXLoggerCallback writes TensorBoard event files; it is on by default."""
+"""Logs results to TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from muster.tune.logger.logger import FileLogger
 
 
 class TBXLoggerCallback(FileLogger):
-    """Writes TensorBoard event files in each trial's directory; on by default.
+    """A TBXLoggerCallback writes TensorBoard event files in each trial's directory; it is on by default.
 
-    Numbers of results stand under ray/tune/, and so do arrays: as pictures, sheets of pictures and films with
-    three, four and five dimensions, else as histograms. At the end of a trial its config goes to HPARAMS.
+    Numbers of results are logged under ray/tune/, and so are arrays: as an image, a sheet of images or a
+    video with three, four or five dimensions, else as a histogram. The config goes to HPARAMS at the trial's
+    end.
     """
 
     _is_stock = True

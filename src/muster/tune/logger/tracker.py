@@ -1,4 +1,4 @@
-"""TrackerCallback: the base of loggers that send results to a tracker (MLflow, W&B, Comet) from a thread.
+"""Defines the base of loggers that send results to a tracker (MLflow, W&B, Comet) from a thread.
 
 The hooks run on the control thread and only put facts into a queue; everything a Tracker does runs on the
 thread of that queue, the import of its package included.
@@ -36,7 +36,7 @@ _CHUNK = 4096  # entries taken at a time
 
 
 class BackgroundQueue:
-    """Make one per tracker. The thread begins with the first entry; `close` ends it, also after an error."""
+    """A BackgroundQueue sends to a tracker from a thread that starts with the first entry, until `close`."""
 
     def __init__(  # noqa: PLR0913 - three facts about the tracker, and limits
         self,
@@ -51,7 +51,7 @@ class BackgroundQueue:
         grace_s: float = 10.0,
         clock: Clock | None = None,
     ) -> None:
-        """`is_passing(error)`: worth another try. `grace_s`: how long `close` waits for one that is down."""
+        """Takes `is_passing(error)`, whether to try again; `close` waits `grace_s` for a failing tracker."""
         self._name, self._write, self._is_passing, self._advice = name, write, is_passing, advice
         self._limit = limit
         self._retry_first_s, self._retry_most_s, self._grace_s = retry_first_s, retry_most_s, grace_s
@@ -60,31 +60,31 @@ class BackgroundQueue:
         self._wake, self._closing, self._abandoned = threading.Event(), threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._is_down = False
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._left_out = 0  # counted by the control thread
         self._unsent = 0  # counted by ours
 
     @property
     def lost(self) -> int:
-        """Results that never reached the tracker."""
+        """Returns how many results never reached the tracker."""
         return self._left_out + self._unsent
 
     # for the control thread: none of these waits, but `close`
 
     def row(self, trial_id: str, result: dict[str, Any]) -> None:
-        """A result of a trial; left out when too many wait already."""
+        """Queues a result of a trial; it is left out when too many wait already."""
         if len(self._queue) >= self._limit:
             self._left_out += 1
-            self._tell("full", f"{self._limit} results wait and newer ones are left out: it cannot keep up")
+            self._warn("full", f"{self._limit} results wait and newer ones are left out: it cannot keep up")
             return
         self._add(trial_id, result.copy())
 
     def order(self, trial_id: str, order: Order) -> None:
-        """Something else to do, after the rows of this trial that came before; never left out."""
+        """Queues something else to do, after the earlier rows of this trial; it is never left out."""
         self._add(trial_id, order)
 
     def close(self, timeout_s: float) -> bool:
-        """Send what waits, then end the thread; False when something was not sent. Safe to call twice."""
+        """Sends what waits, then ends the thread; False when something was not sent. Safe to call twice."""
         thread, began = self._thread, self._clock.monotonic()
         atexit.unregister(self.close)
         self._closing.set()
@@ -98,13 +98,13 @@ class BackgroundQueue:
                 thread.join(0.5)
                 break
             if waited_s > 3.0:
-                self._tell("wait", f"still sending results, for at most {timeout_s:g} s", advise=False)
+                self._warn("wait", f"still sending results, for at most {timeout_s:g} s", advise=False)
         is_stuck = thread is not None and thread.is_alive()
         self._left_out += sum(1 for _, what, _ in self._queue if isinstance(what, dict))
         self._queue.clear()
         if self.lost or is_stuck:
-            said = f"{self.lost} results" if self.lost else "the last results"
-            self._tell("lost", f"{said} were not sent; all of them are in the trials' result.json")
+            lost = f"{self.lost} results" if self.lost else "the last results"
+            self._warn("lost", f"{lost} were not sent; all of them are in the trials' result.json")
         return not self.lost and not is_stuck
 
     def _add(self, trial_id: str, what: dict[str, Any] | Order) -> None:
@@ -113,7 +113,9 @@ class BackgroundQueue:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"muster-{self._name}", daemon=True)
             self._thread.start()
-            atexit.register(self.close, self._grace_s)  # when the experiment breaks off, nobody else does
+            atexit.register(
+                self.close, self._grace_s
+            )  # for an experiment that breaks off without its last hook
 
     # for the thread
 
@@ -129,7 +131,7 @@ class BackgroundQueue:
                 return
 
     def _take(self) -> list[Step]:
-        """A chunk of the queue; each trial's rows joined until an order of that trial stands between them."""
+        """Returns a chunk of the queue; each trial's rows are joined up to an order of that trial."""
         steps: list[Step] = []
         open_rows: dict[str, list[Row]] = {}
         for _ in range(min(len(self._queue), _CHUNK)):
@@ -154,7 +156,7 @@ class BackgroundQueue:
                 else:
                     what()
             except Exception as error:  # noqa: BLE001 - the thread must live on
-                self._tell(type(error).__name__, f"{type(error).__name__}: {error}")
+                self._warn(type(error).__name__, f"{type(error).__name__}: {error}")
                 if not self._is_passing(error):
                     break
                 self._is_down = True
@@ -165,23 +167,23 @@ class BackgroundQueue:
         self._unsent += len(what) if isinstance(what, list) else 0
 
     def _pause(self, delay_s: float) -> float:
-        """Wait before another try; the end of the experiment is a reason to try at once. The next delay."""
+        """Waits before another attempt, or for the end of the experiment; returns the next delay."""
         if self._closing.is_set():
             self._abandoned.wait(self._retry_first_s)
         elif self._closing.wait(delay_s):
             return self._retry_first_s
         return min(self._retry_most_s, 2 * delay_s)
 
-    def _tell(self, cause: str, text: str, *, advise: bool = True) -> None:
-        """Say it once."""
-        if cause not in self._told:
-            self._told.add(cause)
+    def _warn(self, cause: str, text: str, *, advise: bool = True) -> None:
+        """Logs a warning, once per cause."""
+        if cause not in self._warned:
+            self._warned.add(cause)
             end = f". {self._advice}" if advise and self._advice else ""
             logger.warning("%s: %s%s", self._name, text.strip().rstrip("."), end)
 
 
 class TrialFacts(Struct, frozen=True, kw_only=True):
-    """What a tracker is told of a trial."""
+    """A TrialFacts is what a tracker knows of a trial."""
 
     trial_id: str
     name: str
@@ -191,7 +193,7 @@ class TrialFacts(Struct, frozen=True, kw_only=True):
 
 
 class Tracker(Protocol):
-    """The side that talks to the tracker; may wait and raise. A trial may start more than once."""
+    """A Tracker sends to a tracking service; it may wait and raise. A trial may start more than once."""
 
     name: str
     advice: str  # what a user can do when it does not work
@@ -207,15 +209,15 @@ class Tracker(Protocol):
     def files(self, trial: TrialFacts) -> None: ...
 
     def close(self) -> None:
-        """Runs that nobody ended are those of trials that were interrupted."""
+        """Closes all runs; those still open belong to interrupted trials."""
 
     def is_passing(self, error: BaseException) -> bool:
-        """Worth another try."""
+        """Returns whether another attempt may succeed."""
         ...
 
 
 class TrackerCallback(LoggerCallback):
-    """Subclasses say which Tracker (`_tracker`), and what they want besides results."""
+    """A TrackerCallback queues events for the Tracker that a subclass makes."""
 
     wants_checkpoints: bool = False
     wants_files: bool = False
@@ -228,10 +230,12 @@ class TrackerCallback(LoggerCallback):
     _ended: tuple[tuple[TrialFacts, bool], ...] = ()  # their files are still to be sent; True: failed
 
     def _make_tracker(self) -> Tracker:
-        raise NotImplementedError(f"{type(self).__name__} does not say which tracker it is for")
+        raise NotImplementedError(
+            f"{type(self).__name__} must override _make_tracker, which returns its Tracker"
+        )
 
     def attach(self, writer: LogWriter, experiment_dir: str) -> None:
-        """The writer of the trials' files: those are complete after its `flush`."""
+        """Sets the writer of the trials' files, which are complete after its `flush`."""
         self._writer = writer
 
     def log_trial_start(self, trial: Trial) -> None:
@@ -270,7 +274,7 @@ class TrackerCallback(LoggerCallback):
             queue.order(trial_id, send)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
-        """Wait, not for ever, until everything is sent."""
+        """Waits, up to `flush_timeout_s`, until everything is sent."""
         self._send_files()
         tracker, queue = self._tracker, self._queue
         if tracker is None or queue is None:
@@ -280,7 +284,7 @@ class TrackerCallback(LoggerCallback):
         self._tracker = self._queue = None
 
     def _send_files(self) -> None:
-        """By now every logger has seen the end of these trials; their files are complete after a flush."""
+        """Sends files of ended trials: all loggers have seen the end, so a flush completes the files."""
         ended, self._ended = self._ended, ()
         for facts, failed in ended:
             self._send_files_of(facts, failed)
@@ -305,13 +309,13 @@ class TrackerCallback(LoggerCallback):
         return self._tracker, self._queue
 
     def __getstate__(self) -> dict[str, Any]:
-        """As it was before the experiment: saved with it, so without keys and tokens."""
+        """Returns the state before the experiment, which is saved with it: so without keys and tokens."""
         without = {"_tracker", "_queue", "_writer", "_ended", *self._secrets}
         return {key: value for key, value in vars(self).items() if key not in without}
 
 
 def facts_of(trial: Trial) -> TrialFacts:
-    """`config` is not copied: a trial's config is replaced as a whole, never changed in place."""
+    """Returns the facts of a trial; `config` is not copied, because it is only ever replaced as a whole."""
     return TrialFacts(
         trial_id=trial.trial_id,
         name=str(trial),
@@ -322,7 +326,7 @@ def facts_of(trial: Trial) -> TrialFacts:
 
 
 def require(package: str, install: str | None = None) -> None:
-    """ModuleNotFoundError that says what to do."""
+    """Raises a ModuleNotFoundError with advice when a package is missing."""
     if find_spec(package) is None:
         raise ModuleNotFoundError(
             f"{package} is not installed: pip install {install or package}, "
@@ -332,5 +336,5 @@ def require(package: str, install: str | None = None) -> None:
 
 
 def step_of(result: Mapping[str, Any]) -> int:
-    """Environment steps when they are counted, else iterations: as in Ray's loggers."""
+    """Returns the environment steps when they are counted, else the iterations, as Ray's loggers do."""
     return int(result.get("timesteps_total") or result.get("training_iteration") or 0)

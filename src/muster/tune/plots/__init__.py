@@ -1,4 +1,4 @@
-"""Pictures of an experiment, as a PNG or an HTML file; `ResultGrid.plot` calls `save_plot`."""
+"""Draws plots of an experiment, as a PNG or an HTML file; `ResultGrid.plot` calls `save_plot`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def save_plot(
     mode: str | None = None,
     kind: str = "all",
 ) -> str:
-    """Draw and write; the file's path. See ResultGrid.plot."""
+    """Draws and writes a plot, and returns the file's path; see ResultGrid.plot."""
     if kind not in KINDS:
         raise ValueError(f"plot(kind={kind!r}): must be one of {', '.join(KINDS)}")
     target = _target(analysis, path)
@@ -36,15 +36,15 @@ def save_plot(
     from muster.tune.plots.data import collect
 
     name = analysis.experiment_path.rstrip("/").rpartition("/")[2] or "experiment"
-    scene = collect(analysis.trials, name=name, metric=metric, mode=mode)
+    plot = collect(analysis.trials, name=name, metric=metric, mode=mode)
     if target.suffix.lower() in _PNG:
         from muster.tune.plots.png import save_png
 
-        save_png(scene, kind, str(target))
+        save_png(plot, kind, str(target))
     else:
         from muster.tune.plots.page import html_page
 
-        target.write_text(html_page(scene, kind), encoding="utf-8")
+        target.write_text(html_page(plot, kind), encoding="utf-8")
     return str(target)
 
 

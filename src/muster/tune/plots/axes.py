@@ -1,6 +1,6 @@
-"""Axes: where a value stands between the ends of its axis, for parameters and for the metric.
+"""Places values between the ends of an axis, for parameters and for the metric.
 
-Both pictures (PNG and HTML) draw what is computed here. Pure; knows nothing of files or of drawing.
+Both plots (PNG and HTML) draw what is computed here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Tick = tuple[float, str]
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis. `positions` are in 0..1, one per trial; NaN: nothing to show, MISSING: not set."""
+    """An Axis has `positions` in 0..1, one per trial; NaN: nothing to show, MISSING: not set."""
 
     name: str
     positions: np.ndarray
@@ -34,7 +34,7 @@ class Axis:
 
 
 def parameter_axis(name: str, values: Sequence[Any], absent: object) -> Axis | None:
-    """None when it tells nothing: a parameter with one value only, or with very many that are no numbers."""
+    """Returns an axis; None for a parameter with one value only, or with very many that are no numbers."""
     numbers = [_number(value) for value in values]
     is_set = [value is not absent and value is not None for value in values]
     if all(number is not None for number, there in zip(numbers, is_set, strict=True) if there):
@@ -43,7 +43,7 @@ def parameter_axis(name: str, values: Sequence[Any], absent: object) -> Axis | N
 
 
 def metric_axis(name: str, values: np.ndarray) -> Axis:
-    """The same for the metric, whose outliers may lie beyond the ends."""
+    """Returns the axis of the metric, whose outliers may lie beyond the ends."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return Axis(name, np.full(values.shape, np.nan), ())
@@ -59,7 +59,7 @@ def metric_axis(name: str, values: np.ndarray) -> Axis:
 
 
 def looks_logarithmic(values: np.ndarray) -> bool:
-    """Positive, over almost a decade or more, and spread more evenly by orders of magnitude than by value."""
+    """Returns whether values are positive, span almost a decade and are spread by orders of magnitude."""
     low, high = float(values.min()), float(values.max())
     if low <= 0 or high / low < 8:
         return False
@@ -70,10 +70,7 @@ def looks_logarithmic(values: np.ndarray) -> bool:
 
 
 def metric_range(values: np.ndarray) -> tuple[float, float, bool]:
-    """Both ends, and whether orders of magnitude count.
-
-    Without outliers, when they would squeeze all other values together.
-    """
+    """Returns both ends, without outliers that squeeze the rest, and whether the scale is logarithmic."""
     low, high = _without_outliers(values)
     inner = values[(values >= low) & (values <= high)]
     if not looks_logarithmic(inner):
@@ -170,7 +167,7 @@ def _decades(low: float, high: float) -> list[float]:
 
 
 def _round_steps(low: float, high: float) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten."""
+    """Returns multiples of 1, 2 or 5 times a power of ten."""
     if high == low:
         return [low]
     raw = (high - low) / (MOST_TICKS + 1)
@@ -181,7 +178,7 @@ def _round_steps(low: float, high: float) -> list[float]:
 
 
 def _apart(ticks: tuple[Tick, ...]) -> tuple[Tick, ...]:
-    """Without those whose labels would touch."""
+    """Returns the ticks without those whose labels would touch."""
     kept: list[Tick] = []
     for tick in ticks:
         if not kept or tick[0] - kept[-1][0] >= 0.055:

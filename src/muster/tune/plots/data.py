@@ -1,6 +1,6 @@
-"""What a picture of an experiment shows, read from its trials: curves, values, axes, importance.
+"""Reads from trials what the plots of an experiment show: curves, values, axes, importance.
 
-The last value of the metric is a trial's value, as in get_best_result. Reads result logs; draws nothing.
+The last value of the metric is a trial's value, as in get_best_result.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ _CLEAR_TREND = 0.3  # a rank correlation below this has no direction worth namin
 
 @dataclass(frozen=True)
 class Importance:
-    """Of one parameter. `trend` is the rank correlation with doing well; 0 for categories, and where the best
-    values lie in the middle."""
+    """An Importance is the share of the metric's variation that one parameter explains.
+
+    `trend` is the rank correlation with doing well; 0 for categories, and where the best values lie in the
+    middle.
+    """
 
     name: str
     share: float
@@ -41,7 +44,7 @@ class Importance:
 
     @property
     def direction(self) -> str:
-        """What to do with it, when that can be said."""
+        """Returns in which direction to change the parameter; "" when that is unknown."""
         if abs(self.trend) < _CLEAR_TREND:
             return ""
         return "higher is better" if self.trend > 0 else "lower is better"
@@ -49,8 +52,11 @@ class Importance:
 
 @dataclass(frozen=True)
 class Ranking:
-    """All parameters, the most important first. `chance`: at most 1 of 20 experiments in which no parameter
-    matters shows a larger share anywhere. `problem` says why there is nothing."""
+    """A Ranking holds all parameters, the most important first.
+
+    `chance`: at most 1 of 20 experiments in which no parameter matters shows a larger share anywhere.
+    `problem` says why there are no entries.
+    """
 
     entries: tuple[Importance, ...] = ()
     chance: float = 0.0
@@ -59,7 +65,7 @@ class Ranking:
 
 
 def ranked(axes: Sequence[Axis], values: np.ndarray, mode: str) -> Ranking:
-    """From the last value of the metric of each trial.
+    """Ranks parameters by the last value of the metric of each trial.
 
     `values` may hold NaN and infinities: trials that reported such count as worst. Trials that reported
     nothing must have been left out, of the axes too.
@@ -83,13 +89,13 @@ def ranked(axes: Sequence[Axis], values: np.ndarray, mode: str) -> Ranking:
 
 
 def goodness_ranks(values: np.ndarray, mode: str) -> np.ndarray:
-    """0 for the worst; equal values share the mean of their places. What is not finite is worst."""
+    """Returns ranks, 0 for the worst; equal values share the mean. Values that are not finite are worst."""
     good = values if mode == "max" else -values
     return _mean_ranks(np.where(np.isfinite(good), good, -np.inf))
 
 
 def bins_of(axis: Axis) -> np.ndarray:
-    """A bin number for each trial; bins without trials do not exist."""
+    """Returns a bin number for each trial; bins without trials do not exist."""
     codes, missing = axis.codes, np.isnan(axis.codes)
     known = codes[~missing]
     raw = np.full(codes.shape, -1)
@@ -103,7 +109,7 @@ def bins_of(axis: Axis) -> np.ndarray:
 
 
 def _share(bins: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """Variance between bins over all variance, less what chance explains on average; per row of ranks."""
+    """Returns the variance between bins over all variance, less what chance explains; per row of ranks."""
     count, groups = bins.size, int(bins.max()) + 1
     if groups < 2 or groups >= count:
         return np.zeros(len(ranks))
@@ -150,7 +156,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class PlotCurve:
-    """A trial's metric over time; values that are not finite are NaN."""
+    """A PlotCurve is a trial's metric over time; values that are not finite are NaN."""
 
     iterations: np.ndarray
     seconds: np.ndarray
@@ -159,7 +165,7 @@ class PlotCurve:
 
 @dataclass(frozen=True)
 class Dot:
-    """One trial in the picture."""
+    """A Dot is one trial in the plot."""
 
     trial_id: str
     status: str
@@ -173,7 +179,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class PlotData:
-    """Everything that the drawing side needs. Rows of `parameters` and `metric_axis` belong to `dots`."""
+    """A PlotData holds everything that is drawn. Rows of `parameters` and `metric_axis` belong to `dots`."""
 
     name: str
     metric: str
@@ -191,22 +197,22 @@ class PlotData:
 
     @property
     def has_progress(self) -> bool:
-        """Whether some trial reported more than once."""
+        """Returns whether some trial reported more than once."""
         return any(dot.curve is not None and dot.curve.values.size > 1 for dot in self.dots)
 
     @property
     def longest(self) -> float:
-        """The furthest iteration that any trial reached."""
+        """Returns the furthest iteration that any trial reached."""
         return max((float(dot.curve.iterations[-1]) for dot in self.curves if dot.curve), default=0.0)
 
 
 def collect(trials: Sequence[TrialRecord], *, name: str, metric: str, mode: str) -> PlotData:
-    """Read what there is; ValueError when trials have results, but none has this metric."""
-    told = [_last_value(trial, metric) for trial in trials]
-    _check_metric(trials, told, metric)
-    values = np.array([math.nan if value is None else value for value in told])
+    """Reads the trials; ValueError when trials have results, but none has this metric."""
+    values_found = [_last_value(trial, metric) for trial in trials]
+    _check_metric(trials, values_found, metric)
+    values = np.array([math.nan if value is None else value for value in values_found])
     finite = np.where(np.isfinite(values), values, np.nan)
-    has_value = np.array([value is not None for value in told], dtype=bool)
+    has_value = np.array([value is not None for value in values_found], dtype=bool)
     configs = [flatten(trial.config) for trial in trials]
     axes = _parameter_axes(configs)
     ranking = ranked([_part(axis, has_value) for axis in axes], values[has_value], mode)
@@ -236,7 +242,7 @@ def collect(trials: Sequence[TrialRecord], *, name: str, metric: str, mode: str)
 
 
 def known_metrics(trials: Sequence[TrialRecord]) -> list[str]:
-    """Numbers that trials reported, without what is filled in for everybody."""
+    """Returns the names of numbers that trials reported, without what muster fills in."""
     from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 
     found: dict[str, None] = {}
@@ -247,8 +253,8 @@ def known_metrics(trials: Sequence[TrialRecord]) -> list[str]:
     return list(found)
 
 
-def _check_metric(trials: Sequence[TrialRecord], told: Sequence[float | None], metric: str) -> None:
-    if any(value is not None for value in told):
+def _check_metric(trials: Sequence[TrialRecord], values_found: Sequence[float | None], metric: str) -> None:
+    if any(value is not None for value in values_found):
         return
     known = known_metrics(trials)
     if known:
@@ -300,7 +306,7 @@ def _worst_first(values: np.ndarray, has_value: np.ndarray, mode: str) -> list[i
 
 
 def _spread_out(order: Sequence[int], best: int | None, limit: int) -> list[int]:
-    """So many of them, from bad to good in equal steps; the best one is last."""
+    """Returns so many of `order`, from bad to good in equal steps; the best one is last."""
     if len(order) > limit:
         places = np.linspace(0, len(order) - 1, limit).round().astype(int)
         order = [order[place] for place in places]
@@ -309,7 +315,7 @@ def _spread_out(order: Sequence[int], best: int | None, limit: int) -> list[int]
 
 
 def _shades(positions: np.ndarray, mode: str) -> np.ndarray:
-    """As the metric's axis has it, so that the axis can be the legend."""
+    """Returns shades at the positions on the metric's axis, so that the axis can be the legend."""
     share = 1 - positions if mode == "max" else positions
     return np.where(np.isfinite(positions), share, 1.0)
 
@@ -347,39 +353,39 @@ def _curve(rows: Sequence[Mapping[str, Any]], metric: str) -> PlotCurve | None:
     return PlotCurve(table[:, 0], table[:, 1], np.where(np.isfinite(table[:, 2]), table[:, 2], np.nan))
 
 
-def headline(scene: PlotData) -> str:
-    """Name of the experiment and what was found."""
-    name = shortened(scene.name, 60)
-    if scene.best is None:
+def headline(plot: PlotData) -> str:
+    """Returns the name of the experiment and the best value."""
+    name = shortened(plot.name, 60)
+    if plot.best is None:
         return name
-    best = scene.dots[scene.best]
-    return f"{name}: best {shortened(scene.metric, 40)} {short_number(best.value)}"
+    best = plot.dots[plot.best]
+    return f"{name}: best {shortened(plot.metric, 40)} {short_number(best.value)}"
 
 
-def subtitle(scene: PlotData) -> str:
-    """How many trials there are and how they ended; what is not shown."""
-    dots = scene.dots
+def subtitle(plot: PlotData) -> str:
+    """Returns how many trials there are, how they ended, and what is not shown."""
+    dots = plot.dots
     parts = [f"{len(dots):,} trial{'' if len(dots) == 1 else 's'}"]
     failed = sum(dot.status == "ERROR" for dot in dots)
     if failed:
         parts.append(f"{failed:,} failed")
     silent = sum(not dot.has_value for dot in dots)
     if silent:
-        parts.append(f"{silent:,} without {shortened(scene.metric, 30)}")
+        parts.append(f"{silent:,} without {shortened(plot.metric, 30)}")
     strange = sum(dot.has_value and dot.value != dot.value for dot in dots)
     if strange:
         parts.append(f"{strange:,} with NaN or infinity")
-    if scene.best is not None:
-        parts.append(f"best: trial {scene.dots[scene.best].trial_id}")
-    shown = len(scene.curves)
+    if plot.best is not None:
+        parts.append(f"best: trial {plot.dots[plot.best].trial_id}")
+    shown = len(plot.curves)
     if shown < len(dots) - silent:
         parts.append(f"{shown:,} curves are shown, from bad to good in equal steps")
-    parts.append("lower is better" if scene.mode == "min" else "higher is better")
+    parts.append("lower is better" if plot.mode == "min" else "higher is better")
     return "  ·  ".join(parts)
 
 
-def explanation(scene: PlotData) -> str:
-    """What the importance means, in a sentence."""
+def explanation(plot: PlotData) -> str:
+    """Returns what the importance means, in a sentence."""
     return (
         "Share of the metric's variation (by rank) that a parameter explains on its own, less what chance "
         "explains. Beyond the dashed line: unlikely to be chance. Effects of combinations are not seen."
@@ -390,14 +396,14 @@ MOST_AXES = 9
 _SPREAD = 0.045  # lines through the same category lie side by side
 
 
-def shown_axes(scene: PlotData) -> list[Axis]:
-    """The most important parameters, the most important of all beside the metric, which is last."""
-    return [*reversed(scene.parameters[:MOST_AXES]), scene.metric_axis]
+def shown_axes(plot: PlotData) -> list[Axis]:
+    """Returns the most important parameters, the most important of all beside the metric, which is last."""
+    return [*reversed(plot.parameters[:MOST_AXES]), plot.metric_axis]
 
 
-def table(scene: PlotData, columns: Sequence[Axis]) -> np.ndarray:
-    """One row for each of `scene.lines`, one column per axis."""
-    chosen = np.array(scene.lines, dtype=int)
+def table(plot: PlotData, columns: Sequence[Axis]) -> np.ndarray:
+    """Returns one row for each of `plot.lines`, one column per axis."""
+    chosen = np.array(plot.lines, dtype=int)
     places = np.column_stack([column.positions[chosen] for column in columns])
     for at, column in enumerate(columns):
         if column.is_category:
@@ -406,7 +412,7 @@ def table(scene: PlotData, columns: Sequence[Axis]) -> np.ndarray:
 
 
 def _side_by_side(places: np.ndarray) -> np.ndarray:
-    """Small steps apart within each category, in the order of the lines, which go from bad to good."""
+    """Returns small offsets within each category, in the order of the lines, which go from bad to good."""
     moved = np.zeros(places.shape)
     for place in np.unique(places):
         same = np.flatnonzero(places == place)

@@ -1,4 +1,4 @@
-"""Short texts for pictures: numbers, values and names that may be very long."""
+"""Shortens texts for plots: numbers, values and names that may be very long."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def short_number(value: float) -> str:
-    """Three digits, without superfluous ones.
+    """Returns a number with three digits, without superfluous ones.
 
     Example:
         >>> short_number(0.00001), short_number(1234567.0), short_number(64), short_number(0.30000000004)
@@ -22,7 +22,7 @@ def short_number(value: float) -> str:
 
 
 def value_text(value: object) -> str:
-    """A config value as people would write it; objects by name, without their address in memory."""
+    """Returns a config value as users would write it; objects by name, without their address in memory."""
     if isinstance(value, float):
         return short_number(value)
     if isinstance(value, str):

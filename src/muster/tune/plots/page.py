@@ -1,4 +1,4 @@
-"""The picture as one HTML file: data, style and script in it, nothing fetched from anywhere."""
+"""Writes a plot as one HTML file with data, style and script in it; nothing is fetched from anywhere."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from muster.tune.plots.data import (
 SCRIPTS = ("tools.js", "curves.js", "parallel.js", "importance.js", "main.js")
 
 
-def html_page(scene: PlotData, kind: str) -> str:
-    """The whole file's text."""
+def html_page(plot: PlotData, kind: str) -> str:
+    """Returns the text of the whole file."""
     # In a script element only "</" and "<!--" mean something: without "<" neither can occur.
-    data = json.dumps(page_data(scene, kind), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(page_data(plot, kind), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     parts = {
-        "TITLE": html.escape(headline(scene)),
-        "SUBTITLE": html.escape(subtitle(scene)),
+        "TITLE": html.escape(headline(plot)),
+        "SUBTITLE": html.escape(subtitle(plot)),
         "STYLE": _text("page.css"),
         "DATA": data,
         "SCRIPT": "\n".join(_text(name) for name in SCRIPTS),
@@ -39,29 +39,29 @@ def html_page(scene: PlotData, kind: str) -> str:
     return "".join(parts.get(piece, piece) for piece in before)
 
 
-def page_data(scene: PlotData, kind: str) -> dict[str, Any]:
-    """What the script draws, as plain data."""
-    columns = shown_axes(scene)
-    rows = table(scene, columns) if scene.lines else np.empty((0, len(columns)))
+def page_data(plot: PlotData, kind: str) -> dict[str, Any]:
+    """Returns what the script draws, as plain data."""
+    columns = shown_axes(plot)
+    rows = table(plot, columns) if plot.lines else np.empty((0, len(columns)))
     return {
-        "metric": scene.metric,
-        "mode": scene.mode,
+        "metric": plot.metric,
+        "mode": plot.mode,
         "kind": kind,
-        "hasProgress": scene.has_progress,
-        "longest": scene.longest,
-        "best": scene.best,
-        "explanation": explanation(scene),
+        "hasProgress": plot.has_progress,
+        "longest": plot.longest,
+        "best": plot.best,
+        "explanation": explanation(plot),
         "axes": [{"name": axis.name, "ticks": axis.ticks, "log": axis.is_log} for axis in columns],
-        "leftOut": max(0, len(scene.parameters) - len(columns) + 1),
-        "lines": list(scene.lines),
+        "leftOut": max(0, len(plot.parameters) - len(columns) + 1),
+        "lines": list(plot.lines),
         "rows": [_numbers(row) for row in rows],
-        "trials": [_trial(dot) for dot in scene.dots],
+        "trials": [_trial(dot) for dot in plot.dots],
         "importance": {
-            "problem": scene.ranking.problem,
-            "chance": scene.ranking.chance,
+            "problem": plot.ranking.problem,
+            "chance": plot.ranking.chance,
             "entries": [
                 {"name": entry.name, "share": entry.share, "direction": entry.direction}
-                for entry in scene.ranking.entries
+                for entry in plot.ranking.entries
             ],
         },
     }
@@ -88,7 +88,7 @@ def _curve(curve: PlotCurve) -> dict[str, list[float | None]]:
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
-    """Five digits draw as well as seventeen, and make a third of the file."""
+    """Returns numbers with five digits, which draw as well as seventeen and make a third of the file."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
 
 

@@ -1,4 +1,4 @@
-"""The picture as a PNG, by matplotlib. Touches neither pyplot nor its settings: the user's figures stay."""
+"""Draws a plot as a PNG by matplotlib; pyplot and its settings are not used, so the user's figures stay."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ HEAD_SIZE = 14.0
 DPI = 130
 
 
-def tidy(axes: Axes) -> None:
-    """Only the lines that help reading."""
+def style_axes(axes: Axes) -> None:
+    """Removes the lines that do not help reading."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -53,24 +53,24 @@ def title(axes: Axes, text: str) -> None:
     axes.set_title(text, loc="left", fontsize=TITLE_SIZE, fontweight="bold", color=INK, pad=10)
 
 
-def say_nothing_to_show(axes: Axes, why: str) -> None:
-    """An empty panel that says why."""
+def draw_empty(axes: Axes, why: str) -> None:
+    """Draws an empty panel that says why."""
     axes.set_axis_off()
     axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color=SOFT, wrap=True)
 
 
-def draw_parallel(axes: Axes, scene: PlotData) -> None:
+def draw_parallel(axes: Axes, plot: PlotData) -> None:
     title(axes, "Parameters of the trials")
-    columns = shown_axes(scene)
-    if len(columns) < 2 or not scene.lines:
-        why = "no parameter differs between the trials" if scene.lines else "no trial has a result yet"
-        say_nothing_to_show(axes, why)
+    columns = shown_axes(plot)
+    if len(columns) < 2 or not plot.lines:
+        why = "no parameter differs between the trials" if plot.lines else "no trial has a result yet"
+        draw_empty(axes, why)
         return
-    places = table(scene, columns)
-    _draw_parallel_lines(axes, scene, places)
+    places = table(plot, columns)
+    _draw_parallel_lines(axes, plot, places)
     for at, column in enumerate(columns):
-        _draw_axis(axes, at, column, len(columns), scene.mode)
-    hidden = len(scene.parameters) - (len(columns) - 1)
+        _draw_axis(axes, at, column, len(columns), plot.mode)
+    hidden = len(plot.parameters) - (len(columns) - 1)
     if hidden > 0:
         text = f"{hidden} less important parameter{'' if hidden == 1 else 's'} left out"
         axes.text(0.0, -0.02, text, transform=axes.transAxes, fontsize=SMALL, color=SOFT, va="top")
@@ -85,18 +85,18 @@ def ramp() -> Any:  # noqa: ANN401 - a matplotlib colormap
     return colormaps[RAMP_NAME]
 
 
-def _draw_parallel_lines(axes: Axes, scene: PlotData, places: np.ndarray) -> None:
+def _draw_parallel_lines(axes: Axes, plot: PlotData, places: np.ndarray) -> None:
     from matplotlib.collections import LineCollection
 
     steps = np.arange(places.shape[1])
-    shades = np.array([scene.dots[n].shade for n in scene.lines])
+    shades = np.array([plot.dots[n].shade for n in plot.lines])
     lines = [np.column_stack((steps, row)) for row in places]
     alpha = float(np.clip(30.0 / len(lines), 0.22, 0.85))
     # The good ones are the ones to read: they lie on top and are a little stronger.
     colours = ramp()(shades * RAMP_END)
     colours[:, 3] = np.clip(alpha * (1.6 - shades), 0.0, 1.0)
     axes.add_collection(LineCollection(lines, colors=colours, linewidths=1.0, zorder=2))
-    if scene.best is not None:
+    if plot.best is not None:
         axes.plot(steps, lines[-1][:, 1], color=BEST, linewidth=2.4, zorder=3)
         axes.annotate(
             "best",
@@ -150,7 +150,7 @@ def _draw_axis(axes: Axes, at: int, column: Axis, count: int, mode: str) -> None
 
 
 def _draw_gradient(axes: Axes, at: int, mode: str) -> None:
-    """The metric's own axis is the legend of the colours."""
+    """Draws the metric's own axis as the legend of the colours."""
     shades = np.linspace(0, 1, 64) if mode == "min" else np.linspace(1, 0, 64)
     colours = ramp()(shades * RAMP_END)[:, None, :]
     axes.imshow(
@@ -166,13 +166,13 @@ def _draw_gradient(axes: Axes, at: int, mode: str) -> None:
 MOST_BARS = 14
 
 
-def draw_importance(axes: Axes, scene: PlotData) -> None:
+def draw_importance(axes: Axes, plot: PlotData) -> None:
     title(axes, "Parameter importance")
-    ranking = scene.ranking
+    ranking = plot.ranking
     if ranking.problem:
-        say_nothing_to_show(axes, ranking.problem)
+        draw_empty(axes, ranking.problem)
         return
-    tidy(axes)
+    style_axes(axes)
     entries = ranking.entries[:MOST_BARS]
     places = range(len(entries))
     colours = [BAR if entry.share > ranking.chance else BAR_BY_CHANCE for entry in entries]
@@ -211,27 +211,27 @@ def draw_importance(axes: Axes, scene: PlotData) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     hidden = len(ranking.entries) - len(entries)
     more = f"; {hidden} more below these" if hidden else ""
-    axes.set_xlabel(f"variation of {shortened(scene.metric, 24)} explained by the parameter alone{more}")
+    axes.set_xlabel(f"variation of {shortened(plot.metric, 24)} explained by the parameter alone{more}")
 
 
-def draw_curves(axes: Axes, scene: PlotData) -> None:
-    metric = shortened(scene.metric, 44)
-    if not scene.curves:
+def draw_curves(axes: Axes, plot: PlotData) -> None:
+    metric = shortened(plot.metric, 44)
+    if not plot.curves:
         title(axes, "Learning curves")
-        say_nothing_to_show(axes, f"no trial has reported {metric} yet")
+        draw_empty(axes, f"no trial has reported {metric} yet")
         return
-    tidy(axes)
+    style_axes(axes)
     axes.set_ylabel(metric)
-    if scene.has_progress:
+    if plot.has_progress:
         title(axes, "Learning curves")
         axes.set_xlabel("training iteration")
-        _draw_lines(axes, scene)
-        values = np.concatenate([dot.curve.values for dot in scene.curves if dot.curve is not None])
+        _draw_lines(axes, plot)
+        values = np.concatenate([dot.curve.values for dot in plot.curves if dot.curve is not None])
     else:
         title(axes, "Results in the order of the trials")
         axes.set_xlabel("trial")
-        values = _draw_history(axes, scene)
-    _fit_height(axes, values, scene)
+        values = _draw_history(axes, plot)
+    _fit_height(axes, values, plot)
     axes.legend(
         loc="lower right",
         bbox_to_anchor=(1.0, 0.995),
@@ -244,20 +244,20 @@ def draw_curves(axes: Axes, scene: PlotData) -> None:
     )
 
 
-def _draw_lines(axes: Axes, scene: PlotData) -> None:
-    longest = scene.longest
-    best = None if scene.best is None else scene.dots[scene.best]
-    others = [dot for dot in scene.curves if dot is not best]
+def _draw_lines(axes: Axes, plot: PlotData) -> None:
+    longest = plot.longest
+    best = None if plot.best is None else plot.dots[plot.best]
+    others = [dot for dot in plot.curves if dot is not best]
     early = [dot for dot in others if dot.curve is not None and dot.curve.iterations[-1] < longest]
     full = [dot for dot in others if dot.curve is not None and dot.curve.iterations[-1] >= longest]
     crowd = float(np.clip(14.0 / max(len(others), 1), 0.12, 0.8))
     _add_lines(axes, early, EARLY, crowd * 0.8, "ended earlier")
     _add_lines(axes, full, FULL, crowd, "ran to the end")
-    _mark_failed(axes, scene)
+    _mark_failed(axes, plot)
     if best is not None and best.curve is not None:
         curve = best.curve
         axes.plot(curve.iterations, curve.values, color=BEST, linewidth=2.2, zorder=5, label="best trial")
-        _label_best(axes, float(curve.iterations[-1]), best.value, scene.mode)
+        _label_best(axes, float(curve.iterations[-1]), best.value, plot.mode)
     axes.margins(x=0.02)
 
 
@@ -274,10 +274,10 @@ def _add_lines(axes: Axes, dots: list[Dot], colour: str, alpha: float, label: st
     axes.add_line(Line2D([], [], color=colour, linewidth=1.4, label=label))
 
 
-def _mark_failed(axes: Axes, scene: PlotData) -> None:
+def _mark_failed(axes: Axes, plot: PlotData) -> None:
     ends = [
         (dot.curve.iterations[-1], dot.curve.values[-1])
-        for dot in scene.curves
+        for dot in plot.curves
         if dot.status == "ERROR" and dot.curve is not None
     ]
     if ends:
@@ -287,25 +287,25 @@ def _mark_failed(axes: Axes, scene: PlotData) -> None:
         )
 
 
-def _draw_history(axes: Axes, scene: PlotData) -> np.ndarray:
-    dots = [dot for dot in scene.dots if np.isfinite(dot.value)]
+def _draw_history(axes: Axes, plot: PlotData) -> np.ndarray:
+    dots = [dot for dot in plot.dots if np.isfinite(dot.value)]
     numbers, values = np.array([d.number for d in dots]), np.array([d.value for d in dots])
     if not dots:
         return values
     crowd = float(np.clip(120.0 / len(dots), 0.25, 0.8))
     axes.scatter(numbers, values, s=18, color=FULL, alpha=crowd, linewidths=0, label="trials", gid="trials")
-    running = np.maximum.accumulate(values) if scene.mode == "max" else np.minimum.accumulate(values)
+    running = np.maximum.accumulate(values) if plot.mode == "max" else np.minimum.accumulate(values)
     axes.step(numbers, running, where="post", color=BEST, linewidth=1.6, label="best so far")
-    if scene.best is not None:
-        best = scene.dots[scene.best]
+    if plot.best is not None:
+        best = plot.dots[plot.best]
         axes.scatter([best.number], [best.value], s=60, color=BEST, zorder=5, linewidths=0)
-        _label_best(axes, best.number, best.value, scene.mode)
+        _label_best(axes, best.number, best.value, plot.mode)
     axes.locator_params(axis="x", integer=True)
     return values
 
 
 def _label_best(axes: Axes, at: float, value: float, mode: str) -> None:
-    """On the side where no other trial can be."""
+    """Writes the label on the side where no other trial can be."""
     import matplotlib.patheffects as effects
 
     side = 1 if mode == "max" else -1
@@ -324,7 +324,7 @@ def _label_best(axes: Axes, at: float, value: float, mode: str) -> None:
 
 
 def _only_when_few(low: float, high: float) -> Callable[[float, float], str]:
-    """Between two powers of ten the steps of 2 and 5 are named, when there are hardly any powers in sight."""
+    """Returns a formatter that labels the steps of 2 and 5 when hardly any powers of ten are visible."""
     is_short = high / low < 50
 
     def text(value: float, _: float) -> str:
@@ -333,14 +333,14 @@ def _only_when_few(low: float, high: float) -> Callable[[float, float], str]:
     return text
 
 
-def _fit_height(axes: Axes, values: np.ndarray, scene: PlotData) -> None:
-    """Orders of magnitude where they are what differs; outliers leave the picture rather than rule it."""
+def _fit_height(axes: Axes, values: np.ndarray, plot: PlotData) -> None:
+    """Chooses the scale and range of the metric; outliers leave the plot rather than dominate it."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return
     low, high, is_log = metric_range(finite)
-    if scene.best is not None:
-        low, high = min(low, scene.dots[scene.best].value), max(high, scene.dots[scene.best].value)
+    if plot.best is not None:
+        low, high = min(low, plot.dots[plot.best].value), max(high, plot.dots[plot.best].value)
     if is_log:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: short_number(value))
@@ -370,7 +370,7 @@ HEAD_INCH = 0.68  # for the title and the line below it
 
 
 def need_matplotlib() -> None:
-    """ImportError that says what to install."""
+    """Raises an ImportError that says what to install when matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -380,8 +380,8 @@ def need_matplotlib() -> None:
         ) from error
 
 
-def save_png(scene: PlotData, kind: str, path: str) -> None:
-    """OSError when the file cannot be written."""
+def save_png(plot: PlotData, kind: str, path: str) -> None:
+    """Writes the PNG; OSError when the file cannot be written."""
     need_matplotlib()
     from matplotlib import rc_context, rcParamsDefault
 
@@ -389,12 +389,12 @@ def save_png(scene: PlotData, kind: str, path: str) -> None:
     plain = {name: rcParamsDefault[name] for name in rcParamsDefault if not name.startswith("backend")}
     plain.update({"font.size": TEXT_SIZE, "axes.linewidth": 0.8, "text.parse_math": False})
     with rc_context(plain):
-        figure = draw(scene, kind)
+        figure = draw(plot, kind)
         figure.savefig(path, dpi=DPI, facecolor="white")
 
 
-def draw(scene: PlotData, kind: str) -> Figure:
-    """The panels that were asked for."""
+def draw(plot: PlotData, kind: str) -> Figure:
+    """Draws the panels of `kind`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -408,24 +408,24 @@ def draw(scene: PlotData, kind: str) -> Figure:
     FigureCanvasAgg(figure)
     if kind == "all":
         grid = figure.add_gridspec(2, 2, width_ratios=(1.55, 1.0), height_ratios=(1.0, 1.0))
-        draw_curves(figure.add_subplot(grid[0, 0]), scene)
-        draw_importance(figure.add_subplot(grid[0, 1]), scene)
-        draw_parallel(figure.add_subplot(grid[1, :]), scene)
+        draw_curves(figure.add_subplot(grid[0, 0]), plot)
+        draw_importance(figure.add_subplot(grid[0, 1]), plot)
+        draw_parallel(figure.add_subplot(grid[1, :]), plot)
     else:
         panel = {"curves": draw_curves, "parallel": draw_parallel, "importance": draw_importance}[kind]
-        panel(figure.add_subplot(), scene)
-    _write_head(figure, scene)
+        panel(figure.add_subplot(), plot)
+    _write_head(figure, plot)
     return figure
 
 
-def _write_head(figure: Figure, scene: PlotData) -> None:
-    """Title and summary, in the margin that the layout leaves at the top."""
+def _write_head(figure: Figure, plot: PlotData) -> None:
+    """Writes title and summary in the margin that the layout leaves at the top."""
     width, height = figure.get_size_inches()
     left = 0.16 / width
     figure.text(
         left,
         1 - 0.16 / height,
-        headline(scene),
+        headline(plot),
         va="top",
         fontsize=HEAD_SIZE,
         fontweight="bold",
@@ -435,7 +435,7 @@ def _write_head(figure: Figure, scene: PlotData) -> None:
     figure.text(
         left,
         1 - 0.46 / height,
-        shortened(subtitle(scene), room),
+        shortened(subtitle(plot), room),
         va="top",
         fontsize=SMALL + 0.5,
         color=SOFT,

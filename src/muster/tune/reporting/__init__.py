@@ -1,4 +1,4 @@
-"""What a person sees while an experiment runs. The tuner calls `reporter_for`; nothing here decides."""
+"""Shows users the progress of an experiment. The tuner calls `reporter_for`; nothing here makes decisions."""
 
 from __future__ import annotations
 

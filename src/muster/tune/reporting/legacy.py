@@ -1,4 +1,4 @@
-"""The words and tables of the old console: `== Status ==`, psql tables, YAML per result. Pure."""
+"""Formats the text of Ray's older console: `== Status ==`, one row per trial, YAML per result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def time_text(now: float, started: float) -> str:
-    """`Current time: 2026-11-15 21:37:05 (running for 00:00:03.97)`."""
+    """Returns `Current time: 2026-11-15 21:37:05 (running for 00:00:03.97)`."""
     date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
     minutes, seconds = divmod(max(0.0, now - started), 60)
     hours, minutes = divmod(int(minutes), 60)
@@ -36,7 +36,7 @@ def resource_text(capacity: Mapping[str, float], used: Mapping[str, float]) -> s
 
 
 def count_text(trials: Sequence[Trial], total: int | None) -> str:
-    """`Number of trials: 2/5 (1 RUNNING, 1 TERMINATED)`."""
+    """Returns `Number of trials: 2/5 (1 RUNNING, 1 TERMINATED)`."""
     counts = {status: sum(trial.status == status for trial in trials) for status in STATUSES}
     shown = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()) if count)
     planned = f"/{total}" if total else ""
@@ -52,7 +52,7 @@ def best_text(trials: Sequence[Trial], metric: str | None, mode: str | None, key
 
 
 def best_trial(trials: Sequence[Trial], metric: str | None, mode: str | None) -> Trial | None:
-    """By the last result; NaN is never the best."""
+    """Returns the best trial by the last result; NaN is never the best."""
     if metric is None or mode is None:
         return None
     first = next(iter(best_first(trials, metric, mode)), None)
@@ -82,13 +82,13 @@ def trial_row(
 
 
 def location_text(trial: Trial) -> str:
-    """`address:pid` of its process, while it has one."""
+    """Returns `address:pid` of a trial's process, while it has one."""
     place = trial.location
     return f"{place['node_ip']}:{place['pid']}" if "node_ip" in place and "pid" in place else ""
 
 
 def trial_sentence(trial: Trial, result: Mapping[str, Any], metric: str | None, keys: Sequence[str]) -> str:
-    """`Trial X reported loss=1.00 with parameters={...}.`"""
+    """Returns `Trial X reported loss=1.00 with parameters={...}.`"""
     names = [metric] if metric else inferred_metrics([trial], 4)
     pairs = [(name, lookup(result, name)) for name in names]
     values = ",".join(f"{name}={_two_decimals(value)}" for name, value in pairs if value is not None)
@@ -96,7 +96,7 @@ def trial_sentence(trial: Trial, result: Mapping[str, Any], metric: str | None, 
 
 
 def trial_details(trial: Trial, result: Mapping[str, Any], end: str) -> str:
-    """A YAML block with the whole result."""
+    """Returns a YAML block with the whole result."""
     import yaml
 
     shown = {key: _plain(value) for key, value in result.items() if key != "config"}
@@ -106,7 +106,7 @@ def trial_details(trial: Trial, result: Mapping[str, Any], end: str) -> str:
 
 
 def inferred_metrics(trials: Sequence[Trial], limit: int) -> list[str]:
-    """Numbers that trials report by themselves."""
+    """Returns the names of numbers that trials report by themselves."""
     found: dict[str, None] = {}
     for trial in trials:
         for key, value in flatten(trial.last_result).items():
@@ -123,7 +123,7 @@ def _two_decimals(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - a user's value
-    """What YAML can say safely."""
+    """Returns a value that YAML can express safely."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

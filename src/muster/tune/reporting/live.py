@@ -21,7 +21,7 @@ REDRAW_S = 0.25
 
 
 class LiveReporter(PeriodicReporter):
-    """What `verbose=1` shows on a terminal."""
+    """A LiveReporter shows what `verbose=1` shows on a terminal."""
 
     def __init__(self, stream: TextIO, *, clock: Clock, environment: Mapping[str, str]) -> None:
         super().__init__(clock=clock, period_s=REDRAW_S)
@@ -52,7 +52,7 @@ class LiveReporter(PeriodicReporter):
         return self._view
 
     def conclude(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
-        self._screen.settle()
+        self._screen.drain()
         self._screen.clear()
         size = self._screen.size()
         self._screen.print(*self._live_view().conclusion(snapshot, trials, size, interrupted=interrupted))
@@ -63,7 +63,7 @@ class LiveReporter(PeriodicReporter):
 
 
 class DetailedLiveReporter(LiveReporter):
-    """From `verbose=2` on: the events of trials are told above the view."""
+    """A DetailedLiveReporter prints, from `verbose=2` on, the events of trials above the view."""
 
     def __init__(self, stream: TextIO, *, clock: Clock, environment: Mapping[str, str], level: int) -> None:
         super().__init__(stream, clock=clock, environment=environment)

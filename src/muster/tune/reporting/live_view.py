@@ -25,7 +25,7 @@ GAP = 2
 
 
 class Column(NamedTuple):
-    """One flat key of a config or of results."""
+    """A Column is one flat key of a config or of results."""
 
     key: str
     title: str
@@ -34,7 +34,7 @@ class Column(NamedTuple):
 
 
 def columns_of(trials: Sequence[Trial], info: RunInfo) -> list[Column]:
-    """Parameters, then metrics; what is optimised matters most, then how far a trial is."""
+    """Returns parameters, then metrics; the optimised metric is the most important, then the iteration."""
     found = columns_for(trials, info.parameters, info.metric)
     columns = [Column(key, shortened(key), True, 2) for key in found.parameters]
     for key in found.metrics:
@@ -45,7 +45,7 @@ def columns_of(trials: Sequence[Trial], info: RunInfo) -> list[Column]:
 
 
 class LiveTable:
-    """Remembers columns and their widths: they come and grow, and never go or shrink."""
+    """A LiveTable remembers columns and widths: columns are added and widened, never removed or narrowed."""
 
     def __init__(self, styles: Mapping[str, str], star: str) -> None:
         self._styles = styles
@@ -63,7 +63,7 @@ class LiveTable:
         self._columns = {key: self._columns[key] for key in order}
 
     def lines(self, trials: Sequence[Trial], width: int, best: Trial | None) -> list[Text]:
-        """A header and a line per trial."""
+        """Returns a header and a line per trial."""
         rows = [self._cells(trial) for trial in trials]
         for row in rows:
             for key, text in row.items():
@@ -86,7 +86,7 @@ class LiveTable:
         return Text(f"  {'trial'.ljust(self._widths[''])}  {'status'.ljust(10)}{titles}", style="dim")
 
     def _fitting(self, width: int) -> list[str]:
-        """The most important columns that fit beside name and status, in their usual order."""
+        """Returns the most important columns that fit beside name and status, in their usual order."""
         left = width - 2 - self._widths[""] - 2 - 10
         kept = set()
         for key in sorted(self._columns, key=lambda key: self._columns[key].importance):
@@ -108,7 +108,7 @@ class LiveTable:
 MAX_WIDTH = 120  # longer lines do not read better
 BAR_MAX = 48
 RECENT_ROWS = 5
-FINAL_ROWS = 20  # what a person takes in at the end; the files have the rest
+FINAL_ROWS = 20  # enough to read at the end; the files have the rest
 STATUS_STYLES = {
     "RUNNING": "cyan",
     "TERMINATED": "green",
@@ -119,7 +119,7 @@ STATUS_STYLES = {
 
 
 class Glyphs(NamedTuple):
-    """Signs, for terminals that have them and for those that have not."""
+    """A Glyphs holds the signs of the view, for terminals that can show them and for those that cannot."""
 
     done: str
     todo: str
@@ -141,7 +141,7 @@ def glyphs_for(encoding: str) -> Glyphs:
 
 
 class LiveView:
-    """One experiment's view; remembers the widths of its columns."""
+    """A LiveView draws one experiment; it remembers the widths of its columns."""
 
     def __init__(self, glyphs: Glyphs = UTF, *, home: str = "") -> None:
         self._glyphs = glyphs
@@ -149,7 +149,7 @@ class LiveView:
         self._table = LiveTable(STATUS_STYLES, glyphs.star)
 
     def draw(self, snapshot: ExperimentSnapshot, size: tuple[int, int]) -> RenderableType:
-        """What fits into `size` (columns, lines): less important lines go first."""
+        """Returns what fits into `size` (columns, lines): less important lines are left out first."""
         width, height = min(size[0], MAX_WIDTH), size[1]
         head = [*self._title(snapshot, width), self._progress(snapshot, width), self._counts(snapshot)]
         head += [self._resources(snapshot), *self._best(snapshot, width)]
@@ -165,7 +165,7 @@ class LiveView:
         *,
         interrupted: bool,
     ) -> list[RenderableType]:
-        """What stays on the terminal."""
+        """Returns what stays on the terminal."""
         width = min(size[0], MAX_WIDTH)
         head = [*self._title(snapshot, width), self._progress(snapshot, width), self._counts(snapshot)]
         rows, more = summary.final_rows(snapshot, trials, max_rows=FINAL_ROWS, interrupted=interrupted)
@@ -242,7 +242,7 @@ class LiveView:
         return [Text(), line]
 
     def _rows(self, snapshot: ExperimentSnapshot, room: int, width: int) -> list[Text]:
-        """Running trials first, then the best, then the latest, as many as there is room for."""
+        """Returns running trials, then the best, then the latest, as many as there is space for."""
         best = [each.trial for each in snapshot.best]
         others = [trial for trial in (*best, *snapshot.recent[:RECENT_ROWS]) if trial.status != "RUNNING"]
         running = snapshot.running[: max(1, room - 2 - len(others), (room - 2) // 2)]
@@ -263,7 +263,7 @@ class LiveView:
         return [*lines, *([Text(more, style="dim")] if more else []), Text()]
 
     def _failures(self, snapshot: ExperimentSnapshot, width: int) -> list[Text]:
-        """The latest two failures: what happened, and where the whole story is."""
+        """Returns the latest two failures: what happened, and where the traceback is."""
         lines: list[Text] = []
         for failed in snapshot.failures[-2:]:
             again = "" if failed.trial.status == "ERROR" else " (tried again)"
@@ -294,7 +294,7 @@ def _lines(lines: Sequence[Text], width: int) -> Group:
 
 
 def _tail(path: str, width: int) -> str:
-    """The end of a path says more than its beginning."""
+    """Returns the end of a path, which says more than its beginning."""
     return path if len(path) <= width else f"...{path[3 - width :]}"
 
 

@@ -1,4 +1,4 @@
-"""NotebookReporter: one block of HTML in the cell's output, updated in place."""
+"""Shows an experiment in a notebook as one block of HTML in the cell's output, updated in place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLOURS = {"RUNNING": "#1a7fb5", "TERMINATED": "#2e8b57", "PAUSED": "#b58900", 
 
 
 def notebook_output() -> Show:
-    """Shows HTML in the current cell, and replaces it from then on."""
+    """Returns a function that shows HTML in the current cell, and replaces it from then on."""
     from IPython.display import HTML, display  # type: ignore[import-not-found,unused-ignore]
 
     handle: list[Any] = []
@@ -43,7 +43,7 @@ def notebook_output() -> Show:
 
 
 class NotebookReporter(PeriodicReporter):
-    """`output` makes the place to show at, once per run."""
+    """A NotebookReporter shows HTML by what `output` returns, called once per run."""
 
     def __init__(self, *, clock: Clock, output: Callable[[], Show] = notebook_output) -> None:
         super().__init__(clock=clock, period_s=REFRESH_S)
@@ -79,7 +79,7 @@ def page(
     notes: Sequence[str],
     errors: TrialTable | None,
 ) -> str:
-    """The whole block. Everything of the user's is escaped."""
+    """Returns the whole block. Everything of the user's is escaped."""
     info = snapshot.info
     parts = [
         f"<b>{escape(info.name)}</b> <span style='opacity:.6'>{escape(info.searcher)} · "

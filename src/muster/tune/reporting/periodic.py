@@ -1,4 +1,4 @@
-"""PeriodicReporter: keeps the tally up to date by hooks, and shows a snapshot whenever one is due.
+"""Defines the base of reporters that show a snapshot of the experiment whenever one is due.
 
 The base of the plain, live and notebook reporters. Hooks cost about a microsecond; snapshots are spaced by
 what they cost, so that showing never takes more than a few percent of the time.
@@ -27,7 +27,7 @@ ENOUGH = 5  # finished trials that make the recent speed mean something
 
 
 class ReportInterval:
-    """At most one snapshot per period, and rarer when snapshots are slow to make.
+    """A ReportInterval allows one snapshot per period, and fewer when snapshots are slow to make.
 
     What counts is the fastest of the last few: one that met a busy moment does not stop the next ones, nor
     does the first, which also loads what it is drawn with.
@@ -40,13 +40,13 @@ class ReportInterval:
         self.due = float("-inf")
 
     def showed(self, began: float, ended: float) -> None:
-        """A snapshot took from `began` to `ended`, on the monotonic clock."""
+        """Notes that a snapshot took from `began` to `ended`, on the monotonic clock."""
         self._costs.append(ended - began)
         self.due = max(began + self.period_s, ended + min(self._costs) * (1 / self._share - 1))
 
 
 class Speed:
-    """Fed with the number of finished trials now and then, not with every one."""
+    """A Speed estimates trials per second from samples of the number of finished trials."""
 
     def __init__(self, at: float, finished: int) -> None:
         self._first = (at, finished)
@@ -58,7 +58,7 @@ class Speed:
             self._seen.popleft()
 
     def per_second(self) -> float | None:
-        """Of late when enough finished of late, else since the start; None: nothing finished yet."""
+        """Returns the recent speed if enough trials finished, else that since the start; None before any."""
         at, finished = self._seen[-1]
         for since, before in (self._seen[0], self._first):
             done, elapsed_s = finished - before, at - since
@@ -67,7 +67,7 @@ class Speed:
         return None
 
     def eta_s(self, total: int | None, budget_left_s: float | None) -> float | None:
-        """Seconds until everything is done: by the speed so far, or by the time budget if that is sooner."""
+        """Returns the seconds left by the speed so far, or by the time budget if that is sooner."""
         per_second = self.per_second()
         left = [] if budget_left_s is None else [max(0.0, budget_left_s)]
         if total is not None and per_second:
@@ -79,7 +79,7 @@ SHOWN_BEST = 5
 
 
 class PeriodicReporter(Reporter):
-    """Subclasses draw: `show` now and then, `conclude` once at the end."""
+    """A PeriodicReporter keeps a tally; subclasses draw: `show` periodically, `conclude` at the end."""
 
     def __init__(self, *, clock: Clock, period_s: float) -> None:
         self._clock = clock
@@ -89,11 +89,11 @@ class PeriodicReporter(Reporter):
         self._speed: Speed | None = None
 
     def show(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial]) -> None:
-        """Draw what is going on."""
+        """Draws the current snapshot."""
         raise NotImplementedError
 
     def conclude(self, snapshot: ExperimentSnapshot, trials: Sequence[Trial], *, interrupted: bool) -> None:
-        """Draw how it ended."""
+        """Draws how the run ended."""
         raise NotImplementedError
 
     def begin(self, info: RunInfo) -> None:
@@ -136,16 +136,16 @@ class PeriodicReporter(Reporter):
             self._take_turn(began, trials)
 
     def _take_turn(self, began: float, trials: Sequence[Trial]) -> None:
-        if self._speed is None:  # the first time: restored trials were finished before we came
+        if self._speed is None:  # the first time: restored trials finished before this run
             self._tally.reset(trials)
             self._speed = Speed(began, self._tally.finished)
         self.show(self.snapshot(trials), trials)
         self._pace.showed(began, self._clock.monotonic())
 
     def snapshot(self, trials: Sequence[Trial]) -> ExperimentSnapshot:
-        """This moment; its cost does not grow with the number of trials."""
+        """Returns a snapshot of this moment; its cost does not grow with the number of trials."""
         tally, info, at = self._tally, self.info, self._clock.monotonic()
-        tally.settle()
+        tally.move_paused()
         elapsed_s = at - self._began
         speed = self._speed or Speed(at, tally.finished)
         speed.sample(at, tally.finished)

@@ -61,7 +61,7 @@ HIDDEN = frozenset(
 
 
 class PlainReporter(PeriodicReporter):
-    """What `verbose=1` shows where there is no terminal."""
+    """A PlainReporter prints what `verbose=1` shows where there is no terminal."""
 
     def __init__(self, stream: TextIO, *, clock: Clock, level: int = 1) -> None:
         super().__init__(clock=clock, period_s=HEARTBEAT_S)
@@ -110,7 +110,7 @@ class PlainReporter(PeriodicReporter):
 
 
 class DetailedPlainReporter(PlainReporter):
-    """From `verbose=2` on: starts, results and checkpoints too."""
+    """A DetailedPlainReporter prints, from `verbose=2` on, starts, results and checkpoints too."""
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:  # noqa: ANN401
         self._tally.started(trial)
@@ -203,7 +203,7 @@ class EventLines:
             self._print(f"Trial {trial} saved a checkpoint for iteration {iteration} at: {where}")
 
     def new_window(self) -> None:
-        """Tell in one line what was left out, and begin to tell again."""
+        """Prints in one line what was left out, and starts counting anew."""
         left = {kind: count - self._limit for kind, count in self._counts.items() if count > self._limit}
         self._counts = dict.fromkeys(_KINDS, 0)
         if left:
@@ -231,7 +231,7 @@ def configuration(info: RunInfo, frame: BoxCharacters) -> str:
         rows.append(("Objective", f"{info.mode} {info.metric}"))
     if info.time_budget_s is not None:
         rows.append(("Time budget", duration(info.time_budget_s)))
-    opening = "Going on with" if info.is_resumed else "Results go to"
+    opening = "Continuing" if info.is_resumed else "Results go to"
     shown = listed(("Configuration for experiment", info.name), rows, frame)
     return f"{shown}\n{opening}: {info.directory}"
 
@@ -251,7 +251,7 @@ def time_line(snapshot: ExperimentSnapshot) -> str:
 
 
 def resource_line(capacity: Mapping[str, float], used: Mapping[str, float]) -> str:
-    """CPUs and GPUs always, other resources when there are any; memory only when somebody asks for it."""
+    """Returns CPUs and GPUs always, other resources when there are any, memory when trials request it."""
     parts = [f"{_used(used, name)}/{amount(capacity.get(name, 0))} {name}s" for name in ("CPU", "GPU")]
     for name, total in capacity.items():
         if name not in ("CPU", "GPU", "memory") or (name == "memory" and used.get(name)):
@@ -279,14 +279,14 @@ def heartbeat(snapshot: ExperimentSnapshot) -> str:
 
 
 def trial_table(snapshot: ExperimentSnapshot, trials: Sequence[Trial], frame: BoxCharacters) -> str:
-    """Below a heartbeat."""
+    """Returns the table below a heartbeat."""
     return _drawn(snapshot, *rows_of(snapshot, trials), frame)
 
 
 def conclusion(
     snapshot: ExperimentSnapshot, trials: Sequence[Trial], frame: BoxCharacters, *, interrupted: bool
 ) -> str:
-    """The last words: how many, the best, all trials, what failed, where the files are."""
+    """Returns the summary: counts, the best, all trials, what failed, where the files are."""
     parts = [status_line(snapshot.counts), time_line(snapshot)]
     rows, more = summary.final_rows(snapshot, trials, interrupted=interrupted)
     if rows:
@@ -302,7 +302,7 @@ def conclusion(
 
 
 def result_table(trial: Trial, result: Mapping[str, Any], frame: BoxCharacters) -> str:
-    """One result: the keys we fill in first, then what the trial reported."""
+    """Returns one result as a table: the keys that muster fills in first, then what the trial reported."""
     flat = {key: value for key, value in flatten(result).items() if _is_shown(key) and value is not None}
     first = [key for key in AUTO_RESULT_KEYS if key in flat]
     rows = [(key, detail(flat[key])) for key in (*first, *(key for key in flat if key not in first))]

@@ -1,4 +1,4 @@
-"""Reporter: the base of all that show an experiment; by itself it is silent (`verbose=0`).
+"""Defines Reporter, the base of all that show an experiment, and chooses one for a run.
 
 A Callback with four more calls, made by the tuner around the run. It overrides no hook, so a silent
 experiment pays nothing.
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
 
 class Reporter(Callback):
-    """Shows nothing, except how to go on after Ctrl-C: that goes to standard error."""
+    """A Reporter shows nothing, except how to continue after Ctrl-C: that goes to standard error."""
 
     info: RunInfo
 
     def catching(self) -> AbstractContextManager[None]:
-        """Processes made inside print through the reporter, so that they do not tear a live view."""
+        """Makes processes started inside print through the reporter, which keeps a live view intact."""
         return nullcontext()
 
     def begin(self, info: RunInfo) -> None:
-        """Before the first trial."""
+        """Called before the first trial."""
         self.info = info
 
     def note(self, text: str) -> None:
-        """A line for the person, such as a warning; may be called between `begin` and `end`."""
+        """Shows a line, such as a warning; may be called between `begin` and `end`."""
         SafeStream(sys.stderr).print(text)
 
     def end(self, *, interrupted: bool, trials: Sequence[Trial]) -> None:
-        """After the last trial, or when somebody stopped the run."""
+        """Called after the last trial, or when the user stopped the run."""
         if interrupted:
             SafeStream(sys.stderr).print("\n".join(resume_lines(self.info, trials)))
 
     def abort(self) -> None:
-        """An exception leaves the run: give the terminal back. May be called at any time, also twice."""
+        """Restores the terminal when an exception leaves the run. May be called at any time, also twice."""
 
 
 def reporter_for(
@@ -56,7 +56,9 @@ def reporter_for(
     stream: TextIO | None = None,
     is_notebook: bool | None = None,
 ) -> Reporter:
-    """A reporter for this run; `stream` is standard output and `is_notebook` is found out unless given.
+    """Returns a reporter for this run.
+
+    `stream` is standard output and `is_notebook` is detected unless given.
 
     `RunConfig.progress_reporter` is driven by its own protocol, and RAY_AIR_NEW_OUTPUT=0 asks for the text of
     old; `verbose=0` shows nothing whatever else is asked for.
@@ -85,13 +87,13 @@ def reporter_for(
 
 
 def in_notebook() -> bool:
-    """Whether a notebook's kernel runs this; a plain IPython shell is a terminal."""
+    """Returns whether a notebook's kernel runs this; a plain IPython shell is a terminal."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 
 
 def can_redraw(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """A terminal whose cursor can move."""
+    """Returns whether a stream is a terminal whose cursor can move."""
     try:
         is_terminal = stream.isatty()
         stream.fileno()
@@ -105,7 +107,7 @@ def _driven(run_config: RunConfig, clock: Clock, environment: Mapping[str, str],
 
     given = run_config.progress_reporter
     reporter = given if given is not None else detect_reporter(is_notebook=notebook)
-    # A person who passes a reporter wants to see its tables, whatever the level of the new console means.
+    # A user who passes a reporter wants to see its tables, whatever the level of the new console means.
     tables = given is not None and environment.get("RAY_AIR_NEW_OUTPUT") != "0"
     level = run_config.verbose or 0
     kind = LegacyReporter if level == 1 else DetailedLegacyReporter

@@ -1,4 +1,4 @@
-"""Screen: a terminal with a live area at the bottom and lines above it. Only here is rich's Live used."""
+"""Writes to a terminal with a live area at the bottom and lines above it, by rich's Live."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _END = b"\0muster: the tap closes\0\n"
 
 
 class OutputTap:
-    """Shows caught lines through `show`, in a thread of its own."""
+    """An OutputTap shows intercepted lines through `show`, in its own thread."""
 
     def __init__(self, terminal_fd: int, show: Callable[[list[str]], None], *, clock: Clock) -> None:
         self._show = show
@@ -43,7 +43,7 @@ class OutputTap:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Processes made inside inherit the tap. No thread is started: they may be copies of this one."""
+        """Makes processes started inside inherit the tap; no thread is started, as they may be forks."""
         self._divert()
         try:
             yield
@@ -51,13 +51,13 @@ class OutputTap:
             self._give_back()
 
     def open(self) -> None:
-        """From here on everything is caught and shown."""
+        """Starts to intercept and show everything."""
         self._divert()
         self._thread = threading.Thread(target=self._run, name="muster-output", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Descriptors are as before and everything printed so far is shown; later output passes through."""
+        """Restores the descriptors and shows everything printed so far; later output passes through."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -95,7 +95,7 @@ class OutputTap:
             os.close(self._terminal)
 
     def _next(self) -> bytes | None:
-        """What came in a little while; b"" for nothing, None at the end."""
+        """Returns what came in a short time; b"" for nothing, None at the end."""
         ready, _, _ = select.select([self._read], [], [], HALF_LINE_S)
         if not ready:
             return b""
@@ -111,7 +111,7 @@ class OutputTap:
         whole, newline, self._rest = body.rpartition(b"\n")
         if newline:
             self._print_whole(whole)
-        # A line without an end may be a question; one with `\r` is a progress bar that goes on.
+        # A line without an end may be a question; one with `\r` is a progress bar that continues.
         if self._rest and (end or (not data and b"\r" not in self._rest) or len(self._rest) > _CHUNK):
             self._print_whole(self._rest)
             self._rest = b""
@@ -120,7 +120,7 @@ class OutputTap:
             self._drained.set()
 
     def _print_whole(self, whole: bytes) -> None:
-        """Show what the second still has room for; count the rest without looking at it."""
+        """Shows as many lines as this second allows; counts the rest without decoding it."""
         now = self._clock.monotonic()
         lines: list[str] = []
         if now - self._second >= 1.0:
@@ -137,7 +137,7 @@ class OutputTap:
             self._show(lines)
 
     def _pass_through(self) -> None:
-        """Processes that outlive the view still write to us."""
+        """Copies what processes that outlive the view still write."""
         if self._rest:
             _write_all(self._terminal, self._rest)
         while data := os.read(self._read, _CHUNK):
@@ -145,7 +145,7 @@ class OutputTap:
 
 
 def flush_streams() -> None:
-    """Write out what Python still holds."""
+    """Writes out what Python still buffers."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.flush()
@@ -165,7 +165,7 @@ def _is_same_terminal(fd: int, terminal_fd: int) -> bool:
 
 
 class Screen:
-    """Owns the terminal between `open` and `close`; both may be called twice."""
+    """A Screen owns the terminal between `open` and `close`; both may be called twice."""
 
     def __init__(self, stream: TextIO, *, clock: Clock, environment: Mapping[str, str]) -> None:
         self._stream = stream
@@ -182,12 +182,12 @@ class Screen:
             return
         fd = self._stream.fileno()
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        # Our own copy of the terminal: the descriptors everybody else writes to are about to be caught.
+        # Our own copy of the terminal: the descriptors that others write to are about to be intercepted.
         self._own = open(os.dup(fd), "w", encoding=encoding, errors="replace")  # noqa: SIM115
         self._tap_for(fd).open()
 
     def _page(self) -> Console | None:
-        """Made when first needed: rich takes its time to load, and trials should not wait for it."""
+        """Returns the console, made when first needed: rich is slow to load, and trials should not wait."""
         if self._console is None and self._own is not None:
             from rich.console import Console
 
@@ -210,7 +210,7 @@ class Screen:
 
     @contextmanager
     def catching(self) -> Iterator[None]:
-        """Processes made inside keep writing to the tap; this process does not yet."""
+        """Makes processes started inside write to the tap; this process does not yet."""
         with self._tap_for(self._stream.fileno()).caught():
             yield
 
@@ -219,7 +219,7 @@ class Screen:
         return getattr(self._stream, "encoding", None) or "ascii"
 
     def size(self) -> tuple[int, int]:
-        """Columns and lines, as they are now: people resize windows."""
+        """Returns columns and lines, as they are now: users resize windows."""
         try:
             columns, lines = os.get_terminal_size((self._own or self._stream).fileno())
         except (OSError, ValueError):
@@ -227,7 +227,7 @@ class Screen:
         return (columns or 80, lines or 24)
 
     def draw(self, area: RenderableType) -> None:
-        """Replace the live area. A terminal that has gone away is no reason to end an experiment."""
+        """Replaces the live area. A terminal that has gone away is no reason to end an experiment."""
         with self._lock, contextlib.suppress(OSError):
             page = self._page()
             if page is None:
@@ -248,7 +248,7 @@ class Screen:
             self._live.update(area, refresh=True)
 
     def print(self, *parts: RenderableType) -> None:
-        """Lines above the live area, or simply lines when there is none."""
+        """Prints lines above the live area, or simply lines when there is none."""
         with self._lock, contextlib.suppress(OSError):
             page = self._page()
             if page is None:
@@ -257,20 +257,20 @@ class Screen:
                 page.print(part, soft_wrap=isinstance(part, str))
 
     def clear(self) -> None:
-        """Take the live area away; lines can still be printed."""
+        """Removes the live area; lines can still be printed."""
         with self._lock, contextlib.suppress(OSError):
             live, self._live = self._live, None
             if live is not None:
                 live.stop()
 
-    def settle(self) -> None:
-        """Everything printed so far is shown; output goes its ordinary way again."""
+    def drain(self) -> None:
+        """Shows everything printed so far, and lets output pass as usual again."""
         tap, self._tap = self._tap, None
         if tap is not None:
             tap.close()  # not under the lock: its thread may be waiting to print
 
     def close(self) -> None:
-        self.settle()
+        self.drain()
         self.clear()
         with self._lock:
             self._console = None

@@ -1,4 +1,4 @@
-"""Picture: everything a reporter shows at one moment, as data. Made by `WatchingReporter`."""
+"""Defines what a reporter shows at one moment, as data; PeriodicReporter makes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LiveAmounts(Mapping[str, float]):
-    """What `read` gives, asked anew each time: a cluster grows and shrinks."""
+    """A LiveAmounts reads `read()` anew each time: a cluster grows and shrinks."""
 
     def __init__(self, read: Callable[[], Mapping[str, float]]) -> None:
         self._read = read
@@ -32,7 +32,7 @@ class LiveAmounts(Mapping[str, float]):
 
 @dataclass(frozen=True, kw_only=True)
 class RunInfo:
-    """Made by the tuner. Callables are asked anew for every snapshot; they must be cheap and not raise."""
+    """A RunInfo describes a run; its callables are called per snapshot and must be cheap and not raise."""
 
     name: str
     directory: str
@@ -40,7 +40,7 @@ class RunInfo:
     mode: str | None = None
     searcher: str = ""
     scheduler: str = ""
-    total: int | None = None  # trials planned; None: nobody knows
+    total: int | None = None  # trials planned; None: unknown
     capacity: Mapping[str, float] = field(default_factory=dict)
     used: Callable[[], Mapping[str, float]] = dict
     parameters: tuple[str, ...] = ()  # flat keys that are searched
@@ -51,7 +51,7 @@ class RunInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentSnapshot:
-    """One moment of an experiment."""
+    """An ExperimentSnapshot is one moment of an experiment."""
 
     info: RunInfo
     now: float  # wall clock
@@ -78,7 +78,7 @@ class ExperimentSnapshot:
 
 
 def rows_of(snapshot: ExperimentSnapshot, trials: Sequence[Trial]) -> tuple[list[Trial], str]:
-    """All trials when they are few; else some of each status, of the finished ones the best and latest."""
+    """Returns all trials when they are few, else some of each status, the best and latest first."""
     if len(trials) <= ALL_UP_TO:
         return chosen(trials, snapshot.counts, ALL_UP_TO)
     best = [each.trial for each in snapshot.best if each.trial.status == "TERMINATED"]
@@ -93,7 +93,7 @@ def rows_of(snapshot: ExperimentSnapshot, trials: Sequence[Trial]) -> tuple[list
 
 
 def waiting(trials: Sequence[Trial], count: int) -> list[Trial]:
-    """Some of those that wait: new trials stand at the end of the list, so the rest is not looked at."""
+    """Returns some pending trials: new ones are at the end of the list, so the rest is not searched."""
     found = []
     for trial in islice(reversed(trials), 4 * count):
         if trial.status == "PENDING":

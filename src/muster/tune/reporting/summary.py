@@ -1,4 +1,4 @@
-"""The words at the end of a run: what failed, where the files are, how to go on with one that was stopped."""
+"""Formats the end of a run: what failed, where the files are, how to continue a run that was stopped."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from muster.trials.model import Trial
     from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo
 
-FINAL_ROWS = 100  # the files have all of them; a screen of 20,000 rows helps nobody
+FINAL_ROWS = 100  # the files have all of them; 20,000 rows on a screen do not help
 ERROR_ROWS = 20
 
 
 def resume_lines(info: RunInfo, trials: Sequence[Trial]) -> list[str]:
-    """What a person who pressed Ctrl-C needs to know."""
+    """Returns what a user who pressed Ctrl-C needs to know."""
     finished = sum(trial.is_finished() for trial in trials)
     planned = info.total if info.total is not None else len(trials)
     return [
-        f"Stopped before the end: {finished:,} of {planned:,} trials are done, and all is saved. To go on:",
+        f"Stopped early: {finished:,} of {planned:,} trials are done, and everything is saved. To continue:",
         f"  in a shell:  muster tune resume {shlex.quote(info.directory)}",
         f"  in Python:   tune.Tuner.restore({info.directory!r}, {_trainable(trials)}).fit()",
     ]
 
 
 def best_lines(snapshot: ExperimentSnapshot) -> list[str]:
-    """The best trial with its whole parameters, to be copied."""
+    """Returns the best trial with all its parameters, to be copied."""
     trial = snapshot.best_trial
     if trial is None:
         return []
@@ -47,7 +47,7 @@ def best_lines(snapshot: ExperimentSnapshot) -> list[str]:
 
 
 def where_lines(snapshot: ExperimentSnapshot, home: str = "") -> list[str]:
-    """Where the files are, and how to look at them."""
+    """Returns where the files are, and how to look at them."""
     place = home_relative(shlex.quote(snapshot.info.directory), home)
     return [f"Results: {place}", f"  look at them:  muster tune show {place}"]
 
@@ -59,7 +59,7 @@ def final_rows(
     max_rows: int = FINAL_ROWS,
     interrupted: bool = False,
 ) -> tuple[list[Trial], str]:
-    """Trials that were tried, the best first within their status; of very many some of each status."""
+    """Returns trials that ran, the best first within their status; of very many some of each status."""
     tried = [trial for trial in trials if trial.status != "PENDING"] if interrupted else trials
     ranked = best_first(tried, snapshot.info.metric, snapshot.info.mode)
     kept, left = fair_choice(ranked, max_rows)
@@ -67,7 +67,7 @@ def final_rows(
 
 
 def error_table(trials: Sequence[Trial]) -> TrialTable | None:
-    """Trials that failed at least once; `*` marks those that ended well after all."""
+    """Returns trials that failed at least once; `*` marks those that succeeded after all."""
     failed = [trial for trial in trials if trial.num_failures or trial.status == "ERROR"]
     if not failed:
         return None
@@ -81,7 +81,7 @@ def error_table(trials: Sequence[Trial]) -> TrialTable | None:
 
 
 def error_lines(trials: Sequence[Trial]) -> tuple[str, str]:
-    """What stands above and below the table of errors."""
+    """Returns the lines above and below the table of errors."""
     errored = sum(trial.status == "ERROR" for trial in trials)
     recovered = any(trial.status == "TERMINATED" and trial.num_failures for trial in trials)
     after = "* The trial terminated successfully after retrying." if recovered else ""
@@ -89,7 +89,7 @@ def error_lines(trials: Sequence[Trial]) -> tuple[str, str]:
 
 
 def error_file(trial: Trial) -> str:
-    """Where the whole traceback is; "" when nothing was written."""
+    """Returns where the whole traceback is; "" when nothing was written."""
     if not trial.error_filename:
         return ""
     return f"{trial.local_path}/{trial.error_filename}" if trial.local_path else trial.error_filename

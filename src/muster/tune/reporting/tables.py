@@ -1,4 +1,4 @@
-"""Which trials a table shows, and in which columns. Pure; the reporters draw what comes out."""
+"""Chooses trials and columns of tables, and draws tables as text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NOT_INFERRED = frozenset(AUTO_RESULT_KEYS) | frozenset(KNOWN_METRICS) | {SHOULD
 
 
 class TrialTable(NamedTuple):
-    """Text, ready to be drawn; `more` says how many have no row: `7 more TERMINATED`."""
+    """A TrialTable is text, ready to be drawn; `more` says how many have no row: `7 more TERMINATED`."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -40,14 +40,14 @@ class TrialTable(NamedTuple):
 
 
 class TrialColumns(NamedTuple):
-    """Flat keys of the config and of results, with their titles."""
+    """A TrialColumns holds flat keys of the config and of results, with their titles."""
 
     parameters: Mapping[str, str]
     metrics: Mapping[str, str]
 
 
 def columns_for(trials: Sequence[Trial], parameters: Sequence[str], metric: str | None) -> TrialColumns:
-    """The searched parameters, the usual metrics that are there, the one that counts, and a few others."""
+    """Returns the searched parameters, the usual metrics that occur, the optimised one, and a few others."""
     flats = [flatten(trial.last_result) for trial in trials]
     metrics = {key: title for key, title in KNOWN_METRICS.items() if any(key in flat for flat in flats)}
     inferred: dict[str, str] = {}
@@ -77,26 +77,26 @@ def row_of(trial: Trial, columns: TrialColumns) -> tuple[str, ...]:
 
 
 def parameter(trial: Trial, key: str) -> Any:  # noqa: ANN401 - a user's value
-    """The value of a searched parameter; the config has the last word, a scheduler may have changed it."""
+    """Returns the value of a searched parameter, from the config first: a scheduler may have changed it."""
     found = lookup(trial.config, key)
     return trial.evaluated_params.get(key) if found is None else found
 
 
 def parameters_of(trial: Trial, keys: Sequence[str]) -> dict[str, Any]:
-    """The searched parameters of one trial; all evaluated ones when nobody said which are searched."""
+    """Returns the searched parameters of one trial; all evaluated ones when the searched ones are unknown."""
     if not keys:
         return dict(trial.evaluated_params or trial.config)
     return {key: parameter(trial, key) for key in keys}
 
 
 def in_order(trials: Iterable[Trial]) -> list[Trial]:
-    """By status, as statuses are shown; within one, as they came."""
+    """Returns trials by status, in the order in which statuses are shown; within one, as they came."""
     place = {status: index for index, status in enumerate(STATUSES)}
     return sorted(trials, key=lambda trial: place[trial.status])
 
 
 def best_first(trials: Iterable[Trial], metric: str | None, mode: str | None) -> list[Trial]:
-    """By the last value of a metric; without one, or where it is missing or NaN, as they came."""
+    """Sorts by the last value of a metric; without one, or where it is missing or NaN, as they came."""
     if metric is None:
         return list(trials)
     sign = -1.0 if mode == "max" else 1.0
@@ -109,7 +109,7 @@ def best_first(trials: Iterable[Trial], metric: str | None, mode: str | None) ->
 
 
 def chosen(trials: Iterable[Trial], counts: Mapping[str, int], per_status: int) -> tuple[list[Trial], str]:
-    """The first few of each status, and in words how many more there are."""
+    """Returns the first few of each status, and in words how many more there are."""
     kept: list[Trial] = []
     shown = dict.fromkeys(STATUSES, 0)
     for trial in in_order(trials):
@@ -121,12 +121,12 @@ def chosen(trials: Iterable[Trial], counts: Mapping[str, int], per_status: int) 
 
 
 def more_text(left: Mapping[str, int]) -> str:
-    """`7 more TERMINATED, 33 more PENDING`."""
+    """Returns `7 more TERMINATED, 33 more PENDING`."""
     return ", ".join(f"{count:,} more {status}" for status, count in left.items() if count > 0)
 
 
 def fair_choice(trials: Sequence[Trial], max_rows: float) -> tuple[list[Trial], dict[str, int]]:
-    """Trials by status such that each status gets its share of the rows, and how many were left out."""
+    """Returns trials such that each status gets its share of the rows, and how many were left out."""
     by_status = {status: [t for t in trials if t.status == status] for status in STATUSES}
     kept = dict.fromkeys(STATUSES, 0)
     room = max_rows
@@ -166,7 +166,7 @@ PSQL = BoxCharacters(
 
 
 def frame_for(encoding: str | None) -> BoxCharacters:
-    """Box lines when the stream can show them."""
+    """Returns box lines when the stream can show them, else ASCII."""
     try:
         "╭─│".encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -217,7 +217,7 @@ def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _lines(headers: Sequence[str]) -> list[list[str]]:
-    """Headers of several lines as rows, standing on the last one."""
+    """Returns headers of several lines as rows, aligned at the last one."""
     split = [header.split("\n") for header in headers]
     height = max((len(parts) for parts in split), default=1)
     padded = [[""] * (height - len(parts)) + parts for parts in split]

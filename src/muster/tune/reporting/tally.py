@@ -1,7 +1,7 @@
-"""Tally: counts per status, the running trials, the best few and the latest, kept up to date per event.
+"""Keeps counts per status, the running trials, the best few and the latest, up to date per event.
 
 Every call of an event is O(1), whatever the number of trials: experiments end thousands of trials per second.
-Told by the watching reporters; shows nothing.
+PeriodicReporter calls it; it shows nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from muster.trials.model import Trial
 
 STATUSES = ("RUNNING", "TERMINATED", "PAUSED", "PENDING", "ERROR")
-KEPT_BEST = 32  # more than is ever shown: a paused one that goes on leaves the list
+KEPT_BEST = 32  # more than is ever shown: a paused one that continues leaves the list
 KEPT_RECENT = 20
 KEPT_FAILURES = 20
 
 
 class ScoreRank(NamedTuple):
-    """A trial and how good it is: smaller is better, earlier wins."""
+    """A ScoreRank is a trial and its score: smaller is better, earlier wins."""
 
     key: float
     order: int
@@ -33,14 +33,14 @@ class ScoreRank(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The latest failure of a trial, in one line."""
+    """A Failed is the latest failure of a trial, in one line."""
 
     trial: Trial
     message: str
 
 
 class ExperimentTally:
-    """What happened so far. `metric` None: nothing is best."""
+    """An ExperimentTally counts what happened so far. `metric` None: no trial is best."""
 
     def __init__(self, metric: str | None = None, mode: str | None = None) -> None:
         self.metric = metric
@@ -58,7 +58,7 @@ class ExperimentTally:
         self._offered = 0
 
     def reset(self, trials: Iterable[Trial]) -> None:
-        """Look at every trial once: at the start, when there may be restored ones."""
+        """Counts every trial once: at the start, when there may be restored ones."""
         self._clear()
         for trial in trials:
             status = trial.status
@@ -107,15 +107,15 @@ class ExperimentTally:
     def finished(self) -> int:
         return self.terminated + self.errored
 
-    def settle(self) -> None:
-        """Nobody tells of a pause: before a snapshot, running trials that are paused change lists."""
+    def move_paused(self) -> None:
+        """Moves paused trials before a snapshot, because no hook reports a pause."""
         for trial in [trial for trial in self.running.values() if trial.status == "PAUSED"]:
             del self.running[trial.trial_id]
             self.paused[trial.trial_id] = trial
             self._offer(trial)
 
     def counts(self, created: int) -> dict[str, int]:
-        """Trials per status, in the order in which they are shown."""
+        """Returns trials per status, in the order in which statuses are shown."""
         known = len(self.running) + len(self.paused) + self.finished
         numbers = (
             len(self.running),
@@ -127,7 +127,7 @@ class ExperimentTally:
         return dict(zip(STATUSES, numbers, strict=True))
 
     def ranked(self, count: int) -> list[ScoreRank]:
-        """The best trials by their last result, running ones among them."""
+        """Returns the best trials by their last result, running ones among them."""
         if self.metric is None:
             return []
         live = [
@@ -154,11 +154,11 @@ class ExperimentTally:
         del best[KEPT_BEST:]
 
     def _withdraw(self, trial: Trial) -> None:
-        """A paused trial that goes on or fails is no longer among those that wait with their result."""
+        """Removes a paused trial that continues or fails from those that wait with their result."""
         self.best = [each for each in self.best if each.trial is not trial]
 
     def _key(self, trial: Trial) -> float | None:
-        """NaN is no value, zero is one."""
+        """Returns the sort key of a trial; NaN is no value, zero is one."""
         value = lookup(trial.last_result, self.metric or "")
         if type(value) is not float:
             value = number(value)
@@ -166,7 +166,7 @@ class ExperimentTally:
 
 
 def lookup(values: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - a user's value
-    """A value by its flat key, `a/b` for `{"a": {"b": ...}}`; None when it is not there."""
+    """Returns a value by its flat key, `a/b` for `{"a": {"b": ...}}`; None when it is not there."""
     if key in values or "/" not in key:
         return values.get(key)
     found: Any = values
@@ -181,6 +181,6 @@ def lookup(values: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401 - a user
 
 
 def last_line(text: str) -> str:
-    """The line of a traceback that says what happened."""
+    """Returns the line of a traceback that says what happened."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     return printable(lines[-1]) if lines else ""

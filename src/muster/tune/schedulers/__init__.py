@@ -1,4 +1,4 @@
-"""Public scheduler names, each loaded when it is first used."""
+"""Exports the public schedulers, each loaded when it is first used."""
 
 from __future__ import annotations
 

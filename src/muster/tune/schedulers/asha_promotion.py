@@ -1,7 +1,7 @@
-"""The promotion rule of ASHA: Algorithm 2 of Li et al., for a controller that can pause trials.
+"""Implements the promotion rule of ASHA: Algorithm 2 of Li et al., for a controller that can pause trials.
 
-Called by AsyncHyperBandScheduler. Answers to results depend on earlier results alone; only `choose` looks at
-which trials rest, so a replay of the results leads to the same place.
+AsyncHyperBandScheduler calls it. Decisions on results depend on earlier results alone; only `choose` checks
+which trials are paused, so a replay of the results leads to the same state.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class AshaParameters(NamedTuple):
     seed: int | None
 
     def check(self, component: str) -> AshaParameters:
-        """Itself, with plain numbers; ValueError names the parameter to change."""
+        """Returns these parameters as plain numbers; ValueError names the parameter to change."""
         faults = (
             (self.max_t <= 0, f"max_t is {self.max_t}; it must be greater than 0"),
             (self.grace_period <= 0, f"grace_period is {self.grace_period}; it must be greater than 0"),
@@ -68,7 +68,7 @@ Lookup = Callable[[str], Trial | None]
 
 
 class PromotionRung:
-    """Scores at one milestone. Failed and finished trials stay in: they were part of the comparison."""
+    """A PromotionRung holds the scores at one milestone, those of failed and finished trials included."""
 
     def __init__(self, milestone: float, eta: float) -> None:
         self.milestone = milestone
@@ -77,7 +77,9 @@ class PromotionRung:
         self._ranks: dict[str, Rank] = {}
         self._top: list[Rank] = []  # ranks negated: the worst of the best comes first
         self._rest: list[Rank] = []
-        self._waiting: list[tuple[Rank, str]] = []  # told to pause; may hold trials that have gone on since
+        self._waiting: list[
+            tuple[Rank, str]
+        ] = []  # asked to pause; may hold trials that have continued since
 
     def record(self, trial_id: str, score: float) -> None:
         rank = (math.inf if math.isnan(score) else -score, len(self.scores))
@@ -97,7 +99,7 @@ class PromotionRung:
         return self._ranks[trial_id]
 
     def is_promotable(self, trial_id: str) -> bool:
-        """Among the best 1/eta of those seen here; NaN never is."""
+        """Returns whether a score is among the best 1/eta of those seen here; NaN never is."""
         is_top = bool(self._top) and self._ranks[trial_id] <= _negated(self._top[0])
         return is_top and not math.isnan(self.scores[trial_id])
 
@@ -106,11 +108,11 @@ class PromotionRung:
 
     @property
     def cutoff(self) -> float | None:
-        """The score of the worst that may go on."""
+        """Returns the score of the worst trial that may be promoted."""
         return self._top[0][0] if self._top else None
 
     def best_waiting(self, lookup: Lookup, waits_at: MutableMapping[str, PromotionRung]) -> Trial | None:
-        """The best trial that rests here and may go on; `waits_at` says who still waits, and is kept true."""
+        """Returns the best trial that waits here and may be promoted; `waits_at` is updated on the way."""
         leaving, found = [], None
         while self._waiting and self.is_promotable(self._waiting[0][1]):
             entry = self._waiting[0]
@@ -129,7 +131,7 @@ class PromotionRung:
 
 
 def is_resting(trial: Trial) -> bool:
-    """Paused, and without a process: it can be started now."""
+    """Returns whether a trial is paused and has no process: it can be started now."""
     return trial.status == "PAUSED" and getattr(trial, "state", None) is not TrialState.STOPPING
 
 
@@ -142,7 +144,7 @@ Standing = tuple[PromotionRung, Rank, Trial]  # the highest rung, the place ther
 
 
 class PromotionRule:
-    """Brackets of rungs, lowest first; the last rung of each is `max_t`, from where nobody is promoted."""
+    """A PromotionRule holds brackets of rungs, lowest first; the last one, at `max_t`, promotes no trial."""
 
     def __init__(self, parameters: AshaParameters) -> None:
         self._max_t = parameters.max_t
@@ -154,8 +156,8 @@ class PromotionRule:
         ]
         below_max = [rung for rungs in self._brackets for rung in rungs[:-1]]
         self._high_to_low = sorted(below_max, key=lambda rung: -rung.milestone)
-        self._is_settled = False  # some front runner has had all the time it could use
-        self._waits_at: dict[str, PromotionRung] = {}  # told to pause, not heard of since
+        self._is_settled = False  # a promoted trial has ended or reached max_t
+        self._waits_at: dict[str, PromotionRung] = {}  # asked to pause, without an event since
         self._maybe_active: dict[str, None] = {}  # a hint where to look first for trials that are not paused
 
     @property
@@ -174,7 +176,7 @@ class PromotionRule:
         return PAUSE
 
     def record(self, bracket: int, trial_id: str, time: float, score: float) -> PromotionRung | None:
-        """Fill every rung that is newly reached; the highest of them, if any."""
+        """Fills every rung that is newly reached; returns the highest of them, if any."""
         reached = None
         for rung in self._brackets[bracket]:
             if time >= rung.milestone and trial_id not in rung.scores:
@@ -185,7 +187,7 @@ class PromotionRule:
         return reached
 
     def end(self, bracket: int, trial_id: str, time: float, score: float) -> None:
-        """A last result; from a front runner it means that no other need be brought to the end."""
+        """Records a last result; one at `max_t` means that no other trial need be promoted to the end."""
         self.record(bracket, trial_id, time, score)
         rung = self._highest(bracket, trial_id)
         furthest = max((r.milestone for r in self._high_to_low if r.scores), default=None)
@@ -201,14 +203,14 @@ class PromotionRule:
         self._waits_at[trial_id] = rung
 
     def bracket_of(self, trial_id: str) -> int | None:
-        """Where the trial has been judged before."""
+        """Returns the bracket in which the trial has been judged before."""
         for bracket in range(len(self._brackets)):
             if self._highest(bracket, trial_id) is not None:
                 return bracket
         return None
 
     def choose(self, tune_controller: ControllerView, live: Live) -> Trial | None:
-        """Algorithm 2's get_job: a promotion from the highest rung that has one, else a new trial."""
+        """Returns a promotion from the highest rung that has one, else a new trial: get_job of the paper."""
         trial = self._promotion(tune_controller) or self._new(tune_controller)
         if trial is None:
             trial = self._when_nothing_can_run(tune_controller, live)
@@ -228,19 +230,19 @@ class PromotionRule:
         return trial if trial is not None and trial.status == "PENDING" else None
 
     def _when_nothing_can_run(self, tune_controller: ControllerView, live: Live) -> Trial | None:
-        """Only paused trials are left, none good enough: the paper's endless stream of trials has run dry.
+        """Chooses among paused trials none of which is good enough, when no new ones come.
 
-        No trial may wait for ever. While the searcher holds back (a limit on concurrent trials), the least
-        promising one ends to make room. When there is nothing more to try, the best one is brought to `max_t`
-        if none got there, and then the others end.
+        No trial may wait for ever. While the searcher waits (at a limit on concurrent trials), the least
+        promising one ends to make space. When there is nothing more to try, the best one runs to `max_t` if
+        none got there, and then the others end.
         """
-        if self._somebody_is_active(tune_controller, live):
+        if self._any_trial_is_active(tune_controller, live):
             return None
         standings: list[Standing] = []
         for trial in _resting(tune_controller, live):
             rung = self._highest(live[trial.trial_id], trial.trial_id)
             if rung is None:
-                return trial  # somebody else paused it before its first rung
+                return trial  # paused by something else before its first rung
             standings.append((rung, rung.rank(trial.trial_id), trial))
         if not standings:
             return None
@@ -253,8 +255,8 @@ class PromotionRule:
                 tune_controller.stop_trial(trial)
         return best
 
-    def _somebody_is_active(self, tune_controller: ControllerView, live: Live) -> bool:
-        """Whether a later event can change anything; looks at all trials only when the hints are used up."""
+    def _any_trial_is_active(self, tune_controller: ControllerView, live: Live) -> bool:
+        """Returns whether a later event can change anything; searches all trials only without hints."""
         while self._maybe_active:
             trial_id, _ = self._maybe_active.popitem()
             if _is_active(tune_controller, live, trial_id):
@@ -275,7 +277,7 @@ class PromotionRule:
         return {"brackets": brackets, "is_settled": self._is_settled}
 
     def from_plain(self, state: Plain, live: Live) -> None:
-        """Who waits is not saved: every live trial may wait at its highest rung; `choose` sees who rests."""
+        """Restores a rule. Waiting trials are not saved: every live trial may wait at its highest rung."""
         for rungs, saved in zip(self._brackets, state["brackets"], strict=True):
             for rung, scores in zip(rungs, saved, strict=True):
                 for trial_id, score in scores.items():
@@ -288,7 +290,7 @@ class PromotionRule:
 
 
 def _milestones(parameters: AshaParameters, bracket: int) -> list[float]:
-    """grace_period * reduction_factor ** k as long as it is below max_t, then max_t."""
+    """Returns grace_period * reduction_factor ** k as long as it is below max_t, then max_t."""
     steps, milestone = [], parameters.grace_period * parameters.reduction_factor**bracket
     while milestone < parameters.max_t:
         steps.append(milestone)
@@ -313,6 +315,6 @@ def _worst(standings: list[Standing]) -> Trial:
 
 
 def _best(standings: list[Standing]) -> Trial | None:
-    """The one that got furthest and did best there; None when all of them are NaN."""
+    """Returns the trial that got furthest and did best there; None when all of them are NaN."""
     ranked = [one for one in standings if not math.isnan(one[0].scores[one[2].trial_id])]
     return min(ranked, key=lambda one: (-one[0].milestone, one[1], one[2].trial_id))[2] if ranked else None

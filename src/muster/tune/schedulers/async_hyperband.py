@@ -1,4 +1,4 @@
-"""Ray's module path of ASHA."""
+"""Implements ASHA, asynchronous successive halving, at Ray's module path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.tune.schedulers.trial_scheduler import MetricScheduler
 
 
 class RunningPercentile:
-    """numpy.nanpercentile (linear interpolation) of everything added so far, to the last bit."""
+    """A RunningPercentile is numpy.nanpercentile (linear) of everything added so far, to the last bit."""
 
     def __init__(self, percent: float, values: Iterable[float] = ()) -> None:
         self._fraction = percent / 100
@@ -38,7 +38,7 @@ class RunningPercentile:
         self._balance()
 
     def _balance(self) -> None:
-        """`_below` ends with the value left of the percentile, `_above` begins with the one right of it."""
+        """Makes `_below` end, and `_above` begin, with the neighbours of the percentile."""
         wanted = int((len(self._below) + len(self._above) - 1) * self._fraction) + 1
         while len(self._below) < wanted:
             heappush(self._below, -heappop(self._above))
@@ -47,7 +47,7 @@ class RunningPercentile:
 
     @property
     def value(self) -> float | None:
-        """None when nothing was added, NaN when nothing but NaN."""
+        """Returns the percentile; None when nothing was added, NaN when nothing but NaN."""
         if not self._below:
             return math.nan if self._saw_nan else None
         left = -self._below[0]
@@ -60,7 +60,7 @@ class RunningPercentile:
 
 
 class StoppingRung:
-    """The scores that were seen at one milestone."""
+    """A StoppingRung holds the scores that were seen at one milestone."""
 
     def __init__(self, milestone: float, percent: float, scores: Mapping[str, float] | None = None) -> None:
         self.milestone = milestone
@@ -77,7 +77,7 @@ class StoppingRung:
 
 
 class StoppingRule:
-    """Brackets of rungs, each from the highest milestone to the lowest."""
+    """A StoppingRule holds brackets of rungs, each from the highest milestone to the lowest."""
 
     def __init__(self, parameters: AshaParameters) -> None:
         self._max_t = parameters.max_t
@@ -98,7 +98,7 @@ class StoppingRule:
         return self.record(bracket, trial_id, time, score)
 
     def record(self, bracket: int, trial_id: str, time: float, score: float) -> str:
-        """Fill the highest rung that was reached and not filled, at most one; the answer is for the trial."""
+        """Fills the highest rung that was reached and not filled, if any; returns the trial's decision."""
         for rung in self._brackets[bracket]:
             if time < rung.milestone:
                 continue
@@ -113,14 +113,14 @@ class StoppingRule:
         return CONTINUE
 
     def end(self, bracket: int, trial_id: str, time: float, score: float) -> None:
-        """A last result counts like any other, and may fill a rung below the one it has filled already."""
+        """Records a last result, which counts like any other and may fill a rung below one already filled."""
         self.record(bracket, trial_id, time, score)
 
     def forget(self, trial_id: str) -> None:
-        """Scores stay, and nothing else is known here."""
+        """Does nothing: scores stay, and nothing else is known here."""
 
     def bracket_of(self, trial_id: str) -> int | None:
-        """Where the trial has been judged before."""
+        """Returns the bracket in which the trial has been judged before."""
         for bracket, rungs in enumerate(self._brackets):
             if any(trial_id in rung.scores for rung in rungs):
                 return bracket
@@ -143,23 +143,23 @@ class StoppingRule:
 
 
 def milestones(parameters: AshaParameters, bracket: int) -> list[float]:
-    """Ray's: grace_period * reduction_factor ** k, highest first; none for a bracket that begins too late."""
+    """Returns grace_period * reduction_factor ** k as in Ray, highest first; [] when `max_t` is below."""
     grace, factor = parameters.grace_period, parameters.reduction_factor
     count = int(math.log(parameters.max_t / grace) / math.log(factor) - bracket + 1)
     return [grace * factor ** (power + bracket) for power in reversed(range(count))]
 
 
 class AsyncHyperBandScheduler(MetricScheduler):
-    """Gives most of the time to the trials that look best early.
+    """An AsyncHyperBandScheduler gives most of the time to the trials that look best early.
 
     time_attr: what `max_t` and `grace_period` count; must grow with every result.
-    max_t: a trial that gets there has had all it can have.
+    max_t: the most time that a trial gets.
     grace_period: the first rung; nothing is stopped or paused before it.
-    reduction_factor: one in so many goes on from a rung to the next.
-    brackets: how many ladders of rungs, each beginning one rung later; trials are spread over them by chance.
-    stop_last_trials: whether a trial is stopped at `max_t`, or may go on until it ends by itself.
-    type: "stopping" or "promotion". Promotion needs trials that can go on from a checkpoint.
-    seed: of the draw of brackets; equal seeds draw equal brackets.
+    reduction_factor: of this many trials one continues from a rung to the next.
+    brackets: the number of brackets, each beginning one rung later; trials are assigned to them at random.
+    stop_last_trials: whether a trial is stopped at `max_t`, or may continue until it ends by itself.
+    type: "stopping" or "promotion". Promotion needs trials that can continue from a checkpoint.
+    seed: makes the draw of brackets repeatable.
     """
 
     _state_kind = "async_hyperband"
@@ -200,14 +200,14 @@ class AsyncHyperBandScheduler(MetricScheduler):
         self._place(trial.trial_id)
 
     def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
-        """Its scores stay; if it is tried again it goes on where it has been judged."""
+        """Keeps the scores of a failed trial; if it is tried again it continues in its bracket."""
         self._forget(trial)
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
-        said = self._time_and_score(trial, result)
-        if said is None:
+        report = self._time_and_score(trial, result)
+        if report is None:
             return self.CONTINUE
-        decision = self._rule.judge(self._place(trial.trial_id), trial.trial_id, *said)
+        decision = self._rule.judge(self._place(trial.trial_id), trial.trial_id, *report)
         if decision == self.STOP:
             self._num_stopped += 1
         return decision
@@ -215,9 +215,9 @@ class AsyncHyperBandScheduler(MetricScheduler):
     def on_trial_complete(
         self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
     ) -> None:
-        said = self._time_and_score(trial, result)
-        if said is not None:
-            self._rule.end(self._place(trial.trial_id), trial.trial_id, *said)
+        report = self._time_and_score(trial, result)
+        if report is not None:
+            self._rule.end(self._place(trial.trial_id), trial.trial_id, *report)
         self._forget(trial)
 
     def on_trial_remove(self, tune_controller: ControllerView, trial: Trial) -> None:
@@ -236,7 +236,7 @@ class AsyncHyperBandScheduler(MetricScheduler):
         return "\n".join(lines)
 
     def _place(self, trial_id: str) -> int:
-        """The trial's bracket; drawn when it has none."""
+        """Returns the trial's bracket, drawn when it has none."""
         bracket = self._bracket_of.get(trial_id)
         if bracket is None:
             bracket = self._rule.bracket_of(trial_id)

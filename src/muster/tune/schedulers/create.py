@@ -1,4 +1,4 @@
-"""create_scheduler: schedulers by name, for configuration files and command lines."""
+"""Makes schedulers by name, for configuration files and command lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SCHEDULERS = {
 
 
 def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:  # noqa: ANN401 - the scheduler's own
-    """A scheduler by its name in any case.
+    """Returns a scheduler by its name, in any case.
 
     A keyword argument that only other schedulers take is left out with a warning, so that a script may change
     the name alone; one that none takes is a ValueError.

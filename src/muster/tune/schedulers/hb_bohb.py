@@ -1,4 +1,4 @@
-"""HyperBandForBOHB: HyperBand for a searcher that learns from every budget (TuneBOHB)."""
+"""Implements HyperBand for a searcher that learns from every budget (TuneBOHB)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from muster.trials.controller_view import ControllerView
 from muster.trials.model import Trial
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.hyperband import HyperBandScheduler
-from muster.tune.schedulers.hyperband_bands import somebody_runs
+from muster.tune.schedulers.hyperband_bands import any_member_runs
 from muster.tune.schedulers.hyperband_bracket import Bracket, HyperBandParameters
 
 
 class HyperBandForBOHB(HyperBandScheduler):
-    """HyperBand with the largest bracket first, so that the searcher soon has something to learn from.
+    """A HyperBandForBOHB is HyperBand with the largest bracket first, so that the searcher soon has results.
 
     Results carry `hyperband_info`: `{"budget": milestone}` where trials are compared, else `{}`. The searcher
-    hears of pauses through `on_pause(trial_id)` and `on_unpause(trial_id)`. A bracket that is not full is
-    compared only when nothing runs. Parameters as of HyperBandScheduler.
+    is notified of pauses through `on_pause(trial_id)` and `on_unpause(trial_id)`. A bracket that is not full
+    is compared only when nothing runs. The parameters are those of HyperBandScheduler.
     """
 
     _state_kind = "hb_bohb"
@@ -25,18 +25,18 @@ class HyperBandForBOHB(HyperBandScheduler):
 
     def _set_up(self, parameters: HyperBandParameters) -> None:
         super()._set_up(parameters)
-        self._ended_at: dict[str, int] = {}  # budgets of trials that were stopped by the answer to a result
+        self._ended_at: dict[str, int] = {}  # budgets of trials that were stopped at a result
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
         result["hyperband_info"] = {}
         bracket = self._place(trial)
         milestone, before = bracket.milestone, bracket.members[trial.trial_id].time
-        is_told = bracket.runs_freely and before >= milestone
+        is_known = bracket.runs_freely and before >= milestone
         decision = super().on_trial_result(tune_controller, trial, result)
-        if float(result[self._time_attr]) >= milestone and not is_told:
+        if float(result[self._time_attr]) >= milestone and not is_known:
             result["hyperband_info"] = {"budget": milestone}
         if decision == self.PAUSE:
-            _tell(tune_controller, "on_pause", trial.trial_id)
+            _notify_searcher(tune_controller, "on_pause", trial.trial_id)
         elif decision == self.STOP:
             self._ended_at[trial.trial_id] = milestone
         return decision
@@ -44,7 +44,7 @@ class HyperBandForBOHB(HyperBandScheduler):
     def on_trial_complete(
         self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
     ) -> None:
-        """The searcher hears of a trial's last result only now: it has to know the budget here too.
+        """Reports the budget of a last result to the searcher, which gets that result only now.
 
         Also where a stopping criterion, such as the `max_t` of the scheduler given to it as well, ended the
         trial at its milestone before the scheduler was asked.
@@ -57,7 +57,7 @@ class HyperBandForBOHB(HyperBandScheduler):
         super().on_trial_complete(tune_controller, trial, result)
 
     def _unasked_budget(self, trial_id: str, result: dict[str, Any]) -> int | None:
-        """The milestone, if the last result is the first one there."""
+        """Returns the milestone, if the last result is the first one there."""
         bracket, time = self._bands.bracket_of(trial_id), result.get(self._time_attr)
         if bracket is None or trial_id not in bracket.members or not isinstance(time, int | float):
             return None
@@ -71,13 +71,13 @@ class HyperBandForBOHB(HyperBandScheduler):
     def choose_trial_to_run(
         self, tune_controller: ControllerView, allow_recurse: bool = True
     ) -> Trial | None:
-        """Without `allow_recurse` no bracket is compared before it is full."""
+        """Returns the next trial; without `allow_recurse` no bracket is compared before it is full."""
         if allow_recurse:
             return super().choose_trial_to_run(tune_controller)
-        return self._astray(tune_controller) or self._ready(tune_controller)
+        return self._unexpected(tune_controller) or self._ready(tune_controller)
 
     def _when_nothing_is_ready(self, tune_controller: ControllerView) -> Trial | None:
-        if somebody_runs(self._finder(tune_controller), self._bands.open.values()):
+        if any_member_runs(self._finder(tune_controller), self._bands.open.values()):
             return None
         return super()._when_nothing_is_ready(tune_controller)
 
@@ -85,7 +85,7 @@ class HyperBandForBOHB(HyperBandScheduler):
         return self._bands.is_closed(bracket)
 
     def _on_release(self, tune_controller: ControllerView, trial_id: str) -> None:
-        _tell(tune_controller, "on_unpause", trial_id)
+        _notify_searcher(tune_controller, "on_unpause", trial_id)
 
     def _to_plain(self) -> Plain:
         return {**super()._to_plain(), "ended_at": self._ended_at}
@@ -95,7 +95,7 @@ class HyperBandForBOHB(HyperBandScheduler):
         self._ended_at = dict(state["ended_at"])
 
 
-def _tell(tune_controller: ControllerView, hook: str, trial_id: str) -> None:
+def _notify_searcher(tune_controller: ControllerView, hook: str, trial_id: str) -> None:
     searcher = getattr(getattr(tune_controller, "search_alg", None), "searcher", None)
     listener = getattr(searcher, hook, None)  # few searchers care
     if listener is not None:

@@ -1,7 +1,7 @@
-"""HyperBandScheduler: synchronous successive halving in brackets (Li et al., "Hyperband", Algorithm 1).
+"""Implements synchronous successive halving in brackets (Li et al., "Hyperband", Algorithm 1).
 
-A bracket is judged when all its members are at the milestone. Answers follow from what was reported; which
-trials rest is looked at only when one is to be chosen.
+A bracket is compared when all its members are at the milestone. Decisions depend on reports alone; which
+trials are paused is checked only when one is to be chosen.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.hyperband_bands import (
     Bands,
     Find,
+    any_member_runs,
     first_ready,
     first_resting,
     is_pending,
     on_their_way,
-    somebody_runs,
 )
 from muster.tune.schedulers.hyperband_bracket import Bracket, HyperBandParameters
 from muster.tune.schedulers.trial_scheduler import MetricScheduler, first_waiting
 
 
 class HyperBandScheduler(MetricScheduler):
-    """Compares many trials after a short time and few after a long one, in brackets of different mixtures.
+    """A HyperBandScheduler compares many trials after a short time and few after a long one, in brackets.
 
     Trials are paused at milestones, so they should save checkpoints: one without starts from the beginning.
 
     time_attr: what `max_t` counts; must grow with every result.
     max_t: the most that one trial gets; also sets the number of brackets in a band.
-    reduction_factor: one in so many goes on at each milestone.
-    stop_last_trials: whether trials are stopped at the last milestone, or may go on until they end by
+    reduction_factor: of this many trials one continues at each milestone.
+    stop_last_trials: whether trials are stopped at the last milestone, or may continue until they end by
         themselves.
     """
 
@@ -66,23 +66,23 @@ class HyperBandScheduler(MetricScheduler):
         self._seen: dict[str, Trial] = {}  # members, for the debug string; not part of the state
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
-        """A new one joins the bracket that is being filled; one that failed goes back to its own."""
+        """Adds a new trial to the bracket that is being filled; one that failed returns to its own."""
         super().on_trial_add(tune_controller, trial)
         self._place(trial)
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
         bracket, key = self._place(trial), trial.trial_id
         self._record(bracket, trial, result)
-        if bracket.may_go_on(key):
+        if bracket.may_continue(key):
             return self.CONTINUE
         bracket.park(key)
         if bracket.has_arrived and self._is_complete(tune_controller, bracket):
-            self._settle(tune_controller, bracket, trial)
+            self._compare(tune_controller, bracket, trial)
         if key not in bracket.members:
             return self.STOP
         if key in bracket.parked:
             return self.PAUSE
-        del bracket.waiting[key], bracket.unstarted[key]  # let on at once, without a restart
+        del bracket.waiting[key], bracket.unstarted[key]  # continues at once, without a restart
         return self.CONTINUE
 
     def on_trial_complete(
@@ -94,14 +94,14 @@ class HyperBandScheduler(MetricScheduler):
         self._left(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
-        """The others do not wait for it. If it is tried again, it has to catch up with them."""
+        """Removes a failed trial, for which the others need not wait; tried again, it has to catch up."""
         home = self._bands.bracket_of(trial.trial_id)
         self._left(tune_controller, trial)
         if home is not None:
             self._bands.expect_again(trial.trial_id, home)
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
-        trial = self._astray(tune_controller)
+        trial = self._unexpected(tune_controller)
         if trial is None:
             trial = self._ready(tune_controller)
         return trial or self._when_nothing_is_ready(tune_controller)
@@ -122,18 +122,18 @@ class HyperBandScheduler(MetricScheduler):
 
     def _record(self, bracket: Bracket, trial: Trial, result: dict[str, Any]) -> None:
         key = trial.trial_id
-        said = self._time_and_score(trial, result)
-        if said is not None:
-            bracket.report(key, *said)
+        report = self._time_and_score(trial, result)
+        if report is not None:
+            bracket.report(key, *report)
             return
         if self._time_attr not in result:
-            raise self._silent(trial, result, f"no {self._time_attr!r}, by which its time is counted")
+            raise self._missing_key(trial, result, f"no {self._time_attr!r}, by which its time is counted")
         score = bracket.members[key].score  # of an earlier result
         bracket.report(key, self._number(trial, self._time_attr, result[self._time_attr]), score)
-        if math.isnan(score) and not bracket.may_go_on(key):
-            raise self._silent(trial, result, f"no {self._metric!r}, by which trials are compared here")
+        if math.isnan(score) and not bracket.may_continue(key):
+            raise self._missing_key(trial, result, f"no {self._metric!r}, by which trials are compared here")
 
-    def _silent(self, trial: Trial, result: dict[str, Any], what: str) -> TuneError:
+    def _missing_key(self, trial: Trial, result: dict[str, Any], what: str) -> TuneError:
         shown = ", ".join(sorted(map(str, result)))
         return TuneError(
             f"{type(self).__name__}: trial {trial.trial_id} reported {what}. It reported: {shown}. Report it "
@@ -141,12 +141,12 @@ class HyperBandScheduler(MetricScheduler):
         )
 
     def _is_complete(self, tune_controller: ControllerView, bracket: Bracket) -> bool:
-        """Whether its members may be compared: not while more of them are about to come."""
+        """Returns whether members may be compared: not while more of them are about to come."""
         return self._bands.is_closed(bracket) or not _gives_more(tune_controller)
 
-    def _settle(self, tune_controller: ControllerView, bracket: Bracket, current: Trial | None) -> None:
-        """Who is stopped is no member any more: the hooks that follow find nothing to do but to forget it."""
-        halved, done, released = bracket.settle()
+    def _compare(self, tune_controller: ControllerView, bracket: Bracket, current: Trial | None) -> None:
+        """Compares a bracket; a stopped trial is removed, so the hooks that follow find nothing to do."""
+        halved, done, released = bracket.halve_if_complete()
         self._num_stopped += len(halved)
         mine = None if current is None else current.trial_id
         for trial_id in released:
@@ -161,20 +161,20 @@ class HyperBandScheduler(MetricScheduler):
                 tune_controller.stop_trial(trial)
 
     def _on_release(self, tune_controller: ControllerView, trial_id: str) -> None:
-        """A trial that was told to pause may go on."""
+        """Called with a trial that was to pause and may continue; a hook for subclasses."""
 
     def _left(self, tune_controller: ControllerView, trial: Trial) -> None:
         bracket = self._bands.bracket_of(trial.trial_id)
         self._forget(trial.trial_id)
         if bracket is not None and bracket.has_arrived and self._is_complete(tune_controller, bracket):
-            self._settle(tune_controller, bracket, None)
+            self._compare(tune_controller, bracket, None)
 
     def _forget(self, trial_id: str) -> None:
         self._bands.forget(trial_id)
         self._seen.pop(trial_id, None)
 
-    def _astray(self, tune_controller: ControllerView) -> Trial | None:
-        """The oldest that waits, if no bracket expects it: after a restore, what ran waits again."""
+    def _unexpected(self, tune_controller: ControllerView) -> Trial | None:
+        """Returns the oldest waiting trial that no bracket expects, such as one that ran before a restore."""
         trial = first_waiting(tune_controller)
         if trial is None or not is_pending(trial):
             return None
@@ -182,7 +182,7 @@ class HyperBandScheduler(MetricScheduler):
         if bracket is None or trial.trial_id not in bracket.waiting:
             return trial
         if trial.trial_id not in bracket.unstarted:
-            self._bands.look_again()
+            self._bands.recheck_waiting()
         return None
 
     def _ready(self, tune_controller: ControllerView) -> Trial | None:
@@ -193,24 +193,24 @@ class HyperBandScheduler(MetricScheduler):
         return sorted(brackets, key=self._bands.turn)
 
     def _when_nothing_is_ready(self, tune_controller: ControllerView) -> Trial | None:
-        """The searcher has just been asked and gave nothing: brackets are compared as full as they are."""
+        """Compares brackets as full as they are: the searcher has just been asked and gave nothing."""
         find = self._finder(tune_controller)
         for bracket in self._in_turn(one for one in self._bands.open.values() if one.has_arrived):
             resting = first_resting(find, bracket.parked)
             if resting is None:
                 continue
-            self._settle(tune_controller, bracket, None)
+            self._compare(tune_controller, bracket, None)
             if hasattr(tune_controller, "remember_choice"):  # a restore has to do the same here
                 tune_controller.remember_choice(resting)
             trial = first_ready(find, [bracket])
             if trial is not None:
                 return trial
-        return self._left_behind(tune_controller)
+        return self._paused_by_others(tune_controller)
 
-    def _left_behind(self, tune_controller: ControllerView) -> Trial | None:
-        """When nothing runs: a trial that somebody else has paused goes on, or it would wait for ever."""
+    def _paused_by_others(self, tune_controller: ControllerView) -> Trial | None:
+        """Returns, when nothing runs, a trial that something else has paused: it would wait for ever."""
         find, brackets = self._finder(tune_controller), self._bands.open.values()
-        if somebody_runs(find, brackets):
+        if any_member_runs(find, brackets):
             return None
         for bracket in self._in_turn(brackets):
             trial = first_resting(find, on_their_way(bracket))
@@ -257,6 +257,6 @@ class HyperBandScheduler(MetricScheduler):
 
 
 def _gives_more(tune_controller: ControllerView) -> bool:
-    """Whether the searcher may have more trials; a controller that cannot say has none."""
+    """Returns whether the searcher may have more trials; False for a controller that cannot say."""
     is_finished = getattr(getattr(tune_controller, "search_alg", None), "is_finished", None)
     return is_finished is not None and not is_finished()

@@ -1,7 +1,4 @@
-"""The brackets of HyperBand: which one takes the next trial, and which trial is in which.
-
-Called by HyperBandScheduler; knows trials by id only.
-"""
+"""Assigns trials, which are known by their ids only, to the brackets of HyperBand, and brackets to bands."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ _UNDER_WAY = (TrialState.STARTING, TrialState.RUNNING)  # one that saves may pau
 
 
 def is_pending(trial: Trial) -> bool:
-    """Waits for its first start, or for one after a failure."""
+    """Returns whether a trial waits for its first start, or for one after a failure."""
     return trial.status == "PENDING" and getattr(trial, "state", None) is not TrialState.STARTING
 
 
 def first_ready(find: Find, brackets: Iterable[Bracket]) -> Trial | None:
-    """The first that is new or was let on, and has no process. Those that run are not looked at again."""
+    """Returns the first trial that is new or released and has no process; running ones are dropped."""
     for bracket in brackets:
         found, under_way = None, []
         for trial_id in bracket.unstarted:
@@ -49,14 +46,14 @@ def first_resting(find: Find, trial_ids: Iterable[str]) -> Trial | None:
 
 
 def on_their_way(bracket: Bracket) -> Iterable[str]:
-    """Members that were not told to pause."""
+    """Returns the members that were not asked to pause."""
     if len(bracket.parked) == len(bracket.members):
         return ()
     return (one for one in bracket.members if one not in bracket.parked)
 
 
-def somebody_runs(find: Find, brackets: Collection[Bracket]) -> bool:
-    """Stops at the first; those told to pause come last, the latest of them first: it may still save."""
+def any_member_runs(find: Find, brackets: Collection[Bracket]) -> bool:
+    """Returns whether a member runs; those asked to pause are checked last, the latest first."""
     for bracket in brackets:
         if any(_is_active(find, one) for one in on_their_way(bracket)):
             return True
@@ -73,15 +70,15 @@ _MOST_OUTDATED = 64  # entries
 
 
 class Turns:
-    """Brackets with trials to start, smallest key first. Whoever changes a bracket puts it in `touched`."""
+    """A Turns orders brackets with trials to start, smallest key first; changed brackets go to `touched`."""
 
     def __init__(self, key: Callable[[Bracket], Key], brackets: Sequence[Bracket]) -> None:
         self._key, self._brackets = key, brackets
         self._heap: list[Key] = []  # every such bracket with its key of now, and outdated entries
-        self.touched: dict[int, Bracket] = {}  # by number: since the last look
+        self.touched: dict[int, Bracket] = {}  # by number: since the last iteration
 
     def __iter__(self) -> Generator[Bracket]:
-        """Close the iterator: what it has gone past is put back then."""
+        """Iterates over brackets; closing the iterator puts back what it has passed."""
         self._take_up()
         past: list[Key] = []
         try:
@@ -109,7 +106,7 @@ class Turns:
 
 
 class Bands:
-    """A band is one round of brackets with 0, 1, 2, ... halvings (or the other way round); then the next."""
+    """A Bands holds bands, each a round of brackets with 0, 1, 2 and more halvings, or the reverse."""
 
     def __init__(self, parameters: HyperBandParameters, *, largest_first: bool) -> None:
         self._parameters = parameters
@@ -122,19 +119,19 @@ class Bands:
 
     @property
     def total(self) -> int:
-        """As Ray counts: with the brackets that were left out."""
+        """Returns the number of brackets as Ray counts them, with those that were left out."""
         return sum(map(len, self.bands))
 
     def turn(self, bracket: Bracket) -> Key:
-        """Who comes first: the older band, there the bracket that has done least; or in order of creation."""
+        """Returns the sort key: the older band, there the bracket that did least; or the creation order."""
         if self._largest_first:
             return (0, 0.0, bracket.number)
         return (bracket.band, bracket.completion, bracket.number)
 
     def count_failed(self, bracket: Bracket) -> int:
-        """Its trials that failed and were not tried again."""
-        homes = self._bracket_of.items()
-        return sum(one is bracket and trial_id not in one.members for trial_id, one in homes)
+        """Returns how many of its trials failed and were not tried again."""
+        assigned = self._bracket_of.items()
+        return sum(one is bracket and trial_id not in one.members for trial_id, one in assigned)
 
     def bracket_of(self, trial_id: str) -> Bracket | None:
         return self._bracket_of.get(trial_id)
@@ -144,11 +141,11 @@ class Bands:
             yield from bracket.members
 
     def is_closed(self, bracket: Bracket) -> bool:
-        """Whether it gets no more new trials."""
+        """Returns whether a bracket gets no more new trials."""
         return bracket is not self.brackets[-1] or bracket.is_full
 
     def place(self, trial_id: str) -> Bracket:
-        """The bracket it is a member of; one that is none yet becomes one, of its old bracket if any."""
+        """Returns the bracket of a trial; a trial without one joins its old bracket, if any, or the next."""
         bracket = self._bracket_of.get(trial_id)
         if bracket is None or bracket.is_over:
             bracket = self._filling()
@@ -169,11 +166,11 @@ class Bands:
             self.open.pop(bracket.number, None)
 
     def expect_again(self, trial_id: str, bracket: Bracket) -> None:
-        """It failed: it is no member now, and should it be tried again, this is where it belongs."""
+        """Remembers the bracket of a trial that failed, in case it is tried again."""
         self._bracket_of[trial_id] = bracket
 
     def _filling(self) -> Bracket:
-        """The bracket that takes the next new trial; as in the paper, each gets its number of trials once."""
+        """Returns the bracket for the next new trial; as in the paper, each is filled once."""
         last = self.brackets[-1] if self.brackets else None
         return self._next() if last is None or last.is_full or last.is_over else last
 
@@ -196,12 +193,12 @@ class Bands:
         self.bands[-1].append(bracket)
         return bracket
 
-    def look_again(self) -> None:
+    def recheck_waiting(self) -> None:
         for bracket in self.open.values():
-            bracket.look_again()
+            bracket.recheck_waiting()
 
     def to_plain(self) -> Plain:
-        self.look_again()  # as a restored one will: from here on both see the same
+        self.recheck_waiting()  # as a restored one will: from here on both see the same
         failed = {
             one: bracket.number for one, bracket in self._bracket_of.items() if one not in bracket.members
         }

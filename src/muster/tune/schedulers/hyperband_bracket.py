@@ -1,6 +1,6 @@
-"""One bracket of HyperBand: trials that run to a milestone, wait for each other there, and are halved.
+"""Implements one bracket of HyperBand: trials run to a milestone, wait for each other there, and are halved.
 
-Called by HyperBandScheduler; knows trials by id only. Every answer but a halving is O(1) in its trials.
+HyperBandScheduler calls it with ids of trials. Every call but a halving is O(1) in the number of trials.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from muster.tune.plugin_state import Plain
 
 
 class HyperBandParameters(NamedTuple):
-    """Plain data that is saved with the scheduler's state."""
+    """A HyperBandParameters is plain data that is saved with the scheduler's state."""
 
     time_attr: str
     max_t: float
@@ -20,7 +20,7 @@ class HyperBandParameters(NamedTuple):
     stop_last_trials: bool
 
     def check(self, component: str) -> HyperBandParameters:
-        """Itself, with plain numbers; ValueError names the parameter to change."""
+        """Returns these parameters as plain numbers; ValueError names the parameter to change."""
         eta = self.reduction_factor
         faults = (
             (not 1 <= self.max_t < math.inf, f"max_t is {self.max_t}; it must be at least 1, e.g. 81"),
@@ -40,7 +40,7 @@ class HyperBandParameters(NamedTuple):
         return round(math.log(self.max_t) / math.log(self.reduction_factor)) + 1
 
     def first_rung(self, s: int) -> tuple[int, int]:
-        """How many trials a bracket with `s` halvings begins with, and their first milestone (0: none)."""
+        """Returns how many trials a bracket with `s` halvings begins with, and the first milestone or 0."""
         power = self.reduction_factor**s
         return math.ceil(self.brackets_per_band * power / (s + 1)), int(self.max_t / power)
 
@@ -49,7 +49,7 @@ class HyperBandParameters(NamedTuple):
         return math.ceil(n / eta), int(min(milestone * eta, self.max_t))
 
     def total_time(self, s: int) -> float:
-        """What a full bracket spends in all, roughly: the measure of how far it has come."""
+        """Returns roughly what a full bracket spends in all, which measures its progress."""
         n, first = self.first_rung(s)
         total, milestone = 0, first
         for _ in range(s + 1):
@@ -64,22 +64,22 @@ def _plain(value: Any) -> float:  # noqa: ANN401 - numpy scalars are welcome, bu
 
 
 class Standing(NamedTuple):
-    """A member's last report; larger scores are better, NaN is the worst."""
+    """A Standing is a member's last report; larger scores are better, NaN is the worst."""
 
     time: float = 0.0
     score: float = math.nan
 
 
 class HalvingResult(NamedTuple):
-    """What followed when all members had come to the milestone."""
+    """A HalvingResult is what followed when all members had come to the milestone."""
 
     halved: list[str]  # no longer members: others were better
     done: list[str]  # no longer members: they came to the end
-    released: list[str]  # were to pause, and may go on; the best last
+    released: list[str]  # were to pause, and may continue; the best last
 
 
 class Bracket:
-    """Begins with `s` halvings left. A member is new or let on (`waiting`), `parked`, or runs."""
+    """A Bracket begins with `s` halvings left. A member is new or released (`waiting`), `parked`, or runs."""
 
     def __init__(
         self,
@@ -100,9 +100,9 @@ class Bracket:
         self.given = 0  # trials it ever got; one that is tried again counts once
         self.is_over = False
         self.members: dict[str, Standing] = {}
-        self.waiting: dict[str, None] = {}  # to be started, or started and not heard of since
-        self.unstarted: dict[str, None] = {}  # of `waiting`: not seen running yet; only saves looking
-        self.parked: dict[str, None] = {}  # told to pause at the milestone
+        self.waiting: dict[str, None] = {}  # to be started, or started without a report since
+        self.unstarted: dict[str, None] = {}  # of `waiting`: not seen running yet; only an index
+        self.parked: dict[str, None] = {}  # asked to pause at the milestone
         self._behind = 0  # members below the milestone
         self._done = 0.0
 
@@ -112,17 +112,17 @@ class Bracket:
 
     @property
     def has_arrived(self) -> bool:
-        """Every member is at the milestone."""
+        """Returns whether every member is at the milestone."""
         return bool(self.members) and not self._behind
 
     @property
     def completion(self) -> float:
-        """From 0 to 1."""
+        """Returns the progress from 0 to 1."""
         is_last = not self.halvings_left and self._parameters.stop_last_trials
         return 1.0 if is_last and not self._behind else min(1.0, self._done / self._total)
 
     def add(self, trial_id: str) -> None:
-        """It has to catch up with the others, wherever they are."""
+        """Adds a member, which has to catch up with the others."""
         self.members[trial_id] = Standing()
         self.waiting[trial_id] = self.unstarted[trial_id] = None
         self._behind += 1
@@ -133,7 +133,7 @@ class Bracket:
         self._take_out(trial_id)
 
     def report(self, trial_id: str, time: float, score: float) -> None:
-        """Time may go backwards: a trial that was started again without its newest checkpoint."""
+        """Records a report. Time may go backwards, for a trial restarted without its newest checkpoint."""
         before, now = self.members[trial_id], Standing(time, score)
         self.members[trial_id] = now
         self._behind += self._is_behind(now) - self._is_behind(before)
@@ -149,17 +149,17 @@ class Bracket:
     def _touch(self) -> None:
         self._touched[self.number] = self
 
-    def may_go_on(self, trial_id: str) -> bool:
-        """Below the milestone, or beyond the last one with nobody to end it there."""
+    def may_continue(self, trial_id: str) -> bool:
+        """Returns whether a trial may continue: below the milestone, or beyond the last and never ended."""
         return self.runs_freely or self._is_behind(self.members[trial_id])
 
     def park(self, trial_id: str) -> None:
         self.parked[trial_id] = None
 
-    def settle(self) -> HalvingResult:
-        """All have arrived: halve until somebody has something to do, or until everybody is done.
+    def halve_if_complete(self) -> HalvingResult:
+        """Halves, when all have arrived, until a member has something to do or all are done.
 
-        Members that ran past the next milestone too are halved at once: nobody would report there again.
+        Members that ran past the next milestone too are halved at once: no member would report there again.
         """
         halved: list[str] = []
         while self.members and not self._behind and self.halvings_left:
@@ -169,14 +169,14 @@ class Bracket:
 
     @property
     def runs_freely(self) -> bool:
-        """Nobody is compared or stopped any more."""
+        """Returns whether members are no longer compared or stopped."""
         return not self.halvings_left and not self._parameters.stop_last_trials
 
     def _is_behind(self, standing: Standing) -> bool:
         return not standing.time >= self.milestone  # NaN is behind
 
     def _halve(self) -> list[str]:
-        """Keep the best; of equal ones, those that were added later."""
+        """Keeps the best; of equal ones, those that were added later."""
         self.halvings_left -= 1
         self.size, self.milestone = self._parameters.next_rung(self.size, self.milestone)
         ranked = sorted(self.members, key=lambda one: _rank(self.members[one].score))
@@ -195,18 +195,18 @@ class Bracket:
         return ended
 
     def _release(self) -> list[str]:
-        released = [one for one in self.members if one in self.parked and self.may_go_on(one)]
+        released = [one for one in self.members if one in self.parked and self.may_continue(one)]
         for trial_id in released:
             del self.parked[trial_id]
             self.waiting[trial_id] = None
         released.sort(key=lambda one: _rank(self.members[one].score))
         if released:
             self.waiting = {one: None for one in self.members if one in self.waiting}
-            self.look_again()
+            self.recheck_waiting()
         return released
 
-    def look_again(self) -> None:
-        """Whoever waits may have lost its process without a word: the experiment was restored."""
+    def recheck_waiting(self) -> None:
+        """Marks waiting members to be checked: after a restore they may have lost their processes."""
         self.unstarted = dict(self.waiting)
         self._touch()
 
@@ -228,9 +228,9 @@ class Bracket:
         self.size, self.milestone = state["size"], state["milestone"]
         self.halvings_left, self.given = state["halvings_left"], state["given"]
         self.is_over, self._done = state["is_over"], state["done"]
-        self.members = {trial_id: Standing(*said) for trial_id, said in state["members"].items()}
+        self.members = {trial_id: Standing(*report) for trial_id, report in state["members"].items()}
         self.waiting = dict.fromkeys(state["waiting"])
-        self.look_again()
+        self.recheck_waiting()
         self.parked = dict.fromkeys(state["parked"])
         self._behind = sum(map(self._is_behind, self.members.values()))
 

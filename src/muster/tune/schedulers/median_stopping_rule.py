@@ -1,4 +1,4 @@
-"""MedianStoppingRule: a trial whose best is worse than the median of the others' means ends.
+"""Implements the median stopping rule: a trial ends whose best is worse than the median of the others' means.
 
 Golovin et al., "Google Vizier", section 3.2.2. Trials are started first come, first served.
 """
@@ -19,14 +19,14 @@ from muster.tune.schedulers.trial_scheduler import MetricScheduler
 
 
 class Others(NamedTuple):
-    """The other trials that got to some time."""
+    """An Others describes the other trials that got to some time."""
 
     number: int
     median: float  # of their means; NaN when there are none
 
 
 class ScoreCurve:
-    """One trial: sums of its scores from the grace period on. Times never fall."""
+    """A ScoreCurve holds sums of one trial's scores from the grace period on. Times never fall."""
 
     __slots__ = ("last", "sums", "times")
 
@@ -40,18 +40,18 @@ class ScoreCurve:
         self.sums.append(score + (self.sums[-1] if self.sums else 0.0))
 
     def cut(self, time: float) -> None:
-        """Forget what came at `time` or later."""
+        """Forgets what came at `time` or later."""
         kept = bisect_left(self.times, time)
         del self.times[kept:], self.sums[kept:]
 
     def mean(self, time: float) -> float:
-        """Of all scores up to `time`; NaN when there is none, or when one of them was not finite."""
+        """Returns the mean of all scores up to `time`; NaN when there is none, or when one was not finite."""
         count = bisect_right(self.times, time)
         return self.sums[count - 1] / count if count else math.nan
 
 
 class Curves:
-    """Every trial that ever reported; ended ones stay in the comparison."""
+    """A Curves holds every trial that ever reported; ended ones stay in the comparison."""
 
     def __init__(self, grace_period: float) -> None:
         self._grace_period = grace_period
@@ -65,7 +65,7 @@ class Curves:
         return self._curves[trial_id].last if trial_id in self._curves else None
 
     def record(self, trial_id: str, time: float, score: float) -> None:
-        """A trial that goes back in time was started again: what it had reported from there on is undone."""
+        """Records a score; a trial that goes back in time was restarted, and its later scores are dropped."""
         curve = self._curves.setdefault(trial_id, ScoreCurve())
         before, curve.last = curve.last, time
         if time < before:
@@ -83,7 +83,7 @@ class Curves:
             _insert(self._columns[column_time], curve.mean(column_time))
 
     def others(self, trial_id: str, time: float) -> Others:
-        """Of the other trials that got to `time`: how many have a finite mean, and the median of these."""
+        """Returns how many other trials have a finite mean up to `time`, and the median of these means."""
         column = self._column(time)
         curve = self._curves[trial_id]
         own = curve.mean(time) if curve.last >= time else math.nan
@@ -125,12 +125,12 @@ _ROUNDING = 1e-12  # relative: a mean of equal values may differ from them by so
 
 
 class MedianStoppingRule(MetricScheduler):
-    """Stops a trial at time t if its best value so far is worse than the median of the others' means up to t.
+    """A MedianStoppingRule stops a trial whose best value is worse than the median of the others' means.
 
     time_attr: what `grace_period` and `min_time_slice` count; must grow with every result.
-    grace_period: nothing is stopped before it, and values before it are in nobody's mean.
+    grace_period: nothing is stopped before it, and values before it are in no mean.
     min_samples_required: with fewer others that got so far, nothing is stopped.
-    min_time_slice: with fewer others, a trial that ran for longer than this makes room for one that waits.
+    min_time_slice: with fewer others, a trial that ran for longer than this is paused for one that waits.
     hard_stop: whether such a trial is stopped, or paused once until nothing else waits.
     """
 
@@ -182,10 +182,10 @@ class MedianStoppingRule(MetricScheduler):
         self._stopped: dict[str, None] = {}
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
-        key, said = trial.trial_id, self._time_and_score(trial, result)
-        if said is None or math.isnan(said[0]) or (key in self._stopped and not self._hard_stop):
+        key, report = trial.trial_id, self._time_and_score(trial, result)
+        if report is None or math.isnan(report[0]) or (key in self._stopped and not self._hard_stop):
             return self.CONTINUE
-        time, score = said
+        time, score = report
         self._curves.record(key, time, score)
         if score >= self._best.get(key, score):
             self._best[key] = score
@@ -202,10 +202,10 @@ class MedianStoppingRule(MetricScheduler):
     def on_trial_complete(
         self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
     ) -> None:
-        """Its last result counts, once, also if it was not judged."""
-        key, said = trial.trial_id, self._time_and_score(trial, result)
-        if said is not None and not math.isnan(said[0]) and said[0] != self._curves.last_time(key):
-            self._curves.record(key, *said)
+        """Counts the last result, once, also if it was not judged."""
+        key, report = trial.trial_id, self._time_and_score(trial, result)
+        if report is not None and not math.isnan(report[0]) and report[0] != self._curves.last_time(key):
+            self._curves.record(key, *report)
         self._forget(trial)
 
     def on_trial_remove(self, tune_controller: ControllerView, trial: Trial) -> None:
@@ -215,9 +215,9 @@ class MedianStoppingRule(MetricScheduler):
         return f"Using MedianStoppingRule: num_stopped={len(self._stopped)}."
 
     def _make_room(self, tune_controller: ControllerView, key: str, time: float) -> str:
-        """Too few to compare with: let those that wait get as far."""
+        """Pauses a trial when there are too few to compare with, so that those that wait get as far."""
         is_due = key not in self._last_pause or time - self._last_pause[key] > self._min_time_slice
-        if not is_due or not _somebody_waits(tune_controller):
+        if not is_due or not _any_trial_waits(tune_controller):
             return self.CONTINUE
         self._last_pause[key] = time
         return self.PAUSE
@@ -251,7 +251,7 @@ class MedianStoppingRule(MetricScheduler):
         self._stopped = dict.fromkeys(state["stopped"])
 
 
-def _somebody_waits(tune_controller: ControllerView) -> bool:
+def _any_trial_waits(tune_controller: ControllerView) -> bool:
     if hasattr(tune_controller, "first_waiting"):
         return tune_controller.first_waiting() is not None
     return any(trial.status in ("PENDING", "PAUSED") for trial in tune_controller.get_live_trials())

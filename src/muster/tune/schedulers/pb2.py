@@ -1,4 +1,4 @@
-"""PB2: population based training that asks a model for new values instead of chance."""
+"""Implements PB2: population based training that takes new values from a model instead of chance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Bounds = dict[Path, tuple[float, float]]
 
 
 class PB2(PopulationBasedTraining):
-    """Like PopulationBasedTraining; new values are those from which a Gaussian process expects most.
+    """A PB2 is like PopulationBasedTraining, but takes the values from which a Gaussian process expects most.
 
     hyperparam_bounds: `[lowest, highest]` of each value, in dicts as deep as the configuration's. A value
         that the configuration lacks is drawn from there; the type of one that it has is kept.
@@ -51,8 +51,12 @@ class PB2(PopulationBasedTraining):
             raise TuneError("PB2 has nothing to change: pass hyperparam_bounds={'lr': [1e-4, 1.0]}")
         self._bounds = dict(_checked(hyperparam_bounds, ()))
         self._points: list[list[float]] = []  # time, reward before, values, change per unit of time
-        self._stands: dict[str, tuple[float, float]] = {}  # time and reward of each trial at its last look
-        self._pending: dict[str, list[float]] = {}  # chosen, not heard of since: time, reward before, values
+        self._positions: dict[
+            str, tuple[float, float]
+        ] = {}  # time and reward of each trial at its last comparison
+        self._pending: dict[
+            str, list[float]
+        ] = {}  # chosen, without a result since: time, reward before, values
         super().__init__(
             time_attr=time_attr,
             metric=metric,
@@ -69,7 +73,7 @@ class PB2(PopulationBasedTraining):
         )
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
-        self._stands.pop(trial.trial_id, None)  # one that is tried again begins anew
+        self._positions.pop(trial.trial_id, None)  # one that is tried again begins anew
         super().on_trial_add(tune_controller, trial)
 
     def _forget(self, trial: Trial) -> None:
@@ -78,10 +82,10 @@ class PB2(PopulationBasedTraining):
 
     def _learn(self, trial: Trial, time: float, score: float) -> None:
         self._pending.pop(trial.trial_id, None)
-        before = self._stands.get(trial.trial_id)
+        before = self._positions.get(trial.trial_id)
         if not math.isfinite(score):
             return
-        self._stands[trial.trial_id] = (time, score)
+        self._positions[trial.trial_id] = (time, score)
         values = self._values(trial.config)
         if before is None or values is None or time <= before[0]:
             return
@@ -90,40 +94,40 @@ class PB2(PopulationBasedTraining):
         del self._points[:-MOST_POINTS]
 
     def _values(self, config: Mapping[str, Any]) -> list[float] | None:
-        """Those that are tuned; None when one is no number."""
+        """Returns the tuned values; None when one is no number."""
         found = dict(values_of(config, self._asked.hyperparam_mutations))
         if any(not isinstance(found.get(path), Real) for path in self._bounds):
             return None
         return [float(found[path]) for path in self._bounds]
 
     def _new_config(self, target: Trial, donor: Trial) -> Config:
-        stands = self._stands.get(donor.trial_id)
+        position = self._positions.get(donor.trial_id)
         stream = self._stream()
         new: Config = copied(donor.config)
-        if stands is not None and self._points:
+        if position is not None and self._points:
             from muster.tune.schedulers.pb2_model import best_point
 
             waiting = list(self._pending.values())
             bounds = list(self._bounds.values())
-            values = best_point(self._points, waiting, stands, bounds, stream.getrandbits(32))
+            values = best_point(self._points, waiting, position, bounds, stream.getrandbits(32))
             for path, value in zip(self._bounds, values, strict=True):
                 new = _replaced(new, path, value)
-        if stands is not None:
-            self._stands[target.trial_id] = stands  # it goes on from there
+        if position is not None:
+            self._positions[target.trial_id] = position  # it continues from there
             chosen = self._values(new)
             if chosen is not None:
-                self._pending[target.trial_id] = [*stands, *chosen]
+                self._pending[target.trial_id] = [*position, *chosen]
         return self._user_explored(new, stream)
 
     def _to_plain(self) -> Plain:
-        model = {"points": self._points, "stands": self._stands, "pending": self._pending}
+        model = {"points": self._points, "position": self._positions, "pending": self._pending}
         return {**super()._to_plain(), "model": model}
 
     def _from_plain(self, state: Plain) -> None:
         super()._from_plain(state)
         model = state["model"]
         self._points, self._pending = model["points"], model["pending"]
-        self._stands = {name: (time, reward) for name, (time, reward) in model["stands"].items()}
+        self._positions = {name: (time, reward) for name, (time, reward) in model["position"].items()}
 
 
 def _checked(bounds: Mapping[str, Any], above: Path) -> list[tuple[Path, tuple[float, float]]]:
@@ -159,7 +163,7 @@ def _as_mutations(bounds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replaced(config: Mapping[str, Any], path: Path, value: float) -> Config:
-    """A copy with this value, of the type of the old one."""
+    """Returns a copy with this value, of the type of the old one."""
     key = path[0]
     if len(path) > 1:
         return {**config, key: _replaced(config.get(key, {}), path[1:], value)}

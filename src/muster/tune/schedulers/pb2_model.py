@@ -1,4 +1,4 @@
-"""PB2's model: a time-varying Gaussian process of how fast the reward grows, and where that promises most.
+"""Implements PB2's model: a time-varying Gaussian process of the growth of the reward, and its best point.
 
 Parker-Holder et al., "Provably Efficient Online Hyperparameter Optimization with Population-Based Bandits".
 Pure numbers: inputs have the columns time, reward before, parameters. Needs numpy and scipy.
@@ -19,7 +19,7 @@ from scipy.linalg.lapack import dpotri  # type: ignore[import-untyped]
 from scipy.optimize import minimize  # type: ignore[import-untyped]
 from scipy.spatial.distance import cdist  # type: ignore[import-untyped]
 
-Array = Any  # numpy's arrays; their types say little here
+Array = Any  # numpy's arrays; their types add little here
 
 MOST_POINTS = 1000
 _WINDOW_FROM, _WINDOW_STEP = 200, 10  # points
@@ -37,7 +37,7 @@ _BOUNDS = [
 
 
 class Pairs(NamedTuple):
-    """How far points are from each other. Many kernels are tried on the same ones."""
+    """A Pairs holds the distances between points, on which many kernels are tried."""
 
     squares: Array  # of the distance in every column but the time
     apart: Array  # in time
@@ -49,7 +49,7 @@ class Pairs(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """variance * exp(-d^2 / lengthscale) * (1 - epsilon) ^ (|dt| / 2), with noise on the diagonal."""
+    """A Kernel is variance * exp(-d^2 / lengthscale) * (1 - epsilon) ^ (|dt| / 2), plus diagonal noise."""
 
     variance: float
     lengthscale: float
@@ -73,7 +73,7 @@ class Kernel(NamedTuple):
 
 
 class Posterior:
-    """What the process says after some points. `pending` ones, whose targets nobody knows, make it surer."""
+    """A Posterior is the process after some points; `pending` ones, without targets, reduce the variance."""
 
     def __init__(
         self,
@@ -93,11 +93,11 @@ class Posterior:
         self._factor = np.asfortranarray(factor)  # or dtrsv would copy it each time
 
     def mean(self, at: Array) -> tuple[float, Array]:
-        """And how it changes with each column but the time."""
+        """Returns the mean, and its derivative by each column but the time."""
         return self.mean_and_variance(at)[0]
 
     def variance(self, at: Array) -> tuple[float, Array]:
-        """And how it changes with each column but the time."""
+        """Returns the variance, and its derivative by each column but the time."""
         return self.mean_and_variance(at)[1]
 
     def mean_and_variance(self, at: Array) -> tuple[tuple[float, Array], tuple[float, Array]]:
@@ -113,7 +113,7 @@ class Posterior:
 
 
 def _extended(kernel: Kernel, factor: Array, inputs: Array, more: Array) -> Array:
-    """The Cholesky factor with some points more, at the end."""
+    """Returns the Cholesky factor with some points more, at the end."""
     known, total = len(inputs), len(inputs) + len(more)
     beside = solve_triangular(factor, kernel.between(inputs, more), lower=True, check_finite=False)
     whole = np.zeros((total, total), order="F")
@@ -124,7 +124,7 @@ def _extended(kernel: Kernel, factor: Array, inputs: Array, more: Array) -> Arra
 
 
 class UnitScale(NamedTuple):
-    """Columns to [0, 1] and back."""
+    """A UnitScale maps columns to [0, 1] and back."""
 
     low: Array
     width: Array
@@ -145,7 +145,7 @@ def best_point(
     bounds: Sequence[tuple[float, float]],
     seed: int,
 ) -> list[float]:
-    """The parameters to try next, within `bounds`.
+    """Returns the parameters to try next, within `bounds`.
 
     points: time, reward before, parameters, change of the reward per unit of time; oldest first.
     pending: time, reward before, parameters, of those chosen lately whose change is not known yet.
@@ -157,7 +157,7 @@ def best_point(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Matrices this small are slower with more, and sums come out differently. Needs threadpoolctl."""
+    """Uses one thread: matrices this small are slower with more, and sums differ. Needs threadpoolctl."""
     threads = _threads()
     if threads is None:
         yield
@@ -204,7 +204,7 @@ def standardised(changes: Array) -> Array:
 
 
 def fitted(inputs: Array, targets: Array) -> Kernel:
-    """The kernel under which the targets are most likely."""
+    """Returns the kernel under which the targets are most likely."""
     pairs = Pairs.of(inputs, inputs)
     start = np.array([0.0, 0.0, math.log(0.05), 0.05])
     found = minimize(
@@ -214,7 +214,7 @@ def fitted(inputs: Array, targets: Array) -> Kernel:
 
 
 def unlikeliness(values: Array, pairs: Pairs, targets: Array) -> tuple[float, Array]:
-    """Minus the log marginal likelihood, and how it changes with each of `values` (see _BOUNDS)."""
+    """Returns minus the log marginal likelihood, and its derivative by each of `values` (see _BOUNDS)."""
     kernel = _kernel_of(values)
     covariance = kernel.at(pairs)
     factor = cholesky(kernel.with_noise(covariance), lower=True, check_finite=False)
@@ -230,7 +230,7 @@ def unlikeliness(values: Array, pairs: Pairs, targets: Array) -> tuple[float, Ar
 
 
 def _inverse(factor: Array) -> Array:
-    """Of the matrix that has this lower Cholesky factor."""
+    """Returns the inverse of the matrix that has this lower Cholesky factor."""
     lower = dpotri(factor, lower=1)[0]  # with zeros above, as the factor has them
     whole = lower + lower.T
     whole.flat[:: len(whole) + 1] *= 0.5
@@ -238,20 +238,20 @@ def _inverse(factor: Array) -> Array:
 
 
 def window(factor: Array, targets: Array) -> int:
-    """How many of the latest points belong together: the likelihood per point says. Few points all do.
+    """Returns how many of the latest points belong together, by the likelihood per point; of few points, all.
 
     Newest first; one factorisation holds those of all windows.
     """
     total = len(targets)
     if total < _WINDOW_FROM:
         return total
-    told = likelihoods(factor, targets)
+    logs = likelihoods(factor, targets)
     sizes = list(range(_WINDOW_FROM, total + 1, _WINDOW_STEP))
-    return max(sizes, key=lambda size: told[size - 1] / size)
+    return max(sizes, key=lambda size: logs[size - 1] / size)
 
 
 def likelihoods(factor: Array, targets: Array) -> Array:
-    """The log marginal likelihood of the first 1, 2, ... points, by the Cholesky factor of all of them."""
+    """Returns the log marginal likelihood of every prefix of the points, by one Cholesky factor."""
     whitened = solve_triangular(factor, targets, lower=True, check_finite=False)
     per_point = 0.5 * whitened**2 + np.log(np.diag(factor)) + 0.5 * _LOG_2_PI
     return -np.cumsum(per_point)
@@ -263,7 +263,7 @@ def _kernel_of(values: Array) -> Kernel:
 
 
 def _most_promising(process: Posterior, fixed: Array, count: int, size_and_seed: tuple[int, int]) -> Array:
-    """Upper confidence bound, climbed from several random places; time and reward are given."""
+    """Maximises the upper confidence bound from several random places; time and reward are given."""
     size, seed = size_and_seed
     daring = math.sqrt(0.2 + max(0.0, math.log(0.4 * size)))
 

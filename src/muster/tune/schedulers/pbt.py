@@ -1,7 +1,7 @@
-"""PopulationBasedTraining: trials that do badly go on from the checkpoint of one that does well, changed.
+"""Implements population based training: bad trials continue from a changed copy of a good one.
 
 Jaderberg et al., "Population Based Training of Neural Networks". Nothing here waits: a trial that is to
-exploit another rests until the other's checkpoint is there, and is changed when it may run again.
+exploit another is paused until the other's checkpoint is there, and is changed when it may run again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Exploit(NamedTuple):
-    """Decided, not done yet."""
+    """An Exploit is a replacement that was decided and not done yet."""
 
     donor_id: str
     perturbed_at: float  # the donor
@@ -35,22 +35,21 @@ class Exploit(NamedTuple):
 
 
 class PopulationBasedTraining(MetricScheduler):
-    """Trains a population, and again and again replaces its worst members by changed copies of its best.
+    """A PopulationBasedTraining replaces the worst members of a population by changed copies of the best.
 
     time_attr: what `perturbation_interval` and `burn_in_period` count; must grow with every result.
-    perturbation_interval: how long a trial trains between two looks at how it does.
-    burn_in_period: nothing is changed before.
+    perturbation_interval: how long a trial trains between two comparisons.
+    burn_in_period: nothing is changed before this time.
     hyperparam_mutations: what may change, and to what: a list of values in order (the new value is a
         neighbour), a domain or a function without arguments (a number is multiplied by one of
         `perturbation_factors`; one of `tune.choice` becomes a neighbour), or a dict of these.
-    quantile_fraction: the share of the best, who are copied, and of the worst, who copy them; 0: nobody.
+    quantile_fraction: the share of the best, which are copied, and of the worst, which are replaced; 0: none.
     resample_probability: of drawing a new value instead of changing the old one.
-    custom_explore_fn: is given the changed configuration and returns the one to use.
+    custom_explore_fn: takes the changed configuration and returns the one to use.
     log_config: write `pbt_global.txt`, and `pbt_policy_<trial id>.txt` for PopulationBasedTrainingReplay.
-    require_attrs: a result without metric or time is an error; else it is passed over.
+    require_attrs: a result without metric or time is an error; if False it is ignored.
     synch: all trials wait for each other before any is changed.
-    seed: of all draws; equal seeds draw equally. A user's function that draws from `random` or `numpy.random`
-        is part of that.
+    seed: makes all draws repeatable, those of a user's function from `random` or `numpy.random` included.
 
     Example:
         >>> PopulationBasedTraining(
@@ -102,7 +101,7 @@ class PopulationBasedTraining(MetricScheduler):
         self._next_sync = max(asked.perturbation_interval, asked.burn_in_period)
         self._sync_time = 0.0  # of the last result that counted
         self._longest = 0.0  # training of any trial, finished ones included
-        self._has_news = False  # somebody has trained since all were last looked at
+        self._has_new_results = False  # a member has trained since all were last checked
         self._draws = 0
         self._num_checkpoints = 0
         self._num_perturbations = 0
@@ -134,17 +133,17 @@ class PopulationBasedTraining(MetricScheduler):
         self._forget(trial)
 
     def _forget(self, trial: Trial) -> None:
-        """If all others wait for it, the next choice sees that they need not."""
+        """Forgets a trial; if all others wait for it, the next choice sees that they need not."""
         self._population.leave(trial.trial_id)
         self._exploits.pop(trial.trial_id, None)
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
-        said = self._time_and_score(trial, result)
-        if said is None:
+        report = self._time_and_score(trial, result)
+        if report is None:
             self._complain(trial, result)
             return self.CONTINUE
-        time, score = said
-        self._exploits.pop(trial.trial_id, None)  # it has gone on meanwhile
+        time, score = report
+        self._exploits.pop(trial.trial_id, None)  # it has continued meanwhile
         member = self._population.members.get(trial.trial_id)
         if member is None:
             member = self._population.join(trial.trial_id, pbt_explore.original_tag(trial.experiment_tag))
@@ -154,7 +153,7 @@ class PopulationBasedTraining(MetricScheduler):
         self._longest = max(self._longest, time)
         self._learn(trial, time, score)
         if self._asked.synch:
-            self._sync_time, self._has_news = time, True
+            self._sync_time, self._has_new_results = time, True
             return self.PAUSE
         return self._perturb(tune_controller, trial, member)
 
@@ -167,10 +166,10 @@ class PopulationBasedTraining(MetricScheduler):
         return not asked.synch or time >= self._next_sync
 
     def _learn(self, trial: Trial, time: float, score: float) -> None:
-        """For PB2, which has a model."""
+        """Does nothing here; PB2 updates its model."""
 
     def _perturb(self, tune_controller: ControllerView, trial: Trial, member: Member) -> str:
-        """One trial, by itself: the best save, the worst stop to be changed."""
+        """Handles one trial by itself: the best save, the worst stop to be changed."""
         member.last_perturbation_time = member.last_train_time
         place = self._population.place(trial.trial_id, self._asked.quantile_fraction)
         others_wait = first_waiting(tune_controller) is not None
@@ -185,16 +184,16 @@ class PopulationBasedTraining(MetricScheduler):
                 tune_controller.pause_trial(trial, should_checkpoint=False)
                 return self.NOOP
             if donor is not None:
-                return self.PAUSE  # the other may never save: then this one must be able to go on
+                return self.PAUSE  # the other may never save: then this one must be able to continue
         return self.PAUSE if others_wait else self.CONTINUE
 
     def _plan_exploit(self, tune_controller: ControllerView, trial: Trial) -> Trial | None:
-        """Draw whom to copy; None, and nothing is planned, when there is nothing to copy."""
+        """Plans to copy a drawn trial; returns None, and plans nothing, when there is nothing to copy."""
         stream = self._stream()
         name = self._population.one_of_the_best(self._asked.quantile_fraction, stream.randrange)
         donor, member = tune_controller.get_trial(name), self._population.members[name]
         if donor is None or not member.is_top or (donor.checkpoint is None and not _is_saving(donor)):
-            logger.info("%s: %s has no checkpoint yet, so %s goes on as it is", self._name, donor, trial)
+            logger.info("%s: %s has no checkpoint yet, so %s continues as it is", self._name, donor, trial)
             return None
         newest = donor.checkpoint_index + (1 if _is_saving(donor) else 0)
         self._exploits[trial.trial_id] = Exploit(
@@ -203,7 +202,7 @@ class PopulationBasedTraining(MetricScheduler):
         return donor
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
-        """The one that is most behind. What was decided is carried out first on trials that rest."""
+        """Carries out planned changes of trials without a process; returns the trial that is most behind."""
         if self._asked.synch and self._all_wait():
             self._perturb_all(tune_controller)
         for name in list(self._exploits):
@@ -227,8 +226,8 @@ class PopulationBasedTraining(MetricScheduler):
 
     def _perturb_all(self, tune_controller: ControllerView) -> None:
         population, interval = self._population, self._asked.perturbation_interval
-        if self._has_news:
-            self._has_news = False
+        if self._has_new_results:
+            self._has_new_results = False
             worst, best = population.quantiles(self._asked.quantile_fraction)
             for member in population.members.values():
                 member.last_perturbation_time, member.is_top = self._sync_time, False
@@ -240,12 +239,12 @@ class PopulationBasedTraining(MetricScheduler):
             self._next_sync = max(self._next_sync + interval, self._longest)
         times = {name: member.last_train_time for name, member in population.members.items()}
         times.update({name: exploit.trained for name, exploit in self._exploits.items()})
-        if min(times.values()) >= self._next_sync:  # else nobody would be let run
+        if min(times.values()) >= self._next_sync:  # else no trial could run
             self._next_sync = max(times.values()) + interval
         _remember(tune_controller, _known(tune_controller, next(iter(times))))
 
     def _exploit_when_saved(self, tune_controller: ControllerView, target: Trial) -> None:
-        """Only trials without a process are changed: nothing of the old one can come after it."""
+        """Changes only trials without a process: nothing of the old one can come after the change."""
         exploit = self._exploits[target.trial_id]
         donor = tune_controller.get_trial(exploit.donor_id)
         if donor is not None and _is_saving(donor) and not donor.is_finished():
@@ -254,7 +253,7 @@ class PopulationBasedTraining(MetricScheduler):
         checkpoint = None if donor is None else _to_go_on_from(donor, exploit.newest)
         if donor is None or checkpoint is None:
             logger.warning(
-                "%s: %s was to go on from a checkpoint of %s, which made none; it goes on from its own. "
+                "%s: %s was to continue from a checkpoint of %s, which made none; it continues from its own. "
                 "The trainable must save: report(..., checkpoint=...), or save_checkpoint()",
                 *(self._name, target, donor or exploit.donor_id),
             )
@@ -275,7 +274,7 @@ class PopulationBasedTraining(MetricScheduler):
         new, done = pbt_explore.explored(
             copied(donor.config), self._asked.hyperparam_mutations, self._asked.chances, stream
         )
-        logger.info("%s: %s goes on from %s, changed: %s", self._name, target, donor, done)
+        logger.info("%s: %s continues from %s, changed: %s", self._name, target, donor, done)
         return self._user_explored(new, stream)
 
     def _user_explored(self, config: Config, stream: Stream) -> Config:
@@ -291,16 +290,16 @@ class PopulationBasedTraining(MetricScheduler):
         return f"{self._name}: {checkpoints} checkpoints, {perturbations} perturbs"
 
     def last_scores(self, trials: list[Trial]) -> list[float]:
-        """Of these trials, those that are unfinished and have one; larger is better."""
+        """Returns the last scores of those of these trials that are unfinished; larger is better."""
         members = (self._population.members.get(trial.trial_id) for trial in trials)
         return [member.score for member in members if member is not None and member.score is not None]
 
     def reset_stats(self) -> None:
-        """What `debug_string` counts begins at 0 again."""
+        """Resets the counts of `debug_string` to 0."""
         self._shown_from = (self._num_checkpoints, self._num_perturbations)
 
     def take_log_rows(self) -> list[LogRow]:
-        """What was changed since the last call, for whoever writes it down."""
+        """Returns what was changed since the last call, to be written to the policy files."""
         rows, self._rows = self._rows, []
         return rows
 
@@ -330,10 +329,10 @@ class PopulationBasedTraining(MetricScheduler):
         if self._asked.require_attrs:
             raise RuntimeError(
                 f"{what}, it reported: {', '.join(sorted(map(str, result)))}. Report it with every result, "
-                "or pass require_attrs=False to pass over results without it"
+                "or pass require_attrs=False to ignore results without it"
             )
         if not self._has_warned:
-            logger.warning("%s; such results are passed over, and this is said once", what)
+            logger.warning("%s; such results are ignored, and this is logged once", what)
             self._has_warned = True
 
     def _to_plain(self) -> Plain:
@@ -342,7 +341,7 @@ class PopulationBasedTraining(MetricScheduler):
             "mode": self._mode,
             "population": self._population.to_plain(),
             "exploits": {name: list(exploit) for name, exploit in self._exploits.items()},
-            "sync": [self._next_sync, self._sync_time, self._longest, self._has_news],
+            "sync": [self._next_sync, self._sync_time, self._longest, self._has_new_results],
             "draws": self._draws,
             "counts": [self._num_checkpoints, self._num_perturbations],
             "rows": [list(row) for row in self._rows],
@@ -352,7 +351,7 @@ class PopulationBasedTraining(MetricScheduler):
         self._metric, self._mode = state["metric"], state["mode"]
         self._population = Population.from_plain(state["population"])
         self._exploits = {name: Exploit(*saved) for name, saved in state["exploits"].items()}
-        self._next_sync, self._sync_time, self._longest, self._has_news = state["sync"]
+        self._next_sync, self._sync_time, self._longest, self._has_new_results = state["sync"]
         self._draws = state["draws"]
         self._num_checkpoints, self._num_perturbations = state["counts"]
         self._rows = [LogRow(*row) for row in state["rows"]]
@@ -367,7 +366,7 @@ def _is_saving(trial: Trial) -> bool:
 
 
 def _to_go_on_from(donor: Trial, newest: int) -> CheckpointRef | None:
-    """The newest; if it has ended, the one from when it was chosen: after its last one nothing is left."""
+    """Returns the newest checkpoint; of a trial that has ended, the one from when it was chosen."""
     if donor.adopted is not None or not donor.is_finished():
         return donor.checkpoint
     then = [each for each in donor.checkpoints if each.index <= newest]
@@ -376,7 +375,7 @@ def _to_go_on_from(donor: Trial, newest: int) -> CheckpointRef | None:
 
 def _known(tune_controller: ControllerView, name: str) -> Trial:
     trial = tune_controller.get_trial(name)
-    assert trial is not None  # a member was added, and nobody else removes trials
+    assert trial is not None  # a member was added, and nothing else removes trials
     return trial
 
 

@@ -1,6 +1,6 @@
-"""What PBT does to a configuration: check the mutations, fill in missing values, explore around a good one.
+"""Changes configurations for PBT: checks mutations, fills in missing values, explores around a good one.
 
-Pure: chance comes from the stream that is handed in. Called by PopulationBasedTraining.
+Random values come from the stream that is passed in, so equal streams give equal results.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _HOW = (
 
 
 class Chances(NamedTuple):
-    """How far from the good configuration the new one may be."""
+    """A Chances says how far from the good configuration the new one may be."""
 
     resample_probability: float
     perturbation_factors: Sequence[float]
 
 
 def check_mutations(mutations: Mutations, where: str) -> None:
-    """TypeError or ValueError that names the key whose mutation is none."""
+    """Raises a TypeError or ValueError that names the key whose mutation is none."""
     for key, value in mutations.items():
         name = f"{where}[{key!r}]"
         if isinstance(value, Mapping):
@@ -50,7 +50,7 @@ def check_mutations(mutations: Mutations, where: str) -> None:
 
 
 def filled(config: Mapping[str, Any], mutations: Mutations, stream: Stream) -> tuple[Config, dict[Path, Any]]:
-    """A copy with a value for every mutation, and those that were missing, by their path."""
+    """Returns a copy with a value for every mutation, and the paths of those that were missing."""
     new: Config = dict(config)
     added: dict[Path, Any] = {}
     for key, mutation in mutations.items():
@@ -67,7 +67,7 @@ def filled(config: Mapping[str, Any], mutations: Mutations, stream: Stream) -> t
 def explored(
     config: Mapping[str, Any], mutations: Mutations, chances: Chances, stream: Stream
 ) -> tuple[Config, dict[str, Any]]:
-    """A new configuration near this one, and what was done to each value, in words."""
+    """Returns a new configuration near this one, and what was done to each value, in words."""
     new: Config = dict(config)
     done: dict[str, Any] = {}
     for key, mutation in mutations.items():
@@ -84,7 +84,7 @@ def explored(
 
 
 def drawn(mutation: Any, stream: Stream) -> Any:  # noqa: ANN401 - whatever a user tunes
-    """A value that does not depend on the old one."""
+    """Returns a value that does not depend on the old one."""
     if isinstance(mutation, (list, tuple)):
         return mutation[stream.randrange(len(mutation))]
     seed = stream.getrandbits(32)
@@ -97,7 +97,7 @@ def drawn(mutation: Any, stream: Stream) -> Any:  # noqa: ANN401 - whatever a us
 
 
 def _changed(value: Any, mutation: Any, chances: Chances, stream: Stream) -> tuple[Any, str]:  # noqa: ANN401
-    """A value with neighbours moves to one of them; a number is multiplied, and stays of its type."""
+    """Moves a value with neighbours to one of them; multiplies a number, which keeps its type."""
     if isinstance(mutation, Categorical):
         mutation = list(mutation.categories)  # a number times 1.2 need not be one of the choices
     is_list = isinstance(mutation, (list, tuple))
@@ -127,7 +127,7 @@ def _of_type(old: Any, new: Any) -> Any:  # noqa: ANN401 - numbers of any kind
 
 
 def explored_freely(config: Config, explore: Callable[[Config], Any]) -> Config:
-    """What the user's own function makes of it; ValueError when it forgets to return it."""
+    """Returns what the user's own function makes of it; ValueError when it forgets to return it."""
     new = _called(explore, "custom_explore_fn", config)
     if not isinstance(new, dict):
         name = getattr(explore, "__name__", repr(explore))
@@ -143,12 +143,12 @@ def _called(function: Callable[..., Any], what: str, *arguments: Any) -> Any:  #
     except Exception as error:
         raise TuneError(
             f"{what} ({getattr(function, '__name__', function)}) raised {type(error).__name__}: {error}. Fix "
-            "it and go on with Tuner.restore: everything up to here is saved"
+            "it and continue with Tuner.restore: everything up to here is saved"
         ) from error
 
 
 def values_of(config: Mapping[str, Any], mutations: Mutations) -> Iterator[tuple[Path, Any]]:
-    """The values that are mutated, by their path."""
+    """Returns the values that are mutated, by their path."""
     for key, mutation in mutations.items():
         if isinstance(mutation, Mapping):
             inner = config.get(key)
@@ -164,7 +164,7 @@ def perturbed_tag(original: str, config: Mapping[str, Any], mutations: Mutations
 
 
 def original_tag(tag: str) -> str:
-    """Without what earlier perturbations have added."""
+    """Returns a tag without what earlier perturbations have added."""
     return tag.partition("@perturbed[")[0]
 
 
@@ -172,7 +172,7 @@ Explore = Callable[[Config], Config]
 
 
 class PbtParameters(NamedTuple):
-    """Ray's parameters without metric and mode, and our seed."""
+    """A PbtParameters holds Ray's parameters without metric and mode, and a seed."""
 
     perturbation_interval: float
     burn_in_period: float
@@ -200,7 +200,7 @@ class PbtParameters(NamedTuple):
         if not 0 <= self.quantile_fraction <= 0.5:
             raise ValueError(
                 f"{name}: quantile_fraction is {self.quantile_fraction}; it must be between 0 and 0.5, "
-                "because nobody can be among the best and the worst"
+                "because no trial can be among the best and the worst"
             )
         if not self.perturbation_interval > 0:
             raise ValueError(
@@ -222,7 +222,7 @@ Turn = tuple[float, bool, int, str]  # time, whether it stands where another doe
 
 @dataclass(slots=True)
 class Member:
-    """One trial that is not finished. Times are those of `time_attr`."""
+    """A Member is one trial that is not finished. Times are those of `time_attr`."""
 
     number: int
     tag: str  # before any perturbation
@@ -234,7 +234,7 @@ class Member:
 
 
 class Population:
-    """Members by trial id, in the order in which they joined."""
+    """A Population holds members by trial id, in the order in which they joined."""
 
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}
@@ -246,7 +246,7 @@ class Population:
         return len(self.members)
 
     def join(self, trial_id: str, tag: str) -> Member:
-        """A new member, or one that begins anew."""
+        """Adds a new member, or one that begins anew."""
         self.leave(trial_id)
         member = self.members[trial_id] = Member(self.joined, tag)
         self.joined += 1
@@ -276,7 +276,7 @@ class Population:
                 heapify(self._by_time)
 
     def copy_times(self, to: str, of: str, perturbed_at: float, trained: float) -> None:
-        """One member stands where another does; where that one stood, if it has left."""
+        """Sets the times of one member to those of another, or to its last ones if that has left."""
         donor = self.members.get(of)
         if donor is not None:
             perturbed_at, trained = donor.last_perturbation_time, donor.last_train_time
@@ -284,13 +284,13 @@ class Population:
         self.set_time(to, trained, is_copy=True)
 
     def quantiles(self, fraction: float) -> tuple[list[str], list[str]]:
-        """The worst and the best, worst first: equally many, nobody in both."""
+        """Returns the worst and the best, worst first: equally many, none in both."""
         count = self._quantile_size(fraction)
         names = [trial_id for _, _, trial_id in self._ranked]
         return names[:count], names[len(names) - count :]
 
     def place(self, trial_id: str, fraction: float) -> int:
-        """-1 among the worst, 1 among the best, 0 neither."""
+        """Returns -1 for one of the worst, 1 for one of the best, 0 for neither."""
         member, count = self.members[trial_id], self._quantile_size(fraction)
         if member.score is None:
             return 0
@@ -300,7 +300,7 @@ class Population:
         return 1 if position >= len(self._ranked) - count else 0
 
     def one_of_the_best(self, fraction: float, draw: Callable[[int], int]) -> str:
-        """`draw(n)` is a number below n."""
+        """Returns one of the best; `draw(n)` is a number below n."""
         count = self._quantile_size(fraction)
         _, _, trial_id = self._ranked[len(self._ranked) - count + draw(count)]
         return str(trial_id)
@@ -310,17 +310,17 @@ class Population:
         return min(math.ceil(total * fraction), total // 2)
 
     def least_time(self) -> float:
-        """Of the member that is most behind; infinite without members."""
+        """Returns the time of the member that is most behind; infinite without members."""
         while self._by_time and not self._is_true(self._by_time[0]):
             heappop(self._by_time)
         return self._by_time[0][0] if self._by_time else math.inf
 
     def most_behind(self, may_run: Callable[[str], bool], below: float) -> str | None:
-        """The trial that may run and has trained least, and less than `below`; of equals the first to join.
+        """Returns the trial that may run and has trained least, and less than `below`.
 
-        Copies come after those they may be copies of: with one worker, a trial that is sent back to where
-        another stands, again and again, would else keep that one from ever going on. Looks past those who may
-        not: they run already, so there are few of them.
+        Of equals the first to join. Copies come after their originals: with one worker, a trial that is reset
+        to another one's time again and again would else keep that one from ever continuing. Trials that may
+        not run are skipped: they run already, so there are few of them.
         """
         aside, found = [], None
         while self.least_time() < below:

@@ -1,7 +1,7 @@
-"""PBT's policy files: what was changed into what, for people and for PopulationBasedTrainingReplay.
+"""Writes PBT's policy files: what was changed into what, for users and for PopulationBasedTrainingReplay.
 
-The scheduler only makes rows; `PolicyLog`, a callback that `launch` adds, writes them. A row is written once,
-whatever is handled again after a crash: rows are numbered, and the global file has one line for each.
+The scheduler only makes rows; PolicyLog, a callback of the experiment, writes them. A row is written once,
+even if its event is handled again after a crash: rows are numbered, and the global file has one line each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GLOBAL_FILE = "pbt_global.txt"
 
 
 class LogRow(NamedTuple):
-    """One perturbation."""
+    """A LogRow is one perturbation."""
 
     number: int  # of this run, from 0
     target_id: str
@@ -38,7 +38,7 @@ class HasLogRows(Protocol):
 def log_row(
     number: int, target: Trial, donor: Trial, checkpoint: CheckpointRef, new: Mapping[str, Any]
 ) -> LogRow:
-    """Before the target is changed. Tags are the original ones; the clone's iteration is its checkpoint's."""
+    """Returns the row of a change about to be made. Tags are the original ones."""
     shown = {**donor.last_result, **checkpoint.metrics}
     row = [
         original_tag(target.experiment_tag),
@@ -56,10 +56,10 @@ def policy_file(trial_id: str) -> str:
 
 
 class PolicyLog(Callback):
-    """Writes the rows of a scheduler into an experiment's directory at the end of every step."""
+    """A PolicyLog writes a scheduler's rows into an experiment's directory at the end of every step."""
 
     def __init__(self, scheduler: HasLogRows, directory: str, *, is_new: bool) -> None:
-        """`is_new`: what is there is of another experiment, and goes when the first row is written."""
+        """`is_new`: files of another experiment that are there are removed when the first row is written."""
         self._scheduler, self._directory, self._is_new = scheduler, directory, is_new
         self._lines: int | None = None  # of the global file
 
@@ -82,7 +82,7 @@ class PolicyLog(Callback):
             self._lines = self._begin()
         if row.number < self._lines:
             return
-        # The global file last: its line says that the trial's file is complete.
+        # The global file last: its line implies that the trial's file is complete.
         line = row.line.encode() + b"\n"
         history = self._read(policy_file(row.donor_id)) or self._read(policy_file(row.target_id))
         if not history.endswith(line):  # a crash may have come just before the next line
@@ -92,7 +92,7 @@ class PolicyLog(Callback):
         self._lines += 1
 
     def _begin(self) -> int:
-        """How many rows are there; half a row, left by a crash, is removed."""
+        """Returns how many rows are there; half a row, left by a crash, is removed."""
         if self._is_new:
             for name in os.listdir(self._directory):
                 if name == GLOBAL_FILE or (name.startswith("pbt_policy_") and name.endswith(".txt")):
@@ -115,5 +115,5 @@ class PolicyLog(Callback):
 
 
 def _as_data(value: object) -> Any:  # noqa: ANN401 - what JSON knows
-    """numpy's numbers and arrays as such, anything else as text."""
+    """Returns numbers and arrays of numpy as data, anything else as text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)

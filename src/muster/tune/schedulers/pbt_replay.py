@@ -1,4 +1,4 @@
-"""PopulationBasedTrainingReplay: one trial, trained with the schedule of values that PBT found."""
+"""Trains one trial with the schedule of values that PBT found."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _ROW_LENGTH = 6
 
 
 class Change(NamedTuple):
-    """From this iteration on, with this configuration."""
+    """A Change says which configuration applies from an iteration on."""
 
     step: int
     config: dict[str, Any]
 
 
 class PopulationBasedTrainingReplay(FIFOScheduler):
-    """Repeats the history of one trial of a finished PBT run.
+    """A PopulationBasedTrainingReplay repeats the history of one trial of a finished PBT run.
 
     policy_file: `pbt_policy_<trial id>.txt` in that run's directory. The trial that is given gets the first
         configuration of the history (its own is used when the trial was never changed).
@@ -47,7 +47,7 @@ class PopulationBasedTrainingReplay(FIFOScheduler):
 
     @property
     def config(self) -> dict[str, Any] | None:
-        """The one the trial starts with; None: its own."""
+        """Returns the configuration that the trial starts with; None: its own."""
         return self._first
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
@@ -72,7 +72,7 @@ class PopulationBasedTrainingReplay(FIFOScheduler):
             trial.config = dict(self._first)
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
-        """It is paused, with a checkpoint, and changed when it is started again."""
+        """Pauses the trial, with a checkpoint, at a change, which is made when it is started again."""
         self._step = result.get(TRAINING_ITERATION, self._step)
         if TRAINING_ITERATION not in result or self._position == len(self._changes):
             return self.CONTINUE
@@ -95,7 +95,7 @@ class PopulationBasedTrainingReplay(FIFOScheduler):
         trial.config = dict(new)
         self._position += 1
         self._is_due = False
-        logger.info("PopulationBasedTrainingReplay: %s goes on with %s", trial, new)
+        logger.info("PopulationBasedTrainingReplay: %s continues with %s", trial, new)
 
     def debug_string(self) -> str:
         return f"PopulationBasedTraining replay: Step {self._step}, perturb {self._position}"
@@ -119,7 +119,7 @@ class PopulationBasedTrainingReplay(FIFOScheduler):
 
 
 def _history(policy_file: str) -> tuple[dict[str, Any] | None, list[Change]]:
-    """The first configuration and the changes: the rows, from the last backwards, that belong together."""
+    """Returns the first configuration and the changes, found in the rows from the last one backwards."""
     rows = _rows(policy_file)
     if not rows:
         return None, []

@@ -1,6 +1,6 @@
-"""DistributeResources, DistributeResourcesToTopJob: who gets the CPUs and GPUs that nobody uses.
+"""Decides which trials get idle CPUs and GPUs: DistributeResources and DistributeResourcesToTopJob.
 
-Called by ResourceChangingScheduler after a result; they only answer, the scheduler sees to the rest.
+ResourceChangingScheduler calls them after a result and carries out what they return.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AllocationContext(Protocol):
 
 
 def fitting(free: Resources, unit: Resources) -> int:
-    """How many units fit into `free`, which may be negative: then none does.
+    """Returns how many units fit into `free`, which may be negative: then none does.
 
     Example:
         >>> fitting(Resources.of(CPU=5, GPU=1), Resources.of(CPU=2))
@@ -49,12 +49,12 @@ def fitting(free: Resources, unit: Resources) -> int:
 
 
 def shortage(free: Resources, unit: Resources) -> int:
-    """How many units have to be given back until nothing that a unit consists of is negative."""
+    """Returns how many units have to be given back until nothing that a unit consists of is negative."""
     return max(0, *(-(free.units(name) // amount) for name, amount in unit.items()))
 
 
 def even_share(whole: Resources, base: Resources, unit: Resources, sharers: int) -> int:
-    """The most units that one of `sharers` gets when they take turns until nothing is left of `whole`.
+    """Returns the most units that one of `sharers` gets when all of `whole` is dealt out in turns.
 
     Example:
         >>> even_share(Resources.of(CPU=8), Resources.of(CPU=1), Resources.of(CPU=1), 3)
@@ -65,14 +65,14 @@ def even_share(whole: Resources, base: Resources, unit: Resources, sharers: int)
 
 
 def units_above(base: Resources, now: Resources, unit: Resources) -> int:
-    """How many whole units more than `base` this is."""
+    """Returns how many whole units more than `base` this is."""
     return fitting(now.minus(base), unit)
 
 
 def enlarged(
     base: PlacementGroupFactory, unit: Resources, count: int, add_bundles: bool
 ) -> PlacementGroupFactory:
-    """`base` and `count` units: as bundles of their own, or inside of its only one."""
+    """Returns `base` and `count` units: as separate bundles, or inside of its only one."""
     if count == 0:
         return base
     bundles, _ = base.described()
@@ -84,12 +84,12 @@ def enlarged(
 
 @lru_cache(maxsize=256)  # the same few are asked for at every result
 def size_of(factory: PlacementGroupFactory) -> Resources:
-    """All its bundles together."""
+    """Returns all bundles together."""
     return Resources.of(factory.required_resources)
 
 
 def can_be_placed(factory: PlacementGroupFactory, capacity: Resources) -> bool:
-    """Whether so much can start at all: fractions of a GPU do not cut across GPUs."""
+    """Returns whether so much can start at all: fractions of a GPU do not span GPUs."""
     if not capacity.holds(size_of(factory)):
         return False
     amounts = [to_units("GPU", bundle["GPU"]) for bundle in factory.bundles if bundle.get("GPU")]
@@ -97,7 +97,7 @@ def can_be_placed(factory: PlacementGroupFactory, capacity: Resources) -> bool:
 
 
 def _gpus_needed(amounts: Iterable[int]) -> int:
-    """Whole ones apart; of the fractions, the largest first into the first GPU that holds it."""
+    """Returns the GPUs needed; fractions are packed, largest first, into the first GPU that holds them."""
     count, left = 0, list[int]()
     for amount in sorted(amounts, reverse=True):
         whole, part = divmod(amount, SCALE)
@@ -113,7 +113,7 @@ def _gpus_needed(amounts: Iterable[int]) -> int:
 
 
 def as_units(amounts: Mapping[str, float] | None, owner: str, name: str) -> Resources:
-    """What a user wrote, without zeros; "cpu" and "gpu" are what they look like. ValueError says whose."""
+    """Returns a user's amounts without zeros; "cpu" and "gpu" are accepted. ValueError names the owner."""
     spelled = {"cpu": "CPU", "gpu": "GPU"}
     try:
         return Resources.of(
@@ -126,14 +126,14 @@ def as_units(amounts: Mapping[str, float] | None, owner: str, name: str) -> Reso
 
 
 class DistributeResources:
-    """Gives every trial the same: free resources in even shares, never less than what it started with.
+    """A DistributeResources gives every trial an even share of free resources, never less than its base.
 
-    add_bundles: what a trial gains comes as bundles of their own, for workers that it starts; without, its
+    add_bundles: what a trial gains comes as additional bundles, for workers that it starts; if False, its
         only bundle grows.
     increase_by: one unit, e.g. {"CPU": 2, "GPU": 1}; by default the last bundle (with `add_bundles`), else
         1 GPU for trials that have one, else 1 CPU.
     increase_by_times: the most units that a trial gains; -1: as many as there are.
-    reserve_resources: what is never given away, e.g. {"CPU": 1}.
+    reserve_resources: what is never distributed, e.g. {"CPU": 1}.
 
     A trial above its base gives units back when trials that wait need them.
 
@@ -168,7 +168,7 @@ class DistributeResources:
         result: dict[str, Any],
         scheduler: AllocationContext,
     ) -> PlacementGroupFactory | None:
-        """What the trial should have from now on; None: what it has."""
+        """Returns what the trial should have from now on; None: what it has."""
         if result.get("training_iteration", 0) < 1:
             return None
         base = scheduler.base_trial_resources or trial.placement_group_factory
@@ -194,7 +194,7 @@ class DistributeResources:
         scheduler: AllocationContext,
         even: int,
     ) -> int:
-        """The most units that this trial may have."""
+        """Returns the most units that this trial may have."""
         return min(even, self._limit)
 
     @property
@@ -209,7 +209,7 @@ class DistributeResources:
         base: PlacementGroupFactory,
         capacity: Resources,
     ) -> PlacementGroupFactory:
-        """The nearest to the target that can start at all."""
+        """Returns the size nearest to the target that can start at all."""
         have, target = change
         while target > have:
             larger = enlarged(base, unit, target, self.add_bundles)
@@ -230,20 +230,20 @@ class DistributeResources:
     def _check(self, base: PlacementGroupFactory) -> None:
         if not self.add_bundles and len(base.bundles) != 1:
             raise ValueError(
-                f"{type(self).__name__}: trials have {len(base.bundles)} bundles ({base}), and it is not "
-                "said which of them grows: pass add_bundles=True to add bundles, or give trials one bundle"
+                f"{type(self).__name__}: trials have {len(base.bundles)} bundles ({base}), and which "
+                "of them grows is unknown: pass add_bundles=True to add bundles, or give trials one"
             )
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({told})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({arguments})"
 
 
 class DistributeResourcesToTopJob(DistributeResources):
-    """Gives all free resources to the trial that does best; others keep what they have.
+    """A DistributeResourcesToTopJob gives all free resources to the best trial; others keep what they have.
 
     A trial that is no longer the best gives units back only when trials that wait need them. When the best
-    has `increase_by_times` units, the next one gains. Other parameters as of DistributeResources.
+    has `increase_by_times` units, the next one gains. Other parameters are those of DistributeResources.
 
     metric, mode: what is compared; by default the experiment's.
     """
@@ -271,7 +271,7 @@ class DistributeResourcesToTopJob(DistributeResources):
         scheduler: AllocationContext,
         even: int,
     ) -> int:
-        """Its limit for the best of those below theirs; nothing for the others."""
+        """Returns the limit for the best trial below it; 0 for the others."""
         metric, sign = self._order(scheduler)
         base = scheduler.base_trial_resources or trial.placement_group_factory
         unit, smallest = self._unit(base), size_of(base)
@@ -298,7 +298,7 @@ class DistributeResourcesToTopJob(DistributeResources):
 
 
 def _score(result: Mapping[str, Any], metric: str, sign: float) -> float:
-    """Larger is better; whatever is not a number is worst."""
+    """Returns a score: larger is better; whatever is not a number is worst."""
     try:
         score = sign * float(named(result, metric))
     except (TypeError, ValueError):
@@ -307,7 +307,7 @@ def _score(result: Mapping[str, Any], metric: str, sign: float) -> float:
 
 
 def _rest(capacity: Resources, reserved: Resources) -> Resources:
-    """Never below nothing: who reserves more than there is keeps trials at their base."""
+    """Returns what is left, never below 0: who reserves more than there is keeps trials at their base."""
     return Resources({name: max(0, units - reserved.units(name)) for name, units in capacity.items()})
 
 
@@ -315,7 +315,7 @@ AT_REST = (TrialState.PENDING, TrialState.PAUSED)
 
 
 class Changes:
-    """By trial id, from the decision until the trial reports with its new resources."""
+    """A Changes holds decided changes by trial id, until the trial reports with its new resources."""
 
     def __init__(self) -> None:
         self.sizes: dict[str, PlacementGroupFactory] = {}
@@ -324,13 +324,13 @@ class Changes:
         return trial.trial_id in self.sizes
 
     def at_rest(self, tune_controller: ControllerView) -> list[Trial]:
-        """Those whose process has ended: they can be changed now."""
+        """Returns the trials whose process has ended: they can be changed now."""
         return [trial for trial in self._trials(tune_controller) if trial.state in AT_REST]
 
     def claims(
         self, tune_controller: ControllerView, base: PlacementGroupFactory | None, wanted: int
     ) -> tuple[Resources, int]:
-        """What trials hold, were promised or wait for, and how many those trials are.
+        """Returns what trials hold, were promised or wait for, and how many those trials are.
 
         Of the trials that are paused for another reason only `wanted` count.
         """
@@ -348,7 +348,7 @@ class Changes:
         return total, now.live - (now.paused - own[TrialState.PAUSED] - wanted)
 
     def leave_room(self, tune_controller: ControllerView, trial: Trial, new: PlacementGroupFactory) -> bool:
-        """Whether a running trial could have `new` at once, with all promises to others kept."""
+        """Returns whether a running trial could have `new` at once, with all promises to others kept."""
         now = tune_controller.occupancy()
         total = now.used.minus(size_of(trial.placement_group_factory)).plus(size_of(new))
         for other in self._trials(tune_controller):
@@ -359,7 +359,7 @@ class Changes:
         return now.capacity.holds(total)
 
     def others_paused(self, tune_controller: ControllerView) -> int:
-        """How many trials are paused for another reason."""
+        """Returns how many trials are paused for another reason."""
         own = sum(trial.state is TrialState.PAUSED for trial in self._trials(tune_controller))
         return tune_controller.occupancy().paused - own
 
@@ -383,14 +383,14 @@ _LONGEST = 64  # reports
 
 
 class Unsaved:
-    """Each further try waits for twice as many reports; one that brings a checkpoint is always used."""
+    """An Unsaved makes each further attempt wait for twice as many reports, or for a checkpoint."""
 
     def __init__(self) -> None:
         self._waits: dict[str, tuple[int, int]] = {}  # reports to let pass; how many those were at first
         self._is_known = False  # that this happens
 
     def note(self, trial_id: str) -> bool:
-        """A try was in vain; True for the first one of all."""
+        """Notes an attempt in vain; returns True for the first one of all."""
         _, last = self._waits.get(trial_id, (0, 0))
         wait = min(_LONGEST, max(1, 2 * last))
         self._waits[trial_id] = (wait, wait)
@@ -398,7 +398,7 @@ class Unsaved:
         return is_first
 
     def may_try(self, trial_id: str, has_checkpoint: bool) -> bool:
-        """Asked at each report at which there is something to change."""
+        """Returns whether to try; called at each report at which there is something to change."""
         left, last = self._waits.get(trial_id, (0, 0))
         if has_checkpoint or left == 0:
             return True

@@ -1,8 +1,9 @@
-"""ResourceChangingScheduler: running trials grow onto what is idle, and shrink when others need it.
+"""Grows running trials onto idle resources, and shrinks them when others need those.
 
 A trial changes at a report: it is saved and paused, and starts again at once with its new resources. So that
-no step is lost and nobody waits for ever, a trial is paused only with a checkpoint of its last step and when
-what it shall have is free now; when others were faster it goes on with what it had, or with its base.
+no step is lost and no trial waits for ever, a trial is paused only with a checkpoint of its last step and
+when the new resources are free now; if others take them first, it continues with its old ones, or with its
+base.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ _EVENLY = DistributeResources(add_bundles=False)
 
 
 class ResourceChangingScheduler(TrialScheduler):
-    """Wraps a scheduler, and changes what trials have while they run.
+    """A ResourceChangingScheduler wraps a scheduler, and changes the resources of trials while they run.
 
     base_scheduler: decides everything else; None: first in, first out.
-    resources_allocation_function: called after every result on which the base scheduler lets a trial go on,
-        with (tune_controller, trial, result, scheduler); returns a PlacementGroupFactory, or None for no
-        change. None instead of a function: nothing ever changes.
+    resources_allocation_function: called after every result on which the base scheduler lets a trial
+        continue, with (tune_controller, trial, result, scheduler); returns a PlacementGroupFactory, or None
+        for no change. None instead of a function: nothing ever changes.
 
     All trials must start with the same resources. A trial sees what it has by
-    `tune.get_context().get_trial_resources()`; it must be able to go on from its checkpoint. Cannot be used
-    with `TuneConfig(reuse_actors=True)`.
+    `tune.get_context().get_trial_resources()`; it must be able to continue from its checkpoint. Cannot be
+    used with `TuneConfig(reuse_actors=True)`.
 
     Example:
         >>> ResourceChangingScheduler().debug_string()
@@ -85,7 +86,7 @@ class ResourceChangingScheduler(TrialScheduler):
 
     @property
     def base_trial_resources(self) -> PlacementGroupFactory | None:
-        """What all trials start with; None before there is one."""
+        """Returns what all trials start with; None before there is one."""
         return self._base_trial_resources
 
     @property
@@ -98,17 +99,17 @@ class ResourceChangingScheduler(TrialScheduler):
         return self._base_scheduler.metric
 
     def promised(self, trial: Trial) -> PlacementGroupFactory:
-        """What it has, or will have in a moment."""
+        """Returns what a trial has, or will have in a moment."""
         return self._changes.sizes.get(trial.trial_id, trial.placement_group_factory)
 
     def trials_at_work(self, tune_controller: ControllerView) -> list[Trial]:
-        """Trials that run, and those that rest only because of a change."""
+        """Returns the trials that run, and those that are paused only because of a change."""
         return [*tune_controller.get_running_trials(), *self._changes.at_rest(tune_controller)]
 
     def claims(self, tune_controller: ControllerView) -> tuple[Resources, int]:
-        """What all trials together have, will have in a moment or wait for, and how many they are.
+        """Returns what all trials together have, will have in a moment or wait for, and how many they are.
 
-        Trials that the base scheduler keeps paused count only when it wants them to go on.
+        Trials that the base scheduler keeps paused count only when it wants them to continue.
         """
         wanted = int(self._is_kept_waiting(tune_controller))
         return self._changes.claims(tune_controller, self._base_trial_resources, wanted)
@@ -153,7 +154,7 @@ class ResourceChangingScheduler(TrialScheduler):
         decision = self._base_scheduler.on_trial_result(tune_controller, trial, result)
         if trial.state is TrialState.SAVING:
             return decision  # sent together with an earlier one, on which it is being paused
-        self._settle(trial)
+        self._end_change(trial)
         if decision != self.CONTINUE:
             self._wanted = None
             return decision
@@ -166,7 +167,7 @@ class ResourceChangingScheduler(TrialScheduler):
         return self.PAUSE
 
     def choose_trial_to_run(self, tune_controller: ControllerView, **kwargs: Any) -> Trial | None:  # noqa: ANN401
-        """Trials that were paused for a change, then the base scheduler's choice; as large as it fits."""
+        """Returns a trial that was paused for a change, else the base scheduler's choice, sized to fit."""
         for changed in self._changes.at_rest(tune_controller):
             self._make_fit(tune_controller, changed, self._changes.sizes[changed.trial_id])
             return changed
@@ -195,7 +196,7 @@ class ResourceChangingScheduler(TrialScheduler):
     def reallocate_trial_resources_if_needed(
         self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
     ) -> PlacementGroupFactory | None:
-        """What the trial is to be paused for; None when it goes on as it is."""
+        """Returns what the trial is to be paused for; None when it continues as it is."""
         if self._allocate is None:
             return None
         new = self._usable(self._allocate(tune_controller, trial, result, self))
@@ -204,14 +205,14 @@ class ResourceChangingScheduler(TrialScheduler):
         return new
 
     def set_trial_resources(self, trial: Trial, new_resources: PlacementGroupFactory) -> bool:
-        """Of a trial without a process; whether that is a change."""
+        """Sets the resources of a trial without a process; returns whether that is a change."""
         if new_resources == trial.placement_group_factory:
             return False
         trial.update_resources(new_resources)
         return True
 
-    def _settle(self, trial: Trial) -> None:
-        """It runs, with the change that was decided or, as nothing could be saved, without."""
+    def _end_change(self, trial: Trial) -> None:
+        """Ends the change of a trial that runs again, with or, if nothing could be saved, without it."""
         change = self._changes.sizes.pop(trial.trial_id, None)
         if change is None:
             return
@@ -221,7 +222,7 @@ class ResourceChangingScheduler(TrialScheduler):
             logger.warning(
                 "ResourceChangingScheduler: trial %s has no checkpoint of its last step, so its resources "
                 "are not changed, because that would undo the step. Report a checkpoint, "
-                "tune.report(..., checkpoint=...), or define save_checkpoint(); this is said once",
+                "tune.report(..., checkpoint=...), or define save_checkpoint(); this is logged once",
                 trial,
             )
 
@@ -241,7 +242,7 @@ class ResourceChangingScheduler(TrialScheduler):
         return self._unsaved.may_try(trial.trial_id, bool(result.get("checkpoint_dir_name")))
 
     def _is_free(self, tune_controller: ControllerView, trial: Trial, new: PlacementGroupFactory) -> bool:
-        """Whether what it grows by is free and promised to nobody; else it would stop for nothing."""
+        """Returns whether what a trial grows by is free; else it would be paused for nothing."""
         now = tune_controller.occupancy()
         if not now.capacity.holds(size_of(new)):
             self._warn_of_too_much(trial, new, now.capacity)
@@ -251,7 +252,7 @@ class ResourceChangingScheduler(TrialScheduler):
         return self._changes.leave_room(tune_controller, trial, new)
 
     def _make_fit(self, tune_controller: ControllerView, trial: Trial, wanted: PlacementGroupFactory) -> bool:
-        """The first that fits: what it shall have, what it had, its base. Else it waits as it is."""
+        """Sets the first size that fits: the promised one, the old one, the base; returns whether one did."""
         now = tune_controller.occupancy()
         base = self._base_trial_resources or trial.placement_group_factory
         for size in (wanted, trial.placement_group_factory, base):
@@ -274,14 +275,14 @@ class ResourceChangingScheduler(TrialScheduler):
         self._unsaved.forget(trial.trial_id)
         self._wanted = None
 
-    # Who else has a use for what is free.
+    # Whether other trials need what is free.
 
     def _is_kept_waiting(self, tune_controller: ControllerView) -> bool:
         trial = tune_controller.get_trial(self._wanted) if self._wanted else None
         return trial is not None and trial.state is TrialState.PAUSED and trial not in self._changes
 
     def _note_wanted(self, tune_controller: ControllerView, chosen: Trial | None) -> None:
-        """No room for its choice, or it has none. A restore has to learn the same here."""
+        """Notes whether the base scheduler's choice found no space. A restore has to learn the same here."""
         if not self._changes.others_paused(tune_controller):
             return
         wanted = chosen.trial_id if chosen is not None and chosen.state is TrialState.PAUSED else ""
@@ -290,7 +291,7 @@ class ResourceChangingScheduler(TrialScheduler):
             self._wanted = wanted
             tune_controller.remember_choice(witness)
 
-    # Slips.
+    # Errors of the user's function.
 
     def _check_equal(self, trial: Trial) -> None:
         base, own = self._base_trial_resources, trial.placement_group_factory
@@ -315,8 +316,8 @@ class ResourceChangingScheduler(TrialScheduler):
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "ResourceChangingScheduler: %s was to have (%s), but there is only (%s) in all; it goes on "
-                "with what it has, and this is said once",
+                "ResourceChangingScheduler: %s was to have (%s), but there is only (%s) in all; it continues "
+                "with what it has, and this is logged once",
                 *(trial, size_of(new), capacity),
             )
 

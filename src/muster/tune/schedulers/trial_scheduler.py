@@ -1,4 +1,4 @@
-"""TrialScheduler: the base class of every scheduler, with Ray's hook names.
+"""Defines TrialScheduler, the base class of every scheduler, with Ray's hook names, and FIFOScheduler.
 
 The controller calls the hooks with a `ControllerView`; a scheduler never reaches an engine.
 """
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrialScheduler(PluginState):
-    """Decides which trial runs next and whether a trial that reported goes on.
+    """A TrialScheduler decides which trial runs next and whether a trial that reported continues.
 
     Subclasses need not call `__init__`. State is saved by `save_state` (by default all attributes); Ray's
     `save(path)` and `restore(path)` do the same with a file, and are honoured when only they are overridden.
@@ -45,7 +45,7 @@ class TrialScheduler(PluginState):
         return self._supports_buffered_results
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:  # noqa: ANN401
-        """Take over the experiment's metric; False when it was set twice."""
+        """Takes over the experiment's metric; returns False when it was set twice."""
         del mode, spec
         if self._metric and metric:
             return False
@@ -56,33 +56,33 @@ class TrialScheduler(PluginState):
         return True
 
     def on_trial_add(self, tune_controller: ControllerView, trial: Trial) -> None:
-        """A new trial, or one that failed and is tried again."""
+        """Called with a new trial, or one that failed and is tried again."""
         raise NotImplementedError
 
     def on_trial_error(self, tune_controller: ControllerView, trial: Trial) -> None:
-        """The trial failed. If it is tried again, `on_trial_add` follows."""
+        """Called when a trial failed. If it is tried again, `on_trial_add` follows."""
         raise NotImplementedError
 
     def on_trial_result(self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]) -> str:
-        """CONTINUE, PAUSE, STOP or NOOP, for a flat result."""
+        """Returns CONTINUE, PAUSE, STOP or NOOP, for a flat result."""
         raise NotImplementedError
 
     def on_trial_complete(
         self, tune_controller: ControllerView, trial: Trial, result: dict[str, Any]
     ) -> None:
-        """A running trial ended well; `result` is its last one."""
+        """Called when a running trial ended well; `result` is its last one."""
         raise NotImplementedError
 
     def on_trial_remove(self, tune_controller: ControllerView, trial: Trial) -> None:
-        """A pending or paused trial was ended."""
+        """Called when a pending or paused trial was ended."""
         raise NotImplementedError
 
     def choose_trial_to_run(self, tune_controller: ControllerView) -> Trial | None:
-        """The PENDING or PAUSED trial to start next. Asked again until it has started: must be idempotent."""
+        """Returns the PENDING or PAUSED trial to start next; idempotent, as it is called until that runs."""
         raise NotImplementedError
 
     def debug_string(self) -> str:
-        """One or more lines for people."""
+        """Returns one or more lines that describe the scheduler to users."""
         raise NotImplementedError
 
     def save(self, checkpoint_path: str) -> None:
@@ -118,7 +118,7 @@ class TrialScheduler(PluginState):
 
     @property
     def _saves_to_files(self) -> bool:
-        """A subclass written for Ray that has its own format: `save_state` goes through it."""
+        """Returns whether a subclass written for Ray has its own file format, for `save_state`."""
         kind = type(self)
         return kind.save is not TrialScheduler.save and kind.restore is not TrialScheduler.restore
 
@@ -129,7 +129,7 @@ def offer_search_properties(
     mode: str | None,
     **spec: Any,  # noqa: ANN401
 ) -> bool:
-    """Call `set_search_properties`, without `spec` for an override that was written before it existed."""
+    """Calls `set_search_properties`, without `spec` for an override that was written before it existed."""
     offered = inspect.signature(scheduler.set_search_properties).parameters
     if spec and not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in offered.values()):
         name = type(scheduler).__name__
@@ -138,14 +138,8 @@ def offer_search_properties(
     return scheduler.set_search_properties(metric, mode, **spec)
 
 
-def __getattr__(name: str) -> object:  # Ray defines FIFOScheduler here, and users import it from here
-    if name == "FIFOScheduler":
-        return FIFOScheduler
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 class FIFOScheduler(TrialScheduler):
-    """Runs trials in the order in which they began to wait; also the base of schedulers that only stop."""
+    """A FIFOScheduler runs trials in the order in which they began to wait."""
 
     _state_kind = "fifo"
 
@@ -176,7 +170,7 @@ class FIFOScheduler(TrialScheduler):
 
 
 def first_waiting(tune_controller: ControllerView) -> Trial | None:
-    """The first PENDING trial, else the first PAUSED one; other controllers than ours are searched."""
+    """Returns the first PENDING trial, else the first PAUSED one, of any controller."""
     if hasattr(tune_controller, "first_waiting"):
         return tune_controller.first_waiting()
     trials = tune_controller.get_trials()
@@ -188,7 +182,7 @@ def first_waiting(tune_controller: ControllerView) -> Trial | None:
 
 
 class MetricScheduler(FIFOScheduler):
-    """Knows metric, mode and time; a score is the metric with its sign turned so that larger is better."""
+    """A MetricScheduler knows metric, mode and time; scores are signed so that larger is better."""
 
     def __init__(self, *, time_attr: str, metric: str | None, mode: str | None) -> None:
         if mode not in (None, "min", "max"):
@@ -198,7 +192,7 @@ class MetricScheduler(FIFOScheduler):
         self._mode = mode
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:  # noqa: ANN401
-        """Take over the experiment's metric and mode; False when one of them was set twice."""
+        """Takes over the experiment's metric and mode; returns False when one of them was set twice."""
         del spec
         if (self._metric and metric) or (self._mode and mode):
             return False
@@ -218,7 +212,7 @@ class MetricScheduler(FIFOScheduler):
             )
 
     def _time_and_score(self, trial: Trial, result: dict[str, Any]) -> tuple[float, float] | None:
-        """None when the result does not say both."""
+        """Returns time and score; None when the result lacks one of them."""
         if self._time_attr not in result or self._metric not in result:
             return None
         time = self._number(trial, self._time_attr, result[self._time_attr])

@@ -1,4 +1,4 @@
-"""BasicVariantGenerator: grid and random search, one trial at a time, resumable at any of them."""
+"""Generates trials of grid and random search, one at a time, resumable at any of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.errors import RestoreError
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
 from muster.tune.search.paths import Path, children, flat_name, is_container, rebuilt
-from muster.tune.search.placeholders import SetAside, inject_placeholders, is_sole_key
+from muster.tune.search.placeholders import Placeholders, inject_placeholders, is_sole_key
 from muster.tune.search.random_stream import RandomStream
 from muster.tune.search.sample import Domain
 from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits
@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 
 class BasicVariantGenerator(SearchAlgorithm):
-    """Every grid point for each sample; random values drawn for each trial.
+    """A BasicVariantGenerator makes every grid point for each sample, and draws random values for each trial.
 
     Grids are never listed, whatever their size. A saved state holds indices and the random stream; a
-    generator that was given the same space goes on from it with the trials that the saved one would make.
+    generator that was given the same space continues from it with the trials that the saved one would make.
 
     Args:
         points_to_evaluate: Configurations to begin with, as nested dicts; each replaces one sample, and what
@@ -72,7 +72,7 @@ class BasicVariantGenerator(SearchAlgorithm):
 
     @property
     def total_samples(self) -> int:
-        """Planned trials; grids nested in choices are counted when they have been made."""
+        """Returns the planned trials; grids nested in choices are counted when they have been made."""
         return sum(self._expected(i) for i in range(len(self._experiments)))
 
     def _expected(self, position: int) -> int:
@@ -117,7 +117,9 @@ class BasicVariantGenerator(SearchAlgorithm):
         tag = f"{number}_{format_vars(variables)}" if variables else str(number)
         evaluated = {flat_name(path): value for path, value in variables.items()}
         trial_id = f"{self._own_prefix()}_{number:05d}"
-        trial = experiment.template.make(trial_id, space.aside.resolve(variant[1]["config"]), evaluated, tag)
+        trial = experiment.template.make(
+            trial_id, space.placeholders.resolve(variant[1]["config"]), evaluated, tag
+        )
         self._live[trial.trial_id] = None
         return trial
 
@@ -132,14 +134,14 @@ class BasicVariantGenerator(SearchAlgorithm):
         self._live.pop(trial_id, None)
 
     def is_finished(self) -> bool:
-        """True once a call of `next_trial` found nothing left."""
+        """Returns True once a call of `next_trial` found nothing left."""
         return self._is_finished
 
     def set_finished(self) -> None:
         self._is_finished = True
 
     def save_state(self) -> bytes:
-        """Indices and the random stream: about 500 bytes, whatever the size of the space.
+        """Returns indices and the random stream: about 500 bytes, whatever the size of the space.
 
         JSON because it must outlive versions; the standard library's, because the stream has 128-bit numbers.
         """
@@ -162,7 +164,7 @@ class BasicVariantGenerator(SearchAlgorithm):
         return json.dumps(state).encode()
 
     def restore_state(self, state: bytes) -> None:
-        """Go on from a saved state; the experiments may be added before or after."""
+        """Continues from a saved state; the experiments may be added before or after."""
         if not self._experiments:
             self._waiting_state = state
             return
@@ -173,7 +175,7 @@ class BasicVariantGenerator(SearchAlgorithm):
                 "grids, points or number of experiments): restore with the same param_space"
             )
         for experiment, num_samples in zip(self._experiments, saved["num_samples"], strict=True):
-            experiment.num_samples = num_samples  # the restored experiment need not say it again
+            experiment.num_samples = num_samples  # the restored experiment need not repeat it
         self._prefix, self._counter, self._made = saved["prefix"], saved["counter"], saved["made"]
         self._position, self._sample = saved["position"], saved["sample"]
         self._live = dict.fromkeys(saved["live"])
@@ -187,11 +189,13 @@ class BasicVariantGenerator(SearchAlgorithm):
 
 
 class _Space:
-    """One space to go through: the user's, or with a point in it."""
+    """A _Space is one space to enumerate: the user's, or that with a point in it."""
 
     def __init__(self, space: Any) -> None:  # noqa: ANN401
-        self.aside = SetAside()
-        self._spec = {"config": inject_placeholders(space, self.aside)}  # expressions read `spec.config.x`
+        self.placeholders = Placeholders()
+        self._spec = {
+            "config": inject_placeholders(space, self.placeholders)
+        }  # expressions read `spec.config.x`
         self.open: Unresolved = find_unresolved(iter([((), self._spec)]))
 
     def cursor(self, stream: RandomStream, is_constant: bool) -> VariantCursor:
@@ -199,7 +203,7 @@ class _Space:
 
 
 class _Experiment:
-    """One template, its space, and its space with each point preset."""
+    """An _Experiment holds one template, its space, and its space with each point preset."""
 
     def __init__(self, template: TrialTemplate, points: Sequence[Mapping[str, Any]]) -> None:
         self.template = template
@@ -213,12 +217,12 @@ class _Experiment:
 
     @property
     def samples(self) -> int:
-        """How many times a space is gone through; an empty grid yields no trials, so it is not."""
+        """Returns how many times a space is enumerated; 0 for an empty grid, which yields no trials."""
         return len(self._with_point) + (self._drawn_samples if self._plain.open.size else 0)
 
     @property
     def planned(self) -> int:
-        """Trials, without the grids that choices may hold."""
+        """Returns the number of trials, without the grids that choices may hold."""
         with_point = sum(space.open.size for space in self._with_point)
         return with_point + self._drawn_samples * self._plain.open.size
 
@@ -227,7 +231,7 @@ class _Experiment:
 
     @property
     def shape(self) -> str:
-        """Changes when other trials would be made; objects may be exchanged."""
+        """Returns a digest that changes when other trials would be made; objects may be exchanged."""
         spaces = [self._plain, *self._with_point]
         parts = [(space.open.paths, [len(options) for _, options in space.open.grids]) for space in spaces]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
@@ -247,7 +251,7 @@ def _decoded(state: bytes) -> dict[str, Any]:
 
 
 def preset(space: Any, point: Any, path: Path = ()) -> Any:  # noqa: ANN401
-    """`space` with the values of `point` in it. A domain or grid inside a point changes nothing.
+    """Returns `space` with the values of `point` in it. A domain or grid inside a point changes nothing.
 
     Raises KeyError for a key, or a list index, that the space does not have. (Ray raises TypeError for the
     index, and for a value inside a list that is out of range; here that is the same warning as elsewhere.)

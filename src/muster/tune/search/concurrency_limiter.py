@@ -1,4 +1,4 @@
-"""ConcurrencyLimiter: a searcher that has at most so many of its trials unfinished."""
+"""Limits how many trials of a searcher are unfinished at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from muster.tune.search.searcher import Searcher, Wrapper
 
 
 class ConcurrencyLimiter(Wrapper):
-    """Answers None while `max_concurrent` trials are unfinished.
+    """A ConcurrencyLimiter returns None while `max_concurrent` trials of its searcher are unfinished.
 
     Args:
         searcher: Whose suggestions to limit.
@@ -28,7 +28,7 @@ class ConcurrencyLimiter(Wrapper):
         self._limit_concurrency = not searcher.set_max_concurrency(max_concurrent)
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        """Inside another limiter: take its limit."""
+        """Takes the limit of another limiter around this one."""
         self.max_concurrent = max_concurrent
         return True
 

@@ -1,4 +1,4 @@
-"""create_searcher: search algorithms by name."""
+"""Makes search algorithms by name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SEEDS = {
 
 
 def create_searcher(search_alg: str, **kwargs: Any) -> Any:  # noqa: ANN401 - a Searcher or a SearchAlgorithm
-    """The search algorithm of that name.
+    """Returns the search algorithm of that name.
 
     A keyword argument that only other searchers take is left out with a warning, so that a script may change
     the name alone; one that none takes is a ValueError. `seed` is understood for all of them.
@@ -85,7 +85,7 @@ def _parameters(cls: Any) -> list[str]:  # noqa: ANN401
 
 
 def _takes_any(cls: Any) -> bool:  # noqa: ANN401
-    """It hands the rest to its library, and says what that does not know."""
+    """Returns whether a class passes unknown keywords to its library, which rejects what it does not know."""
     every = inspect.signature(cls).parameters.values()
     return any(one.kind is inspect.Parameter.VAR_KEYWORD for one in every)
 

@@ -1,4 +1,4 @@
-"""A search space as a list of dimensions: what every adapter of a search library converts from. Pure.
+"""Describes a search space as a list of dimensions, from which every adapter of a search library converts.
 
 A dimension has bounds that are both included, so adapters need not think about them again. Values on the
 library's side are numbers; an option of a choice is its place in the list, so that any object can be one.
@@ -35,7 +35,7 @@ _STORABLE = (bool, int, float, str, type(None))
 
 @dataclass(frozen=True)
 class Dimension:
-    """One variable of a space. `mean` and `sd` are set when it is normally distributed."""
+    """A Dimension is one variable of a space. `mean` and `sd` are set when it is normally distributed."""
 
     name: str
     path: Path
@@ -50,11 +50,11 @@ class Dimension:
 
     @property
     def is_single(self) -> bool:
-        """Only one value is possible; many libraries refuse to search that."""
+        """Returns whether only one value is possible; many libraries refuse to search that."""
         return len(self.options) == 1 if self.kind == "choice" else self.low == self.high
 
     def decoded(self, value: Any) -> Any:  # noqa: ANN401 - a library's number
-        """The user's value; rounding errors of the library do not leave the bounds."""
+        """Returns the user's value; rounding errors of the library do not leave the bounds."""
         if self.kind == "choice":
             return self.options[int(value)]
         number = float(value)
@@ -64,7 +64,7 @@ class Dimension:
         return round(number) if self.kind == "int" else number
 
     def encoded(self, value: Any) -> float:  # noqa: ANN401 - whatever a user wrote
-        """The library's number of a user's value; ValueError when the dimension does not have it."""
+        """Returns the library's number of a user's value; ValueError when the dimension does not have it."""
         if self.kind == "choice":
             return self.place(value)
         if isinstance(value, bool) or (
@@ -77,7 +77,7 @@ class Dimension:
         return round(number) if self.kind == "int" else number
 
     def place(self, value: Any) -> int:  # noqa: ANN401
-        """Where the options have this value."""
+        """Returns the index of this value among the options."""
         for index, option in enumerate(self.options):
             if option is value or (type(option) is type(value) and _is_equal(option, value)):
                 return index
@@ -88,7 +88,7 @@ class Dimension:
 
 
 class Dimensions:
-    """The dimensions of one space by flat name, and the way back to a suggestion.
+    """A Dimensions holds the dimensions of one space by flat name, and makes suggestions of their values.
 
     Args:
         owner: The searcher that asks, for its error messages.
@@ -109,11 +109,11 @@ class Dimensions:
 
     @property
     def variable(self) -> dict[str, Dimension]:
-        """Those with more than one value; the others are filled in by `suggestion`."""
+        """Returns those with more than one value; the others are filled in by `suggestion`."""
         return {name: one for name, one in self.all.items() if not one.is_single}
 
     def suggestion(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The library's numbers in the shape of the space; constants are left to the experiment's config."""
+        """Returns the library's numbers in the shape of the space, without the constants."""
         found: dict[Path, Any] = {}
         for name, one in self.all.items():
             if name in values:
@@ -123,11 +123,11 @@ class Dimensions:
         return dict(filled(self.skeleton, found))
 
     def values(self, point: Mapping[str, Any]) -> dict[str, float]:
-        """A user's point as numbers; ValueError when it misses a variable or has a value outside."""
+        """Returns a user's point as numbers; ValueError when it misses a variable or has a value outside."""
         flat = flat_point(point)
         missing = [name for name in self.variable if name not in flat]
         if missing:
-            raise ValueError(f"{self._owner}: the point {dict(point)!r} does not say {', '.join(missing)}")
+            raise ValueError(f"{self._owner}: the point {dict(point)!r} lacks {', '.join(missing)}")
         try:
             return {name: one.encoded(flat[name]) for name, one in self.variable.items()}
         except ValueError as error:
@@ -150,7 +150,9 @@ class Dimensions:
         found = dimension_of(name, path, domain)
         if found is None or (found.sd is not None and "normal" not in self._features):
             known = "uniform and log-uniform" if "log" in self._features else "uniform"
-            raise ValueError(f"{self._owner} cannot draw '{name}' from {domain!r}: it knows {known} numbers")
+            raise ValueError(
+                f"{self._owner} cannot draw '{name}' from {domain!r}: it supports {known} numbers"
+            )
         self._require(found.kind == "int", "int", found, "only real numbers: use uniform()")
         self._require(found.is_log, "log", found, "no log scale: use uniform(), or search the exponent")
         return self._with_step_or_without(found)
@@ -176,12 +178,12 @@ class Dimensions:
         if one.step is None or needed in self._features:
             return one
         kind = "is log-uniform, for which it" if one.is_log and "step" in self._features else "has a step; it"
-        logger.warning("%s: '%s' %s knows no step; %s is dropped", self._owner, one.name, kind, one.step)
+        logger.warning("%s: '%s' %s supports no step; %s is dropped", self._owner, one.name, kind, one.step)
         return Dimension(one.name, one.path, one.kind, one.low, one.high, one.is_log, None, one.mean, one.sd)
 
 
 def dimension_of(name: str, path: Path, domain: Domain) -> Dimension | None:
-    """A numeric domain as a dimension; None for a kind of domain or sampler that nobody here knows."""
+    """Returns a numeric domain as a dimension; None for an unknown kind of domain or sampler."""
     sampler = domain.get_sampler()
     q = sampler.q if isinstance(sampler, Quantized) else None
     if isinstance(sampler, Quantized):
@@ -211,7 +213,7 @@ def checked_name(owner: str, path: Path) -> str:
 
 
 def open_branches(node: Any) -> Any:  # noqa: ANN401
-    """Dicts without the keys that nothing is suggested for; lists and tuples whole."""
+    """Returns dicts without the keys that nothing is suggested for; lists and tuples whole."""
     if isinstance(node, dict):
         return {key: open_branches(child) for key, child in node.items() if has_unresolved_values(child)}
     if is_container(node):
@@ -220,7 +222,7 @@ def open_branches(node: Any) -> Any:  # noqa: ANN401
 
 
 def flat_point(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration, nested or flat, by flat names: leaves, and containers that may be options."""
+    """Returns a nested or flat configuration by flat names: leaves, and containers that may be options."""
     flat = {flat_name(path): value for path, value in _leaves(config, ())}
     flat.update({flat_name(path): value for path, value in flattened(config).items()})
     for path, value in _inner_containers(config, ()):

@@ -1,4 +1,4 @@
-"""LibrarySearcher: what the adapters of search libraries share; a subclass asks and tells one library.
+"""Defines what the adapters of search libraries share; a subclass asks and informs one library.
 
 Not for OptunaSearch, whose studies have more than one objective and a storage of their own.
 """
@@ -33,11 +33,11 @@ Proposal = tuple[Any, dict[str, Any]]  # what the library wants back with the re
 
 
 class LibrarySearcher(Searcher):
-    """Keeps the space, the points to begin with and the unfinished suggestions of an adapter.
+    """A LibrarySearcher keeps the space, the initial points and the unfinished suggestions of an adapter.
 
-    A subclass says `library` and `extra`, and defines `_start`, `_propose`, `_tell` and, where the library
-    cares, `_abandon` and `_learn`. Losses it is told are finite and to be minimised, whatever the mode.
-    An answer of None must leave no trace: it is not written down, so a restored experiment would not know.
+    A subclass sets `library` and `extra`, and defines `_start`, `_propose`, `_inform` and, where the library
+    cares, `_abandon` and `_learn`. The losses it gets are finite and to be minimised, whatever the mode.
+    Returning None must change nothing: it is not recorded, so a restored experiment would not know of it.
 
     All attributes are saved, pickled, but those in `_unsaved`, which `_reopen` makes again.
     """
@@ -56,7 +56,7 @@ class LibrarySearcher(Searcher):
         require_library(type(self).__name__, self.library, self.extra)
         super().__init__(metric=metric, mode=mode)
         self._points = [dict(point) for point in points_to_evaluate or ()]
-        self._evaluated: list[tuple[dict[str, Any], float]] = []  # heard of before there was a space
+        self._evaluated: list[tuple[dict[str, Any], float]] = []  # added before there was a space
         self._space: Any = None
         self._dimensions: Dimensions | None = None  # None with a space of the library's own kind
         self._live: dict[str, Proposal] = {}
@@ -65,35 +65,35 @@ class LibrarySearcher(Searcher):
     # For subclasses.
 
     def _start(self) -> None:
-        """Make the library's optimiser; space, metric and mode are known."""
+        """Makes the library's optimiser; space, metric and mode are known."""
         raise NotImplementedError
 
     def _propose(self, point: dict[str, Any] | None) -> Proposal | str | None:
-        """The next suggestion, or the user's point as one."""
+        """Returns the next suggestion, or the user's point as one."""
         raise NotImplementedError
 
-    def _tell(self, handle: Any, loss: float) -> None:  # noqa: ANN401
-        """A suggestion was evaluated."""
+    def _inform(self, handle: Any, loss: float) -> None:  # noqa: ANN401
+        """Passes the value of an evaluated suggestion to the library."""
         raise NotImplementedError
 
     def _abandon(self, handle: Any) -> None:  # noqa: ANN401
-        """A suggestion failed, or its result is no finite number."""
+        """Handles a suggestion that failed, or whose result is no finite number."""
 
     def _learn(self, point: dict[str, Any], loss: float) -> None:
-        """A point was evaluated elsewhere; ValueError when it is not in the space."""
+        """Passes a point evaluated elsewhere to the library; ValueError when it is not in the space."""
         raise NotImplementedError
 
     def _reopen(self) -> None:
-        """Make what is not saved, after a restore."""
+        """Makes what is not saved, after a restore."""
 
     def _is_native(self, space: Any) -> bool:  # noqa: ANN401
-        """Whether a space is of the library's own kind."""
+        """Returns whether a space is of the library's own kind."""
         return not isinstance(space, Mapping)
 
     # Set-up.
 
     def _begin(self, space: Any, parameter: str = "space") -> None:  # noqa: ANN401
-        """The end of a subclass's __init__."""
+        """Completes a subclass's __init__."""
         if space is not None and (not isinstance(space, Mapping) or space):
             if isinstance(space, Mapping) and has_unresolved_values(dict(space)):
                 logger.warning(UNRESOLVED_SEARCH_SPACE.format(cls=type(self).__name__, par=parameter))
@@ -107,7 +107,7 @@ class LibrarySearcher(Searcher):
         config: dict[str, Any],
         **spec: Any,  # noqa: ANN401
     ) -> bool:
-        """False when there is a space already; a metric and a mode that are missing are taken even then."""
+        """Takes the space, metric and mode that are missing; returns False when there is a space already."""
         del spec
         check_metric_and_mode(metric, mode)
         is_new = self._space is None
@@ -175,7 +175,7 @@ class LibrarySearcher(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """A result that is no finite number counts as none."""
+        """Passes the result on; one that is no finite number counts as none."""
         proposal = self._live.pop(trial_id, None)
         if proposal is None:
             return
@@ -183,7 +183,7 @@ class LibrarySearcher(Searcher):
         if loss is None or error:
             self._abandon(proposal[0])
         else:
-            self._tell(proposal[0], loss)
+            self._inform(proposal[0], loss)
 
     def _loss(self, value: Any) -> float | None:  # noqa: ANN401 - whatever a trial reported
         number = finite_number(value)
@@ -197,7 +197,7 @@ class LibrarySearcher(Searcher):
         pruned: bool = False,
         intermediate_values: list[float] | None = None,
     ) -> None:
-        """Points that failed, or have no finite value, teach nothing; before there is a space they wait."""
+        """Ignores points that failed or have no finite value; before there is a space the others wait."""
         del pruned, intermediate_values
         number = finite_number(value)
         if error or number is None:
@@ -216,7 +216,7 @@ class LibrarySearcher(Searcher):
     # State.
 
     def save_state(self) -> bytes:
-        """All attributes, random streams and unfinished suggestions included."""
+        """Returns all attributes, random streams and unfinished suggestions included."""
         kept = {name: value for name, value in self.get_state().items() if name not in self._unsaved}
         return pickled({"version": 1, "searcher": type(self).__name__, "attributes": kept})
 
@@ -233,7 +233,7 @@ class LibrarySearcher(Searcher):
 
 
 def require_library(owner: str, library: str, extra: str) -> None:
-    """MissingLibrary, with the command that helps."""
+    """Raises MissingLibrary, with the command that helps, when the library is missing."""
     try:
         importlib.import_module(library)
     except ImportError as error:

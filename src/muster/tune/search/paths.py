@@ -1,4 +1,4 @@
-"""Walks over nested configurations: paths, copies, merges and flat forms. Knows nothing of domains."""
+"""Walks over nested configurations: paths, copies, merges and flat forms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Path = tuple[Any, ...]
 
 
 def is_tuple(node: Any) -> bool:  # noqa: ANN401
-    """A plain tuple; a named one is a value of its own and is left alone."""
+    """Returns whether this is a plain tuple; a named one is a value and is left alone."""
     return isinstance(node, tuple) and not hasattr(node, "_fields")
 
 
@@ -18,19 +18,19 @@ def is_container(node: Any) -> bool:  # noqa: ANN401
 
 
 def children(node: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401
-    """(key or index, child) of a container, in its own order."""
+    """Returns (key or index, child) of a container, in its own order."""
     return iter(node.items()) if isinstance(node, dict) else enumerate(node)
 
 
 def rebuilt(node: Any, items: dict[Any, Any]) -> Any:  # noqa: ANN401
-    """A container like `node` with other children, given in order."""
+    """Returns a container like `node` with other children, given in order."""
     if isinstance(node, dict):
         return items
     return list(items.values()) if isinstance(node, list) else tuple(items.values())
 
 
 def filled(node: Any, values: Mapping[Path, Any], path: Path = ()) -> Any:  # noqa: ANN401
-    """A copy of the containers of `node`, with the given paths replaced; leaves are shared."""
+    """Returns a copy of the containers of `node`, with the given paths replaced; leaves are shared."""
     if path in values:
         return copied(values[path])
     if not is_container(node):
@@ -39,7 +39,7 @@ def filled(node: Any, values: Mapping[Path, Any], path: Path = ()) -> Any:  # no
 
 
 def copied(node: Any) -> Any:  # noqa: ANN401
-    """A copy of the containers; leaves are shared."""
+    """Returns a copy of the containers; leaves are shared."""
     if not is_container(node):
         return node
     return rebuilt(node, {key: copied(child) for key, child in children(node)})
@@ -52,7 +52,7 @@ def at(node: Any, path: Path) -> Any:  # noqa: ANN401
 
 
 def sort_key(path: Path) -> tuple[tuple[int, Any], ...]:
-    """Numbers by value, everything else by text; Ray cannot sort paths that mix both."""
+    """Sorts numbers by value, everything else by text; Ray cannot sort paths that mix both."""
     return tuple((0, part) if isinstance(part, (int, float)) else (1, str(part)) for part in path)
 
 
@@ -61,7 +61,7 @@ def flat_name(path: Path) -> str:
 
 
 def flattened(config: Mapping[Any, Any]) -> dict[Path, Any]:
-    """Leaves by path; only dicts are split, and an empty one is a leaf."""
+    """Returns leaves by path; only dicts are split, and an empty one is a leaf."""
     flat: dict[Path, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict) and value:
@@ -72,7 +72,7 @@ def flattened(config: Mapping[Any, Any]) -> dict[Path, Any]:
 
 
 def unflattened(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"a/b": 1}` as `{"a": {"b": 1}}`."""
+    """Returns `{"a/b": 1}` as `{"a": {"b": 1}}`."""
     nested: dict[str, Any] = {}
     for name, value in flat.items():
         *parents, last = name.split("/")

@@ -1,4 +1,4 @@
-"""Objects and functions of a search space set aside while variants are made, and put back into a config.
+"""Replaces objects and functions of a search space by placeholders while variants are made, and back.
 
 Why: tags and evaluated_params must stay short, equal between runs and free of addresses, and a function
 (`sample_from`) must see the whole configuration. Called by the search algorithms.
@@ -20,8 +20,8 @@ Placeholder = tuple[str, str]
 _PRIMITIVES = (int, float, str, bool, type(None))
 
 
-class SetAside:
-    """What the placeholders of one search space stand for."""
+class Placeholders:
+    """A Placeholders holds what the placeholders of one search space stand for."""
 
     def __init__(self) -> None:
         self._objects: dict[Placeholder, Any] = {}
@@ -36,7 +36,7 @@ class SetAside:
         return (kind, digest[:length])
 
     def resolve(self, config: dict[str, Any]) -> dict[str, Any]:
-        """A config with objects in place; then functions, which see each other's values."""
+        """Returns a config with objects in place; then functions, which see each other's values."""
         if not self._objects:
             return config
         functions: dict[Path, Function] = {}
@@ -45,7 +45,7 @@ class SetAside:
         return dict(resolved)
 
     def put_back(self, node: Any, path: Path, functions: dict[Path, Function]) -> Any:  # noqa: ANN401
-        """`node`, which stands at `path`, with its objects; its functions are added to `functions`."""
+        """Returns `node`, found at `path`, with its objects; its functions are added to `functions`."""
         if is_placeholder(node):
             if node not in self._objects:
                 return node  # a user's own tuple that looks like one
@@ -62,44 +62,48 @@ def is_placeholder(node: Any) -> bool:  # noqa: ANN401
     return type(node) is tuple and len(node) == 2 and (node[0] == REFERENCE or node[0] == FUNCTION)
 
 
-def inject_placeholders(space: Any, aside: SetAside, path: Path = ()) -> Any:  # noqa: ANN401
-    """`space` without objects and functions; they are in `aside`. Domains of numbers stay as they are."""
+def inject_placeholders(space: Any, placeholders: Placeholders, path: Path = ()) -> Any:  # noqa: ANN401
+    """Returns `space` without objects and functions, which go to `placeholders`. Domains of numbers stay."""
     if isinstance(space, _PRIMITIVES):
         return space
     if isinstance(space, dict) and is_sole_key(space, "grid_search"):
-        return {"grid_search": _Options(space["grid_search"], aside, path)}
+        return {"grid_search": _Options(space["grid_search"], placeholders, path)}
     if is_container(space):
-        return rebuilt(space, {k: inject_placeholders(v, aside, (*path, k)) for k, v in children(space)})
+        return rebuilt(
+            space, {k: inject_placeholders(v, placeholders, (*path, k)) for k, v in children(space)}
+        )
     if isinstance(space, Function):
-        return aside.put(FUNCTION, path, space)
+        return placeholders.put(FUNCTION, path, space)
     if isinstance(space, Categorical):
-        return _with_options(space, aside, path)
-    return space if isinstance(space, Domain) else aside.put(REFERENCE, path, space)
+        return _with_options(space, placeholders, path)
+    return space if isinstance(space, Domain) else placeholders.put(REFERENCE, path, space)
 
 
 def is_sole_key(node: dict[Any, Any], key: str) -> bool:
     return len(node) == 1 and key in node
 
 
-def _with_options(domain: Categorical, aside: SetAside, path: Path) -> Categorical:
+def _with_options(domain: Categorical, placeholders: Placeholders, path: Path) -> Categorical:
     new = copy.copy(domain)
-    new.categories = [inject_placeholders(v, aside, (*path, i)) for i, v in enumerate(domain.categories)]
+    new.categories = [
+        inject_placeholders(v, placeholders, (*path, i)) for i, v in enumerate(domain.categories)
+    ]
     return new
 
 
 class _Options(Sequence[Any]):
-    """The options of a grid, replaced one by one when they are asked for: a grid may be huge."""
+    """An _Options replaces the options of a grid one by one when they are read: a grid may be huge."""
 
-    def __init__(self, options: Sequence[Any], aside: SetAside, path: Path) -> None:
+    def __init__(self, options: Sequence[Any], placeholders: Placeholders, path: Path) -> None:
         is_sequence = hasattr(options, "__len__") and hasattr(options, "__getitem__")
         self._options = options if is_sequence else list(options)
-        self._aside, self._path = aside, path
+        self._placeholders, self._path = placeholders, path
 
     def __len__(self) -> int:
         return len(self._options)
 
     def __getitem__(self, index: Any) -> Any:  # noqa: ANN401
-        return inject_placeholders(self._options[index], self._aside, (*self._path, index))
+        return inject_placeholders(self._options[index], self._placeholders, (*self._path, index))
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
@@ -111,18 +115,18 @@ _PLAIN = (int, float, str, bool, type(None))
 
 
 def renewing(make: _Make[T], space: Mapping[str, Any]) -> _Make[T]:
-    """`make`, given configs that hold the objects of `space` instead of their old copies."""
-    aside = SetAside()
-    spec = inject_placeholders(dict(space), aside)
+    """Returns `make`, given configs that hold the objects of `space` instead of their old copies."""
+    placeholders = Placeholders()
+    spec = inject_placeholders(dict(space), placeholders)
 
     def make_renewed(trial_id: str, config: dict[str, Any], params: Mapping[str, Any], tag: str) -> T:
-        return make(trial_id, _renewed(config, params, spec, aside), params, tag)
+        return make(trial_id, _renewed(config, params, spec, placeholders), params, tag)
 
     return make_renewed
 
 
 def _renewed(
-    config: dict[str, Any], params: Mapping[str, Any], spec: Mapping[str, Any], aside: SetAside
+    config: dict[str, Any], params: Mapping[str, Any], spec: Mapping[str, Any], placeholders: Placeholders
 ) -> dict[str, Any]:
     objects: dict[Path, Any] = {}
     functions: dict[Path, Function] = {}
@@ -133,7 +137,7 @@ def _renewed(
         if drawn and isinstance(node, dict):
             list(node["grid_search"])  # a grid sets aside what is read
         for place, value in drawn.items():
-            found = aside.put_back(value, place, functions)
+            found = placeholders.put_back(value, place, functions)
             if not _holds_placeholder(found):  # else the space has something else there now
                 objects[place] = found
     kept = {path: at(config, path) for path in functions if _is_plain(config, path)}
@@ -143,7 +147,7 @@ def _renewed(
 
 
 def _drawn(config: Any, params: Mapping[str, Any], path: Path) -> dict[Path, Any]:  # noqa: ANN401
-    """What was drawn at `path`, as placeholders; some searchers tell the parts of a dict one by one."""
+    """Returns what was drawn at `path` as placeholders; some searchers report the parts of a dict singly."""
     own = params.get(flat_name(path))
     if own is not None:
         return {path: own} if _holds_placeholder(own) else {}
@@ -154,7 +158,7 @@ def _drawn(config: Any, params: Mapping[str, Any], path: Path) -> dict[Path, Any
 
 
 def _open_places(node: Any, path: Path) -> list[tuple[Path, Any]]:  # noqa: ANN401
-    """Where the space holds a placeholder, a domain or a grid."""
+    """Returns where the space holds a placeholder, a domain or a grid."""
     is_grid = isinstance(node, dict) and len(node) == 1 and "grid_search" in node
     if is_placeholder(node) or is_grid or isinstance(node, Domain):
         return [(path, node)]
@@ -178,5 +182,5 @@ def _has(config: Any, path: Path) -> bool:  # noqa: ANN401
 
 
 def _is_plain(config: Any, path: Path) -> bool:  # noqa: ANN401
-    """A value that need not be made anew."""
+    """Returns whether a value need not be made anew."""
     return isinstance(at(config, path), _PLAIN)

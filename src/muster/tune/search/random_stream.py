@@ -1,4 +1,4 @@
-"""A numpy generator made when it is first needed, whose place in the stream can be saved as plain data."""
+"""Draws from a numpy generator whose position can be saved as plain data; it is made when first needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ State = dict[str, Any]
 
 
 class RandomStream:
-    """The one source of chance of a variant generator."""
+    """A RandomStream is the one source of random values of a variant generator."""
 
     def __init__(self, random_state: RandomState = None) -> None:
         self._given = random_state
@@ -43,11 +43,11 @@ class RandomStream:
         return np.random.default_rng([int(word) for word in words])
 
     def state(self) -> State:
-        """Where the stream stands, as numpy has it; `as_plain` makes it fit for JSON."""
+        """Returns the position of the stream, in numpy's form; `as_plain` makes it fit for JSON."""
         return _raw_state(self.rng)
 
     def saved(self) -> State:
-        """For a state file: as JSON, and fixed from now on even if nothing has been drawn.
+        """Returns the position as JSON for a state file; it is fixed from now on even if nothing was drawn.
 
         Does not load numpy: a process without it has no global state that a user could have seeded.
         """
@@ -58,7 +58,7 @@ class RandomStream:
         return as_plain(self.state())  # type: ignore[no-any-return]
 
     def restore(self, state: State) -> None:
-        """Go to a place, as `state` or `saved` gave it."""
+        """Goes to a position, as `state` or `saved` returned it."""
         if "seed" in state:
             self._given, self._rng = state["seed"], None
         else:
@@ -112,8 +112,8 @@ def _rng_at(state: State) -> Rng:
     return np.random.Generator(generator)
 
 
-class LentRandom:
-    """While a library runs inside `lent`, numpy's global stream is this one; afterwards the user's again.
+class IsolatedRandom:
+    """A IsolatedRandom replaces numpy's global stream while a library runs inside `active`.
 
     So a searcher can be saved with its place in the stream, and does not disturb others who draw from it.
 
@@ -129,7 +129,7 @@ class LentRandom:
         self._state: Any = seed.get_state()
 
     @contextmanager
-    def lent(self) -> Iterator[None]:
+    def active(self) -> Iterator[None]:
         import numpy as np
 
         users = np.random.get_state()

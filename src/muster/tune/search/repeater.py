@@ -1,4 +1,4 @@
-"""Repeater: every suggestion is tried several times, and the searcher hears the mean."""
+"""Tries every suggestion several times, and reports the mean to the searcher."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from muster.tune.search.searcher import Searcher, Wrapper
 logger = logging.getLogger(__name__)
 
 TRIAL_INDEX = "__trial_index__"
-"""The key of a config that says which of its repetitions a trial is, from 0."""
+"""The key of a config that holds which repetition a trial is, from 0."""
 
 
 class _Group:
-    """The trials of one suggestion. The searcher knows them by the id of the first."""
+    """A _Group holds the trials of one suggestion. The searcher knows them by the id of the first."""
 
     def __init__(self, first: str, config: dict[str, Any], size: int) -> None:
         self.first, self.config, self.size = first, config, size
@@ -27,7 +27,7 @@ class _Group:
 
 
 class Repeater(Wrapper):
-    """Repeats suggestions to average out noise. `num_samples` counts every repetition.
+    """A Repeater repeats suggestions to average out noise. `num_samples` counts every repetition.
 
     Args:
         searcher: Whose suggestions to repeat.
@@ -53,7 +53,7 @@ class Repeater(Wrapper):
         if num_samples is not None and num_samples % self.repeat:
             logger.warning(
                 "Repeater: num_samples=%s is not a multiple of repeat=%s; it counts every repetition, "
-                "so the last %s trials will not be heard by the searcher",
+                "so the searcher will not receive the last %s trials",
                 num_samples,
                 self.repeat,
                 num_samples % self.repeat,
@@ -66,7 +66,7 @@ class Repeater(Wrapper):
             if config is None or config == Searcher.FINISHED:
                 return config
             if not isinstance(config, dict):
-                return config  # SearchGenerator says what is wrong with it
+                return config  # SearchGenerator raises the error
             self._filling = _Group(trial_id, config, self.repeat)
         group = self._filling
         index = len(group.results)
@@ -77,7 +77,7 @@ class Repeater(Wrapper):
         return {**group.config, TRIAL_INDEX: index} if self._set_index else dict(group.config)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Intermediate results of repetitions have no common meaning, so they are not passed on."""
+        """Does nothing: intermediate results of repetitions have no common meaning."""
 
     def on_trial_complete(
         self,

@@ -1,4 +1,4 @@
-"""The domains of a search space and their samplers; Ray's import path for them."""
+"""Defines the domains of a search space and their samplers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _GRID_TOLERANCE = 1e-9
 
 
 def as_rng(random_state: RandomState) -> Rng:
-    """None: numpy's global state; an int: a new generator with that seed; else the object itself."""
+    """Returns numpy's global state for None, a new generator for a seed, and else the object itself."""
     import numpy as np
 
     if random_state is None:
@@ -54,13 +54,13 @@ def as_rng(random_state: RandomState) -> Rng:
 
 
 def _integers(rng: Rng, low: int, high: int, size: int | None) -> Any:  # noqa: ANN401 - scalar or array
-    """Integers in [low, high), for both kinds of numpy's generators."""
+    """Returns integers in [low, high), for both kinds of numpy's generators."""
     draw = getattr(rng, "integers", None) or rng.randint  # type: ignore[union-attr]
     return draw(low, high, size=size)
 
 
 class Sampler:
-    """Base class: draws `size` raw values for a domain; the domain casts them."""
+    """A Sampler draws `size` raw values for a domain; the domain casts them."""
 
     def draw(self, domain: Domain, rng: Rng, size: int | None) -> Any:  # noqa: ANN401 - scalar or array
         raise NotImplementedError
@@ -89,14 +89,14 @@ BaseSampler = Sampler
 
 
 class Uniform(Sampler):
-    """Every value with equal chance."""
+    """A Uniform draws every value with equal chance."""
 
     def draw(self, domain: Domain, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
         return domain.draw_uniform(rng, size)
 
 
 class LogUniform(Sampler):
-    """Every order of magnitude with equal chance. `base` changes nothing about the distribution."""
+    """A LogUniform draws every order of magnitude with equal chance, whatever its `base`."""
 
     def __init__(self, base: float = 10) -> None:
         if not base > 0:
@@ -108,7 +108,7 @@ class LogUniform(Sampler):
 
 
 class Normal(Sampler):
-    """Normally distributed around `mean`."""
+    """A Normal draws normally distributed values around `mean`."""
 
     def __init__(self, mean: float = 0.0, sd: float = 0.0) -> None:
         if not sd > 0:
@@ -121,14 +121,14 @@ class Normal(Sampler):
 
 
 class Grid(Sampler):
-    """Not drawn: the variant generator goes through every option."""
+    """A Grid is not drawn from: the variant generator enumerates every option."""
 
     def draw(self, domain: Domain, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
         raise RuntimeError("a grid is not sampled: every value is tried; use choice() to draw one")
 
 
 class Quantized(Sampler):
-    """Another sampler's values, rounded to multiples of `q`."""
+    """A Quantized rounds another sampler's values to multiples of `q`."""
 
     def __init__(self, sampler: Sampler, q: float) -> None:
         if not q > 0:
@@ -149,7 +149,7 @@ class Quantized(Sampler):
 
 
 def grid_bounds(lower: float, upper: float, q: float) -> tuple[float, float]:
-    """The outermost multiples of `q` between the bounds, as indices; infinite bounds stay."""
+    """Returns the outermost multiples of `q` between the bounds, as indices; infinite bounds stay."""
     low = lower if math.isinf(lower) else float(math.ceil(lower / q - _GRID_TOLERANCE))
     high = upper if math.isinf(upper) else float(math.floor(upper / q + _GRID_TOLERANCE))
     return low, high
@@ -167,7 +167,7 @@ def float_log_uniform(domain: Float, rng: Rng, size: int | None) -> Any:  # noqa
 
 
 def float_quantized(domain: Float, sampler: Sampler, q: float, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-    """Drawn between the outermost multiples, then rounded: end points have half weight (as Ray's)."""
+    """Draws between the outermost multiples, then rounds: end points have half weight, as in Ray."""
     import numpy as np
 
     low, high = grid_bounds(domain.lower, domain.upper, q)
@@ -194,7 +194,7 @@ def _floor_log_uniform(low: int, stop: int, rng: Rng, size: int | None) -> Any: 
 
 
 def integer_quantized(domain: Integer, sampler: Sampler, q: int, rng: Rng, size: int | None) -> Any:  # noqa: ANN401
-    """The index of a multiple is drawn, so that every multiple, the upper bound included, counts the same."""
+    """Draws the index of a multiple, so that every multiple, the upper bound included, has equal weight."""
     if q == 1:
         return sampler.draw(domain, rng, size)  # as the plain domain: the upper bound is excluded
     low, high = -(-domain.lower // q), domain.upper // q
@@ -221,20 +221,20 @@ D = TypeVar("D", bound="Domain")
 
 
 class Domain:
-    """A set of values and at most one way to draw from it."""
+    """A Domain is a set of values and at most one way to draw from it."""
 
     default_sampler: Callable[[], Sampler] = Uniform
     sampler: Sampler | None = None
 
     def cast(self, value: Any) -> Any:  # noqa: ANN401 - what the user gets
-        """A drawn value as the type users see."""
+        """Returns a drawn value as the type users see."""
         return value
 
     def cast_many(self, values: Any) -> Any:  # noqa: ANN401 - an array
         return values
 
     def set_sampler(self, sampler: Sampler, allow_override: bool = False) -> None:
-        """Choose how values are drawn; a second choice is refused."""
+        """Sets how values are drawn; a second choice is refused."""
         if self.sampler is not None and not allow_override:
             raise ValueError(
                 f"{self!r} already has the sampler {self.sampler}: a domain takes one, "
@@ -251,7 +251,7 @@ class Domain:
         return new
 
     def quantized(self: D, q: float) -> D:
-        """The same domain on multiples of `q`."""
+        """Returns the same domain on multiples of `q`."""
         return self.with_sampler(Quantized(self.get_sampler(), q), allow_override=True)
 
     def sample(
@@ -260,7 +260,7 @@ class Domain:
         size: int = 1,
         random_state: RandomState = None,
     ) -> Any:  # noqa: ANN401
-        """One value; with `size` above 1 an array (plain numbers) or a list."""
+        """Returns one value; with `size` above 1 an array (plain numbers) or a list."""
         return self.get_sampler().sample(self, config=config, size=size, random_state=random_state)
 
     def is_grid(self) -> bool:
@@ -270,7 +270,7 @@ class Domain:
         return False
 
     def is_valid(self, value: Any) -> bool:  # noqa: ANN401 - anything a user may write
-        """Whether a user may preset this value. Never raises."""
+        """Returns whether a user may preset this value. Never raises."""
         raise NotImplementedError
 
     @property
@@ -291,7 +291,7 @@ class Domain:
 
 
 class _Range(Domain):
-    """Numbers between two bounds."""
+    """A _Range holds numbers between two bounds."""
 
     lower: float
     upper: float
@@ -318,7 +318,7 @@ class _Range(Domain):
 
 
 class Float(_Range):
-    """Real numbers from `lower` to `upper`; None is no bound."""
+    """A Float holds real numbers from `lower` to `upper`; None is no bound."""
 
     def __init__(self, lower: float | None, upper: float | None) -> None:
         super().__init__()
@@ -365,7 +365,7 @@ class Float(_Range):
 
 
 class Integer(_Range):
-    """Whole numbers from `lower` up to, without, `upper`."""
+    """An Integer holds whole numbers from `lower` up to, without, `upper`."""
 
     lower: int
     upper: int
@@ -395,7 +395,7 @@ class Integer(_Range):
 
 
 class Categorical(Domain):
-    """One of the given options, whatever their types."""
+    """A Categorical holds the given options, whatever their types."""
 
     def __init__(self, categories: Sequence[Any]) -> None:
         super().__init__()
@@ -405,7 +405,7 @@ class Categorical(Domain):
         return self.with_sampler(Uniform())
 
     def grid(self) -> Categorical:
-        """Try every option instead of drawing one."""
+        """Tries every option instead of drawing one."""
         return self.with_sampler(Grid())
 
     def is_valid(self, value: Any) -> bool:  # noqa: ANN401
@@ -429,7 +429,7 @@ class Categorical(Domain):
 
 
 class Function(Domain):
-    """Whatever the user's function returns, given nothing or the configuration."""
+    """A Function yields whatever the user's function returns, given nothing or the configuration."""
 
     def __init__(self, func: Callable[..., Any]) -> None:
         super().__init__()
@@ -440,7 +440,7 @@ class Function(Domain):
         return self.func(config) if self.pass_config else self.func()
 
     def sample(self, config: Any = None, size: int = 1, random_state: RandomState = None) -> Any:  # noqa: ANN401
-        del random_state  # the function's chance is its own
+        del random_state  # the function draws from its own stream
         return self.call(config) if size == 1 else [self.call(config) for _ in range(size)]
 
     def is_function(self) -> bool:
@@ -463,7 +463,7 @@ def _takes_config(func: Callable[..., Any]) -> bool:
     try:
         signature = inspect.signature(func)
     except (TypeError, ValueError):
-        return False  # some builtins do not tell; those that are useful here take nothing
+        return False  # some builtins have no signature; those that are useful here take nothing
     candidates: tuple[tuple[Any, ...], ...] = (({},), ())
     for arguments in candidates:
         try:

@@ -1,4 +1,4 @@
-"""SearchAlgorithm: what the controller asks for trials. Base class with Ray's method names."""
+"""Defines SearchAlgorithm, from which the controller takes trials, with Ray's method names."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Experiments = TrialTemplate | Sequence[TrialTemplate] | Mapping[str, TrialTempla
 
 
 class SearchAlgorithm:
-    """Hands out trials one by one and hears of their results.
+    """A SearchAlgorithm makes trials one by one and receives their results.
 
-    `save_state` and `restore_state` are what the controller uses; the `*_dir` methods are Ray's spelling.
+    `save_state` and `restore_state` are called by the controller; the `*_dir` methods are Ray's.
     """
 
     state_file_prefix = "search-alg-state"
@@ -36,7 +36,7 @@ class SearchAlgorithm:
         config: dict[str, Any],
         **spec: Any,  # noqa: ANN401
     ) -> bool:
-        """Take metric, mode and space from the experiment; False when some of them were set already."""
+        """Takes metric, mode and space from the experiment; False when some of them were set already."""
         del mode, config, spec
         if self._metric and metric:
             return False
@@ -46,7 +46,7 @@ class SearchAlgorithm:
 
     @property
     def total_samples(self) -> int:
-        """How many trials there will be, as far as is known."""
+        """Returns how many trials there will be, as far as is known."""
         return 0
 
     def add_configurations(self, experiments: Experiments) -> None:
@@ -56,12 +56,12 @@ class SearchAlgorithm:
         raise NotImplementedError
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
-        """Hear an intermediate result."""
+        """Called with an intermediate result."""
 
     def on_trial_complete(
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Hear the end of a trial."""
+        """Called at the end of a trial."""
 
     def is_finished(self) -> bool:
         raise NotImplementedError
@@ -102,5 +102,5 @@ def as_templates(experiments: Experiments) -> list[TrialTemplate]:
 
 
 def hex_digits(ids: IdSource, count: int) -> str:
-    """Digits that differ between runs with real ids and repeat with counting ones."""
+    """Returns digits that differ between runs with real ids and repeat with counting ones."""
     return hashlib.sha256(ids.fresh("trial").encode()).hexdigest()[:count]

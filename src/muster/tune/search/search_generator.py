@@ -1,4 +1,4 @@
-"""SearchGenerator: trials from a Searcher's suggestions."""
+"""Makes trials from a Searcher's suggestions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.errors import MusterError, RestoreError, TuneError
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
 from muster.tune.search.paths import copied, flat_name, flattened
-from muster.tune.search.placeholders import SetAside, inject_placeholders, is_sole_key
+from muster.tune.search.placeholders import Placeholders, inject_placeholders, is_sole_key
 from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates, hex_digits
 from muster.tune.search.searcher import Searcher, Wrapper, restore_searcher, saved_searcher, set_properties
 from muster.tune.search.trial_names import format_vars
@@ -31,10 +31,10 @@ class _State(Struct, frozen=True, kw_only=True):
 
 
 class SearchGenerator(SearchAlgorithm):
-    """Asks a searcher for configurations until there are `num_samples` of them.
+    """A SearchGenerator asks a searcher for configurations until there are `num_samples` of them.
 
     A trial's config is the experiment's, with the suggestion merged into it. Trial ids have eight hex digits
-    and never repeat; a saved generator goes on with the same ids.
+    and never repeat; a saved generator continues with the same ids.
 
     Args:
         searcher: The Searcher to ask.
@@ -55,7 +55,7 @@ class SearchGenerator(SearchAlgorithm):
         self._is_finished = False
         self._template: TrialTemplate | None = None
         self._config: dict[str, Any] = {}
-        self._aside = SetAside()
+        self._placeholders = Placeholders()
         self._num_samples: int | None = None
 
     @property
@@ -73,8 +73,8 @@ class SearchGenerator(SearchAlgorithm):
         config: dict[str, Any],
         **spec: Any,  # noqa: ANN401
     ) -> bool:
-        """The searcher sees the space with placeholders for objects and functions, as in trials' tags."""
-        space = inject_placeholders(config, SetAside())
+        """Gives the searcher the space with placeholders for objects and functions, as in trials' tags."""
+        space = inject_placeholders(config, Placeholders())
         return bool(set_properties(self.searcher, metric, mode, space, spec))
 
     def add_configurations(self, experiments: Experiments) -> None:
@@ -82,8 +82,8 @@ class SearchGenerator(SearchAlgorithm):
         if len(templates) != 1 or self._template is not None:
             raise AssertionError("SearchGenerator takes one experiment: run several one after the other")
         self._template = templates[0]
-        self._config = inject_placeholders(dict(self._template.param_space), self._aside)
-        if self._num_samples is None:  # a restored state says it
+        self._config = inject_placeholders(dict(self._template.param_space), self._placeholders)
+        if self._num_samples is None:  # a restored state has it
             self._num_samples = self._template.samples
 
     def next_trial(self) -> Trial | None:
@@ -108,10 +108,10 @@ class SearchGenerator(SearchAlgorithm):
         config = _merged(self._config, suggestion)
         tag = f"{self._counter}_{format_vars(flattened(config))}"
         evaluated = {flat_name(path): value for path, value in flattened(suggestion).items()}
-        return template.make(trial_id, self._aside.resolve(config), evaluated, tag)
+        return template.make(trial_id, self._placeholders.resolve(config), evaluated, tag)
 
     def _next_id(self) -> str:
-        """The same until a trial is made of it: asking again after None, or after a crash, repeats it."""
+        """Returns the next id, the same until a trial is made of it, also after None or a crash."""
         return f"{(self._own_root() + self._counter * _ID_STEP) % 2**32:08x}"
 
     def _own_root(self) -> int:
@@ -125,14 +125,15 @@ class SearchGenerator(SearchAlgorithm):
     def on_trial_complete(
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
     ) -> None:
-        told = None if result is None else dict(result)
+        copied_result = None if result is None else dict(result)
         self._ask(
-            "on_trial_complete", lambda: self.searcher.on_trial_complete(trial_id, result=told, error=error)
+            "on_trial_complete",
+            lambda: self.searcher.on_trial_complete(trial_id, result=copied_result, error=error),
         )
 
     @property
     def _name(self) -> str:
-        """Of the searcher itself, not of a limiter or repeater around it."""
+        """Returns the name of the searcher itself, not of a limiter or repeater around it."""
         found = self.searcher
         while isinstance(found, Wrapper):
             found = found.searcher
@@ -157,7 +158,7 @@ class SearchGenerator(SearchAlgorithm):
         self._is_finished = True
 
     def save_state(self) -> bytes:
-        """The counters and the searcher's own state, whose size and cost are the searcher's."""
+        """Returns the counters and the searcher's own state, whose size and cost are the searcher's."""
         state = _State(
             version=1,
             root=self._own_root(),
@@ -169,7 +170,7 @@ class SearchGenerator(SearchAlgorithm):
         return msgpack.encode(state)
 
     def restore_state(self, state: bytes) -> None:
-        """Go on from a saved state; the experiment may be added before or after."""
+        """Continues from a saved state; the experiment may be added before or after."""
         try:
             saved = msgpack.decode(state, type=_State)
         except (ValidationError, ValueError) as error:
@@ -184,7 +185,7 @@ class SearchGenerator(SearchAlgorithm):
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Containers of both copied, dicts merged deeply; a grid or expression is a value, not a dict."""
+    """Returns containers of both copied, dicts merged deeply; a grid or expression is a value, not a dict."""
     merged = copied(base)
     for key, value in over.items():
         old = merged.get(key)

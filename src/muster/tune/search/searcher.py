@@ -1,4 +1,4 @@
-"""Searcher: the base class of user-written search algorithms, with Ray's hook names."""
+"""Defines Searcher, the base class of user-written search algorithms, with Ray's hook names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.trials.results import flatten
 
 
 def newest_state_file(directory: str, prefix: str) -> Path | None:
-    """The last by name, because names end in the time of the session."""
+    """Returns the last state file by name, because names end in the time of the session."""
     found = sorted(Path(directory).glob(f"{prefix}-*"), key=lambda path: path.name)
     return found[-1] if found else None
 
@@ -29,7 +29,7 @@ def write_state_file(path: Path, content: bytes) -> None:
 
 
 def pickled(value: Any) -> bytes:  # noqa: ANN401 - a plug-in's own state
-    """Pickled so that lambdas and classes of the user's script are included."""
+    """Pickles a value such that lambdas and classes of the user's script are included."""
     import cloudpickle  # type: ignore[import-untyped]
 
     return cloudpickle.dumps(value)  # type: ignore[no-any-return]
@@ -55,7 +55,7 @@ class SearcherNotReady(TuneError, RuntimeError):
 
 
 class Searcher:
-    """Suggests configurations and learns from results.
+    """A Searcher suggests configurations and learns from results.
 
     Subclasses implement `suggest` and `on_trial_complete`. Everything else has a default; in particular, the
     whole object is saved by pickling its attributes unless `save` and `restore` are overridden.
@@ -87,21 +87,21 @@ class Searcher:
         config: dict[str, Any],
         **spec: Any,  # noqa: ANN401
     ) -> bool:
-        """Take what the experiment says; False when this searcher cannot, or has its own already."""
+        """Takes the experiment's settings; False when this searcher cannot, or has its own already."""
         del metric, mode, config, spec
         return False
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """A configuration; None: not now, ask again; FINISHED: no more."""
+        """Returns a configuration; None: not now, ask again; FINISHED: no more."""
         raise NotImplementedError
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Hear an intermediate result."""
+        """Called with an intermediate result."""
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Hear the end of a trial; without a result it failed or reported nothing."""
+        """Called at the end of a trial; without a result it failed or reported nothing."""
         raise NotImplementedError
 
     def add_evaluated_point(
@@ -112,7 +112,7 @@ class Searcher:
         pruned: bool = False,
         intermediate_values: list[float] | None = None,
     ) -> None:
-        """Learn from a point that was evaluated elsewhere."""
+        """Learns from a point that was evaluated elsewhere."""
         raise NotImplementedError
 
     def add_evaluated_trials(
@@ -120,7 +120,7 @@ class Searcher:
         trials_or_analysis: Any,  # noqa: ANN401 - see _trials_of
         metric: str | list[str],
     ) -> None:
-        """Learn from an earlier experiment.
+        """Learns from an earlier experiment.
 
         Args:
             trials_or_analysis: The experiment's directory, its ExperimentAnalysis or ResultGrid, or trials.
@@ -129,7 +129,9 @@ class Searcher:
         Trials without a number there teach nothing; those outside of the space are left out with a warning.
         """
         if type(self).add_evaluated_point is Searcher.add_evaluated_point:
-            raise NotImplementedError(f"{type(self).__name__} cannot learn from points evaluated elsewhere")
+            raise NotImplementedError(
+                f"{type(self).__name__} cannot learn from evaluated points: override add_evaluated_point"
+            )
         found = False
         for trial in _trials_of(trials_or_analysis):
             value = _value_of(trial, metric)
@@ -137,7 +139,7 @@ class Searcher:
             found = found or value is not None
             if value is None and not is_error:
                 continue
-            # A trial read from a directory does not say if a scheduler stopped it: its last value counts.
+            # A trial read from a directory does not record if a scheduler stopped it: its last value counts.
             is_done = not isinstance(trial, Trial) or bool(trial.last_result.get("done"))
             pruned = trial.status == "TERMINATED" and not is_done
             try:
@@ -148,7 +150,7 @@ class Searcher:
             warnings.warn(f"no trial reported '{metric}': is the name right?", stacklevel=2)
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
-        """True when the searcher limits the number of unfinished trials itself from now on."""
+        """Returns True when the searcher limits the number of unfinished trials itself from now on."""
         del max_concurrent
         return False
 
@@ -159,7 +161,7 @@ class Searcher:
         self.__dict__.update(state)
 
     def save_state(self) -> bytes:
-        """Everything that decides the next suggestion; by default all attributes, pickled."""
+        """Returns everything that decides the next suggestion; by default all attributes, pickled."""
         return pickled(self.get_state())
 
     def restore_state(self, state: bytes) -> None:
@@ -172,12 +174,12 @@ class Searcher:
         self.restore_state(Path(checkpoint_path).read_bytes())
 
     def save_to_dir(self, checkpoint_dir: str, session_str: str = "default") -> None:
-        """Write a new state file, atomically. A searcher that cannot be saved says so once and is skipped."""
+        """Writes a new state file, atomically; a searcher that cannot be saved is skipped with a warning."""
         try:
             content = saved_searcher(self)
         except NotImplementedError:
-            if not getattr(self, "_said_unsavable", False):
-                self._said_unsavable = True
+            if not getattr(self, "_has_warned_unsavable", False):
+                self._has_warned_unsavable = True
                 logger.warning(
                     "%s is not saved: its `save` is not implemented, so a resumed experiment starts it anew",
                     type(self).__name__,
@@ -186,7 +188,7 @@ class Searcher:
         write_state_file(Path(checkpoint_dir) / self.CKPT_FILE_TMPL.format(session_str), content)
 
     def restore_from_dir(self, checkpoint_dir: str) -> None:
-        """Read the newest state file of a directory."""
+        """Reads the newest state file of a directory."""
         found = newest_state_file(checkpoint_dir, self.CKPT_FILE_TMPL.split("-{}", maxsplit=1)[0])
         if found is None:
             raise RuntimeError(
@@ -196,7 +198,7 @@ class Searcher:
 
 
 def check_metric_and_mode(metric: Any, mode: Any) -> None:  # noqa: ANN401 - users may pass anything
-    """AssertionError or ValueError, as Ray, when the two do not go together."""
+    """Raises an AssertionError or ValueError, as Ray does, when the two do not go together."""
     if not metric or not mode:
         return
     if isinstance(metric, str) != isinstance(mode, str):
@@ -216,7 +218,7 @@ def check_metric_and_mode(metric: Any, mode: Any) -> None:  # noqa: ANN401 - use
 
 
 def _value_of(trial: Any, metric: str | list[str]) -> Any:  # noqa: ANN401
-    """The last value of a metric, or a list of several; None when one is missing."""
+    """Returns the last value of a metric, or a list of several; None when one is missing."""
     flat = flatten(trial.last_result)
     if isinstance(metric, str):
         return flat.get(metric)
@@ -244,7 +246,7 @@ def _trials_of(source: Any) -> Iterable[Any]:  # noqa: ANN401
 
 
 def saved_searcher(searcher: Searcher) -> bytes:
-    """Its own bytes; or, where the class only overrides Ray's `save(path)`, what that writes."""
+    """Returns `save_state()`, or what a class that only overrides Ray's `save(path)` writes."""
     try:
         return _saved_by_path(searcher) if _uses_paths(searcher) else searcher.save_state()
     except (MusterError, NotImplementedError):
@@ -272,7 +274,7 @@ def restore_searcher(searcher: Searcher, state: bytes) -> None:
 
 
 def _uses_paths(searcher: Searcher) -> bool:
-    """Whether the most derived class that saves itself does so by path."""
+    """Returns whether the most derived class that saves itself does so by path."""
     for cls in type(searcher).__mro__:
         if "save_state" in vars(cls):
             return False
@@ -300,7 +302,7 @@ def _restore_by_path(searcher: Searcher, state: bytes) -> None:
 
 
 class Wrapper(Searcher):
-    """Forwards everything; subclasses change what they are about."""
+    """A Wrapper forwards everything to the searcher inside; subclasses override what they change."""
 
     def __init__(self, searcher: Searcher) -> None:
         if not isinstance(searcher, Searcher):
@@ -360,7 +362,7 @@ Names = str | list[str] | None
 def set_properties(
     searcher: Searcher, metric: Names, mode: Names, config: dict[str, Any], spec: dict[str, Any]
 ) -> bool:
-    """`set_search_properties`, also of classes written before it took the rest of the specification."""
+    """Calls `set_search_properties`, also of classes written before it took the rest of the specification."""
     import inspect
 
     try:

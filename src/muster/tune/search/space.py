@@ -1,4 +1,4 @@
-"""The functions with which users write a search space: uniform, choice, grid_search and the others."""
+"""Defines the functions with which users write a search space: uniform, choice, grid_search and others."""
 
 from __future__ import annotations
 
@@ -12,66 +12,66 @@ _UNSET: Any = object()
 
 
 def uniform(lower: float, upper: float) -> Float:
-    """A float from `lower` up to, without, `upper`."""
+    """Draws a float from `lower` up to, without, `upper`."""
     return Float(lower, upper).uniform()
 
 
 def quniform(lower: float, upper: float, q: float) -> Float:
-    """A multiple of `q` between the bounds, both included; both must be multiples of `q`."""
+    """Draws a multiple of `q` between the bounds, both included; both must be multiples of `q`."""
     return Float(lower, upper).uniform().quantized(q)
 
 
 def loguniform(lower: float, upper: float, base: float = _UNSET) -> Float:
-    """A float whose logarithm is uniform."""
+    """Draws a float whose logarithm is uniform."""
     _warn_about_base(base)
     return Float(lower, upper).loguniform()
 
 
 def qloguniform(lower: float, upper: float, q: float, base: float = _UNSET) -> Float:
-    """Log-uniform, rounded to multiples of `q`."""
+    """Draws a log-uniform float, rounded to multiples of `q`."""
     _warn_about_base(base)
     return Float(lower, upper).loguniform().quantized(q)
 
 
 def randn(mean: float = 0.0, sd: float = 1.0) -> Float:
-    """A normally distributed float."""
+    """Draws a normally distributed float."""
     return Float(None, None).normal(mean, sd)
 
 
 def qrandn(mean: float, sd: float, q: float) -> Float:
-    """Normally distributed, rounded to multiples of `q`."""
+    """Draws a normally distributed float, rounded to multiples of `q`."""
     return Float(None, None).normal(mean, sd).quantized(q)
 
 
 def randint(lower: int, upper: int) -> Integer:
-    """An integer from `lower` up to, without, `upper`."""
+    """Draws an integer from `lower` up to, without, `upper`."""
     return Integer(lower, upper).uniform()
 
 
 def qrandint(lower: int, upper: int, q: int = 1) -> Integer:
-    """A multiple of `q` between the bounds, both included; with q=1 the upper bound is excluded."""
+    """Draws a multiple of `q` between the bounds, both included; with q=1 the upper bound is excluded."""
     return Integer(lower, upper).uniform().quantized(q)
 
 
 def lograndint(lower: int, upper: int, base: float = _UNSET) -> Integer:
-    """An integer whose logarithm is uniform; the upper bound is excluded."""
+    """Draws an integer whose logarithm is uniform; the upper bound is excluded."""
     _warn_about_base(base)
     return Integer(lower, upper).loguniform()
 
 
 def qlograndint(lower: int, upper: int, q: int, base: float = _UNSET) -> Integer:
-    """A log-uniform multiple of `q`, upper bound included; with q=1 it is excluded."""
+    """Draws a log-uniform multiple of `q`, upper bound included; with q=1 it is excluded."""
     _warn_about_base(base)
     return Integer(lower, upper).loguniform().quantized(q)
 
 
 def choice(categories: Sequence[Any]) -> Categorical:
-    """One of the options, each with equal chance."""
+    """Draws one of the options, each with equal chance."""
     return Categorical(categories).uniform()
 
 
 def sample_from(func: Callable[..., Any]) -> Function:
-    """What `func()` or `func(config)` returns; the config it is given is resolved.
+    """Takes what `func()` or `func(config)` returns; the config it is given is resolved.
 
     Example:
         >>> sample_from(lambda config: 2 * config["x"]).sample({"x": 4})
@@ -81,7 +81,7 @@ def sample_from(func: Callable[..., Any]) -> Function:
 
 
 def grid_search(values: Iterable[Any]) -> dict[str, Any]:
-    """Every value is tried, for each of the samples.
+    """Tries every value, for each of the samples.
 
     Example:
         >>> grid_search([0.1, 0.2])

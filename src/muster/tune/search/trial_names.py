@@ -1,4 +1,4 @@
-"""Texts made from a trial's values: its experiment tag and the name of its directory. Pure."""
+"""Formats a trial's values: its experiment tag and the name of its directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def clean_value(value: Any) -> str:  # noqa: ANN401 - anything a configuration h
 
 
 def format_vars(resolved_vars: Mapping[Path, Any]) -> str:
-    """`k=v` pairs sorted by path; only the last part of a path is shown.
+    """Returns `k=v` pairs sorted by path; only the last part of a path is shown.
 
     Example:
         >>> format_vars({("a c?x",): " <;%$ok ", ("opt", "lr"): 0.5})
@@ -32,7 +32,7 @@ def format_vars(resolved_vars: Mapping[Path, Any]) -> str:
 
 
 def trial_dirname(trial: Trial, date: str, max_len: int = MAX_LEN_IDENTIFIER) -> str:
-    """The name of a trial's directory; `date` is `%Y-%m-%d_%H-%M-%S`."""
+    """Returns the name of a trial's directory; `date` is `%Y-%m-%d_%H-%M-%S`."""
     if trial.custom_dirname:
         name = trial.custom_dirname
     else:
@@ -41,7 +41,7 @@ def trial_dirname(trial: Trial, date: str, max_len: int = MAX_LEN_IDENTIFIER) ->
 
 
 def unique_dirname(name: str, is_taken: Callable[[str], bool], four_hex_digits: Callable[[], str]) -> str:
-    """`name`, or with `_` and four digits when there is such a directory already."""
+    """Returns `name`, with `_` and four digits added when there is such a directory already."""
     while is_taken(name):
         name = f"{name}_{four_hex_digits()}"
     return name

@@ -1,4 +1,4 @@
-"""Ray's import path for turning a specification into variants; used by people, not by the generators."""
+"""Turns a specification with grids, domains and functions into variants, one at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Grids = list[tuple[Path, Sequence[Any]]]
 
 
 class Expression(Function):
-    """`{"eval": "..."}`: a Python expression over `spec`, and `np` and `random` if it names them."""
+    """An Expression is `{"eval": "..."}`: Python over `spec`, and `np` and `random` if it names them."""
 
     def __init__(self, text: str) -> None:
         super().__init__(lambda spec: spec)
@@ -58,7 +58,7 @@ def _modules(code: CodeType) -> dict[str, Any]:
 
 
 class Unresolved:
-    """The open places of one specification, in the order in which they are drawn."""
+    """An Unresolved holds the open places of one specification, in the order in which they are drawn."""
 
     __slots__ = ("_is_final", "domains", "functions", "grids", "paths")
 
@@ -74,7 +74,7 @@ class Unresolved:
 
     @property
     def size(self) -> int:
-        """How many points the grids have together."""
+        """Returns how many points the grids have together."""
         product = 1
         for _, options in self.grids:
             product *= len(options)
@@ -82,14 +82,14 @@ class Unresolved:
 
     @property
     def is_final(self) -> bool:
-        """Only numbers and plain options are to be drawn: once they are, nothing can be open any more."""
+        """Returns whether only numbers and plain options are to be drawn, after which nothing can be open."""
         if self._is_final is None:
             drawn = self.domains.values()
             self._is_final = not self.grids and not self.functions and all(map(_gives_leaves, drawn))
         return self._is_final
 
     def grid_point(self, index: int) -> dict[Path, Any]:
-        """The grid values of one point, found by its index alone."""
+        """Returns the grid values of one point, found by its index alone."""
         point = {}
         for path, options in self.grids:
             index, digit = divmod(index, len(options))
@@ -98,7 +98,7 @@ class Unresolved:
 
 
 def find_unresolved(parts: Iterator[tuple[Path, Any]]) -> Unresolved:
-    """The open places below the given (path, value) pairs."""
+    """Returns the open places below the given (path, value) pairs."""
     found = Unresolved()
     for path, value in parts:
         _collect(value, path, found)
@@ -108,12 +108,12 @@ def find_unresolved(parts: Iterator[tuple[Path, Any]]) -> Unresolved:
 
 
 def searched_keys(space: Mapping[str, Any]) -> tuple[str, ...]:
-    """Flat names of what is searched: domains, grids and expressions."""
+    """Returns the flat names of what is searched: domains, grids and expressions."""
     return tuple(flat_name(path) for path in find_unresolved(iter([((), dict(space))])).paths)
 
 
 def has_unresolved_values(config: Any) -> bool:  # noqa: ANN401
-    """Whether a domain, a grid or a function is anywhere in the configuration."""
+    """Returns whether a domain, a grid or a function is anywhere in the configuration."""
     return bool(find_unresolved(iter([((), config)])))
 
 
@@ -163,7 +163,7 @@ _NOTHING = Unresolved()
 
 
 class _Level:
-    """One specification with open places, and the grid point to be taken next."""
+    """A _Level is one specification with open places, and the grid point to be taken next."""
 
     __slots__ = ("before", "constants", "index", "open", "size", "spec")
 
@@ -177,7 +177,7 @@ class _Level:
 
 
 class VariantCursor(Iterator[Variant]):
-    """Iterates over the variants of `spec`; `is_constant` shares random values between grid points."""
+    """A VariantCursor iterates over the variants of `spec`, and can be resumed at any of them."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class VariantCursor(Iterator[Variant]):
         raise StopIteration
 
     def frames(self) -> list[Frame]:
-        """Where it stands: one frame per level; every one but the last is inside a point it has taken."""
+        """Returns the position: one frame per level; all but the last are inside a point already taken."""
         if not self._levels:
             return []
         *taken, last = self._levels
@@ -213,7 +213,7 @@ class VariantCursor(Iterator[Variant]):
         return [*([level.index - 1, as_plain(level.before)] for level in taken), [last.index, before]]
 
     def restore(self, frames: list[Frame], now: State) -> None:
-        """Go to saved frames and to the place where the random stream stood then."""
+        """Goes to saved frames, and to the position of the random stream at that time."""
         if not frames:
             self._levels = []
         for i, (index, before) in enumerate(frames):
@@ -245,7 +245,7 @@ class VariantCursor(Iterator[Variant]):
         domains = level.open.domains
         if not domains:
             return {}
-        if self._is_constant or not level.open.is_final:  # else nobody draws these values again
+        if self._is_constant or not level.open.is_final:  # else these values are not drawn again
             level.before = self._stream.state()
         rng = self._stream.rng
         drawn = {path: domain.sample(random_state=rng) for path, domain in domains.items()}
@@ -286,7 +286,7 @@ def generate_variants(
     constant_grid_search: bool = False,
     random_state: RandomState = None,
 ) -> Iterator[tuple[dict[Path, Any], Any]]:
-    """(resolved variables by path, resolved specification) of each variant, grids lazily.
+    """Yields (resolved variables by path, resolved specification) of each variant, grids lazily.
 
     Functions are given the whole specification, and may read each other's values in any order; only a circle
     is an error. (Ray gives up after 20 passes.)
@@ -295,7 +295,7 @@ def generate_variants(
 
 
 def flatten_resolved_vars(resolved_vars: Mapping[Path, Any]) -> dict[str, Any]:
-    """Paths as `a/b`, without a leading `config`."""
+    """Returns paths as `a/b`, without a leading `config`."""
     return {
         flat_name(path[1:] if path and path[0] == "config" else path): value
         for path, value in resolved_vars.items()

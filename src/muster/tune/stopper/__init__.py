@@ -1,4 +1,4 @@
-"""Public stopper names, each loaded when it is first used."""
+"""Exports the public stoppers, each loaded when it is first used."""
 
 from __future__ import annotations
 

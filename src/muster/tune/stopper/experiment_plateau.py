@@ -1,4 +1,4 @@
-"""ExperimentPlateauStopper: ends everything when the best results no longer move."""
+"""Ends the experiment when the best results no longer change."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from muster.tune.stopper.trial_plateau import spread
 
 
 class ExperimentPlateauStopper(Stopper):
-    """A plateau: the `top` best values over all results spread by at most `std`.
+    """An ExperimentPlateauStopper ends the experiment when the `top` best values spread by at most `std`.
 
-    Everything ends after `patience` results in a row that found a plateau (0 is the same as 1).
+    The plateau must hold for `patience` results in a row (0 is the same as 1).
     """
 
     _state_kind = "experiment_plateau"
@@ -50,7 +50,7 @@ class ExperimentPlateauStopper(Stopper):
         return self._plateau_results >= max(1, self._patience)
 
     def has_plateaued(self) -> bool:
-        """Whether the best values are as close together as asked for; patience is not counted here."""
+        """Returns whether the best values are close enough together; patience is not counted here."""
         return len(self._best) == self._top and spread(self._best) <= self._std
 
     def _to_plain(self) -> Plain:
@@ -58,7 +58,7 @@ class ExperimentPlateauStopper(Stopper):
         return {"about": about, "best": self._best, "plateau_results": self._plateau_results}
 
     def _from_plain(self, state: Plain) -> None:
-        if state["about"] == [self._metric, self._mode]:  # values of another metric would say nothing
+        if state["about"] == [self._metric, self._mode]:  # values of another metric have no meaning
             self._best, self._plateau_results = state["best"][: self._top], state["plateau_results"]
 
 

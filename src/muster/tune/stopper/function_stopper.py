@@ -1,4 +1,4 @@
-"""FunctionStopper: a plain function `(trial_id, result) -> bool` as a stopper."""
+"""Uses a plain function `(trial_id, result) -> bool` as a stopper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.tune.stopper.timeout import TimeoutStopper
 
 
 class FunctionStopper(Stopper):
-    """Ends a trial when the function says so. The function itself is not saved: it comes with the script."""
+    """A FunctionStopper ends a trial when its function returns True; the function itself is not saved."""
 
     _state_kind = "function"
 
@@ -36,7 +36,7 @@ class FunctionStopper(Stopper):
 
     @classmethod
     def is_valid_function(cls, fn: object) -> bool:
-        """A callable that is no stopper. One that looks like a stopper without being one is an error."""
+        """Returns whether this is a callable that is no stopper; an imitation of a stopper is an error."""
         is_function = callable(fn) and not isinstance(fn, Stopper)
         if is_function and hasattr(fn, "stop_all"):
             raise ValueError(
@@ -51,11 +51,11 @@ class FunctionStopper(Stopper):
 
 
 def _check_arity(function: Callable[..., Any]) -> None:
-    """TuneError now, rather than in the middle of an experiment."""
+    """Raises a TuneError now, rather than in the middle of an experiment, when the arguments do not fit."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # a builtin that does not tell
+        return  # a builtin without a signature
     try:
         signature.bind("trial_id", {})
     except TypeError as error:
@@ -73,7 +73,7 @@ class StopRules(NamedTuple):
 def resolve_stop(
     stop: object, time_budget_s: float | timedelta | None = None, *, clock: Clock | None = None
 ) -> StopRules:
-    """Nothing, criteria, a stopper, a function, or a list of stoppers; ValueError says what else it was."""
+    """Returns a stopper for None, criteria, a stopper, a function or a list of stoppers; else ValueError."""
     criteria = dict(stop) if isinstance(stop, Mapping) else {}
     stopper = None if not stop or isinstance(stop, Mapping) else _as_stopper(stop)
     if time_budget_s:

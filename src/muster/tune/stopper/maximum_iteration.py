@@ -1,4 +1,4 @@
-"""MaximumIterationStopper: so many results per trial."""
+"""Ends trials after a number of results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.tune.stopper.stopper import Stopper
 
 
 class MaximumIterationStopper(Stopper):
-    """Ends a trial with its `max_iter`-th result, by its own count."""
+    """A MaximumIterationStopper ends a trial with its `max_iter`-th result, by its own count."""
 
     _state_kind = "maximum_iteration"
 

@@ -1,4 +1,4 @@
-"""NoopStopper never stops anything."""
+"""Defines a stopper that never stops anything."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.tune.stopper.stopper import Stopper
 
 
 class NoopStopper(Stopper):
-    """For places that want a stopper."""
+    """A NoopStopper stops nothing, where a stopper is required."""
 
     _state_kind = "noop"
 

@@ -1,4 +1,4 @@
-"""Stopper: the base class of everything that ends trials or an experiment early."""
+"""Defines Stopper, the base class of everything that ends trials or an experiment early."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ __all__ = ["CombinedStopper", "Stopper"]
 
 
 class Stopper(PluginState):
-    """Asked with every result of every trial; a trial's criteria are asked beside it.
+    """A Stopper is called with every result of every trial, beside the trial's own criteria.
 
-    What a stock stopper saves is what it has seen, not its parameters: those come from the script, so a
+    What a built-in stopper saves is what it has seen, not its parameters: those come from the script, so a
     resumed experiment may be given more time or more iterations.
     """
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Whether this trial is to end."""
+        """Returns whether this trial is to end."""
         raise NotImplementedError
 
     def stop_all(self) -> bool:
-        """Whether everything is to end; asked once per step of the controller."""
+        """Returns whether the experiment is to end; called once per step of the controller."""
         raise NotImplementedError
 
     def _left_s(self) -> float:
-        """Seconds until everything ends, where time decides."""
+        """Returns the seconds until the experiment ends, where time decides."""
         return math.inf
 
 
 def metric_of(stopper: Stopper, metric: str, result: Mapping[str, Any]) -> float:
-    """The metric as a number, also from a nested result by its flat name (`a/b`)."""
+    """Returns the metric as a number, also from a nested result by its flat name (`a/b`)."""
     value: Any = result
     if metric in result:
         value = result[metric]
@@ -55,14 +55,8 @@ def metric_of(stopper: Stopper, metric: str, result: Mapping[str, Any]) -> float
         ) from None
 
 
-def __getattr__(name: str) -> object:  # Ray defines CombinedStopper here
-    if name == "CombinedStopper":
-        return CombinedStopper
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 class CombinedStopper(Stopper):
-    """Asks in order and stops asking at the first True: later ones do not see that result."""
+    """A CombinedStopper asks stoppers in order up to the first True: later ones do not see that result."""
 
     _state_kind = "combined"
 

@@ -1,4 +1,4 @@
-"""TimeoutStopper: a time budget for the whole experiment."""
+"""Ends the experiment after a time budget."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 class TimeoutStopper(Stopper):
-    """Ends everything once `timeout` (seconds or a timedelta) has passed between calls of `stop_all`.
+    """A TimeoutStopper ends the experiment once `timeout` has passed between calls of `stop_all`.
 
-    Time in which nobody asks is free: the experiment was down. That also holds after unpickling.
-    The clock has a default, unlike everywhere else in muster, because users build this object themselves.
+    Time without calls does not count: the experiment was down. That also holds after unpickling.
+    The clock has a default because users make this object themselves.
     """
 
     _state_kind = "timeout"

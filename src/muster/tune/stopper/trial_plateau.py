@@ -1,4 +1,4 @@
-"""TrialPlateauStopper: ends a trial whose metric no longer moves."""
+"""Ends trials whose metric no longer changes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def spread(values: Collection[float]) -> float:
 
 
 class TrialPlateauStopper(Stopper):
-    """A plateau: the last `num_results` values of a trial spread by less than `std`.
+    """A TrialPlateauStopper ends a trial whose last `num_results` values spread by less than `std`.
 
-    Looked for from the `grace_period`-th result on, and with `metric_threshold` only on results that have
-    reached it: at most it for mode "min", at least it for "max".
+    A plateau counts from the `grace_period`-th result on and, with `metric_threshold`, only at a value of at
+    most the threshold for mode "min", at least the threshold for "max".
     """
 
     _state_kind = "trial_plateau"
@@ -69,6 +69,6 @@ class TrialPlateauStopper(Stopper):
         return {"metric": self._metric, "seen": self._seen, "last": last}
 
     def _from_plain(self, state: Plain) -> None:
-        if state["metric"] == self._metric:  # values of another metric would say nothing
+        if state["metric"] == self._metric:  # values of another metric have no meaning
             self._seen = dict(state["seen"])
             self._last = {key: deque(values, self._num_results) for key, values in state["last"].items()}

@@ -1,4 +1,4 @@
-"""What users train: the Trainable class, functions, and their parameters and resources."""
+"""Exports the Trainable class and the functions that add parameters and resources to a trainable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A CheckpointConfig seen by one trainable: defaults that depend on it, and what it cannot have."""
+"""Applies a CheckpointConfig to one trainable: defaults that depend on it, and what it does not support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.tune.trainable.function_trainable import is_function_trainable, is_t
 
 
 def checkpoint_policy(trainable: Any, config: CheckpointConfig | None = None) -> CheckpointPolicy:  # noqa: ANN401
-    """What the controller is to do; ValueError for what this trainable cannot.
+    """Returns what the controller is to do; ValueError for what this trainable does not support.
 
     Example:
         >>> checkpoint_policy(lambda config: None).at_end
@@ -46,7 +46,7 @@ def _refuse_for_functions(function: object, frequency: int, at_end: bool | None)
 
 
 def _own_handling(kind: object, attribute: str, option: str, value: Any, off: Any) -> Any:  # noqa: ANN401
-    """A class may say that it handles an option itself (True), or cannot (False)."""
+    """Returns `value`, or `off` for a class that handles the option itself; ValueError if it cannot."""
     handles = getattr(kind, attribute, None)
     if handles is None:
         return value
@@ -58,7 +58,7 @@ def _own_handling(kind: object, attribute: str, option: str, value: Any, off: An
 
 
 def with_export(trainable: Any, formats: Sequence[str]) -> Any:  # noqa: ANN401 - function or class
-    """A class of the same name that calls `export_model` before it is cleaned up, into the trial's directory.
+    """Returns a class of the same name that calls `export_model`, into the trial's directory, before cleanup.
 
     A function stays as it is: it has no model to ask for.
     """

@@ -1,4 +1,4 @@
-"""Function trainables: what counts as one, and whether it takes exactly one argument, the config."""
+"""Checks function trainables: whether they take exactly one argument, the config."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def is_trainable_class(trainable: object) -> bool:
 
 
 def is_function_trainable(trainable: object) -> bool:
-    """A function, or anything else that can be called with a config and is no class."""
+    """Returns whether this is a function, or another callable that takes a config and is no class."""
     return callable(trainable) and not inspect.isclass(trainable)
 
 
 def checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself; ValueError when it cannot be called with one positional argument."""
+    """Returns the function; ValueError when it cannot be called with one positional argument."""
     try:
         accepted = inspect.signature(function)
     except (TypeError, ValueError):
-        return function  # a builtin that does not tell its parameters
+        return function  # a builtin without a signature
     try:
         accepted.bind({})
     except TypeError as error:
@@ -39,7 +39,7 @@ def checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def checked_trainable(trainable: Any) -> Any:  # noqa: ANN401 - function or class, as given
-    """A class or function that can be run; TypeError when it is neither."""
+    """Returns a class or function that can be run; TypeError when it is neither."""
     if is_trainable_class(trainable):
         return trainable
     if is_function_trainable(trainable):

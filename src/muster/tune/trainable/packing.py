@@ -1,4 +1,4 @@
-"""A trainable as bytes for the engine, and, when that fails, which captured object is to blame."""
+"""Pickles a trainable for the engine, and names the captured object when that fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEPTH = 4
 
 
 def packed(trainable: Any) -> bytes:  # noqa: ANN401 - function or class
-    """Cloudpickled; TypeError that names what cannot be pickled, TuneError when it is too large."""
+    """Returns the trainable, cloudpickled; TypeError names what cannot be pickled, TuneError the size."""
     import cloudpickle  # type: ignore[import-untyped]  # it has no types
 
     name = trainable_name(trainable)
@@ -36,14 +36,14 @@ def packed(trainable: Any) -> bytes:  # noqa: ANN401 - function or class
 
 
 def culprits(value: Any, where: str = "") -> list[tuple[str, str]]:  # noqa: ANN401
-    """Place and description of the innermost objects that cannot be pickled."""
+    """Returns place and description of the innermost objects that cannot be pickled."""
     found: dict[int, tuple[str, str]] = {}
     _search(value, where or trainable_name(value), _DEPTH, found, set())
     return list(found.values())
 
 
 def _search(value: object, where: str, depth: int, found: dict[int, tuple[str, str]], seen: set[int]) -> bool:
-    """Whether there is something wrong with it; notes it unless a part of it is to blame."""
+    """Returns whether an object cannot be pickled, and notes it unless one of its parts is the cause."""
     if _can_be_pickled(value):
         return False
     if id(value) in seen:
@@ -67,7 +67,7 @@ def _can_be_pickled(value: object) -> bool:
 
 
 def _captured(value: Any) -> Iterator[tuple[str, object]]:  # noqa: ANN401
-    """What a function, class or object would take along."""
+    """Returns what a function, class or object would take along."""
     if inspect.isfunction(value):
         variables = inspect.getclosurevars(value)
         yield from variables.nonlocals.items()

@@ -1,4 +1,4 @@
-"""Trainable: the base class of class trainables, as users subclass it.
+"""Defines Trainable, the base class of class trainables.
 
 Engines make an instance and call setup, step, save_checkpoint, load_checkpoint, reset_config and cleanup
 themselves; `train`, `save`, `restore` and `reset` do the same by hand, outside of an experiment.
@@ -29,7 +29,7 @@ COUNTERS = ("training_iteration", "time_total_s", "timesteps_total", "episodes_t
 
 
 class TrainingResult:
-    """What `Trainable.save` gives and `restore` takes: a checkpoint and the result it belongs to."""
+    """A TrainingResult is what `Trainable.save` returns and `restore` takes: a checkpoint and its result."""
 
     __slots__ = ("checkpoint", "metrics")
 
@@ -42,7 +42,7 @@ class TrainingResult:
 
 
 def write_answer(answer: object, folder: str, who: str) -> None:
-    """Complete the checkpoint in `folder`, given what `save_checkpoint(folder)` answered."""
+    """Completes the checkpoint in `folder`, given what `save_checkpoint(folder)` returned."""
     if answer is None:
         return
     if isinstance(answer, Mapping):
@@ -61,7 +61,7 @@ def write_answer(answer: object, folder: str, who: str) -> None:
 
 
 def publish_next(folder: str, trial_dir: str) -> str:
-    """Copy a checkpoint into the trial's directory, under a number that nothing there has."""
+    """Copies a checkpoint into the trial's directory, under a number that nothing there has."""
     os.makedirs(trial_dir, exist_ok=True)
     taken = [name[len("checkpoint_") :] for name in os.listdir(trial_dir) if name.startswith("checkpoint_")]
     newest = max((int(number) for number in taken if number.isdigit()), default=-1)
@@ -69,7 +69,7 @@ def publish_next(folder: str, trial_dir: str) -> str:
 
 
 def read_saved(folder: str) -> Any:  # noqa: ANN401 - a user's dict
-    """What load_checkpoint is given: the dict that was saved, else the directory."""
+    """Returns the argument of load_checkpoint: the dict that was saved, else the directory."""
     saved = os.path.join(folder, DICT_CHECKPOINT)
     if not os.path.exists(saved):
         return folder
@@ -78,7 +78,7 @@ def read_saved(folder: str) -> Any:  # noqa: ANN401 - a user's dict
 
 
 def as_training_result(given: TrainingResult | Checkpoint | str | os.PathLike[str]) -> TrainingResult:
-    """Whatever `restore` accepts; the counters of a bare checkpoint are in its metadata."""
+    """Returns whatever `restore` accepts as a TrainingResult, with the counters of its metadata."""
     if isinstance(given, TrainingResult):
         result = given
     elif isinstance(given, Checkpoint):
@@ -102,7 +102,7 @@ _OUTSIDE = "default"  # the name of a trial that is none
 
 
 class Trainable:
-    """A trial as a class: override `setup`, `step` and, to survive failures, the two checkpoint methods.
+    """A Trainable is a trial as a class: override `setup`, `step` and the two checkpoint methods.
 
     Example:
         >>> class Quadratic(Trainable):
@@ -130,7 +130,7 @@ class Trainable:
     def __init__(
         self, config: dict[str, Any] | None = None, storage: str | os.PathLike[str] | None = None
     ) -> None:
-        """`storage`: the directory of the trial, when it is used outside of an experiment."""
+        """`storage` is the directory of the trial, when it is used outside of an experiment."""
         self.config: dict[str, Any] = {} if config is None else config
         if storage is not None:
             self._storage = os.fspath(storage)
@@ -146,22 +146,22 @@ class Trainable:
             )
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Prepare to train; `config` is a copy."""
+        """Prepares to train; `config` is a copy."""
 
     def step(self) -> dict[str, Any]:
-        """One iteration; may put `done` and `should_checkpoint` into its result."""
+        """Runs one iteration; its result may hold `done` and `should_checkpoint`."""
         raise NotImplementedError(f"{type(self).__name__} must define step()")
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any] | str | None:
-        """Write files into the directory, or return a dict."""
+        """Writes files into the directory, or returns a dict."""
         raise NotImplementedError(f"{type(self).__name__} must define save_checkpoint() to be saved")
 
     def load_checkpoint(self, checkpoint: Any) -> None:  # noqa: ANN401 - the user's dict, or a directory
-        """Take back what save_checkpoint returned: its dict, or the directory with its files."""
+        """Restores what save_checkpoint returned: its dict, or the directory with its files."""
         raise NotImplementedError(f"{type(self).__name__} must define load_checkpoint() to be restored")
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Become a trial of another config without a new process; False: that is impossible."""
+        """Turns this into a trial of another config without a new process; False: that is impossible."""
         return False
 
     def cleanup(self) -> None:
@@ -171,17 +171,17 @@ class Trainable:
         """Called with every result, where it was made."""
 
     def _export_model(self, export_formats: list[str], export_dir: str) -> dict[str, str]:
-        """Write the model; the paths by format."""
+        """Writes the model; returns the paths by format."""
         return {}
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory | None:
-        """What a trial with this config needs; None: what the experiment says, or 1 CPU."""
+        """Returns what a trial with this config needs; None: what the experiment says, or 1 CPU."""
         return None
 
     @classmethod
     def resource_help(cls, config: dict[str, Any]) -> str:
-        """What to tell people when resources are lacking."""
+        """Returns advice for users when resources are lacking."""
         return ""
 
     @property
@@ -191,7 +191,7 @@ class Trainable:
 
     @property
     def _progress(self) -> Progress:
-        """Its own once it trained by hand, else that of the trial it runs in."""
+        """Returns the progress: its own once it trained by hand, else that of the trial it runs in."""
         if self._own is not None:
             return self._own
         session = current()
@@ -199,7 +199,7 @@ class Trainable:
 
     @property
     def iteration(self) -> int:
-        """Iterations so far, those before a restore included."""
+        """Returns the iterations so far, those before a restore included."""
         return self._progress.iteration
 
     training_iteration = iteration
@@ -219,14 +219,14 @@ class Trainable:
 
     @property
     def logdir(self) -> str | None:
-        """The directory of the trial; None when there is none."""
+        """Returns the directory of the trial; None when there is none."""
         return self._context.get_trial_dir() or self._storage
 
     def get_config(self) -> dict[str, Any]:
         return self.config
 
     def get_state(self) -> dict[str, Any]:
-        """How far it is."""
+        """Returns the counters of iterations, steps, episodes and time."""
         progress = self._progress
         counters = {name: getattr(progress, name) for name in COUNTERS[1:]}
         return {"training_iteration": progress.iteration, **counters}
@@ -238,7 +238,7 @@ class Trainable:
         return node_ip(), os.getpid()
 
     def train(self) -> dict[str, Any]:
-        """One step, with the automatic result keys filled in."""
+        """Runs one step, and fills in the automatic result keys."""
         began_at = self._clock.monotonic()
         result = self.step()
         if not isinstance(result, dict):
@@ -254,7 +254,7 @@ class Trainable:
         return filled
 
     def train_buffered(self, buffer_time_s: float, max_buffer_length: int = 1000) -> list[dict[str, Any]]:
-        """Results of as many steps as fit; ends early when one is done or asks for a checkpoint."""
+        """Returns the results of as many steps as fit; ends early at a result that is done or saves."""
         began_at = self._clock.monotonic()
         results: list[dict[str, Any]] = []
         while len(results) < max_buffer_length:
@@ -272,22 +272,22 @@ class Trainable:
         timestamp: int | None = None,
         debug_metrics_only: bool = False,
     ) -> dict[str, Any]:
-        """The keys that are added to a result, as they are now."""
+        """Returns the keys that are added to a result, as they are now."""
         moment = now.timestamp() if isinstance(now, datetime) else now
         at = self._clock.now() if moment is None else moment
         progress = copy.copy(self._progress)
         progress.iteration -= 1  # `advance` counts one more result; here nothing has happened
         progress.iterations_since_restore -= 1
-        told = {} if timestamp is None else {"timestamp": timestamp}
-        stamp = progress.advance(told, elapsed_s=0.0, now=at)
-        filled = fill_result(dict(told), stamp, self._signature(), now=at)
+        given = {} if timestamp is None else {"timestamp": timestamp}
+        stamp = progress.advance(given, elapsed_s=0.0, now=at)
+        filled = fill_result(dict(given), stamp, self._signature(), now=at)
         filled["time_this_iter_s"] = time_this_iter
         if debug_metrics_only:
             return {key: value for key, value in filled.items() if key in DEBUG_METRICS}
         return filled
 
     def save(self, checkpoint_dir: str | os.PathLike[str] | None = None) -> TrainingResult:
-        """Make a checkpoint: in the given directory, else in the trial's, else in a temporary one."""
+        """Makes a checkpoint: in the given directory, else in the trial's, else in a temporary one."""
         import tempfile
 
         folder = tempfile.mkdtemp() if checkpoint_dir is None else os.fspath(checkpoint_dir)
@@ -302,14 +302,14 @@ class Trainable:
         return TrainingResult(Checkpoint(kept), {**self._last_result, **self.get_state()})
 
     def restore(self, checkpoint_path: TrainingResult | Checkpoint | str | os.PathLike[str]) -> None:
-        """Go on from a checkpoint; ValueError when it is not there."""
+        """Continues from a checkpoint; ValueError when it is not there."""
         result = as_training_result(checkpoint_path)
         self._counting().resume(result.metrics)
         with result.checkpoint.as_directory() as folder:
             self.load_checkpoint(read_saved(folder))
 
     def reset(self, new_config: dict[str, Any], storage: str | os.PathLike[str] | None = None) -> bool:
-        """Become a trial of another config; False when `reset_config` cannot."""
+        """Turns this into a trial of another config; False when `reset_config` cannot."""
         self.config = new_config
         if storage is not None:
             self._storage = os.fspath(storage)
@@ -320,18 +320,20 @@ class Trainable:
         return True
 
     def stop(self) -> None:
-        """End it; calls `cleanup`."""
+        """Ends the trial; calls `cleanup`."""
         self.cleanup()
 
     def export_model(
         self, export_formats: str | Sequence[str], export_dir: str | None = None
     ) -> dict[str, str]:
-        """Write the model in the given formats; the paths by format."""
+        """Writes the model in the given formats; returns the paths by format."""
         formats = [export_formats] if isinstance(export_formats, str) else list(export_formats)
         check_export_formats(formats)
         folder = export_dir or self.logdir
         if folder is None:
-            raise ValueError(f"{type(self).__name__}.export_model: say where to, with export_dir=...")
+            raise ValueError(
+                f"{type(self).__name__}.export_model has no directory to write to: pass export_dir=..."
+            )
         return self._export_model(formats, folder)
 
     def _counting(self) -> Progress:
@@ -349,7 +351,7 @@ class Trainable:
 
 
 def check_export_formats(formats: Sequence[str]) -> None:
-    """TuneError when one of them is unknown."""
+    """Raises a TuneError when a format is unknown."""
     for each in formats:
         if not isinstance(each, str) or each.strip().lower() not in EXPORT_FORMATS:
             known = ", ".join(EXPORT_FORMATS)

@@ -1,4 +1,4 @@
-"""Ray's import path of with_parameters and with_resources."""
+"""Adds parameters and resources to a trainable: with_parameters and with_resources."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _count: list[int] = [0]
 
 
 class StoredObject:
-    """A value that is pickled as the name of a file, or as itself when it is small."""
+    """A StoredObject is pickled as the name of a file with its value, or as the value when that is small."""
 
     __slots__ = ("_content", "_path")
 
     def __init__(self, value: object, name: str) -> None:
-        """ValueError when it cannot be pickled, TuneError when it cannot be written."""
+        """Stores a value; ValueError when it cannot be pickled, TuneError when it cannot be written."""
         parts = _pickled(value, name)
         self._content: bytes | None = None
         self._path = ""
@@ -42,7 +42,7 @@ class StoredObject:
             self._path = _written(parts, name)
 
     def load(self) -> Any:  # noqa: ANN401 - the user's value
-        """The value: read once per process."""
+        """Returns the value, which is read once per process."""
         if self._content is not None:
             head, *buffers = pickle.loads(self._content)
             return pickle.loads(head, buffers=[bytearray(buffer) for buffer in buffers])
@@ -53,7 +53,7 @@ class StoredObject:
 
 
 def _pickled(value: object, name: str) -> list[Any]:
-    """The pickle, and the buffers that stay out of it."""
+    """Returns the pickle, and the buffers that stay out of it."""
     import cloudpickle  # type: ignore[import-untyped]  # it has no types
 
     buffers: list[Any] = []
@@ -76,7 +76,7 @@ def _pickled(value: object, name: str) -> list[Any]:
 
 
 def _written(parts: list[Any], name: str) -> str:
-    """A file: the lengths of all parts, then each of them at an aligned place."""
+    """Writes a file: the lengths of all parts, then each of them at an aligned place."""
     folder = _scratch()
     _count[0] += 1
     path = os.path.join(folder, f"{_count[0]}")
@@ -117,7 +117,7 @@ def _mapped(path: str) -> Any:  # noqa: ANN401
 
 
 def _scratch() -> str:
-    """The directory of this process; those of processes that were killed are removed on the way."""
+    """Returns the directory of this process; those of processes that were killed are removed on the way."""
     if _own and _own[0].endswith(f"-{os.getpid()}") and os.path.isdir(_own[0]):
         return _own[0]
     user = os.getuid() if hasattr(os, "getuid") else "user"
@@ -125,7 +125,7 @@ def _scratch() -> str:
     os.makedirs(home, mode=0o700, exist_ok=True)
     if hasattr(os, "getuid") and os.stat(home).st_uid != os.getuid():
         raise TuneError(
-            f"with_parameters: {home} belongs to somebody else; set TMPDIR to a directory of yours"
+            f"with_parameters: {home} belongs to another user; set TMPDIR to a directory of yours"
         )
     _remove_orphans(home)
     folder = tempfile.mkdtemp(prefix="", suffix=f"-{os.getpid()}", dir=home)
@@ -154,7 +154,7 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # somebody else's, or a platform that does not tell
+        return True  # another user's, or a platform without pids
     return True
 
 
@@ -162,9 +162,9 @@ _KEPT = ("_resources", "__mixins__", "__doc__")
 
 
 def wrapped_function(inner: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """`inner` under the original's name, with its resources.
+    """Returns `inner` under the original's name, with its resources.
 
-    Not `functools.wraps`: that lends the signature, and `inner` takes the config alone.
+    `functools.wraps` would copy the signature, but `inner` takes the config alone.
     """
     inner.__name__ = trainable_name(original)
     for name in _KEPT:
@@ -175,7 +175,7 @@ def wrapped_function(inner: Callable[..., Any], original: Callable[..., Any]) ->
 
 
 def innermost(trainable: Any) -> Any:  # noqa: ANN401
-    """What was wrapped."""
+    """Returns the trainable that was wrapped."""
     while (original := getattr(trainable, "_muster_original", None)) is not None:
         trainable = original
     return trainable
@@ -186,7 +186,7 @@ Resources = PlacementGroupFactory | Chooser
 
 
 def as_resources(given: Any) -> Resources:  # noqa: ANN401 - checked here
-    """A dict, a PlacementGroupFactory or a function of the config; ValueError for anything else."""
+    """Returns a dict, a PlacementGroupFactory or a function of the config; ValueError for anything else."""
     if isinstance(given, PlacementGroupFactory):
         return given
     if isinstance(given, Mapping):
@@ -201,8 +201,10 @@ def as_resources(given: Any) -> Resources:  # noqa: ANN401 - checked here
 
 
 def with_resources(trainable: Any, resources: Any) -> Any:  # noqa: ANN401 - function or class, as given
-    """A trainable each of whose trials needs `resources`: a dict, a PlacementGroupFactory, or a function of
-    the config that returns one. The given trainable stays as it is.
+    """Returns a trainable each of whose trials needs `resources`.
+
+    `resources` is a dict, a PlacementGroupFactory, or a function of the config that returns one. The given
+    trainable stays as it is.
 
     Example:
         >>> def train(config): ...
@@ -240,7 +242,7 @@ def _class_with_resources(kind: Any, needed: Resources) -> type:  # noqa: ANN401
 
 
 def chosen(chooser: Chooser, config: Mapping[str, Any]) -> PlacementGroupFactory:
-    """What a user's function answers for a config; a dict will do, too."""
+    """Returns the resources that a user's function returns for a config; a dict is accepted, too."""
     answer: Any = chooser(config)
     if isinstance(answer, PlacementGroupFactory):
         return answer
@@ -253,9 +255,9 @@ def chosen(chooser: Chooser, config: Mapping[str, Any]) -> PlacementGroupFactory
 
 
 def trial_resources(trainable: Any, resources_per_trial: Any = None) -> Resources:  # noqa: ANN401
-    """What each trial needs: what the trainable says, else the experiment, else 1 CPU.
+    """Returns what each trial needs: what the trainable says, else the experiment, else 1 CPU.
 
-    TuneError when both say something: at once for a function, per config for a class.
+    TuneError when both are given: at once for a function, per config for a class.
     """
     fallback = None if resources_per_trial is None else as_resources(resources_per_trial)
     if is_trainable_class(trainable):
@@ -284,13 +286,13 @@ def _class_request(kind: Any, config: Mapping[str, Any], fallback: Resources | N
 
 def _both(trainable: object) -> TuneError:
     return TuneError(
-        f"{trainable_name(trainable)} says itself what resources it needs, and so does resources_per_trial: "
+        f"{trainable_name(trainable)} defines its own resources, and so does resources_per_trial: "
         "leave one of them out"
     )
 
 
 def thread_limit(resources: Any, environment: Mapping[str, str]) -> dict[str, str]:  # noqa: ANN401
-    """OMP_NUM_THREADS for trials: as many threads as the trial has CPUs, unless the user has set it.
+    """Returns OMP_NUM_THREADS for trials: as many threads as the trial has CPUs, unless the user has set it.
 
     Numerical libraries start a thread per core of the machine: two trials on two cores would have four. This
     one is for processes before they know their trial; the engine then sets what the trial itself has.
@@ -307,7 +309,7 @@ def thread_limit(resources: Any, environment: Mapping[str, str]) -> dict[str, st
 
 
 class Parameters:
-    """Keyword arguments that are fetched where they are used."""
+    """A Parameters holds keyword arguments that are fetched where they are used."""
 
     __slots__ = ("_spooled",)
 
@@ -319,7 +321,7 @@ class Parameters:
 
 
 def with_parameters(trainable: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - function or class, as given
-    """A trainable that is given `kwargs` in every trial, however large they are.
+    """Returns a trainable that is given `kwargs` in every trial, however large they are.
 
     A function gets them as keyword arguments, a class in `setup(config, **kwargs)`. They are written once, to
     a file that all trials on this machine share; the given trainable stays as it is.
@@ -362,7 +364,7 @@ def _class_with_parameters(kind: Any, parameters: Parameters) -> type:  # noqa: 
 
 
 def _check_names(trainable: Any, kwargs: Mapping[str, Any]) -> None:  # noqa: ANN401
-    """ValueError now, instead of a TypeError in every trial."""
+    """Raises a ValueError now, instead of a TypeError in every trial."""
     target: Any = innermost(trainable)
     is_class = inspect.isclass(target)
     try:
@@ -375,7 +377,7 @@ def _check_names(trainable: Any, kwargs: Mapping[str, Any]) -> None:  # noqa: AN
             f"{', '.join(kwargs)}"
         ) from None
     except ValueError:
-        return  # a builtin that does not tell its parameters
+        return  # a builtin without a signature
 
 
 __all__ = ["with_parameters", "with_resources"]

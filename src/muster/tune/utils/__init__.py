@@ -1,4 +1,4 @@
-"""Ray's `tune.utils`: what scripts import from there. Each name is loaded when it is first used."""
+"""Exports Ray's `tune.utils`; each name is loaded when it is first used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from muster.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from muster.tune.utils.gpu import wait_for_gpu
     from muster.tune.utils.util import (
         date_str,
         deep_update,
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
         merge_dicts,
         unflattened_lookup,
         validate_save_restore,
+        wait_for_gpu,
         warn_if_slow,
     )
 
@@ -41,7 +41,7 @@ __getattr__, __dir__ = lazy_names(
         "merge_dicts": ".util",
         "unflattened_lookup": ".util",
         "validate_save_restore": ".util",
-        "wait_for_gpu": ".gpu",
+        "wait_for_gpu": ".util",
         "warn_if_slow": ".util",
     },
 )

@@ -1,26 +1,97 @@
-"""Ray's other import path of the same names."""
+"""Defines Ray's `tune.utils.util`: checks of trainables, and functions of nested dicts."""
 
 from __future__ import annotations
 
 import copy
 import logging
+import subprocess
 from collections import deque
 from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any, Literal
 
-from muster.base.clock import SystemClock
+from muster.base.clock import Clock, SystemClock
+from muster.host.machine import environment
 from muster.tune.execution.paths import dated
 from muster.tune.registry import get_trainable
 from muster.tune.trainable.function_trainable import is_trainable_class, trainable_name
 from muster.tune.trainable.packing import culprits
-from muster.tune.utils.gpu import wait_for_gpu
+
+logger = logging.getLogger(__name__)
+
+_QUERY = ("nvidia-smi", "--query-gpu=index,uuid,memory.used,memory.total", "--format=csv,noheader,nounits")
+
+
+def wait_for_gpu(
+    gpu_id: int | str | None = None,
+    target_util: float = 0.01,
+    retry: int = 20,
+    delay_s: float = 5,
+    gpu_memory_limit: float | None = None,
+) -> bool:
+    """Waits until less than `target_util` of a GPU's memory is in use; RuntimeError when it never is.
+
+    Args:
+        gpu_id: Its number or its UUID; None: the first one this process may use.
+        retry: How often to look.
+        delay_s: Seconds between two looks.
+    """
+    if gpu_memory_limit is not None:
+        raise ValueError("wait_for_gpu(gpu_memory_limit=...) does not exist any more: use target_util")
+    return wait_until_free(_wanted(gpu_id), target_util, retry, delay_s, SystemClock())
+
+
+def wait_until_free(gpu: str, target_util: float, retry: int, delay_s: float, clock: Clock) -> bool:
+    used = 1.0
+    for attempt in range(retry):
+        used = memory_use(gpu)
+        if used < target_util:
+            return True
+        logger.info("GPU %s: %.1f %% of its memory is in use, waiting (%d)", gpu, used * 100, attempt + 1)
+        clock.sleep(delay_s)
+    raise RuntimeError(
+        f"GPU {gpu}: {used:.1%} of its memory is in use after {retry} checks, {delay_s} s apart; less than "
+        f"{target_util:.1%} is wanted. Another process holds it: see nvidia-smi, or raise target_util"
+    )
+
+
+def memory_use(gpu: str) -> float:
+    """Returns the used share of a GPU's memory; RuntimeError without nvidia-smi, ValueError without a GPU."""
+    try:
+        answer = subprocess.run(_QUERY, capture_output=True, text=True, check=True, timeout=30)
+    except FileNotFoundError:
+        raise RuntimeError(
+            "wait_for_gpu needs the command nvidia-smi, which is not on the PATH: install the NVIDIA driver, "
+            "or do not call it on machines without a GPU"
+        ) from None
+    except subprocess.SubprocessError as error:
+        raise RuntimeError(f"wait_for_gpu: nvidia-smi failed: {error}") from error
+    found = {}
+    for line in answer.stdout.splitlines():
+        index, uuid, used, total = (part.strip() for part in line.split(","))
+        found[index] = found[uuid] = float(used) / float(total)
+    if gpu not in found:
+        known = ", ".join(found) or "none"
+        raise ValueError(f"wait_for_gpu: there is no GPU {gpu!r}; nvidia-smi shows: {known}")
+    return found[gpu]
+
+
+def _wanted(gpu_id: int | str | None) -> str:
+    if isinstance(gpu_id, bool) or not isinstance(gpu_id, int | str | None):
+        raise ValueError(f"wait_for_gpu(gpu_id={gpu_id!r}): must be a number or a UUID")
+    if gpu_id is not None:
+        return str(gpu_id)
+    visible = environment().get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    if not visible:
+        raise RuntimeError("wait_for_gpu: this process may use no GPU (CUDA_VISIBLE_DEVICES is empty)")
+    return visible
+
 
 _STEPS = 3
 
 
 def diagnose_serialization(trainable: Any) -> Literal[True] | set[str]:  # noqa: ANN401 - function or class
-    """True when it can be sent to another process, else the names of the captured objects that cannot.
+    """Returns True when a trainable can be pickled, else the names of captured objects that cannot.
 
     Example:
         >>> diagnose_serialization(lambda config: {"loss": 0})
@@ -37,10 +108,10 @@ def validate_save_restore(
     config: Mapping[str, Any] | None = None,
     num_gpus: int = 0,
 ) -> bool:
-    """True when a new object restored from a checkpoint stands where the saved one stood, and goes on.
+    """Returns True when an object restored from a checkpoint continues where the saved one stopped.
 
     Runs three steps, a save and two more steps in this process, whose GPUs are used as they are: `num_gpus`
-    is there for scripts written for Ray. AssertionError says what is lost.
+    is there for scripts written for Ray. The AssertionError names what is lost.
     """
     kind = get_trainable(trainable_cls) if isinstance(trainable_cls, str) else trainable_cls
     name = trainable_name(kind)
@@ -83,8 +154,9 @@ _RAISE: Any = object()
 def flatten_dict(
     dt: Mapping[str, Any], delimiter: str = "/", prevent_delimiter: bool = False, flatten_list: bool = False
 ) -> Nested:
-    """Inner dicts joined into one, `a/b`; what lies deeper comes later. ValueError when a key may not hold
-    the delimiter and does.
+    """Returns inner dicts joined into one, `a/b`; what lies deeper comes later.
+
+    ValueError when a key holds the delimiter and `prevent_delimiter` is set.
 
     Example:
         >>> flatten_dict({"a": {"b": 1}, "c": 2})
@@ -113,7 +185,7 @@ def _items(container: Any) -> list[tuple[str, Any]]:  # noqa: ANN401 - dict or l
 
 
 def unflattened_lookup(flat_key: str, lookup: Any, delimiter: str = "/", **kwargs: Any) -> Any:  # noqa: ANN401
-    """The value at a flat key of nested dicts and lists; `default=...` instead of an error."""
+    """Returns the value at a flat key of nested dicts and lists; `default=...` instead of an error."""
     default = kwargs.pop("default", _RAISE)
     if kwargs:
         raise TypeError(f"unflattened_lookup takes no {', '.join(kwargs)}")
@@ -131,7 +203,7 @@ def unflattened_lookup(flat_key: str, lookup: Any, delimiter: str = "/", **kwarg
 
 
 def merge_dicts(d1: Nested, d2: Nested) -> Nested:
-    """A deep copy of the first with the values of the second put over it, level by level.
+    """Returns a deep copy of the first dict, updated with the second, level by level.
 
     Example:
         >>> merge_dicts({"a": {"b": 1}}, {"a": {"c": 2}})
@@ -148,7 +220,7 @@ def deep_update(
     override_all_if_type_changes: Collection[str] | None = None,
     override_all_key_list: Collection[str] | None = None,
 ) -> Nested:
-    """Put the values of `new_dict` over those of `original`, in place, level by level.
+    """Updates `original` with `new_dict`, in place, level by level.
 
     Args:
         new_keys_allowed: Otherwise a key that `original` lacks is a KeyError.
@@ -175,16 +247,13 @@ def deep_update(
     return original
 
 
-logger = logging.getLogger(__name__)
-
-
 def date_str() -> str:
-    """Now, as it stands in the names of experiments: `2026-11-16_02-10-00`."""
+    """Returns the current time as in the names of experiments: `2026-11-16_02-10-00`."""
     return dated(SystemClock().now())
 
 
 class warn_if_slow:
-    """Logs a warning when the block takes longer than `threshold` seconds (0.5).
+    """A warn_if_slow logs a warning when the block takes longer than `threshold` seconds (0.5).
 
     Example:
         >>> with warn_if_slow("loading"):
@@ -197,7 +266,7 @@ class warn_if_slow:
     def __init__(
         self, name: str, threshold: float | None = None, message: str | None = None, disable: bool = False
     ) -> None:
-        """`message` may use {name} and {duration}."""
+        """Takes a `message` that may use {name} and {duration}."""
         self.name, self.disable = name, disable
         self.threshold = self.DEFAULT_THRESHOLD if threshold is None else threshold
         self.message = message or self.DEFAULT_MESSAGE

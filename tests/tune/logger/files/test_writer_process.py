@@ -187,7 +187,7 @@ def test_a_process_that_is_killed_costs_no_row_and_doubles_none(tmp_path, chance
     assert (tmp_path / "restarted" / "progress.csv").read_text().count("\u2028") == 60
     assert writer.take_problems() == (
         "log files: RuntimeError: the process that wrote them was killed by signal 9; "
-        "the driver goes on with that itself",
+        "the driver continues with that itself",
     )
 
 

@@ -120,7 +120,7 @@ class Odd:
 @pytest.mark.conformance("C-200")
 def test_unsupported_values_are_left_out_and_named_once_in_the_log(caplog):
     caplog.set_level("INFO", event_hparams.__name__)
-    event_hparams._tell.cache_clear()
+    event_hparams._warn.cache_clear()
     config = {"lr": 1, "rows": [[1]], "act": len, "a": {"b": np.zeros(2), "c": Odd()}, "none": None, 3: "k"}
     assert hparams_of(config) == {"lr": 1.0, "3": "k"}
     assert hparams_of({"rows": [[2]], "many": list(range(33))}) == {}

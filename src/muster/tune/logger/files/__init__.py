@@ -1,1 +1,1 @@
-"""The one writer of the result files of trials."""
+"""Writes the result files of all trials."""

@@ -1,4 +1,4 @@
-"""Rows and orders on their way to the process that writes them: plain data in `marshal`. Pure.
+"""Encodes rows and orders for the process that writes them as plain data in `marshal`, and decodes them.
 
 Nothing is pickled: the other process must not import what the user's values are made of. Of a value that is
 neither plain nor numpy's, what the files show of it travels. Configs and keys travel once, not in every row.
@@ -25,7 +25,7 @@ Odd = tuple[Any, ...]  # where in the row, and what belongs there
 
 
 class Packer:
-    """The driver's side. `report_problem` hears of rows that cannot be shown and are left out."""
+    """A Packer encodes entries in the driver; it reports rows that cannot be encoded and leaves them out."""
 
     def __init__(self, report_problem: Callable[[str, Exception], None]) -> None:
         self._report_problem = report_problem
@@ -33,7 +33,7 @@ class Packer:
         self._last_number = 0
 
     def packed(self, entries: Sequence[Entry]) -> bytes:
-        """Entries in their order."""
+        """Returns entries as bytes, in their order."""
         out: list[tuple[Any, ...]] = []
         add, schemas = out.append, self._schemas
         for entry in entries:
@@ -105,7 +105,7 @@ class Packer:
 
 
 class Unpacker:
-    """The other side: makes the same entries again."""
+    """An Unpacker makes the same entries again in the process that writes them."""
 
     def __init__(self) -> None:
         self._schemas: dict[int, tuple[list[Any], int]] = {}
@@ -168,7 +168,7 @@ def _plain_row(row: dict[Any, Any]) -> tuple[dict[Any, Any], list[Odd]]:
 
 
 def _with_odd(values: list[Any]) -> tuple[list[Any], list[Odd]]:
-    """Values with holes where they are not plain, and what belongs there."""
+    """Returns values with None where they are not plain, and what belongs there."""
     odd: list[Odd] = []
     return [_plain_value(value, (at,), odd) for at, value in enumerate(values)], odd
 
@@ -176,7 +176,7 @@ def _with_odd(values: list[Any]) -> tuple[list[Any], list[Odd]]:
 def _plain_value(value: Any, path: tuple[Any, ...], odd: list[Odd]) -> Any:  # noqa: ANN401
     if is_plain(value):
         return value
-    if isinstance(value, dict):  # its values have columns of their own, so each is looked at by itself
+    if isinstance(value, dict):  # its values have columns of their own, so each is encoded by itself
         return {
             (plain := _plain_key(key)): _plain_value(inner, (*path, plain), odd)
             for key, inner in value.items()
@@ -191,7 +191,7 @@ def _plain_value(value: Any, path: tuple[Any, ...], odd: list[Odd]) -> Any:  # n
 
 
 def _array(value: Any) -> tuple[str, tuple[int, ...], bytes] | None:  # noqa: ANN401 - numpy's, torch's ...
-    """Its numbers, if it has a shape; None: it is no array, or not of numbers."""
+    """Returns the numbers of an array; None when the value has no shape or holds no numbers."""
     if not hasattr(value, "ndim"):
         return None
     import numpy as np

@@ -1,7 +1,7 @@
-"""Result files after a crash: what the store knows and the files may lack, written once more.
+"""Completes result files after a crash with what the store knows and the files may lack.
 
-A `CatchUp` hears the facts that a restore replays; what it history then goes to the LogWriter, so that every
-result is in the files once: rows after a restart replace those that the restart made void.
+A CatchUp collects the events that a restore replays and gives them to the LogWriter, so that every result is
+in the files once: rows after a restart replace those that the restart made void.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class _TrialHistory:
-    """What happened to one trial after the last snapshot."""
+    """A _TrialHistory holds what happened to one trial after the last snapshot."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.base: int | None = None  # rows up to here are in the files; later ones are written again
-        self.is_sure = True  # False: iterations do not tell which rows are which
+        self.is_sure = True  # False: iterations do not identify rows
         self.rows: list[dict[str, Any]] = []
         self.failures: list[tuple[int, TrialFailure]] = []
 
@@ -47,7 +47,7 @@ class _TrialHistory:
 
 
 class CatchUp:
-    """Hooks that only listen."""
+    """A CatchUp collects, as hooks, the events that a restore replays."""
 
     def __init__(self) -> None:
         self._histories: dict[str, _TrialHistory] = {}
@@ -62,7 +62,7 @@ class CatchUp:
             self._of(trial).failures.append((trial.num_failures, info["failure"]))
 
     def write_to(self, writer: LogWriter, kinds: int, experiment_dir: str, at: float) -> None:
-        """Hand everything over; trials that run again close their files by themselves."""
+        """Gives everything to the writer; trials that run again close their files by themselves."""
         for history in self._histories.values():
             trial = history.trial
             log = writer.log(trial.trial_id, trial_directory(experiment_dir, trial))

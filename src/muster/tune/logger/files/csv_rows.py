@@ -1,4 +1,4 @@
-"""Rows of progress.csv: flat, without the config, one header that grows when new keys appear. Pure."""
+"""Encodes rows of progress.csv: flat, without the config, with one header that grows when new keys appear."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Flat = dict[str, Any]
 
 
 def flat_row(row: Mapping[str, Any], delimiter: str = "/") -> Flat:
-    """A result without its config, nested keys joined by `/`, in Ray's order: nested ones come last."""
+    """Returns a result without its config, nested keys joined by `/` and, as in Ray, after the others."""
     flat = dict(row)
     flat.pop("config", None)
     if _PLAIN.issuperset(map(type, flat.values())):
@@ -39,7 +39,7 @@ def flat_row(row: Mapping[str, Any], delimiter: str = "/") -> Flat:
 
 
 class Table:
-    """The columns of one file, and how a row with given keys is laid out in them."""
+    """A Table holds the columns of one file, and how a row with given keys is laid out in them."""
 
     def __init__(self, columns: Iterable[str] = ()) -> None:
         self.columns = list(columns)
@@ -48,7 +48,7 @@ class Table:
         self._pick: Callable[[Flat], Sequence[Any]] = self._gathered
 
     def new_columns(self, rows: Iterable[Flat]) -> list[str]:
-        """Keys without a column, in the order in which they appear."""
+        """Returns the keys without a column, in the order in which they appear."""
         found: dict[str, None] = {}
         checked = self._keys
         for row in rows:
@@ -59,14 +59,14 @@ class Table:
         return list(found)
 
     def widened(self, names: Sequence[str]) -> Table:
-        """One with more columns; this one may be in use for other files."""
+        """Returns a table with more columns; this one may be in use for other files."""
         return Table([*self.columns, *names])
 
     def header(self) -> bytes:
         return _header(tuple(self.columns))
 
     def encode(self, rows: Iterable[Flat]) -> bytes:
-        """Records for the columns there are; a missing key is an empty field, an unknown one is left out."""
+        """Returns records as CSV; a missing key is an empty field, an unknown one is left out."""
         return _encoded([self._picked(row) for row in rows])
 
     def _picked(self, row: Flat) -> Sequence[Any]:
@@ -93,7 +93,7 @@ def _encoded(records: Sequence[Sequence[Any]]) -> bytes:
 
 
 def records_of(data: bytes) -> list[bytes]:
-    """Whole records with their line ends, and last, if any, the torn one. Quoted fields may hold newlines."""
+    """Returns whole records with line ends, and last, if any, a torn one; quoted fields may hold newlines."""
     return _split(data) if b'"' in data else data.splitlines(keepends=True)
 
 
@@ -114,18 +114,18 @@ def _split(data: bytes) -> list[bytes]:
 
 
 def is_whole(record: bytes) -> bool:
-    """Not torn: it has its line end, and that is not part of a quoted field."""
+    """Returns whether a record is not torn: it has its line end, and that is not part of a quoted field."""
     return record.endswith(b"\n") and record.count(b'"') % 2 == 0
 
 
 def fields_of(record: bytes) -> list[str]:
-    """The fields of one record; [] for a blank one."""
+    """Returns the fields of one record; [] for a blank one."""
     text = record.decode("utf-8", "replace")
     return next(csv.reader(io.StringIO(text, newline="")), [])
 
 
 def widened(data: bytes, header: bytes, extra: int) -> bytes:
-    """A whole file with a wider header and `extra` empty fields at the end of each record."""
+    """Returns a whole file with a wider header and `extra` empty fields at the end of each record."""
     body = records_of(data)[1:]
     tail = b"," * extra + _END
     return header + b"".join([record.rstrip(b"\r\n") + tail for record in body if is_whole(record)])

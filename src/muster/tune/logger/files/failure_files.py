@@ -1,8 +1,8 @@
-"""FailureFiles: error.txt and error.pkl of failed trials. Always part of an experiment."""
+"""Writes error.txt and error.pkl of failed trials; every experiment has this callback."""
 
 from __future__ import annotations
 
-import time  # only for formatting: reading the clock is the writer's business
+import time  # only for formatting; the time is read from a Clock
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock, SystemClock
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FailureFiles(Callback):
-    """Appends every failure to error.txt and keeps the latest exception in error.pkl."""
+    """A FailureFiles appends every failure to error.txt and keeps the latest exception in error.pkl."""
 
     _writer: LogWriter | None = None
     _experiment_dir = ""
@@ -52,13 +52,13 @@ class FailureFiles(Callback):
         self._end(trial, failed=True)
 
     def _end(self, trial: Trial, *, failed: bool) -> None:
-        """A file logger has done this already, where there is one."""
+        """Closes the files of a trial; a file logger, where there is one, has done this already."""
         if self._writer is not None:
             self._writer.end(trial.trial_id, failed=failed)
 
 
 def failure_text(number: int, failure: TrialFailure, at: float) -> str:
-    """One entry of error.txt: which failure, when, and what happened."""
+    """Returns one entry of error.txt: which failure, when, and what happened."""
     date = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(at))
     cause = (failure.traceback or failure.message).rstrip("\n")
     return f"Failure # {number} (occurred at {date})\n{cause}\n"

@@ -1,4 +1,4 @@
-"""Results as JSON: what Ray's encoder would write, by the fastest way that is exact. Called by the writer.
+"""Encodes results as the JSON that Ray's encoder would write, in the fastest way that is exact.
 
 msgspec writes NaN and infinities as null, does not escape non-ASCII text (some of which ends a line for
 `str.splitlines`) and knows types (bytes, sets, dates) that Ray turns into text; so it is used only for what
@@ -22,7 +22,7 @@ _sorting_encoder = msgspec.json.Encoder(order="sorted")
 
 
 class Shown:
-    """A value that stayed in the driver: as text, as a number (NaN: it is none), as JSON and as an array."""
+    """A Shown stands for a value that stayed in the driver: as text, number (or NaN), JSON and array."""
 
     __slots__ = ("_array", "_json", "_number", "_text")
 
@@ -47,7 +47,7 @@ class Shown:
 
 
 def jsonable(value: object) -> Any:  # noqa: ANN401 - JSON data
-    """numpy's arrays and scalars as Python values, anything else as text. Does not import numpy."""
+    """Returns arrays and scalars of numpy as Python values, anything else as text; numpy is not imported."""
     if type(value) is Shown:
         return value.jsonable()
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
@@ -76,7 +76,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - JSON data
 
 
 def is_plain(value: object) -> bool:
-    """Dicts with text keys, lists, text, finite numbers, None: the same in both encoders."""
+    """Returns whether both encoders write a value alike: text keys, lists, text, finite numbers, None."""
     kind = type(value)
     if kind is float:
         return math.isfinite(value)  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def is_plain(value: object) -> bool:
 
 
 def encode(value: object) -> bytes:
-    """Any value as JSON; what JSON cannot say becomes text."""
+    """Returns any value as JSON; what JSON cannot express becomes text."""
     try:
         if is_plain(value):
             data = _encoder.encode(value)
@@ -100,7 +100,7 @@ def encode(value: object) -> bytes:
 
 
 def pretty(value: object) -> str:
-    """The form of params.json: indented by two, sorted by key."""
+    """Returns the form of params.json: indented by two, sorted by key."""
     try:
         if is_plain(value):
             data = _sorting_encoder.encode(value)
@@ -119,7 +119,7 @@ def _dumps(value: object, **options: Any) -> str:  # noqa: ANN401 - of json.dump
 
 
 def _textual(value: object, depth: int) -> Any:  # noqa: ANN401 - JSON data
-    """Keys made text, so that they can be written and sorted; a structure that never ends is cut."""
+    """Returns data with text as keys, fit to be written and sorted; endless structures are cut."""
     if depth > 50:
         return "..."
     if isinstance(value, Mapping):
@@ -133,7 +133,7 @@ def _textual(value: object, depth: int) -> Any:  # noqa: ANN401 - JSON data
 
 
 class RowEncoder:
-    """Rows of one trial as lines of JSON. Its config is the same in every row, so it is encoded once."""
+    """A RowEncoder encodes the rows of one trial as lines of JSON; their common config is encoded once."""
 
     __slots__ = ("_config", "_nulls", "_raw")
 
@@ -143,7 +143,7 @@ class RowEncoder:
         self._nulls = 0
 
     def lines(self, rows: Sequence[dict[str, Any]]) -> bytes:
-        """One line each; `rows` are as before when this returns."""
+        """Returns one line per row; `rows` are as before when this returns."""
         configs = [row.get("config") for row in rows]
         seen: set[type] = set()
         nulls = 0
@@ -165,7 +165,7 @@ class RowEncoder:
         return data if data is not None else b"".join([encode(row) + b"\n" for row in rows])
 
     def _fast(self, rows: Sequence[dict[str, Any]], nulls: int) -> bytes | None:
-        """All rows at once. A null that nobody put there is a NaN or an infinity: then, None."""
+        """Encodes all rows at once; None when a null appeared that stands for a NaN or an infinity."""
         try:
             data: bytes = _encoder.encode_lines(rows)
         except _REFUSED:

@@ -1,4 +1,4 @@
-"""Files that only grow, with few of them open at a time. Used by the writer thread alone."""
+"""Appends to files of which only a few are open at a time; used by one writer only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | 
 
 
 class OpenFiles:
-    """Descriptors by path, the least recently used one closed when there are too many."""
+    """An OpenFiles keeps descriptors by path; beyond the limit the least recently used one is closed."""
 
     def __init__(self, limit: int = 64) -> None:
         self._limit = limit
@@ -21,7 +21,7 @@ class OpenFiles:
         return len(self._open)
 
     def descriptor(self, path: str) -> int:
-        """For appending; the file is made when it does not exist."""
+        """Returns a descriptor for appending; the file is made when it does not exist."""
         descriptor = self._open.get(path)
         if descriptor is None:
             descriptor = self._open[path] = os.open(path, _FLAGS, 0o644)
@@ -42,7 +42,7 @@ class OpenFiles:
 
 
 def content(path: str) -> bytes:
-    """All of a file; nothing when there is none."""
+    """Returns the content of a file; nothing when there is none."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -51,7 +51,7 @@ def content(path: str) -> bytes:
 
 
 def append_once(path: str, data: bytes) -> None:
-    """Open, append, close: for a file that will not be written again soon."""
+    """Opens, appends and closes: for a file that will not be written again soon."""
     descriptor = os.open(path, _FLAGS, 0o644)
     try:
         append_all(descriptor, data)
@@ -60,7 +60,7 @@ def append_once(path: str, data: bytes) -> None:
 
 
 def append_all(descriptor: int, data: bytes) -> None:
-    """All of it or nothing: what a full disk took of it is cut off again before the error goes on."""
+    """Appends everything or nothing: what a full disk accepted is cut off before the error is raised."""
     done = 0
     try:
         done = os.write(descriptor, data) if data else 0
@@ -73,12 +73,12 @@ def append_all(descriptor: int, data: bytes) -> None:
 
 
 def write_whole(path: str, data: bytes) -> None:
-    """Replace a file in one step."""
+    """Replaces a file in one step."""
     atomic_write(path, data, mode=0o644)
 
 
 def write_new(path: str, data: bytes) -> None:
-    """Write a file of a directory that is new: nobody reads it yet, so no detour is needed."""
+    """Writes a file of a new directory, which has no readers yet, so no temporary file is needed."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o644)
     try:
         append_all(descriptor, data)

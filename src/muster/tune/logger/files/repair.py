@@ -1,4 +1,4 @@
-"""Result files after a crash or a restart: torn ends are cut, rows beyond a restored iteration go.
+"""Repairs result files after a crash or a restart: cuts torn ends and rows beyond a restored iteration.
 
 Every cut is one `truncate`, so a crash in between leaves the file as it was or as it should be.
 """
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 def truncate_after(trial_dir: str, iteration: int | None) -> None:
-    """Drop the rows after `iteration` from result.json and progress.csv; None: only torn ends.
+    """Drops the rows after `iteration` from result.json and progress.csv; None: only torn ends.
 
     Files that do not exist are fine. OSError when one cannot be read or cut.
     """
@@ -39,7 +39,7 @@ def truncate_after(trial_dir: str, iteration: int | None) -> None:
 
 
 def last_iteration(path: str) -> int | None:
-    """The iteration of the last row of a repaired result.json or progress.csv; None: no row says."""
+    """Returns the iteration of the last row of a result.json or progress.csv; None when no row has one."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -53,18 +53,18 @@ def last_iteration(path: str) -> int | None:
 
 
 def iteration_of(row: Row) -> int:
-    """The iteration of a result; 0 when it does not say."""
+    """Returns the iteration of a result; 0 when the result has none."""
     return _number(row.get(ITERATION)) or 0
 
 
 def rows_beyond(path: str, rows: Sequence[Row]) -> list[Row]:
-    """Those of a trial's rows that a repaired file does not have yet."""
+    """Returns those of a trial's rows that a repaired file does not have yet."""
     last = last_iteration(path) or 0
     return [row for row in rows if iteration_of(row) > last]
 
 
 def csv_columns(path: str) -> list[str]:
-    """The header of an existing progress.csv; [] when there is none."""
+    """Returns the header of an existing progress.csv; [] when there is none."""
     try:
         with open(path, "rb") as file:
             records = records_of(file.read())
@@ -74,7 +74,7 @@ def csv_columns(path: str) -> list[str]:
 
 
 def _json_is_clean(path: str, iteration: int | None) -> bool:
-    """Whether the end of a large file says that nothing needs to be cut."""
+    """Returns whether the end of a large file shows that nothing needs to be cut."""
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _TAIL))
@@ -147,16 +147,16 @@ def _number(value: Any) -> int | None:  # noqa: ANN401 - as read from a file
 
 
 def cut_repeated_rows(path: str, rows: Sequence[dict[str, Any]]) -> None:
-    """From the end of a result.json without a torn end. OSError when it cannot be cut."""
+    """Cuts repeated rows from the end of a result.json without a torn end; OSError when that fails."""
     lines = content(path).splitlines(keepends=True)
     latest = lines[max(0, len(lines) - len(rows)) :]
-    # The same row may be spelled in two ways, with and without spaces: what it says is compared.
-    count = _common([_said(line) for line in latest], [_said(line) for line in _encoded(rows)])
+    # The same row may be spelled in two ways, with and without spaces: the values are compared.
+    count = _common([_normalised(line) for line in latest], [_normalised(line) for line in _encoded(rows)])
     _cut(path, lines, count)
 
 
 def cut_repeated_records(path: str, table: Table, rows: Sequence[Flat]) -> None:
-    """The same for a progress.csv with the columns of `table`."""
+    """Cuts repeated records from the end of a progress.csv with the columns of `table`."""
     records = records_of(content(path))
     expected = []
     for row in rows:
@@ -177,7 +177,7 @@ def _encoded(rows: Sequence[dict[str, Any]]) -> list[bytes]:
     return found
 
 
-def _said(line: bytes) -> str:
+def _normalised(line: bytes) -> str:
     try:
         return json.dumps(json.loads(line))
     except ValueError:
@@ -185,7 +185,7 @@ def _said(line: bytes) -> str:
 
 
 def _common(have: Sequence[Any], rows: Sequence[Any]) -> int:
-    """How many at the end of `have` are the first of `rows`."""
+    """Returns how many items at the end of `have` are the first of `rows`."""
     for count in range(min(len(have), len(rows)), 0, -1):
         if have[-count] == rows[0] and list(have[-count:]) == list(rows[:count]):
             return count

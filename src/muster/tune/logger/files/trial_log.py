@@ -1,4 +1,4 @@
-"""TrialLog: the files of one trial as their writer sees them. Rows and orders come in, bytes go to
+"""Turns the rows and orders of one trial into bytes of its files.
 
 The control thread makes it and hands it over; after that only the writer touches it: a thread of the driver,
 or a process of its own, which is given where the files stand.
@@ -43,7 +43,7 @@ Order = tuple[Any, ...]  # one of TrialLog's verbs and its arguments: plain data
 
 
 class WriterContext:
-    """What all trials share on the writer's side."""
+    """A WriterContext holds what the logs of all trials share on the writer's side."""
 
     def __init__(self, hostname: str, open_limit: int, report_problem: ReportProblem) -> None:
         self.hostname = hostname
@@ -53,7 +53,7 @@ class WriterContext:
         self._tables: dict[tuple[str, ...], Table] = {}
 
     def table_for(self, records: Sequence[Flat]) -> Table:
-        """For the first records of a file. Most trials report the same keys: they share a table."""
+        """Returns the table for the first records of a file; trials that report the same keys share it."""
         keys = tuple(records[0])
         table = self._tables.get(keys)
         if table is None:
@@ -64,7 +64,7 @@ class WriterContext:
 
 
 class TrialLog:
-    """One trial's directory: what is still to be written, and where it stands."""
+    """A TrialLog holds what is still to be written to one trial's directory, and the state of its files."""
 
     __slots__ = (
         "_encoder",
@@ -94,14 +94,14 @@ class TrialLog:
         session: Session | None = None,
     ) -> None:
         self.directory = directory
-        self.number = 0  # what the process that writes it calls it; 0: it does not know it
+        self.number = 0  # its number in the writer process; 0: none there
         self.sent_config: Any = None  # the last one that this process was given
-        self.session = session  # what its end will tell TensorBoard
+        self.session = session  # what TensorBoard gets at its end
         self.rows: list[Row] = []
         self.ended = False
         self.failures = 0  # of writing, one after the other
         self.retry_at = 0.0
-        self._is_new = is_new  # its files were made by us and are as we left them
+        self._is_new = is_new  # its files are new and unchanged since
         self._pending: dict[str, list[bytes]] = {}  # file name -> to be appended
         self._whole: dict[str, bytes] = {}  # file name -> to be written anew
         self._encoder: RowEncoder | None = None
@@ -120,7 +120,7 @@ class TrialLog:
         at: float,
         params: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Its process is up, at `iteration` (None: unknown); rows beyond it are replaced by what comes.
+        """Handles a start at `iteration` (None: unknown); later rows replace those beyond that iteration.
 
         `params`: the files made of the config, where it could not be had as it is: only its hparams are.
         """
@@ -140,11 +140,11 @@ class TrialLog:
             self.note_session(config, at)
 
     def note_session(self, config: object, at: float) -> None:
-        """It runs with this config; the last one counts, and the first time."""
+        """Notes the config that the trial runs with; the last config counts, and the first time."""
         self.session = (config, at if self.session is None else self.session[1])
 
     def catch_up(self, context: WriterContext, kinds: int, rows: Sequence[dict[str, Any]], at: float) -> None:
-        """After a crash: make the files hold exactly `rows`, all that the trial has reported and kept."""
+        """After a crash, makes the files hold exactly `rows`, all that the trial has reported and kept."""
         self._flush(context)
         self._repair(context, iteration_of(rows[-1]) if rows else 0)
         missing = rows_beyond(self._path(RESULTS), rows) if kinds & JSON else []
@@ -153,7 +153,7 @@ class TrialLog:
             self.rows += [(CSV, row, at) for row in rows_beyond(self._path(PROGRESS), rows)]
 
     def fail(self, context: WriterContext, text: bytes, exception: bytes | None, unless: bytes = b"") -> None:
-        """Another failure: its text is added, its exception replaces the one before.
+        """Appends the text of another failure; its exception replaces the one before.
 
         Nothing happens when `unless` has been written already.
         """
@@ -164,7 +164,7 @@ class TrialLog:
             self._whole[PICKLED_ERROR] = exception
 
     def end(self, context: WriterContext, at: float, failed: bool) -> None:
-        """It is over: after this the files are closed."""
+        """Handles the end of the trial: after this the files are closed."""
         self.ended = True
         session, self.session = self.session, None
         if session is not None:
@@ -174,10 +174,10 @@ class TrialLog:
     def carry_out(self, context: WriterContext, order: Order) -> None:
         _VERBS[order[0]](self, context, *order[1:])
 
-    # from one writer to another
+    # handing over to another writer
 
     def params(self, report_problem: ReportProblem, config: object) -> dict[str, bytes]:
-        """The files that are made of a config, as far as they can be made."""
+        """Returns the files that are made of a config, as far as they can be made."""
         made: dict[str, bytes] = {}
         try:
             made[PARAMS] = pretty(config).encode()
@@ -187,7 +187,7 @@ class TrialLog:
         return made
 
     def hand_over(self) -> tuple[list[str] | None, bool, str, bool, Session | None]:
-        """Where its files stand, for another TrialLog to go on from; this one then knows nothing of them."""
+        """Returns the state of the files for another TrialLog; this one then knows nothing of them."""
         table, session = self._table, self.session
         standing = (
             table.columns if table is not None else None,
@@ -200,7 +200,7 @@ class TrialLog:
         return standing
 
     def reclaim(self, context: WriterContext, entries: Sequence[Entry]) -> list[Entry]:
-        """The other ended suddenly: `entries`, some of which may be in the files, made fit to be repeated."""
+        """Returns `entries` of a writer that ended suddenly, made fit to be written again."""
         self.number, self.sent_config = 0, None
         self._table, self._has_header, self._events, self._is_new = None, False, "", False
         self._repair(context, None)
@@ -213,7 +213,7 @@ class TrialLog:
         ]
 
     def _unwrite(self, context: WriterContext, rows: Sequence[Row]) -> None:
-        """Cut off those of `rows` that are at the ends of the files: all will be written again."""
+        """Cuts off those of `rows` that are at the ends of the files: all will be written again."""
         try:
             cut_repeated_rows(self._path(RESULTS), [row for kinds, row, _ in rows if kinds & JSON])
             table = [flat_row(row) for kinds, row, _ in rows if kinds & CSV]
@@ -228,7 +228,7 @@ class TrialLog:
     # from rows to bytes to files
 
     def encode_rows(self, context: WriterContext) -> None:
-        """Turn the rows that came in into bytes; one that cannot be written is told and left out."""
+        """Turns the waiting rows into bytes; one that cannot be written is reported and left out."""
         if not self.rows:
             return
         rows, self.rows = self.rows, []
@@ -243,7 +243,7 @@ class TrialLog:
                 self.encode_rows(context)
 
     def write(self, context: WriterContext) -> None:
-        """Bring everything to the disk. OSError: what was not written is kept for another try."""
+        """Writes everything to the disk. OSError: what was not written is kept for another attempt."""
         if self._whole:
             self._write_whole()
         for name in tuple(self._pending):
@@ -263,13 +263,13 @@ class TrialLog:
         return parts + sum(map(len, self._whole.values()))
 
     def give_up(self) -> int:
-        """Forget what could not be written; how many bytes that is."""
+        """Forgets what could not be written, and returns how many bytes that is."""
         lost = self.waiting_bytes
         self._pending.clear()
         self._whole.clear()
         return lost
 
-    # how
+    # private helpers
 
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"
@@ -338,7 +338,7 @@ class TrialLog:
         return self._table
 
     def _widen(self, context: WriterContext, new: Sequence[str]) -> None:
-        """Rewrite the file with more columns, in one step; when that fails the new keys wait."""
+        """Rewrites the file with more columns, in one step; when that fails the new keys wait."""
         table, path = self._columns(), self._path(PROGRESS)
         try:
             self._append(context, PROGRESS)
@@ -395,7 +395,7 @@ _VERBS: dict[str, Callable[..., None]] = {
 
 
 def _rows_before_a_cut(entries: Sequence[Entry]) -> list[Row]:
-    """Those before an order that itself cuts off what is too much."""
+    """Returns the rows before an order that itself cuts off what is too much."""
     found: list[Row] = []
     for _, kinds, what, at in entries:
         if kinds:
@@ -406,7 +406,7 @@ def _rows_before_a_cut(entries: Sequence[Entry]) -> list[Row]:
 
 
 def _pickled(config: object) -> bytes:
-    """Plain configs by pickle, which is fast; others by cloudpickle, which also takes lambdas."""
+    """Pickles plain configs by pickle, which is fast, and others by cloudpickle, which also takes lambdas."""
     if is_plain(config):
         return pickle.dumps(config)
     import cloudpickle  # type: ignore[import-untyped]

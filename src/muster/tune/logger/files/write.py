@@ -1,6 +1,6 @@
-"""Scribe: carries out rows and orders and writes the files. The same in the driver's thread and in a process.
+"""Carries out rows and orders by writing files, in a thread of the driver or in a separate process.
 
-Whatever goes wrong with a file becomes a problem to show, is tried again, and never ends the file_writer.
+An error of a file is reported as a problem and the write is tried again; no error ends the writer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Problem = tuple[str, str, int]  # what, where first, how often
 
 
 class Problems:
-    """What went wrong, by cause."""
+    """A Problems collects what went wrong, by cause."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[str, int]] = {}
@@ -37,13 +37,13 @@ class Problems:
                 found.pop(next(iter(found)))
 
     def take(self) -> list[Problem]:
-        """All since the last call."""
+        """Returns all problems since the last call."""
         found, self._found = self._found, {}
         return [(reason, path, count) for reason, (path, count) in found.items()]
 
 
 class FileWriter:
-    """Used by one thread."""
+    """A FileWriter writes the files of all trials; only one thread uses it."""
 
     def __init__(self, clock: Clock, problems: Problems, open_limit: int) -> None:
         self.context = WriterContext(platform.node() or "localhost", open_limit, problems.add)
@@ -56,13 +56,13 @@ class FileWriter:
         return bool(self._stuck)
 
     def work(self, entries: Sequence[Entry]) -> None:
-        """When this returns everything is in its file, or stuck."""
+        """Writes `entries`; when this returns everything is in its file, or stuck."""
         for log in self._sorted(entries):
             self._encode(log)
             self._write(log)
 
     def retry(self, *, now: bool) -> None:
-        """Try again what is stuck: what has waited long enough, or everything `now`."""
+        """Tries again what is stuck: what has waited long enough, or everything `now`."""
         if not self._stuck:
             return
         moment = self._clock.monotonic()
@@ -70,7 +70,7 @@ class FileWriter:
             self._write(log)
 
     def take_back(self, entries: Sequence[Entry]) -> None:
-        """Carry out what a file_writer that suddenly ended had been given: it may have begun with it."""
+        """Carries out the entries of a writer that ended suddenly and may have begun with them."""
         # Its event files may end in the middle of a record, and new ones must not have their names.
         self.context.hostname += ".again"
         by_log: dict[TrialLog, list[Entry]] = {}
@@ -83,7 +83,7 @@ class FileWriter:
         self.context.open_files.close_all()
 
     def _sorted(self, entries: Sequence[Entry]) -> Iterable[TrialLog]:
-        """Rows go to their trials; orders are carried out in their place."""
+        """Adds rows to their trials and carries out orders in their place; returns the logs concerned."""
         touched: dict[TrialLog, None] = {}
         for log, kinds, what, at in entries:
             touched[log] = None
@@ -92,7 +92,7 @@ class FileWriter:
                 continue
             try:
                 log.carry_out(self.context, what)
-            except Exception as error:  # noqa: BLE001 - others must go on
+            except Exception as error:  # noqa: BLE001 - other trials must continue
                 self._report_problem(log.directory, error)
         return touched
 

@@ -1,4 +1,4 @@
-"""LogWriter: writes the files of all trials off the control thread, which only appends to a queue.
+"""Writes the files of all trials off the control thread, which only appends to a queue.
 
 Rows wait a moment, are encoded together and appended with one write per file: by a thread, and once there is
 much to do by a process of its own, to which the thread then only forwards.
@@ -26,7 +26,7 @@ _NO_TRIAL = TrialLog("")
 
 
 class LogWriter:
-    """Make one per experiment; `close` it when the experiment is over, also after an error.
+    """A LogWriter writes the files of one experiment; `close` it at the end, also after an error.
 
     `process_from`: with so many rows and orders waiting at a time a process is started; None: never.
     """
@@ -49,13 +49,15 @@ class LogWriter:
         self._open_limit = open_limit
         self._process_from = queue_limit if process_from is None else process_from
         self._queue: deque[Entry] = deque()
-        self._threshold = min(self._limit, self._process_from)  # the length at which something must be done
+        self._threshold = min(
+            self._limit, self._process_from
+        )  # the length at which a process is started or rows wait
         self.running: dict[str, TrialLog] = {}  # by trial id; control thread only
         self._dropped = 0
         self._is_overrun = False
         self._thread: threading.Thread | None = None
         self._wake, self._space, self._closing = threading.Event(), threading.Event(), False
-        self._is_hurried = False  # somebody waits for the files, or for room
+        self._is_hurried = False  # a flush or the control thread waits
         self._problems = Problems()
         self._file_writer = FileWriter(self._clock, self._problems, open_limit)
         self._forwarder: Forwarder | None = None
@@ -64,14 +66,14 @@ class LogWriter:
     # for the control thread: all of these are O(1) and touch no file
 
     def log(self, trial_id: str, directory: str) -> TrialLog:
-        """The log of a running trial."""
+        """Returns the log of a running trial."""
         found = self.running.get(trial_id)
         if found is None:
             found = self.running[trial_id] = TrialLog(directory)
         return found
 
     def row(self, log: TrialLog, kinds: int, result: dict[str, Any]) -> None:
-        """A result for the files named by `kinds`. It may change afterwards at its first level only."""
+        """Queues a result for the files named by `kinds`; only its first level may change afterwards."""
         if len(self._queue) >= self._threshold and not self._may_append():
             self._dropped += 1
             return
@@ -80,7 +82,7 @@ class LogWriter:
             self._begin()
 
     def order(self, log: TrialLog, order: Order) -> None:
-        """Something else to do with a trial's files, after the rows that came before."""
+        """Queues something else to do with a trial's files, after the rows that came before."""
         if len(self._queue) >= self._threshold:
             self._may_append()
         self._queue.append((log, 0, order, 0.0))
@@ -88,25 +90,25 @@ class LogWriter:
             self._begin()
 
     def start(self, log: TrialLog, kinds: int, config: Any, iteration: int | None) -> None:  # noqa: ANN401
-        """A trial's process is up; see `TrialLog.start`."""
+        """Queues the start of a trial's process; see `TrialLog.start`."""
         self.order(log, ("start", kinds, config, iteration, self._now()))
 
     def catch_up(self, log: TrialLog, kinds: int, rows: Sequence[dict[str, Any]]) -> None:
-        """After a crash: complete and repair a trial's files from what the store knows."""
+        """Queues the repair of a trial's files after a crash, from what the store knows."""
         self.order(log, ("catch_up", kinds, rows, self._now()))
 
     def fail(self, log: TrialLog, text: bytes, exception: bytes | None, unless: bytes = b"") -> None:
-        """A trial has failed; see `TrialLog.fail`."""
+        """Queues a trial's failure; see `TrialLog.fail`."""
         self.order(log, ("fail", text, exception, unless))
 
     def end(self, trial_id: str, *, failed: bool = False) -> None:
-        """A trial is over: its files are completed and closed."""
+        """Queues the end of a trial: its files are completed and closed."""
         log = self.running.pop(trial_id, None)
         if log is not None:
             self.order(log, ("end", self._now(), failed))
 
     def take_problems(self) -> tuple[str, ...]:
-        """What went wrong since the last call, one line for each cause."""
+        """Returns what went wrong since the last call, one line for each cause."""
         dropped, self._dropped = self._dropped, 0
         messages = [_problem_text(*problem) for problem in self._problems.take()]
         if dropped:
@@ -114,7 +116,7 @@ class LogWriter:
         return tuple(messages)
 
     def mark(self) -> threading.Event:
-        """Set once everything so far is in its file, or could not be written."""
+        """Returns an event that is set once everything so far is in its file, or could not be written."""
         ticket = threading.Event()
         if self._thread is None:
             ticket.set()
@@ -124,11 +126,11 @@ class LogWriter:
         return ticket
 
     def flush(self, timeout_s: float = 30.0) -> bool:
-        """Wait until everything so far is in its file; False when it is not (see `take_problems`)."""
+        """Waits until everything so far is in its file; False when it is not (see `take_problems`)."""
         return self.mark().wait(timeout_s) and not self._is_stuck()
 
     def close(self, timeout_s: float = 30.0) -> bool:
-        """Write everything, then end the thread. Safe to call twice; False when something is not written."""
+        """Writes everything and ends the thread; False when something is not written. Safe to call twice."""
         self._closing = True
         self._hurry()
         thread = self._thread
@@ -153,7 +155,7 @@ class LogWriter:
         self._wake.set()
 
     def _may_append(self) -> bool:
-        """The queue is long: a process is to help, or the control thread has to wait."""
+        """Starts a process, or waits, when the queue is long; returns whether an entry may be added."""
         if self._threshold < self._limit:
             self._threshold = self._limit
             self._wake.set()
@@ -183,7 +185,7 @@ class LogWriter:
             except Exception as error:
                 logger.exception("log writer")
                 self._problems.add("log files", error)
-                self._release_waiters()  # who waits for a flush must not wait in vain
+                self._release_waiters()  # a flush must not wait in vain
             if is_last and not self._queue:
                 self._file_writer.close()
                 self._thread = None  # a row that comes later begins another one
@@ -223,7 +225,7 @@ class LogWriter:
         self._forwarder = Forwarder(self._file_writer, self._problems, self._clock, self._open_limit)
 
     def _taken(self, most: int) -> tuple[list[Entry], list[threading.Event]]:
-        """The next of the queue, and who waits for them to be written."""
+        """Returns the next entries of the queue, and the events to set when they are written."""
         take = self._queue.popleft
         taken = [take() for _ in range(min(len(self._queue), most))]
         tickets = [entry[2] for entry in taken if entry[0] is _NO_TRIAL]

@@ -1,6 +1,6 @@
-"""WriterProcess: the driver's end of the process that writes log files, so that encoding costs it no time.
+"""Starts the process that writes log files and sends entries to it, so that the driver encodes nothing.
 
-Only LogWriter's thread uses it. What was sent is kept until the other side says that it is in the files.
+Only LogWriter's thread uses it. Entries are kept until the process confirms that they are written.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _LEAVE_S = 5.0
 
 
 class WriterProcessGoneError(Exception):
-    """The process has ended without being asked to."""
+    """The process that writes log files has ended without a request."""
 
 
 def is_possible() -> bool:
-    """Whether such a process can be had on this platform."""
+    """Returns whether this platform can run such a process."""
     return os.name == "posix" and bool(sys.executable)
 
 
 class WriterProcess:
-    """Starts the process and does not wait for it: see `is_ready`. OSError when it cannot be started."""
+    """A WriterProcess starts the process without waiting (see `is_ready`); OSError when that fails."""
 
     def __init__(self, problems: Problems, open_limit: int) -> None:
         ours, theirs = socket.socketpair()
@@ -76,11 +76,11 @@ class WriterProcess:
 
     @property
     def kept(self) -> list[Entry]:
-        """All that is not known to be in its file."""
+        """Returns the entries that are not known to be in their files."""
         return [entry for _, entries in self._kept for entry in entries]
 
     def send(self, entries: Sequence[Entry]) -> None:
-        """Hand entries over; waits while too much is on its way. WriterProcessGoneError: they are kept."""
+        """Sends entries; waits while too much is on its way. WriterProcessGoneError: they are kept."""
         self.sent += 1
         self._kept.append((self.sent, entries))
         try:
@@ -90,13 +90,13 @@ class WriterProcess:
         self._send(WriterFrameKind.WORK, payload)
 
     def finish(self) -> None:
-        """Wait until all is written, or has been tried once more."""
+        """Waits until everything is written, or has been tried once more."""
         self._send(WriterFrameKind.LAST)
         while not self.has_finished:
             self.listen(None)
 
     def listen(self, timeout_s: float | None) -> None:
-        """Take what the process says; waits for that at most so long, None: until it comes."""
+        """Handles what the process sends; waits for that up to the timeout, None: without limit."""
         if not self._poll.poll(None if timeout_s is None else timeout_s * 1000):
             return
         try:
@@ -140,7 +140,7 @@ class WriterProcess:
             self.listen(0)
 
     def retire(self) -> str:
-        """Let it go, and wait until it is gone; how it ended."""
+        """Ends the process, waits until it is gone, and returns how it ended."""
         self._socket.close()
         if not self.is_ready and self._process.poll() is None:
             self._process.kill()  # no need to wait until it has started
@@ -154,21 +154,21 @@ class WriterProcess:
 
 logger = logging.getLogger(__name__)
 
-_BOOT_S = 1.0  # rows wait so long for a process to come up, if nobody waits for them
+_BOOT_S = 1.0  # rows wait so long for a process to come up, if no flush waits for them
 _BOOT_POLL_S = 0.01
 _BOOT_MOST = 8000  # rows, likewise
 _LISTEN_S = 0.05
 
 
 class Forwarder:
-    """Used by LogWriter's thread alone, but for `is_stuck`."""
+    """A Forwarder sends entries to the process; only LogWriter's thread uses it, except `is_stuck`."""
 
     chunk = 256  # entries in a batch: the control thread waits while one is packed
 
     def __init__(self, file_writer: FileWriter, problems: Problems, clock: Clock, open_limit: int) -> None:
         self._file_writer, self._problems, self._clock = file_writer, problems, clock
         self._started_at = clock.monotonic()
-        self._due: deque[tuple[int, threading.Event]] = deque()  # batch after which a ticket is set
+        self._due: deque[tuple[int, threading.Event]] = deque()  # batch after which an event is set
         self.is_in_use = False
         self._remote: WriterProcess | None = None
         try:
@@ -182,7 +182,7 @@ class Forwarder:
         return remote is not None and remote.is_stuck
 
     def wait(self, wake: threading.Event) -> bool:
-        """Wait for the process, if there is something to wait for."""
+        """Waits for the process; returns False when there is nothing to wait for."""
         if self._remote is None:
             return False
         if self._due and not wake.is_set():
@@ -194,7 +194,7 @@ class Forwarder:
         return True
 
     def poll(self) -> bool:
-        """Hear what the process has to say; whether it is, from now on, in use."""
+        """Handles what the process has sent; returns whether the process is, from now on, in use."""
         self._listen(0)
         can_be_used = self._remote is not None and self._remote.is_ready and not self._file_writer.is_stuck
         if can_be_used and not self.is_in_use:
@@ -211,7 +211,7 @@ class Forwarder:
 
     def forward(self, entries: Sequence[Entry], tickets: Sequence[threading.Event]) -> None:
         remote = self._remote
-        assert remote is not None  # is_in_use says so
+        assert remote is not None  # because it is in use
         batch = remote.sent + bool(entries)
         self._due.extend((batch, ticket) for ticket in tickets)
         try:
@@ -222,7 +222,7 @@ class Forwarder:
         self._release_waiters()
 
     def finish(self) -> None:
-        """Everything is written, or stuck in the thread's own hands, and the process gone."""
+        """Waits until everything is written, or stuck in the thread, and the process has ended."""
         remote = self._remote
         if remote is None:
             return
@@ -249,7 +249,7 @@ class Forwarder:
         self.is_in_use = False
         how = remote.retire()
         if is_sudden:
-            what = f"the process that wrote them {how}; the driver goes on with that itself"
+            what = f"the process that wrote them {how}; the driver continues with that itself"
             self._problems.add("log files", RuntimeError(what))
         if remote.kept:
             self._file_writer.take_back(remote.kept)

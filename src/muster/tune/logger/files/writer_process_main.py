@@ -1,4 +1,4 @@
-"""The process that writes log files: takes batches from the driver's LogWriter, says when they are written.
+"""Runs in the process that writes log files: takes batches from the driver's LogWriter and confirms them.
 
 It ends with the driver: by the kernel's signal on Linux, and everywhere when the connection or the parent is
 gone. What it has not written by then is repaired by the driver's next start.
@@ -26,17 +26,17 @@ _RETRY_S = 0.1
 
 
 class WriterFrameKind:
-    """What a frame means."""
+    """A WriterFrameKind is the meaning of a frame."""
 
     WORK = 1  # to the process: a batch
     LAST = 2  # to it: no more comes
-    READY = 10  # from it: it can be given work
+    READY = 10  # from it: it accepts work
     DONE = 11  # from it: how many batches are written, whether something is stuck, problems
     FINISHED = 12  # from it: the same, after the last
 
 
 class _WriterServer:
-    """The process's end of the connection."""
+    """A _WriterServer is the process's end of the connection."""
 
     def __init__(self, connection: socket.socket, parent_pid: int, open_limit: int) -> None:
         self._connection, self._parent_pid = connection, parent_pid
@@ -49,7 +49,7 @@ class _WriterServer:
         self._is_last = False
 
     def serve(self) -> None:
-        """Until the last batch is written."""
+        """Writes batches until the last one is written."""
         self._send(WriterFrameKind.READY, b"")
         was_stuck = False
         while not self._is_last:
@@ -63,7 +63,7 @@ class _WriterServer:
         self._file_writer.close()
 
     def _taken(self) -> list[Entry] | None:
-        """What has come, after a wait; None: nothing."""
+        """Waits and returns the entries that came; None when nothing came."""
         entries: list[Entry] | None = None
         wait_s = _RETRY_S if self._file_writer.is_stuck else _PARENT_CHECK_S
         while (entries is None or len(entries) < _ENOUGH) and not self._is_last:
@@ -95,8 +95,8 @@ class _WriterServer:
 
 
 def main() -> NoReturn:
-    """Arguments: sys.path (taken before), our socket, the driver's pid, how many files may be open."""
+    """Runs the process; the arguments are sys.path, a socket, the driver's pid and a limit of open files."""
     fd, parent_pid, open_limit = map(int, sys.argv[2:5])
     die_with_parent(parent_pid)
     _WriterServer(socket.socket(fileno=fd), parent_pid, open_limit).serve()
-    os._exit(0)  # the files are closed; there is nothing else to tidy up
+    os._exit(0)  # the files are closed; there is nothing else to clean up

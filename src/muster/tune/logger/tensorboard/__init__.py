@@ -1,1 +1,1 @@
-"""TensorBoard event files, written without TensorBoard."""
+"""Writes TensorBoard event files without TensorBoard."""

@@ -1,4 +1,4 @@
-"""TensorBoard event records: TFRecord frames around Event messages. Pure; called by the writer.
+"""Encodes TensorBoard event records: TFRecord frames around Event messages.
 
 One Event holds all scalars and arrays of a row, which TensorBoard reads like one Event for each.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def varint(value: int) -> bytes:
-    """Protocol buffers' integer; negative ones take ten bytes."""
+    """Returns a protocol buffer's integer; negative ones take ten bytes."""
     if 0 <= value < 128:
         return value.to_bytes(1, "little")
     value &= 0xFFFFFFFFFFFFFFFF
@@ -39,7 +39,7 @@ def varint(value: int) -> bytes:
 
 
 def delimited(field: int, content: bytes) -> bytes:
-    """A field that holds text, bytes, a message or packed numbers; its number is below 16."""
+    """Returns a field that holds text, bytes, a message or packed numbers; its number is below 16."""
     return bytes([field << 3 | 2]) + varint(len(content)) + content
 
 
@@ -49,7 +49,7 @@ FRAMES_PER_S = 20
 
 
 def png(frames: Sequence[bytes], width: int, height: int, channels: int) -> bytes:
-    """One picture, or several played in a loop: rows from the top, one byte for each channel of a pixel."""
+    """Returns one image, or several played in a loop: rows from the top, one byte for each channel."""
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
     chunks = [_SIGNATURE, _chunk(b"IHDR", header)]
     packed = [zlib.compress(_filtered(frame, width * channels)) for frame in frames]
@@ -62,12 +62,12 @@ def png(frames: Sequence[bytes], width: int, height: int, channels: int) -> byte
 
 
 def _filtered(frame: bytes, stride: int) -> bytes:
-    """Each row begins with the filter it went through: none."""
+    """Returns the rows, each preceded by the filter it went through: none."""
     return b"".join([b"\x00" + frame[start : start + stride] for start in range(0, len(frame), stride)])
 
 
 def _animated(packed: Sequence[bytes], width: int, height: int) -> list[bytes]:
-    chunks, number = [], 0  # controls and data are numbered together; the first data is the still picture
+    chunks, number = [], 0  # controls and data are numbered together; the first data is the still image
     for data in packed:
         control = struct.pack(">IIIIIHHBB", number, width, height, 0, 0, 1, FRAMES_PER_S, 0, 0)
         chunks.append(_chunk(b"fcTL", control))
@@ -86,13 +86,13 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 
 
 _CHANNELS = (1, 3, 4)
-_ACROSS = 8  # pictures in a row of a sheet
+_ACROSS = 8  # images in a row of a sheet
 _BUCKETS = 30  # as many as TensorBoard's own histograms have
 _IMAGE, _HISTOGRAM = 4, 5  # fields of Summary.Value
 
 
 def array_value(tag: str, value: object) -> bytes:
-    """A Summary.Value, framed as a field of its Summary; empty for what cannot be shown, never an error."""
+    """Returns a Summary.Value, framed as a field of its Summary; empty for what cannot be shown."""
     try:
         found = _as_array(value)
         body = b"" if found is None else _shown(found)
@@ -116,7 +116,7 @@ def _shown(values: np.ndarray) -> bytes:
 
 
 def _pixels(values: np.ndarray) -> np.ndarray | None:
-    """As (frame, height, width, channel) of bytes; None when no axis can be the channels."""
+    """Returns (frame, height, width, channel) of bytes; None when no axis can be the channels."""
     import numpy as np
 
     if values.shape[-3] in _CHANNELS:
@@ -140,7 +140,7 @@ def _bytes(values: np.ndarray) -> np.ndarray:
 
 
 def _sheet(films: np.ndarray) -> np.ndarray:
-    """(n, frame, height, width, channel) side by side, in rows; what is left of the last row is black."""
+    """Returns images (n, frame, height, width, channel) as one, in rows, filled up with black."""
     import numpy as np
 
     count, frames, height, width, channels = films.shape
@@ -161,7 +161,7 @@ def _picture(pixels: np.ndarray) -> bytes:
 
 
 def _histogram(values: np.ndarray) -> bytes:
-    """Of the finite values; buckets of the same width."""
+    """Returns a histogram of the finite values, with buckets of the same width."""
     import numpy as np
 
     finite = values.astype(np.float64).ravel()
@@ -177,10 +177,10 @@ def _histogram(values: np.ndarray) -> bytes:
 
 
 def _buckets(finite: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
-    """How many are in each bucket, and where each ends."""
+    """Returns how many values are in each bucket, and where each bucket ends."""
     import numpy as np
 
-    if not 0 < high - low < float("inf"):  # one value only, or a span that no float can say
+    if not 0 < high - low < float("inf"):  # one value only, or a span that no float can hold
         return np.array([finite.size]), np.array([high])
     counts, edges = np.histogram(finite, _BUCKETS, (low, high))
     return counts, edges[1:]
@@ -200,7 +200,7 @@ _float = struct.Struct("<f")
 
 
 def frame(payload: bytes) -> bytes:
-    """A TFRecord: length, its checksum, the message, its checksum."""
+    """Returns a TFRecord: length, its checksum, the message, its checksum."""
     crc = crc32c(payload) if len(payload) < _LONG else crc32c_long(payload)
     return _head(len(payload)) + payload + masked(crc).to_bytes(4, "little")
 
@@ -212,7 +212,7 @@ def _head(length: int) -> bytes:
 
 
 def opening(at: float, first_step: int | None = None) -> bytes:
-    """The first records of a file. With a step: what older files have from that step on is void."""
+    """Returns the first records of a file. With a step: older files are void from that step on."""
     stamp = b"\x09" + _double.pack(at)
     version = b"".join(_framed([stamp + _VERSION], _known_opening()))
     if first_step is None:
@@ -222,12 +222,12 @@ def opening(at: float, first_step: int | None = None) -> bytes:
 
 @lru_cache(maxsize=1)
 def _known_opening() -> KnownRecord:
-    """Every file begins with it; only the time in it differs."""
+    """Returns the record that every file begins with; only its time differs."""
     return KnownRecord(b"\x09" + bytes(8) + _VERSION, range(1, 9))
 
 
 class _Layout:
-    """Rows with the same keys and types: everything but the numbers is known."""
+    """A _Layout describes rows with the same keys and types: everything but the numbers is known."""
 
     __slots__ = ("_arguments", "_pack", "_records", "is_plain", "names", "prefixes", "values")
 
@@ -246,7 +246,7 @@ class _Layout:
         self._records: dict[int, KnownRecord] = {}  # by length; only the step's bytes make a difference
 
     def message(self, at: float, step: int, values: Sequence[float]) -> tuple[bytes, KnownRecord | None]:
-        """An Event, and what is known of its like; OverflowError when a number is too large for 32 bits."""
+        """Returns an Event and its KnownRecord; OverflowError when a number is too large for 32 bits."""
         self._arguments[1::2] = values
         head = b"\x09" + _double.pack(at) + b"\x10" + varint(step)
         payload = head + self._pack(*self._arguments)
@@ -276,7 +276,7 @@ def _value_prefix(name: str) -> bytes:
 
 
 class EventEncoder:
-    """Flat rows as records of an event file; knows the layouts it has seen, of all trials."""
+    """An EventEncoder encodes flat rows as records of an event file; it remembers all layouts."""
 
     def __init__(self) -> None:
         self._keys: tuple[str, ...] = ()
@@ -285,7 +285,7 @@ class EventEncoder:
         self._known: dict[tuple[Any, ...], _Layout] = {}
 
     def records(self, rows: Sequence[tuple[float, Mapping[str, Any]]]) -> bytes:
-        """One record for each row that has a number to show."""
+        """Returns one record for each row that has a number to show."""
         found: list[bytes] = []
         run: list[bytes] = []  # messages of which the same is known
         known: KnownRecord | None = None
@@ -338,7 +338,7 @@ def _framed(payloads: Sequence[bytes], known: KnownRecord | None) -> list[bytes]
 
 
 def _may_be_shown(kind: type) -> bool:
-    # numpy's and torch's numbers have __float__; so have arrays, which are told apart by their shape later.
+    # numpy's and torch's numbers have __float__; so have arrays, which are recognised by their shape later.
     return (
         kind in _NUMBERS
         or kind is list
@@ -347,7 +347,7 @@ def _may_be_shown(kind: type) -> bool:
 
 
 def _spelled_out(layout: _Layout, values: Sequence[Any]) -> bytes:
-    """A row with a NaN, which is left out, with a number no 32-bit float can hold, or with an array."""
+    """Returns a row with a NaN, which is left out, a number beyond 32-bit floats, or an array."""
     parts = []
     for name, prefix, value in zip(layout.names, layout.prefixes, values, strict=True):
         if type(value) is list or getattr(value, "ndim", 0) != 0:
@@ -361,7 +361,7 @@ def _spelled_out(layout: _Layout, values: Sequence[Any]) -> bytes:
 
 
 def as_float(value: Any) -> float:  # noqa: ANN401 - a user's number
-    """What is shown of it; NaN: nothing."""
+    """Returns the number to show for a value; NaN when there is none."""
     if getattr(value, "ndim", 0) != 0:
         return float("nan")
     try:

@@ -1,4 +1,4 @@
-"""A trial's config for TensorBoard's HPARAMS tab: one record at the end of its event file. For the writer.
+"""Encodes a trial's config for TensorBoard's HPARAMS tab: one record at the end of its event file.
 
 It comes last because TensorBoard keeps the first it finds, and a config may change while a trial runs. The
 experiment is not described: TensorBoard then gathers that from all trials, with every scalar as a metric.
@@ -30,13 +30,13 @@ Hparams = dict[str, bool | float | str]
 
 
 class HparamsEncoder:
-    """Configs as records of an event file; knows the layouts it has seen, of all trials."""
+    """An HparamsEncoder encodes configs as records of an event file; it remembers all layouts."""
 
     def __init__(self) -> None:
         self._layouts: dict[tuple[Any, ...], _Layout] = {}
 
     def record(self, hparams: Hparams, started_at: float, ended_at: float, failed: bool) -> bytes:
-        """One record with the start and the end of the session; nothing when there is nothing to show."""
+        """Returns one record with the start and the end of the session; b"" when there is nothing to show."""
         if not hparams:
             return b""
         status = FAILURE if failed else SUCCESS
@@ -52,7 +52,7 @@ class HparamsEncoder:
 
 
 def hparams_of(config: object) -> Hparams:
-    """What can be shown of a config, nested keys joined by `/`: text, flags and floats. Done twice, the same.
+    """Returns what can be shown of a config: text, flags and floats, nested keys joined by `/`. Idempotent.
 
     The rest is named in the log, each name once; None is left out silently.
     """
@@ -65,12 +65,12 @@ def hparams_of(config: object) -> Hparams:
         if supported is not None:
             found[name] = supported
         elif value is not None:
-            _tell(name, type(value).__name__)
+            _warn(name, type(value).__name__)
     return found
 
 
 @lru_cache(maxsize=1024)
-def _tell(name: str, kind: str) -> None:
+def _warn(name: str, kind: str) -> None:
     logger.info("TensorBoard's HPARAMS tab cannot show %r of the config: it is a %s", name, kind)
 
 
@@ -88,10 +88,10 @@ def _leaves(config: object, prefix: str, level: int) -> list[tuple[str, Any]]:
 
 
 def _hparam(value: Any) -> bool | float | str | None:  # noqa: ANN401 - anything
-    """As TensorBoard takes it; None: not at all."""
+    """Returns a value as TensorBoard takes it; None when it does not."""
     kind = type(value)
     if kind is float:
-        return value if math.isfinite(value) else str(value)  # JSON, and so the tab, has no word for it
+        return value if math.isfinite(value) else str(value)  # JSON, and so the tab, cannot express it
     if kind is bool or kind is str:
         return value  # type: ignore[no-any-return]
     if isinstance(value, str):
@@ -144,7 +144,7 @@ def _nested(field: int, pieces: Pieces) -> Pieces:
 
 
 class _Layout:
-    """Records that differ in their doubles only; the last piece is such a double."""
+    """A _Layout describes records that differ in their doubles only; the last piece is such a double."""
 
     __slots__ = ("_arguments", "_head", "_known", "_pack")
 
@@ -165,7 +165,7 @@ class _Layout:
 
 
 def _joined(pieces: Pieces) -> list[bytes]:
-    """What stands before each double."""
+    """Returns the pieces before each double, joined."""
     heads = [b""]
     for piece in pieces:
         if piece is None:

@@ -1,4 +1,4 @@
-"""AxSearch; ax-platform itself is imported when the first one is made."""
+"""Exports AxSearch; ax-platform itself is imported when the first one is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AxSearch: Bayesian optimisation by Ax as a Searcher, through the Client of Ax 1."""
+"""Adapts Ax (Bayesian optimisation) as a Searcher, through the Client of Ax 1."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _parameter(one: Dimension) -> Any:  # noqa: ANN401
 
 
 def parameters_of(space: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Ax's parameters, also in the dicts of Ax 0; and the fixed ones, which need no parameter."""
+    """Returns Ax's parameters, also in the dicts of Ax 0, and the fixed ones, which need no parameter."""
     made: list[Any] = []
     fixed: dict[str, Any] = {}
     for one in space:
@@ -77,7 +77,7 @@ _METRIC = "objective"  # Ax reads metrics in expressions, where a name such as "
 
 
 class AxSearch(LibrarySearcher):
-    """Suggestions by Ax (`pip install "muster[ax]"`, which brings torch).
+    """An AxSearch takes suggestions from Ax (`pip install "muster[ax]"`, which brings torch).
 
     Args:
         space: A search space, or Ax's parameters: dicts with `name`, `type`, `bounds` and so on, or the
@@ -186,7 +186,7 @@ class AxSearch(LibrarySearcher):
             return {}
 
     def _is_used_up(self) -> bool:
-        """Whether every configuration of a finite space was tried; Ax would look for another for ever."""
+        """Returns whether every configuration of a finite space was tried, which Ax does not check."""
         experiment = self._client._experiment
         size = math.prod(one.cardinality() for one in experiment.search_space.parameters.values())
         return bool(len(experiment.arms_by_signature) >= size)
@@ -206,36 +206,36 @@ class AxSearch(LibrarySearcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Constraints on outcomes need more of the result than its metric."""
+        """Passes the whole result: constraints on outcomes need more than its metric."""
         proposal = self._live.pop(trial_id, None)
         if proposal is None:
             return
-        told = self._told(result or {})
-        if told is None or error:
+        outcomes = self._outcomes(result or {})
+        if outcomes is None or error:
             self._abandon(proposal[0])
             return
         with _quiet():
-            self._client.complete_trial(proposal[0], raw_data=told)
+            self._client.complete_trial(proposal[0], raw_data=outcomes)
 
-    def _told(self, result: Mapping[str, Any]) -> dict[str, float] | None:
-        """What Ax optimises and constrains; None when one of them is missing or not finite."""
-        told: dict[str, float] = {}
+    def _outcomes(self, result: Mapping[str, Any]) -> dict[str, float] | None:
+        """Returns what Ax optimises and constrains; None when one of them is missing or not finite."""
+        outcomes: dict[str, float] = {}
         for name in self._client._experiment.optimization_config.metric_names:
             key = str(self._metric) if name == self._objective else name
             number = finite_number(result.get(key))
             if number is None:
                 return None
-            told[name] = number
+            outcomes[name] = number
         if self._objective == _METRIC and self._mode == "max":
-            told[_METRIC] = -told[_METRIC]
-        return told
+            outcomes[_METRIC] = -outcomes[_METRIC]
+        return outcomes
 
     def _abandon(self, handle: int) -> None:
         with _quiet():
             self._client.mark_trial_abandoned(handle)
 
     def _learn(self, point: dict[str, Any], loss: float) -> None:
-        # A client of the user's has a direction of its own, and was told values as they are.
+        # A client of the user's has its own direction, and gets values as they are.
         value = loss if self._objective == _METRIC or self._mode == "min" else -loss
         with _quiet():
             index = self._client.attach_trial(self._values(point))
@@ -281,7 +281,7 @@ def _refusals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Ax tells about each trial on its logger, and its parts warn about each other."""
+    """Silences Ax, which logs each trial and whose parts warn about each other."""
     handlers = [(handler, handler.level) for handler in logging.getLogger("ax").handlers]
     for handler, _ in handlers:
         handler.setLevel(logging.ERROR)

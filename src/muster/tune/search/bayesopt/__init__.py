@@ -1,4 +1,4 @@
-"""BayesOptSearch; bayesian-optimization itself is imported when the first one is made."""
+"""Exports BayesOptSearch; bayesian-optimization itself is imported when the first one is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BayesOptSearch: Gaussian processes by bayesian-optimization as a Searcher."""
+"""Adapts bayesian-optimization (Gaussian processes) as a Searcher."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEYS = ("kind", "kappa", "xi", "kappa_decay", "kappa_decay_delay")
 
 
 class Optimizer:
-    """Maximises over a box; as one object it can be copied and pickled, its random stream included."""
+    """An Optimizer maximises over a box; it can be copied and pickled, its random stream included."""
 
     def __init__(
         self, bounds: Mapping[str, tuple[float, float]], utility: Mapping[str, Any], seed: int, verbose: int
@@ -39,7 +39,7 @@ class Optimizer:
         )
 
     def suggest(self) -> dict[str, float]:
-        """Random while nothing is registered."""
+        """Returns a suggestion, which is random while nothing is registered."""
         found = self._inner.suggest(self._utility) if self._utility else self._inner.suggest()
         return {name: float(value) for name, value in found.items()}
 
@@ -83,7 +83,7 @@ Values = dict[str, float]
 
 
 class BayesOptSearch(LibrarySearcher):
-    """Suggestions by bayesian-optimization (`pip install "muster[bayesopt]"`); uniform floats only.
+    """A BayesOptSearch takes suggestions from bayesian-optimization (`pip install "muster[bayesopt]"`).
 
     Args:
         space: A search space, or bounds by name, e.g. {"x": (0, 1)}. Usually left to the Tuner's
@@ -95,7 +95,7 @@ class BayesOptSearch(LibrarySearcher):
         random_state: Makes the suggestions repeatable.
         random_search_steps: How many suggestions are random; their results reach the model together.
         verbose: Of the library; 0 is silent.
-        patience: After a configuration has come up more than so often the search ends; None: it goes on with
+        patience: The search ends after a configuration came up more often than this; None: it continues with
             random ones.
         skip_duplicate: Do not suggest a configuration twice.
         analysis: An ExperimentAnalysis (or an experiment's directory) to learn from.
@@ -128,7 +128,7 @@ class BayesOptSearch(LibrarySearcher):
         self._random_steps, self._patience, self._skips = random_search_steps, patience, skip_duplicate
         self._optimizer: Optimizer | None = None
         self._random_asked = 0
-        self._random_heard = 0
+        self._random_received = 0
         self._worst: float | None = None
         self._block: list[tuple[Values, float | None]] = []
         self._seen: dict[tuple[float, ...], int] = {}  # how often a configuration has come up
@@ -151,7 +151,7 @@ class BayesOptSearch(LibrarySearcher):
         self._optimizer = Optimizer(self._bounds(), self._utility, self._seed, self._verbose)
 
     def _propose(self, point: dict[str, Any] | None) -> Proposal | str | None:
-        is_random = self._random_heard < self._random_steps
+        is_random = self._random_received < self._random_steps
         if is_random and self._random_asked >= self._random_steps:
             return None  # the model begins when all of them are back
         found = self._new_values() if point is None else self._values(point)
@@ -176,19 +176,19 @@ class BayesOptSearch(LibrarySearcher):
                 )
                 return None
             if self._count(values) > (self._patience or _MOST_REPEATS):
-                return self._tired()
+                return self._after_repetition()
             if not self._skips:
                 return values
 
-    def _tired(self) -> Values | str:
-        """The model says the same again and again."""
+    def _after_repetition(self) -> Values | str:
+        """Returns a random suggestion or FINISHED, when the model repeats the same suggestion."""
         if self._patience is None:
             values = self._clipped(self._ready().random())
             self._count(values)
             return values
         logger.info(
             "BayesOptSearch: stopping early, because a configuration came up more than %d times; "
-            "patience=None goes on with random ones",
+            "patience=None continues with random ones",
             self._patience,
         )
         return self.FINISHED
@@ -213,29 +213,29 @@ class BayesOptSearch(LibrarySearcher):
             return self._dimensions.values(point)
         missing = [name for name in self._bounds() if name not in point]
         if missing:
-            raise ValueError(f"BayesOptSearch: the point {dict(point)!r} does not say {', '.join(missing)}")
+            raise ValueError(f"BayesOptSearch: the point {dict(point)!r} lacks {', '.join(missing)}")
         return {name: float(point[name]) for name in self._bounds()}
 
     def _suggestion(self, values: Values) -> dict[str, Any]:
         return self._dimensions.suggestion(values) if self._dimensions is not None else unflattened(values)
 
-    def _tell(self, handle: tuple[Values, bool], loss: float) -> None:
-        self._hear(handle, -loss)
+    def _inform(self, handle: tuple[Values, bool], loss: float) -> None:
+        self._receive(handle, -loss)
 
     def _abandon(self, handle: tuple[Values, bool]) -> None:
-        self._hear(handle, None)
+        self._receive(handle, None)
 
-    def _hear(self, handle: tuple[Values, bool], target: float | None) -> None:
-        """Random ones wait for each other; those that failed count too, or the model would never begin."""
+    def _receive(self, handle: tuple[Values, bool], target: float | None) -> None:
+        """Registers results; random ones wait for each other, and failed ones count as results."""
         values, is_random = handle
         self._block.append((values, target))
-        self._random_heard += is_random
-        if self._random_heard >= self._random_steps:
+        self._random_received += is_random
+        if self._random_received >= self._random_steps:
             while self._block:
                 self._register(*self._block.pop(0))
 
     def _register(self, values: Values, target: float | None) -> None:
-        """What failed counts as the worst so far: the model would suggest it again and again otherwise."""
+        """Registers a result; a failure counts as the worst so far, so that it is not suggested again."""
         if target is not None:
             self._worst = target if self._worst is None else min(self._worst, target)
         if self._worst is not None:

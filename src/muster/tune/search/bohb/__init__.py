@@ -1,4 +1,4 @@
-"""TuneBOHB; hpbandster itself is imported when the first one is made."""
+"""Exports TuneBOHB; hpbandster itself is imported when the first one is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TuneBOHB: the model of BOHB by hpbandster as a Searcher; runs with HyperBandForBOHB."""
+"""Adapts the model of BOHB by hpbandster as a Searcher, for HyperBandForBOHB."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from muster.tune.search.dimensions import Dimension, flat_point
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal
 from muster.tune.search.paths import unflattened
-from muster.tune.search.random_stream import LentRandom
+from muster.tune.search.random_stream import IsolatedRandom
 
 logger = logging.getLogger(__name__)
 _library_logger = logging.getLogger(f"{__name__}.hpbandster")
@@ -20,7 +20,9 @@ _library_logger.setLevel(logging.ERROR)  # it warns of every infinite density, w
 
 
 class TuneBOHB(LibrarySearcher):
-    """Suggestions by hpbandster's BOHB (`pip install "muster[bohb]"`; one of its parts is compiled).
+    """A TuneBOHB takes suggestions from hpbandster's BOHB (`pip install "muster[bohb]"`.
+
+    A part of it is compiled).
 
     The model learns from results that carry a budget, which HyperBandForBOHB writes into them.
 
@@ -50,11 +52,11 @@ class TuneBOHB(LibrarySearcher):
     ) -> None:
         super().__init__(metric, mode, points_to_evaluate)
         self._options, self._seed = dict(bohb_config or {}), seed
-        self._random = LentRandom(seed)
+        self._random = IsolatedRandom(seed)
         self._max_concurrent = max_concurrent
         self._model: Any = None
         self._paused: dict[str, None] = {}
-        self._told: dict[str, float] = {}  # the last budget of a live trial that the model heard of
+        self._last_budget: dict[str, float] = {}  # of a live trial, as the model knows it
         self._has_budgets: bool | None = None
         self._begin(space)
 
@@ -71,8 +73,8 @@ class TuneBOHB(LibrarySearcher):
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """hpbandster draws from numpy's global stream and calls what newer libraries advise against."""
-        with self._random.lent(), warnings.catch_warnings():
+        """Lends hpbandster the global random stream it draws from, and silences its outdated calls."""
+        with self._random.active(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
 
@@ -124,10 +126,10 @@ class TuneBOHB(LibrarySearcher):
                     "TuneBOHB: results carry no `hyperband_info`, so the model learns nothing and "
                     "suggestions stay random: use HyperBandForBOHB as the scheduler"
                 )
-        if budget is None or self._told.get(trial_id) == budget:
+        if budget is None or self._last_budget.get(trial_id) == budget:
             return
-        self._told[trial_id] = budget
-        self._hear(self._live[trial_id][0], self._loss(result.get(str(self._metric))), budget)
+        self._last_budget[trial_id] = budget
+        self._receive(self._live[trial_id][0], self._loss(result.get(str(self._metric))), budget)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -136,10 +138,10 @@ class TuneBOHB(LibrarySearcher):
             self.on_trial_result(trial_id, result)
         self._live.pop(trial_id, None)
         self._paused.pop(trial_id, None)
-        self._told.pop(trial_id, None)
+        self._last_budget.pop(trial_id, None)
 
     def on_pause(self, trial_id: str) -> None:
-        """A paused trial frees its place."""
+        """Frees the place of a paused trial."""
         if trial_id in self._live:
             self._paused[trial_id] = None
 
@@ -147,10 +149,10 @@ class TuneBOHB(LibrarySearcher):
         self._paused.pop(trial_id, None)
 
     def _learn(self, point: dict[str, Any], loss: float) -> None:
-        """Without a budget of its own, a point counts for the smallest, which any later model outranks."""
-        self._hear(self._values(point), loss, 0.0)
+        """Registers a point; without a budget it counts for the smallest, which any later model outranks."""
+        self._receive(self._values(point), loss, 0.0)
 
-    def _hear(self, values: Mapping[str, Any], loss: float | None, budget: float) -> None:
+    def _receive(self, values: Mapping[str, Any], loss: float | None, budget: float) -> None:
         result = None if loss is None else {"loss": loss}  # hpbandster counts None among the bad ones
         job = SimpleNamespace(
             id=None, exception=None, result=result, kwargs={"budget": budget, "config": dict(values)}
@@ -164,7 +166,7 @@ def _has_info(result: Mapping[str, Any]) -> bool:
 
 
 def _budget(result: Mapping[str, Any]) -> float | None:
-    """Searchers see flat results; users who drive one by hand may pass nested ones."""
+    """Returns the budget of a result, flat as searchers see it, or nested as users may pass it."""
     info = result.get("hyperband_info")
     found = info.get("budget") if isinstance(info, Mapping) else result.get("hyperband_info/budget")
     return None if found is None else float(found)

@@ -1,4 +1,4 @@
-"""HEBOSearch is left out, because HEBO no longer installs; whoever imports it is told why."""
+"""Raises an ImportError that explains why HEBOSearch is left out: HEBO no longer installs."""
 
 from __future__ import annotations
 

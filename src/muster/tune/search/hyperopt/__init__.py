@@ -1,4 +1,4 @@
-"""HyperOptSearch; hyperopt itself is imported when the first one is made."""
+"""Exports HyperOptSearch; hyperopt itself is imported when the first one is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HyperOptSearch: tree-structured Parzen estimators by hyperopt as a Searcher."""
+"""Adapts hyperopt (tree-structured Parzen estimators) as a Searcher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Values = dict[str, float]
 
 
 class HyperoptSpace:
-    """Labels are flat names; those of a domain inside option 1 of the choice `c` begin with `c:1/`.
+    """A HyperoptSpace converts a space; labels are flat names, below option 1 of the choice `c` with `c:1/`.
 
     Objects and constants never reach hyperopt: it sees places of options.
     """
@@ -62,13 +62,13 @@ class HyperoptSpace:
         if found is None:
             raise ValueError(
                 f"{OWNER} cannot draw '{label}' from {domain!r}: "
-                "it knows uniform, log-uniform and normal numbers"
+                "it supports uniform, log-uniform and normal numbers"
             )
         self.variable[label] = found
         return hyperopt_number(found)
 
     def suggestion(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Hyperopt's values by label in the shape of the space, without the constants outside of choices."""
+        """Returns hyperopt's values in the shape of the space, without the constants outside of choices."""
         return dict(self._filled(self._root, "", values))
 
     def _filled(self, node: Any, label: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
@@ -87,7 +87,7 @@ class HyperoptSpace:
         return node
 
     def values(self, point: Mapping[str, Any]) -> Values:
-        """A user's point by label; ValueError when it misses a variable or has a value outside."""
+        """Returns a user's point by label; ValueError when it misses a variable or has a value outside."""
         found: Values = {}
         try:
             self._read(self._root, dict(point), flat_point(point), "", found)
@@ -96,7 +96,7 @@ class HyperoptSpace:
         return found
 
     def _read(self, node: Any, value: Any, flat: Mapping[str, Any], label: str, found: Values) -> None:  # noqa: ANN401
-        """Below a choice, `flat` is empty: there a point must be nested."""
+        """Reads a point; below a choice, `flat` is empty: there a point must be nested."""
         if isinstance(node, Domain) and label in flat:
             value = flat[label]
         if value is _MISSING and isinstance(node, Domain):
@@ -164,7 +164,7 @@ def hyperopt_number(one: Dimension) -> Any:  # noqa: ANN401 - a hyperopt express
 
 
 class HyperOptSearch(LibrarySearcher):
-    """Suggestions by hyperopt's TPE (`pip install "muster[hyperopt]"`).
+    """A HyperOptSearch takes suggestions from hyperopt's TPE (`pip install "muster[hyperopt]"`).
 
     Args:
         space: A search space, or one of hyperopt's own (`hp.uniform` and so on by key). Usually left to
@@ -255,7 +255,7 @@ class HyperOptSearch(LibrarySearcher):
         return self._converted_space.values(point) if self._converted_space is not None else dict(point)
 
     def _documents(self, number: int, values: Mapping[str, Any]) -> list[Any]:
-        """A trial of hyperopt's with given values; a variable without one is in a branch not taken."""
+        """Returns a trial of hyperopt's with given values; other variables are in branches not taken."""
         labels = list(self._domain.params)
         unknown = [name for name in values if name not in labels]
         if unknown:
@@ -269,7 +269,7 @@ class HyperOptSearch(LibrarySearcher):
         }
         return list(self._trials.new_trial_docs([number], [None], [self._domain.new_result()], [misc]))
 
-    def _tell(self, handle: int, loss: float) -> None:
+    def _inform(self, handle: int, loss: float) -> None:
         from hyperopt import JOB_STATE_DONE
 
         self._end(handle, JOB_STATE_DONE, {"loss": loss, "status": "ok"})
@@ -290,7 +290,7 @@ class HyperOptSearch(LibrarySearcher):
         values = self._values(point)
         number = int(self._trials.new_trial_ids(1)[0])
         self._trials.insert_trial_docs(self._documents(number, values))
-        self._tell(number, loss)
+        self._inform(number, loss)
 
 
 def _holds(node: Any, kind: type) -> bool:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""NevergradSearch: any optimiser of nevergrad as a Searcher."""
+"""Adapts any optimiser of nevergrad as a Searcher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class NevergradSearch(LibrarySearcher):
-    """Suggestions by nevergrad (`pip install "muster[nevergrad]"`).
+    """A NevergradSearch takes suggestions from nevergrad (`pip install "muster[nevergrad]"`).
 
     Args:
         optimizer: A class or family of nevergrad's optimisers, a name in nevergrad's registry, or a made one.
@@ -130,7 +130,7 @@ class NevergradSearch(LibrarySearcher):
         return unflattened(found)
 
     def _value(self, point: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """As `Optimizer.suggest` takes a value."""
+        """Returns a value as `Optimizer.suggest` takes it."""
         import nevergrad
 
         if self._dimensions is not None:
@@ -140,7 +140,7 @@ class NevergradSearch(LibrarySearcher):
         is_called = isinstance(self._space, nevergrad.p.Instrumentation)
         return ((), dict(point)) if is_called else ((dict(point),), {})
 
-    def _tell(self, handle: Any, loss: float) -> None:  # noqa: ANN401
+    def _inform(self, handle: Any, loss: float) -> None:  # noqa: ANN401
         assert self._optimizer is not None
         self._optimizer.tell(handle, loss)
 

@@ -1,4 +1,4 @@
-"""OptunaSearch; optuna itself is imported when the first one is made."""
+"""Exports OptunaSearch; optuna itself is imported when the first one is made."""
 
 from __future__ import annotations
 

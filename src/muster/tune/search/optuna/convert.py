@@ -1,4 +1,4 @@
-"""A search space as Optuna's distributions, and Optuna's parameters as a suggestion. Pure."""
+"""Converts a search space to Optuna's distributions, and Optuna's parameters to a suggestion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STORABLE = (bool, int, float, str, type(None))
 
 
 class ConvertedSpace:
-    """Distributions by flat name, and the way back."""
+    """A ConvertedSpace holds distributions by flat name, and makes suggestions of their values."""
 
     def __init__(self, space: Mapping[str, Any]) -> None:
         from optuna.distributions import BaseDistribution
@@ -68,7 +68,7 @@ class ConvertedSpace:
         return label
 
     def suggestion(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Optuna's parameters in the shape of the space; constants are left to the experiment's config."""
+        """Returns Optuna's parameters in the shape of the space, without the constants."""
         values = {
             path: self._option(name, params[name]) for name, path in self._paths.items() if name in params
         }
@@ -79,7 +79,7 @@ class ConvertedSpace:
         return options.get(value, value) if options and isinstance(value, str) else value
 
     def params(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """A user's point, nested or flat, by Optuna's names; what is not a variable is left out."""
+        """Returns a user's point, nested or flat, by Optuna's names; what is not a variable is left out."""
         flat = flat_point(config)
         return {name: self._labelled(name, flat[name]) for name in self.distributions if name in flat}
 
@@ -137,7 +137,7 @@ def checked_sampler(sampler: BaseSampler | None, seed: int | None) -> BaseSample
 
 
 def _wake_random(sampler: BaseSampler) -> None:
-    """Make lazily seeded random states now: a copy made before the first draw would draw otherwise."""
+    """Makes lazily seeded random states now: a copy made before the first draw would draw otherwise."""
     from optuna.samplers import BaseSampler
 
     for part in vars(sampler).values():
@@ -149,14 +149,14 @@ def _wake_random(sampler: BaseSampler) -> None:
 
 
 class StudyRecord:
-    """Encodes the trials of one study; one lives as long as its study."""
+    """A StudyRecord encodes the trials of one study; one lives as long as its study."""
 
     def __init__(self) -> None:
         self._finished: list[bytes | None] = []  # by trial number
         self._distributions: dict[bytes, int] = {}  # encoded -> its place in the table
 
     def encoded(self, study: Study) -> dict[str, Any]:
-        """Plain data and bytes: everything a sampler may look at."""
+        """Returns plain data and bytes: everything a sampler may read."""
         storage, study_id = study._storage, study._study_id
         trials = storage.get_all_trials(study_id, deepcopy=False)
         encoded = [self._trial(trial) for trial in trials]
@@ -199,7 +199,7 @@ class StudyRecord:
         return self._distributions.setdefault(encoded, len(self._distributions))
 
     def fill(self, study: Study, saved: dict[str, Any]) -> None:
-        """Put saved trials into an empty study, with their numbers."""
+        """Puts saved trials into an empty study, with their numbers."""
         storage, study_id = study._storage, study._study_id
         table = [pickle.loads(one) for one in saved["distributions"]]
         self._distributions = {one: place for place, one in enumerate(saved["distributions"])}

@@ -1,4 +1,4 @@
-"""OptunaSearch: Optuna's samplers as a Searcher, by ask and tell."""
+"""Adapts Optuna's samplers as a Searcher, by ask and tell."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFINE_BY_RUN_WARN_THRESHOLD_S = 1.0
-_UNKNOWN_EXCESS = 1e300  # a constraint that nobody measured is violated; infinity is not JSON
+_UNKNOWN_EXCESS = 1e300  # a constraint that was not measured is violated; infinity is not JSON
 Space = Mapping[str, Any] | Callable[..., Any]
 
 
 class OptunaSearch(Searcher):
-    """Suggestions by Optuna (`pip install "muster[optuna]"`).
+    """An OptunaSearch takes suggestions from Optuna (`pip install "muster[optuna]"`).
 
     Several metrics make a multi-objective study. A metric with mode "obs" is not optimised, but kept as
     a user attribute of the trial; with a sampler that has a `constraints_func`, every number of a trial's
@@ -94,7 +94,7 @@ class OptunaSearch(Searcher):
         self._live: dict[str, int] = {}  # trial id -> number in the study
         self._completed: dict[str, None] = {}
         self._is_exhausted = False
-        self._pending: list[tuple[Any, ...]] = []  # evaluated points heard of before there was a study
+        self._pending: list[tuple[Any, ...]] = []  # evaluated points added before there was a study
         if space is not None:
             if isinstance(space, Mapping) and has_unresolved_values(dict(space)):
                 logger.warning(UNRESOLVED_SEARCH_SPACE.format(cls="OptunaSearch", par="space"))
@@ -105,7 +105,7 @@ class OptunaSearch(Searcher):
 
     @staticmethod
     def convert_search_space(spec: Mapping[str, Any]) -> dict[str, Any]:
-        """Optuna's distributions by flat name."""
+        """Returns Optuna's distributions by flat name."""
         return dict(ConvertedSpace(spec).distributions)
 
     def set_search_properties(
@@ -115,7 +115,7 @@ class OptunaSearch(Searcher):
         config: dict[str, Any],
         **spec: Any,  # noqa: ANN401
     ) -> bool:
-        """False when there is a space already; a metric and a mode that are missing are taken even then."""
+        """Takes the space, metric and mode that are missing; returns False when there is a space already."""
         del spec
         check_metric_and_mode(metric, mode)
         self._settings = None
@@ -161,7 +161,7 @@ class OptunaSearch(Searcher):
         if not directions:
             raise ValueError("OptunaSearch: every mode is 'obs', so there is nothing to optimise")
         verbosity = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.WARNING)  # "A new study created" tells our users nothing
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # "A new study created" does not help users
         try:
             return optuna.create_study(
                 storage=self._storage,
@@ -195,7 +195,7 @@ class OptunaSearch(Searcher):
 
     @property
     def study(self) -> Study:
-        """The Optuna study, for those who want to look into it."""
+        """Returns the Optuna study, for inspection."""
         return self._ready_study()
 
     # Ask.
@@ -272,9 +272,9 @@ class OptunaSearch(Searcher):
         if len(known) == len(values):
             # Optuna refuses NaN as a value; to its samplers such a trial has failed.
             is_usable = not any(math.isnan(value) for value in known)
-            self._tell(study, number, known if is_usable else None, "COMPLETE" if is_usable else "FAIL")
+            self._inform(study, number, known if is_usable else None, "COMPLETE" if is_usable else "FAIL")
         else:
-            self._tell(study, number, None, "FAIL" if error or len(values) > 1 else "PRUNED")
+            self._inform(study, number, None, "FAIL" if error or len(values) > 1 else "PRUNED")
 
     def _keep_attributes(self, study: Study, number: int, result: Mapping[str, Any]) -> None:
         names = [metric for metric, mode in self._metrics() if mode == "obs"]
@@ -293,7 +293,7 @@ class OptunaSearch(Searcher):
                 storage_id, f"constraints:{name}", excess
             )  # as Trial.set_constraint
 
-    def _tell(self, study: Study, number: int, values: Sequence[float] | None, state: str) -> None:
+    def _inform(self, study: Study, number: int, values: Sequence[float] | None, state: str) -> None:
         # Some samplers (grid, brute force) call study.stop() when they have nothing left, which Optuna allows
         # only inside its own loop; we are that loop here.
         study._thread_local.in_optimize_loop = True
@@ -315,7 +315,7 @@ class OptunaSearch(Searcher):
         pruned: bool = False,
         intermediate_values: list[float] | None = None,
     ) -> None:
-        """A trial made elsewhere: COMPLETE, or FAIL, or PRUNED. Before there is a space, it waits."""
+        """Adds a trial made elsewhere: COMPLETE, or FAIL, or PRUNED. Before there is a space, it waits."""
         import optuna
 
         if self._ot_study is None:
@@ -343,7 +343,7 @@ class OptunaSearch(Searcher):
     # State.
 
     def save_state(self) -> bytes:
-        """Sampler, unfinished suggestions and, unless the user gave a storage, all trials of the study.
+        """Returns sampler, unfinished suggestions and, without a storage of the user's, all trials.
 
         Each trial is encoded once, when it is first saved as finished (about 20 us); besides that, a save
         copies all bytes (20,000 trials: 3 to 6 MB, 15 ms).
@@ -362,7 +362,7 @@ class OptunaSearch(Searcher):
         )
 
     def _saved_settings(self) -> bytes:
-        """Made once. A space that cannot be pickled is left out; whoever restores then has to bring it."""
+        """Returns the settings, made once; a space that cannot be pickled must be given to a restore."""
         if self._settings is None:
             try:
                 self._settings = pickled((self._metric, self._mode, self._constraints, self._space))
@@ -371,7 +371,7 @@ class OptunaSearch(Searcher):
         return self._settings
 
     def restore_state(self, state: bytes) -> None:
-        """Stand where the saved one stood. A space that this one was made with is kept."""
+        """Restores a saved state. A space that this searcher was made with is kept."""
         saved = msgpack.decode(state)
         metric, mode, constraints, space = pickle.loads(saved["settings"])
         self._metric, self._mode = metric or self._metric, mode or self._mode

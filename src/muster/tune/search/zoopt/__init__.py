@@ -1,4 +1,4 @@
-"""ZOOptSearch; zoopt itself is imported when the first one is made."""
+"""Exports ZOOptSearch; zoopt itself is imported when the first one is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ZOOptSearch: sequential RACOS by zoopt as a Searcher."""
+"""Adapts zoopt (sequential RACOS) as a Searcher."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from muster.tune.search.dimensions import Dimension, flat_point
 from muster.tune.search.library_searcher import LibrarySearcher, Proposal
 from muster.tune.search.paths import unflattened
-from muster.tune.search.random_stream import LentRandom
+from muster.tune.search.random_stream import IsolatedRandom
 from muster.tune.search.variant_generator import has_unresolved_values
 
 _SMALLEST = 1e-10  # of a range: how finely a float without a step is searched
@@ -17,7 +17,7 @@ _LEAST_BUDGET = 4
 
 
 class ZOOptSearch(LibrarySearcher):
-    """Suggestions by zoopt (`pip install "muster[zoopt]"`); no log scales.
+    """A ZOOptSearch takes suggestions from zoopt (`pip install "muster[zoopt]"`); no log scales.
 
     Args:
         algo: "asracos" or "sracos"; both are RACOS asked for one suggestion after the other.
@@ -54,7 +54,7 @@ class ZOOptSearch(LibrarySearcher):
                 f"of at least {_LEAST_BUDGET}, not {budget}"
             )
         self._budget, self._parallel = budget, parallel_num
-        self._random = LentRandom(kwargs.pop("seed", None))
+        self._random = IsolatedRandom(kwargs.pop("seed", None))
         self._options = _checked_options(kwargs)
         self._optimizer: Any = None
         self._precisions: list[int | None] = []
@@ -81,19 +81,19 @@ class ZOOptSearch(LibrarySearcher):
 
     @contextmanager
     def _running(self) -> Iterator[Any]:
-        """zoopt has one random stream and one list of precisions per process; here they are this one's."""
+        """Sets zoopt's one random stream and list of precisions per process to those of this searcher."""
         from zoopt.utils.zoo_global import gl
 
         others, gl.float_precisions = gl.float_precisions, self._precisions
         try:
-            with self._random.lent():
+            with self._random.active():
                 yield self._optimizer
         finally:
             gl.float_precisions = others
 
     @property
     def _first(self) -> int:
-        """How many random suggestions come first."""
+        """Returns how many random suggestions come first."""
         return int(self._optimizer._parameter.get_train_size())
 
     def _propose(self, point: dict[str, Any] | None) -> Proposal | str | None:
@@ -114,7 +114,7 @@ class ZOOptSearch(LibrarySearcher):
             return self.FINISHED if solution is None else (solution, self._suggestion(solution))
 
     def _any_other(self) -> Any:  # noqa: ANN401
-        """A random one that is new, where zoopt's shrunken region has none left; None: all were tried."""
+        """Returns a new random suggestion, where zoopt's region has none left; None: all were tried."""
         inner = self._optimizer
         known = inner._init_data + inner._positive_data + inner._negative_data
         solution, is_new = inner.distinct_sample(inner._objective.get_dim(), known)
@@ -131,7 +131,7 @@ class ZOOptSearch(LibrarySearcher):
         return bool(inner.complete_num < self._first or inner.live_num >= self._parallel)
 
     def _adopted(self, point: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """A user's point, as if zoopt had drawn it."""
+        """Returns a user's point, as if zoopt had drawn it."""
         inner = self._optimizer
         solution = inner._objective.construct_solution(self._numbers(point))
         inner._init_data.append(solution)
@@ -145,7 +145,7 @@ class ZOOptSearch(LibrarySearcher):
         flat = flat_point(point)
         missing = [name for name in self._space if name not in flat]
         if missing:
-            raise ValueError(f"ZOOptSearch: the point {dict(point)!r} does not say {', '.join(missing)}")
+            raise ValueError(f"ZOOptSearch: the point {dict(point)!r} lacks {', '.join(missing)}")
         return [flat[name] for name in self._space]
 
     def _suggestion(self, solution: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -154,12 +154,12 @@ class ZOOptSearch(LibrarySearcher):
             return unflattened(dict(zip(self._space, numbers, strict=True)))
         return self._dimensions.suggestion(dict(zip(self._dimensions.variable, numbers, strict=True)))
 
-    def _tell(self, handle: Any, loss: float) -> None:  # noqa: ANN401
+    def _inform(self, handle: Any, loss: float) -> None:  # noqa: ANN401
         with self._running() as inner:
             inner.complete(handle, loss)
 
     def _abandon(self, handle: Any) -> None:  # noqa: ANN401
-        self._tell(handle, float("inf"))  # the worst; without an answer zoopt would wait for it
+        self._inform(handle, float("inf"))  # the worst; without an answer zoopt would wait for it
 
     def _learn(self, point: dict[str, Any], loss: float) -> None:
         with self._running() as inner:
@@ -176,7 +176,7 @@ def _checked_options(options: dict[str, Any]) -> dict[str, Any]:
     ]
     unknown = [name for name in options if name not in known]
     if unknown:
-        raise ValueError(f"ZOOptSearch does not take {', '.join(unknown)}; zoopt knows {', '.join(known)}")
+        raise ValueError(f"ZOOptSearch does not take {', '.join(unknown)}; zoopt takes {', '.join(known)}")
     return options
 
 
