@@ -1,4 +1,4 @@
-"""Observer: reads every port once and builds the Snapshot. A port that fails is reported, never fatal."""
+"""Reads every port once and builds the Snapshot; a port that fails is noted and never fatal."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class FailureInbox:
         self._offered: tuple[int, tuple[int, ...]] | None = None  # ledger version, length of each pile
 
     def put(self, failure: Failure) -> None:
+        """Adds a failure that is not part of a decision yet."""
         match failure:
             case LaunchFailure():
                 self.launch.append(failure)
@@ -81,7 +82,7 @@ class FailureInbox:
 
 
 class Observer:
-    """One look at the world per call. Keeps only what it needs to recognise an outdated report."""
+    """An Observer reads the world once per call. It keeps only what identifies an outdated report."""
 
     def __init__(self, ports: Ports, ambient: Ambient, inbox: FailureInbox) -> None:
         self._ports = ports
@@ -153,7 +154,7 @@ class Observer:
         return self._spec
 
     def _read_traits(self) -> ProviderTraits:
-        """A provider that cannot say what it is like is still what it was: read-only, for one."""
+        """A provider that cannot be read keeps its last traits: a read-only one must stay read-only."""
         answer: object = self._ask("provider traits", self._ports.provider.traits)
         if isinstance(answer, ProviderTraits):
             self._traits = answer
@@ -172,7 +173,7 @@ class Observer:
         return {CloudId(key): self._machine(key, listed[key]) for key in listed if isinstance(key, str)}
 
     def _machine(self, key: str, machine: object) -> CloudInstance:
-        """An entry that cannot be read still says that the machine exists: its record must not end."""
+        """An entry that cannot be read still shows that the machine exists: its record must not end."""
         if isinstance(machine, CloudInstance) and is_sound_machine(key, machine):
             return machine
         self._note(f"machine {key}", f"the provider's entry is not usable: {machine!r:.100}")

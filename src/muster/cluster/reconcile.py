@@ -1,6 +1,7 @@
-"""reconcile(snapshot) -> Plan: the ordered list of rules, nothing else.
+"""Decides one tick: applies the ordered list of rules to a snapshot.
 
-Read top to bottom: what the world says, what expired, what the planner wants, what follows from it, why.
+The order: what the world shows, what expired, what the planner wants, what follows from it, why. Separate
+from the controller, which alone knows ports.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _LOOKS = {"observe_cloud": "cloud", "observe_nodes": "runtime"}  # what each mir
 
 
 def reconcile(snapshot: Snapshot, rules: tuple[Rule, ...] = RULES) -> Plan:
-    """Decide one tick. A function of the snapshot alone; it never raises for anything in it."""
+    """Decides one tick. The plan is a function of the snapshot alone; no snapshot makes it raise."""
     draft = Draft(snapshot)
     for rule in rules:
         draft = _attempt(rule, draft)
@@ -57,9 +58,9 @@ def reconcile(snapshot: Snapshot, rules: tuple[Rule, ...] = RULES) -> Plan:
 
 
 def _attempt(rule: Rule, draft: Draft) -> Draft:
-    """A rule that fails is undone and reported; the others still run (W9).
+    """A rule that fails is undone and reported; the others still run.
 
-    When a look at the world failed, the others must not take what was not seen for what is not there.
+    When an observing rule failed, the others must not take what was not observed for what is not there.
     """
     trial = draft.fork()
     try:

@@ -1,4 +1,4 @@
-"""The fifteen instance states, the table of allowed transitions, and the state sets derived from it."""
+"""Defines the fifteen instance states, the allowed transitions, and the sets of states derived from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from muster.base.state_machine import StateMachine
 
 
 class InstanceState(Enum):
-    """Where one machine is between being wanted and being gone; values are Ray's wire numbers."""
+    """An InstanceState is where a machine is in its life; values are Ray's protocol numbers."""
 
     UNKNOWN = 0  # placeholder, never stored
     QUEUED = 1  # wanted; nothing asked from the provider yet
@@ -56,14 +56,14 @@ INSTANCE_MACHINE: StateMachine[InstanceState] = StateMachine(
         _S.RAY_INSTALLING: (
             _S.RAY_RUNNING,  # installed, node registered
             _S.RAY_INSTALL_FAILED,  # installer error or timeout
-            _S.RAY_STOPPING,  # extension (W5): the node registered and drained between two looks
-            _S.RAY_STOPPED,  # the node registered and died between two looks
+            _S.RAY_STOPPING,  # the node registered and drained between two ticks
+            _S.RAY_STOPPED,  # the node registered and died between two ticks
             _S.TERMINATING,  # not wanted any more
             _S.TERMINATED,  # the cloud no longer lists it
         ),
         _S.RAY_RUNNING: (
             _S.RAY_STOP_REQUESTED,  # we asked the runtime to drain it
-            _S.RAY_STOPPING,  # somebody else is draining it
+            _S.RAY_STOPPING,  # drained by others, not by muster
             _S.RAY_STOPPED,  # its node died or vanished
             _S.TERMINATING,  # removed without a drain: its node is known to be gone
             _S.TERMINATED,  # the cloud no longer lists it

@@ -142,8 +142,8 @@ def test_the_same_question_has_the_same_answer():
 
 
 BAD = {
-    "no trace": (("--trace", "nowhere"), "--trace nowhere: there is no such file or directory, and no such"),
-    "no metric": (("--trace", "TRACE"), "Give --metric NAME and --mode min or max"),
+    "no trace": (("--trace", "nowhere"), "--trace nowhere: no such file, directory or synthetic problem"),
+    "no metric": (("--trace", "TRACE"), "give --metric NAME and --mode min or max"),
     "other metric": (
         ("--trace", "TRACE", "--metric", "acc", "--mode", "max"),
         "no row has the metric 'acc'; recorded were: loss",

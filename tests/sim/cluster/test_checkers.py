@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from muster.cluster import controller
+from muster.cluster import controller, what_if
 from muster.cluster.model import Instance
 from muster.cluster.plan import Plan, Reason, Terminate
 from muster.cluster.reconcile import RULES, reconcile
-from muster.cluster.rules import capacity, draft
+from muster.cluster.rules import draft
 from muster.cluster.rules.draft import is_head
 from muster.cluster.states import InstanceState as S
 from muster.sim.cluster.build import CommittedPlan, SimulatedCluster
@@ -54,7 +54,7 @@ def test_a_rule_that_fails_is_found(monkeypatch):
 
 
 def test_a_type_that_is_asked_for_without_a_pause_is_found(monkeypatch):
-    monkeypatch.setattr(capacity, "is_blocked", lambda health, now: False)
+    monkeypatch.setattr(what_if, "is_blocked", lambda health, now: False)
     with_rules(monkeypatch, without="backoff")
     assert heard("after a refusal was known", 12)
 
@@ -128,7 +128,7 @@ def _plan(*writes: Instance) -> Plan:
 
 
 def _only_a_word(draft) -> None:
-    draft.say_cluster(Reason.STUCK, "nothing else is said")
+    draft.add_cluster_verdict(Reason.STUCK, "nothing else is said")
 
 
 def _end_whatever_runs(draft) -> None:

@@ -1,4 +1,4 @@
-"""How simulated runs look in a terminal: header, summary, standstill, progress of a sweep."""
+"""Renders simulated runs: header, summary, state at the end of a replay, progress of a sweep, answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REQUESTS = (Subject.DEMAND, Subject.GANG, Subject.CONSTRAINT)
 
 
 def header(run: SeedRun) -> str:
-    """The seed and every drawn option."""
+    """Returns the seed and every drawn option."""
     drawn = run.header()
     rates = drawn.pop("faults")
     lines = [f"seed {run.seed.value}", *(f"  {name:<20} {_shown(value)}" for name, value in drawn.items())]
@@ -44,7 +44,7 @@ def _shown(value: object) -> str:
 
 
 def summary(report: Report) -> str:
-    """What came of the run, in a few lines."""
+    """Returns the outcome of a run in a few lines."""
     injected = " ".join(f"{kind}={count}" for kind, count in report.faults.items())
     return "\n".join(
         (
@@ -53,7 +53,7 @@ def summary(report: Report) -> str:
             f"{report.lives} controller lives",
             f"machines: {report.machines_bought} bought, {report.machines_left} left (head included);"
             f" {report.tasks_finished} tasks finished",
-            f"spend: ${report.spent:.4f} in the ledger, ${report.bill:.4f} on the bill (looks are late)",
+            f"spend: ${report.spent:.4f} in the ledger, ${report.bill:.4f} on the bill (ticks are late)",
             f"faults injected: {injected or 'none'}",
             "all properties held" if report.ok else f"{len(report.violations)} violations",
         )
@@ -61,12 +61,12 @@ def summary(report: Report) -> str:
 
 
 def standstill(scene: SimulatedCluster) -> list[RenderableType]:
-    """The world at the moment a replay stops."""
+    """Returns the tables of the world at the tick where a replay stops."""
     return [_instances(scene), _machines(scene), _pending(scene)]
 
 
 def _instances(scene: SimulatedCluster) -> Table:
-    table = _table("instances", "id", "type", "state", "machine", "node", "since", "said")
+    table = _table("instances", "id", "type", "state", "machine", "node", "since", "details")
     for record in scene.store.live.values():
         since = f"{record.since - scene.world.wall_shift:.0f}"
         columns = (record.instance_id, record.node_type, record.state.name)
@@ -106,7 +106,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 class SweepProgress:
-    """A bar on the error stream while seeds run, and the totals afterwards."""
+    """A SweepProgress draws a bar on the error stream while seeds run, and counts totals."""
 
     def __init__(self, seeds: int) -> None:
         columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -125,6 +125,7 @@ class SweepProgress:
         self._bar.stop()
 
     def step(self, report: Report) -> None:
+        """Counts one finished seed."""
         self._seeds += 1
         self._failed += not report.ok
         self._ticks += report.ticks
@@ -134,6 +135,7 @@ class SweepProgress:
         self._bar.advance(self._task)
 
     def summary(self) -> str:
+        """Returns the totals as one line."""
         kinds = len(self._faults)
         return str(
             Text(
@@ -150,12 +152,12 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def story_pages(story: DayStory) -> Iterator[RenderableType]:
-    """Top to bottom: what is for sale, what happened, what it cost."""
+    """Yields the story of a day: node types, events, costs."""
     looks = {t.name: look for t, look in zip(story.types, _LOOKS, strict=False)}
     yield Text("A day of an autoscaled cluster", style="bold")
     yield Text(
         "Simulated cloud and clock; the controller and planner are the real ones. "
-        "▸ people, ☁ the cloud; every other line is what muster decided, and why.\n",
+        "▸ users, ☁ the cloud; every other line is what muster decided, and why.\n",
         style="dim",
     )
     yield _legend(story, looks)
@@ -258,13 +260,15 @@ FORMAT = 1
 
 
 def reply_pages(reply: Reply) -> list[RenderableType]:
-    """Who found what and when; the best value over time; the best config."""
+    """Returns the tables of `muster sim tune`: each scheduler's best, its course over time, its config."""
     return [_found(reply), "", _over_time(reply), "", *_configs(reply)]
 
 
 def _found(reply: Reply) -> Table:
     first = reply.answers[0]
-    title = f"{reply.wish.workers} workers, {first.metric} ({first.mode}); node-hours used by then and in all"
+    title = (
+        f"{reply.options.workers} workers, {first.metric} ({first.mode}); node-hours used by then and in all"
+    )
     table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("scheduler", overflow="fold")
     for column in ("best", "found at", "by then", "ended at", "node-h", "trials"):
@@ -304,10 +308,11 @@ def _configs(reply: Reply) -> list[str]:
 
 
 def as_document(reply: Reply) -> bytes:
+    """Returns the answers as one JSON document."""
     content = {
         "format": FORMAT,
-        "trace": reply.wish.trace,
-        "workers": reply.wish.workers,
+        "trace": reply.options.trace,
+        "workers": reply.options.workers,
         "answers": [_answer(answer) for answer in reply.answers],
         "over_time": [{"at_s": row.at_s, "best": dict(row.best)} for row in over_time(reply.answers)],
         "notes": reply.remarks,
@@ -326,7 +331,7 @@ def _answer(answer: Answer) -> dict[str, object]:
 
 
 def draw(reply: Reply, path: Path) -> None:
-    """Steps, as the best value changes when something is found; ConfigError without matplotlib."""
+    """Draws the best value over time to a file. Raises ConfigError without matplotlib."""
     try:
         import matplotlib
     except ImportError as error:

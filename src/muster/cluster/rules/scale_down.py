@@ -1,4 +1,4 @@
-"""What the planner no longer wants is cancelled, drained or terminated, as its state allows."""
+"""Cancels, drains or terminates what the planner no longer wants, as the record's state allows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _S = InstanceState
 
 
 def scale_down(draft: Draft) -> None:
-    """Nothing that runs work is killed: a running node is drained first, by a deadline when it must go."""
+    """Removes nodes. A running node is drained first, with a deadline when it must go: no work is killed."""
     if draft.packing is None or not draft.may_scale:
         return
     for removal in draft.packing.removals:
