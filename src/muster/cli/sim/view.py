@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from muster.base.text import duration
+from muster.base.text import duration, short_duration
 from muster.cli.sim.tune_command import Reply
 from muster.cli.tune.table import plain, strict_json
 from muster.cluster.plan import Subject, Verdict
@@ -278,13 +278,18 @@ def _found(reply: Reply) -> Table:
         table.add_row(
             answer.scheduler,
             "-" if best is None else f"{best.value:.6g}",
-            "-" if best is None else duration(best.at_s),
+            "-" if best is None else _narrow(best.at_s),
             "-" if best is None else f"{best.worker_s / 3600.0:.3g} h",
-            duration(answer.end_s),
+            _narrow(answer.end_s),
             f"{answer.worker_s / 3600.0:.3g}",
             f"{answer.trials}" + (f" ({answer.failed} failed)" if answer.failed else ""),
         )
     return table
+
+
+def _narrow(seconds: float) -> str:
+    """One number: two would fold the scheduler's name on a terminal of 80 columns."""
+    return short_duration(seconds) if seconds >= 60.0 else duration(seconds)
 
 
 def _over_time(reply: Reply) -> Table:
