@@ -139,7 +139,7 @@ class ConfigReload:
 
 logger = logging.getLogger(__name__)
 
-LOCK_WAIT_S = 1.0  # a monitor that is just ending lets go of its ledger
+LOCK_WAIT_S = 1.0  # a monitor that is just ending releases its ledger
 HEAD_RETRY_S = (0.25, 5.0)  # first and longest pause between two attempts to reach the head
 
 
@@ -196,7 +196,7 @@ class _Parts:
         self._store = stack.enter_context(
             SqliteInstanceStore(options.home.ledger, clock=clock, retention=retention, wait_s=LOCK_WAIT_S)
         )
-        host_and_port(options.head.address)  # what can never be reached is not waited for
+        host_and_port(options.head.address)  # an address that cannot be parsed fails at once
         self._link = GcsClient(options.head.address, options.head.auth)
         self._nodes = GcsNodeSource(self._link)
 

@@ -49,7 +49,7 @@ def events_of(known: WarningKeys, tick: Tick) -> tuple[tuple[Event, ...], Warnin
     """Returns the new events of a tick and the keys of the warnings in force after it; pure."""
     shape = () if tick.traits.read_only else tuple(_shape_events(tick))
     current = _warnings(tick)
-    if tick.runtime is None:  # nothing was seen, so nothing has gone either
+    if tick.runtime is None:  # nothing was observed, so no warning has ended either
         return shape, known
     fresh = [text for key, text in current.items() if key not in known]
     warnings = tuple(Event(at=tick.plan.at, level="warning", message=text) for text in fresh)
@@ -148,7 +148,7 @@ def _failed_launches(tick: Tick) -> Iterator[Event]:
         yield Event(at=at, level="warning", message=text)
 
 
-# -- warnings: by key, so that a count that moves is no news -------------------------------------------
+# -- warnings: by key, so that a changed count alone is not logged again --------------------------------
 
 
 def _warnings(tick: Tick) -> dict[str, str]:

@@ -81,7 +81,7 @@ def closing(ledger: Ledger, tick_id: str, now: float) -> Plan:
 
 
 def _ended(record: Instance, at: float) -> Instance:
-    asked = record.state is InstanceState.REQUESTED  # it never came
+    asked = record.state is InstanceState.REQUESTED  # the machine never arrived
     state = InstanceState.ALLOCATION_FAILED if asked else InstanceState.TERMINATED
     return replace(record, state=state, history=(*record.history, StatusChange(state, at, DETAILS)))
 

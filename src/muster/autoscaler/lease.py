@@ -20,7 +20,7 @@ from muster.base.ids import IdSource
 from muster.errors import MusterError
 
 RENEW_S = 5.0
-STALE_S = 3 * RENEW_S  # a holder that is quiet for so long is gone
+STALE_S = 3 * RENEW_S  # a holder that has not renewed for so long is gone
 _LOOK_S = 0.5
 
 

@@ -6,7 +6,7 @@ import sys
 
 from rich.console import Console, RenderableType
 
-PLAIN_WIDTH = 80  # when nobody says how wide the page is
+PLAIN_WIDTH = 80  # when the output is not a terminal
 GOOD, BAD, QUIET, HEADING = "green", "bold red", "dim", "bold"  # the styles of every page
 MAX_WIDTH = 100  # longer lines do not read better
 

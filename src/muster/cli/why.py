@@ -6,16 +6,19 @@ import difflib
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
+from muster.autoscaler.known_clusters import KnownCluster, clusters_root, find_cluster
 from muster.autoscaler.status_files import PublishedStatus
+from muster.base.clock import SystemClock
+from muster.base.codec import encode_plain
 from muster.base.text import clock_time, money, short_duration, used_of
-from muster.cli.console import BAD, HEADING, QUIET
+from muster.cli.console import BAD, HEADING, QUIET, console, emit
 from muster.cli.status.report import NodeRow, PendingRow, StatusReport, TypeRow, build_report
 from muster.cli.status.view import PageSize, TableGrid, pending_section
 from muster.cluster.model import Instance
@@ -23,11 +26,7 @@ from muster.cluster.plan import Reason, Subject
 from muster.cluster.spend import cost_of
 from muster.cluster.states import TERMINAL
 from muster.errors import ClusterError
-from muster.stores.ledger.history import Decision
-
-if TYPE_CHECKING:
-    from muster.autoscaler.known_clusters import KnownCluster
-
+from muster.stores.ledger.history import Decision, open_history
 
 MACHINE, NODE_TYPE, GANG, DEMAND = "machine", "node type", "gang", "demand"
 ALL_DEMAND = frozenset({"demand", "demands", "pending", "waiting"})
@@ -61,8 +60,8 @@ def find_subject(word: str, known: Known) -> WhySubject:
     names = _names(known)
     if word in names:
         return names[word]
-    found = {name: subject_ for name, subject_ in names.items() if _begins(name, word)}
-    if len({(subject_.kind, subject_.key) for subject_ in found.values()}) == 1:
+    found = {name: about for name, about in names.items() if _begins(name, word)}
+    if len({(about.kind, about.key) for about in found.values()}) == 1:
         return next(iter(found.values()))
     if found:
         raise ClusterError(f"{word!r} is the beginning of {_listed(found)}: give more characters")
@@ -133,13 +132,9 @@ def why(subject: str, cluster: str | None, as_json: bool) -> None:
 
     Without the name of a cluster: the only one that is up.
     """
-    from muster.autoscaler.known_clusters import clusters_root, find_cluster
-    from muster.base.codec import encode_plain
-    from muster.cli.console import console, emit
-
     known = known_of(find_cluster(cluster, clusters_root(os.environ)))
-    subject_ = find_subject(subject, known)
-    report = answer(subject_, known)
+    about = find_subject(subject, known)
+    report = answer(about, known)
     if as_json:
         emit(encode_plain(report))
         return
@@ -150,9 +145,6 @@ def why(subject: str, cluster: str | None, as_json: bool) -> None:
 
 def known_of(cluster: KnownCluster) -> Known:
     """Reads the published status and the ledger of a cluster, whichever of them exists."""
-    from muster.base.clock import SystemClock
-    from muster.stores.ledger.history import open_history
-
     now, published = SystemClock().now(), cluster.status()
     known = Known(
         cluster=cluster.name,
@@ -163,8 +155,6 @@ def known_of(cluster: KnownCluster) -> Known:
     )
     if not cluster.home.ledger.is_file():
         return known
-    from msgspec.structs import replace
-
     with open_history(cluster.home.ledger) as history:
         return replace(known, records=history.find(), decisions=history.decisions(limit=DECISIONS))
 
@@ -212,55 +202,55 @@ MAX_MACHINES = 10  # of a type: the newest
 _VERDICTS = {GANG: Subject.GANG.value, NODE_TYPE: Subject.NODE_TYPE.value}
 
 
-def answer(subject_: WhySubject, known: Known) -> WhyReport:
+def answer(about: WhySubject, known: Known) -> WhyReport:
     """Returns everything that concerns the subject."""
     report = None
     if known.published is not None:
         report = build_report(known.published, now=known.now, problem=known.problem)
     return WhyReport(
         cluster=known.cluster,
-        subject=subject_.key or DEMAND,
-        kind=subject_.kind,
+        subject=about.key or DEMAND,
+        kind=about.kind,
         at=known.published.at if known.published is not None else 0.0,
         problem=known.problem,
-        machine=_machine_now(subject_, report),
-        pending=tuple(_pending(subject_, report)),
-        node_types=tuple(_types(subject_, report)),
-        machines=tuple(_stories(subject_, known)),
-        story=tuple(_verdict_story(subject_, known.decisions)),
+        machine=_machine_now(about, report),
+        pending=tuple(_pending(about, report)),
+        node_types=tuple(_types(about, report)),
+        machines=tuple(_stories(about, known)),
+        story=tuple(_verdict_story(about, known.decisions)),
     )
 
 
-def _machine_now(subject_: WhySubject, report: StatusReport | None) -> NodeRow | None:
-    rows = report.nodes if report is not None and subject_.kind == MACHINE else ()
-    return next((row for row in rows if row.instance_id == subject_.key), None)
+def _machine_now(about: WhySubject, report: StatusReport | None) -> NodeRow | None:
+    rows = report.nodes if report is not None and about.kind == MACHINE else ()
+    return next((row for row in rows if row.instance_id == about.key), None)
 
 
-def _pending(subject_: WhySubject, report: StatusReport | None) -> Iterator[PendingRow]:
+def _pending(about: WhySubject, report: StatusReport | None) -> Iterator[PendingRow]:
     """The requests that are the subject, or that wait for it."""
     for row in report.pending if report is not None else ():
-        is_it = subject_.kind == DEMAND or (subject_.kind == GANG and row.subject_id == subject_.key)
+        is_it = about.kind == DEMAND or (about.kind == GANG and row.subject_id == about.key)
         can_have_it = row.reason is not Reason.INFEASIBLE  # else the target is only the nearest miss
-        waits_for_it = subject_.kind in (MACHINE, NODE_TYPE) and row.target == subject_.key and can_have_it
+        waits_for_it = about.kind in (MACHINE, NODE_TYPE) and row.target == about.key and can_have_it
         if is_it or waits_for_it:
             yield row
 
 
-def _types(subject_: WhySubject, report: StatusReport | None) -> Iterator[TypeRow]:
+def _types(about: WhySubject, report: StatusReport | None) -> Iterator[TypeRow]:
     for row in report.node_types if report is not None else ():
-        if subject_.kind in (DEMAND, GANG) or (subject_.kind == NODE_TYPE and row.node_type == subject_.key):
+        if about.kind in (DEMAND, GANG) or (about.kind == NODE_TYPE and row.node_type == about.key):
             yield row
 
 
-def _stories(subject_: WhySubject, known: Known) -> Iterator[MachineStory]:
+def _stories(about: WhySubject, known: Known) -> Iterator[MachineStory]:
     """The history of one machine, or of the newest machines of a type."""
     merged = {record.instance_id: record for record in known.records}
     if not merged and known.published is not None:
         merged = {record.instance_id: record for record in known.published.instances}
-    if subject_.kind == MACHINE:
-        chosen = [record for record in merged.values() if record.instance_id == subject_.key]
-    elif subject_.kind == NODE_TYPE:
-        of_type = [record for record in merged.values() if record.node_type == subject_.key]
+    if about.kind == MACHINE:
+        chosen = [record for record in merged.values() if record.instance_id == about.key]
+    elif about.kind == NODE_TYPE:
+        of_type = [record for record in merged.values() if record.node_type == about.key]
         chosen = sorted(of_type, key=_began, reverse=True)[:MAX_MACHINES]
     else:
         chosen = []
@@ -283,14 +273,12 @@ def _story(record: Instance, now: float) -> MachineStory:
     )
 
 
-def _verdict_story(subject_: WhySubject, decisions: Iterable[Decision]) -> Iterator[StoryLine]:
+def _verdict_story(about: WhySubject, decisions: Iterable[Decision]) -> Iterator[StoryLine]:
     """One line per change, oldest first. Demands without a name cannot be followed over time."""
-    subject = _VERDICTS.get(subject_.kind)
+    subject = _VERDICTS.get(about.kind)
     last: tuple[object, ...] = ()
     for decision in sorted(decisions, key=lambda one: one.version) if subject else ():
-        own = [
-            v for v in decision.verdicts if v.get("subject") == subject and v["subject_id"] == subject_.key
-        ]
+        own = [v for v in decision.verdicts if v.get("subject") == subject and v["subject_id"] == about.key]
         current = tuple((v["reason"], v.get("count", 1), v.get("detail") or v.get("target", "")) for v in own)
         if current and current != last:
             for reason, count, detail in current:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from muster.cluster.model import NEEDS_A_PERSON, Backoff, FailureKind
+from muster.cluster.model import NEEDS_USER_ACTION, Backoff, FailureKind
 from muster.cluster.snapshot import TypeHealth
 
 _MAX_DOUBLINGS = 30  # keeps 2**n finite; every back-off is clipped long before
@@ -21,7 +21,7 @@ def after_failure(
 ) -> TypeHealth:
     """Returns the health after one more failure: the type is blocked for twice as long as last time."""
     failures = decayed_failures(health, now, policy) + 1.0
-    base = policy.person_base_s if kind in NEEDS_A_PERSON else policy.base_s
+    base = policy.user_action_base_s if kind in NEEDS_USER_ACTION else policy.base_s
     pause = min(policy.max_s, base * 2.0 ** min(failures - 1.0, _MAX_DOUBLINGS))
     return TypeHealth(
         failures=failures,

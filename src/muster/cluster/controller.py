@@ -50,7 +50,7 @@ class Executor:
         newest = {(type(action), i): action.request_id for action in given for i in _subjects(action)}
         done: list[RequestId] = []
         for action in given:
-            # A leftover that this tick decided again is done with: one call, not two.
+            # A leftover that this tick decided anew is dropped: one call, not two.
             is_newest = any(newest[type(action), i] == action.request_id for i in _subjects(action))
             wanted = is_newest and is_wanted(action, instances)
             if not wanted or self._hand_over(narrowed(action, instances)):
@@ -216,9 +216,7 @@ class ClusterController:
             ledger = _committed(ledger, plan, version)
             ledger = self._carry_out(ledger)
         except VersionConflict as error:
-            self._inbox.resolve_offer(
-                error.expected
-            )  # nothing was written: everything in it is still to be decided
+            self._inbox.resolve_offer(error.expected)  # nothing was written, so nothing of it is decided
             plan = self._without_ledger(error)
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the next tick tries again
             plan = self._without_ledger(error)
@@ -264,7 +262,7 @@ class ClusterController:
             self._changes.log(logging.WARNING, note.source, f"set aside: {note.source}: {note.message}")
         sources = {note.source for note in plan.quarantined}
         for gone in self._set_aside - sources:
-            self._changes.forget(gone)  # when it comes back, it is news again
+            self._changes.forget(gone)  # logged again when it returns
         self._set_aside = sources
 
 

@@ -80,7 +80,7 @@ class Backoff(Struct, frozen=True, kw_only=True):
 
     base_s: float = 5.0
     max_s: float = 600.0
-    person_base_s: float = 60.0  # quota, permission, config: the user must act, so retry less often
+    user_action_base_s: float = 60.0  # quota, permission, config: the user must act, so retry less often
     decay_s: float = 300.0
     recovery_s: float = 600.0  # Ray's availability recovery window
 
@@ -136,7 +136,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     launch_hash: str = ""
     price_per_hour: float | None = None  # fixed when bought, so that spend can be added up later
     stop_cause: StopCause | None = None  # set while a removal is under way
-    cancelled: bool = False  # requested, no longer wanted: terminate on arrival (W1)
+    cancelled: bool = False  # requested, no longer wanted: terminate on arrival
     missing_since: float | None = None  # the cloud stopped listing it while its node lives
     internal_ip: str = ""
     external_ip: str = ""
@@ -302,7 +302,7 @@ class FailureKind(Enum):
     UNKNOWN = "unknown"
 
 
-NEEDS_A_PERSON = frozenset({FailureKind.QUOTA, FailureKind.PERMISSION, FailureKind.CONFIG})
+NEEDS_USER_ACTION = frozenset({FailureKind.QUOTA, FailureKind.PERMISSION, FailureKind.CONFIG})
 
 
 class LaunchFailure(Struct, frozen=True, kw_only=True):

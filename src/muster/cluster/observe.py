@@ -43,7 +43,7 @@ class FailureInbox:
         self.terminate: list[TerminateFailure] = []
         self.drain: list[DrainFailure] = []
         self.install: list[InstallFailure] = []
-        self._offered: tuple[int, tuple[int, ...]] | None = None  # ledger version, length of each pile
+        self._offered: tuple[int, tuple[int, ...]] | None = None  # ledger version, length of each list
 
     def put(self, failure: Failure) -> None:
         """Adds a failure that is not part of a decision yet."""
@@ -59,7 +59,7 @@ class FailureInbox:
 
     def offer(self, version: int) -> None:
         """Marks the contents as part of a decision about to be committed at this version of the ledger."""
-        self._offered = (version, tuple(len(pile) for pile in self._piles()))
+        self._offered = (version, tuple(len(failures) for failures in self._lists()))
 
     def resolve_offer(self, version: int) -> None:
         """Drops what was offered if the ledger is past the offer's version: then that commit was stored.
@@ -67,17 +67,17 @@ class FailureInbox:
         A failure decided upon twice would fail a second machine, one that may be on its way.
         """
         if self._offered is not None and version > self._offered[0]:
-            for pile, decided in zip(self._piles(), self._offered[1], strict=True):
-                del pile[:decided]
+            for failures, decided in zip(self._lists(), self._offered[1], strict=True):
+                del failures[:decided]
         self._offered = None
 
     def clear(self) -> None:
         """Empties the inbox: the decision about its contents is durable."""
         self._offered = None
-        for pile in self._piles():
-            pile.clear()
+        for failures in self._lists():
+            failures.clear()
 
-    def _piles(self) -> tuple[list[Any], ...]:
+    def _lists(self) -> tuple[list[Any], ...]:
         return self.launch, self.terminate, self.drain, self.install
 
 
@@ -187,7 +187,7 @@ class Observer:
             self._note(_RUNTIME, f"not a report: {report!r:.100}")
             return None
         # A report older than one already seen would make living nodes look gone. A runtime that restarted
-        # counts from zero again, so after a while the lower number is believed.
+        # counts from zero again, so after a while the lower number is accepted.
         fresh = report.version >= self._runtime_version
         if not fresh and now - self._runtime_at <= self._spec.timeouts.listing_grace_s:
             self._note(_RUNTIME, f"report {report.version} is older than {self._runtime_version}: ignored")

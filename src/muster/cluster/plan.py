@@ -89,7 +89,7 @@ class Reason(Enum):
     BLOCKED_BY_BACKOFF = "blocked-by-backoff"  # the types that could hold it failed lately
     BLOCKED_BY_GANG = "blocked-by-gang"  # it would fit alone, but not with all its siblings
     INFEASIBLE = "infeasible"  # no type could ever hold it
-    INVALID = "invalid"  # the request itself makes no sense
+    INVALID = "invalid"  # the request itself cannot be used
     # node
     KEPT_BUSY = "kept-busy"
     KEPT_HEAD = "kept-head"
@@ -112,13 +112,13 @@ class Reason(Enum):
     TYPE_LABELS_DIFFER = "type-labels-differ"
     TYPE_AT_MAXIMUM = "type-at-maximum"
     TYPE_BACKED_OFF = "type-backed-off"
-    TYPE_NEEDS_A_PERSON = "type-needs-a-person"  # quota, permission or config: retries will not help
+    TYPE_NEEDS_USER_ACTION = "type-needs-user-action"  # quota, permission or config: retries will not help
     # cluster
     WAITING_FOR_HEAD = "waiting-for-head"
     READ_ONLY = "read-only"
     RUNTIME_UNREADABLE = "runtime-unreadable"
     CLOUD_UNREADABLE = "cloud-unreadable"
-    STUCK = "stuck"  # an instance is in a passing state for longer than the warn interval
+    STUCK = "stuck"  # an instance is in a transitional state for longer than the warn interval
 
 
 SERVED = frozenset(

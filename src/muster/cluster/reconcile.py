@@ -46,7 +46,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-_LOOKS = {"observe_cloud": "cloud", "observe_nodes": "runtime"}  # what each mirrors, a field of Snapshot
+_OBSERVES = {"observe_cloud": "cloud", "observe_nodes": "runtime"}  # what each mirrors, a field of Snapshot
 
 
 def reconcile(snapshot: Snapshot, rules: tuple[Rule, ...] = RULES) -> Plan:
@@ -67,7 +67,7 @@ def _attempt(rule: Rule, draft: Draft) -> Draft:
         rule(trial)
     except Exception as error:  # noqa: BLE001 - one rule's bug must not stop the loop
         draft.quarantine(f"rule {rule.__name__}", f"{type(error).__name__}: {error}")
-        unseen = _LOOKS.get(rule.__name__)
+        unseen = _OBSERVES.get(rule.__name__)
         if unseen is not None:
             draft.seen = replace(draft.seen, **{unseen: None})
         return draft

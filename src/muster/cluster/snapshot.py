@@ -24,7 +24,7 @@ class ProviderTraits(Struct, frozen=True, kw_only=True):
     """ProviderTraits are what a provider can do, as data: planning never asks for its class."""
 
     read_only: bool = False  # nothing may be launched or terminated
-    installs_runtime: bool = True  # machines come up with the runtime; False: our installer does it
+    installs_runtime: bool = True  # machines come up with the runtime; False: muster's installer does it
     declarative: bool = False  # takes one shape per tick
     resizable: bool = False  # can change a machine's size in place
     max_batch: int | None = None  # largest launch call
@@ -52,7 +52,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     """A Memory is what planning carries from tick to tick besides the instances."""
 
     health: Mapping[str, TypeHealth] = field(default_factory=dict)
-    # Per type: since when at least k+1 machines on their way have been unneeded (spec 3.8).
+    # Per type: since when at least k+1 machines on their way have been unneeded.
     pending_idle: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     spent: float = 0.0  # $ of machines that are gone; live ones are added by `spend.spend_so_far`
     # Nodes of ended records that the runtime still lists: never adopted anew. Value: when the record ended.

@@ -107,7 +107,7 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     node_types: tuple[TypeVerdict, ...]
 
 
-_DECIMALS = 6  # of a dollar: hides the dust of adding floats, no price
+_DECIMALS = 6  # of a dollar: hides rounding errors of sums, and no price
 
 
 def build_report(answer: WhatIfAnswer) -> PlanReport:

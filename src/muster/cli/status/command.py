@@ -7,23 +7,21 @@ import os
 import select
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from muster.autoscaler.known_clusters import KnownCluster, open_cluster
-from muster.cli.console import QUIET
-from muster.cli.status.report import StatusReport
+from muster.autoscaler.known_clusters import KnownCluster, clusters_root, find_cluster, open_cluster
+from muster.base.clock import SystemClock
+from muster.base.codec import encode_plain
+from muster.cli.console import QUIET, console, emit
+from muster.cli.status.report import StatusReport, build_report
 from muster.cli.status.view import PageSize, status_page
 from muster.errors import ClusterError, MusterError
-
-if TYPE_CHECKING:
-    from muster.autoscaler.known_clusters import KnownCluster
-
 
 _EPILOG = """\b
 Examples:
@@ -51,8 +49,6 @@ def status(ctx: click.Context, cluster: str | None, as_json: bool, live: bool, v
 
     Without a name: the only cluster that is up.
     """
-    from muster.autoscaler.known_clusters import clusters_root, find_cluster
-
     known = find_cluster(cluster, clusters_root(os.environ))
     if live:
         if as_json or not sys.stdout.isatty():
@@ -63,13 +59,8 @@ def status(ctx: click.Context, cluster: str | None, as_json: bool, live: bool, v
         return
     report = report_of(known)
     if as_json:
-        from muster.base.codec import encode_plain
-        from muster.cli.console import emit
-
         emit(encode_plain(report))
     else:
-        from muster.cli.console import console
-
         page = console()
         for part in status_page(
             report, PageSize(width=page.width, others=20 if verbose else 5, verbose=verbose)
@@ -80,11 +71,6 @@ def status(ctx: click.Context, cluster: str | None, as_json: bool, live: bool, v
 
 def report_of(cluster: KnownCluster) -> StatusReport:
     """Returns the newest report. Raises ClusterError before the monitor's first tick."""
-    from msgspec.structs import replace
-
-    from muster.base.clock import SystemClock
-    from muster.cli.status.report import build_report
-
     published = cluster.status()
     if published is None and cluster.record is None:
         raise ClusterError(

@@ -141,7 +141,7 @@ def _sentence(detail: str, frame: PageSize) -> Iterator[RenderableType]:
         yield Padding(text, (0, 0, 0, _COUNT_INDENT + _COUNT_GAP), expand=False)
 
 
-BLOCKED_TYPES = frozenset({Reason.TYPE_BACKED_OFF, Reason.TYPE_NEEDS_A_PERSON})
+BLOCKED_TYPES = frozenset({Reason.TYPE_BACKED_OFF, Reason.TYPE_NEEDS_USER_ACTION})
 _STATE_STYLES = {"busy": GOOD, "idle": "", "running": GOOD, "draining": WAITING, "never came up": BAD}
 _STATE_STYLES |= {"setup failed": BAD, "not gone yet": BAD, "stopped": BAD}
 _QUIET_REASONS = frozenset({Reason.KEPT_BUSY, Reason.KEPT_HEAD, Reason.KEPT_PENDING, Reason.LEAVING})

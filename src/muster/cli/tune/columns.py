@@ -147,8 +147,8 @@ class RowColumns:
         near = difflib.get_close_matches(word, [*names, *ends], n=3, cutoff=0.6)
         shown = list(dict.fromkeys(ends.get(name, name) for name in near))
         hint = f"Did you mean {' or '.join(shown)}? " if shown else ""
-        names_ = ", ".join(name for name in self.known if name not in AUTO_RESULT_KEYS or name in FIXED)
-        return f"{option}: no column {word!r}. {hint}There are: {names_}"
+        listed = ", ".join(name for name in self.known if name not in AUTO_RESULT_KEYS or name in FIXED)
+        return f"{option}: no column {word!r}. {hint}There are: {listed}"
 
 
 _FILTER = re.compile(r"\s*(?P<column>.+?)\s*(?P<op><=|>=|==|!=|<|>)\s*(?P<value>.*?)\s*")
@@ -179,8 +179,8 @@ def _condition(text: str, columns: RowColumns) -> Callable[[Row], bool]:
             "for example --filter 'training_iteration >= 10'"
         )
     name = columns.one(match["column"], "--filter")
-    compare, text_ = _OPERATORS[match["op"]], match["value"].strip("'\"")
-    wanted = _number_from(text_)
+    compare, operand = _OPERATORS[match["op"]], match["value"].strip("'\"")
+    wanted = _number_from(operand)
 
     def passes(row: Row) -> bool:
         value = row.get(name)
@@ -190,9 +190,9 @@ def _condition(text: str, columns: RowColumns) -> Callable[[Row], bool]:
         if found is not None and wanted is not None:
             return compare(found, wanted)
         return (
-            compare(str(value).lower(), text_.lower())
+            compare(str(value).lower(), operand.lower())
             if isinstance(value, bool)
-            else compare(str(value), text_)
+            else compare(str(value), operand)
         )
 
     return passes

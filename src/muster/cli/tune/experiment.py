@@ -175,7 +175,7 @@ def _read(reader: TrialReader, place: str, root: str, filesystem: object = None)
         trials=trials,
         settings=reader.settings(),
         writer=writer,
-        # Nobody asks while something is left to do anyway.
+        # Irrelevant while the experiment runs, so it is not read then.
         is_exhausted=writer is not None or _is_exhausted(reader),
         filesystem=filesystem,
     )

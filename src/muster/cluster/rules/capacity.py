@@ -79,7 +79,7 @@ def _nodes(draft: Draft) -> tuple[PackNode, ...]:
     for instance in draft.instances.values():
         if instance.state is running:
             report = reports.get(instance.node_id or "")
-            if report is None:  # unreadable or late: it counts, and has nothing free that we know of
+            if report is None:  # unreadable or late: it counts, but nothing on it is known to be free
                 result.append(replace(_coming(draft, instance), available=EMPTY))
             elif report.status is not dead:
                 result.append(_running(draft, instance, report))

@@ -92,7 +92,7 @@ def _follow(draft: Draft, instance: Instance, node: NodeReport) -> None:
             draft.amend(known, node_id=node.node_id)
         return
     if not INSTANCE_MACHINE.allows(current, target):
-        # Too late for this machine: it timed out or failed to install and is on its way out (10.1.1).
+        # Too late for this machine: it timed out or failed to install and is on its way out.
         draft.quarantine(
             f"node {node.node_id}", f"came while its record is {current.name}: the machine is leaving"
         )

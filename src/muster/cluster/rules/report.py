@@ -14,7 +14,7 @@ from muster.cluster.snapshot import FailedLaunch
 from muster.cluster.states import InstanceState
 
 _S = InstanceState
-_MAX_FAILED = 100  # W13: lately, not for ever
+_MAX_FAILED = 100  # only recent ones
 
 
 def report(draft: Draft) -> None:

@@ -27,7 +27,7 @@ def _remove(draft: Draft, instance: Instance, removal: Removal) -> None:
         case _S.QUEUED:
             draft.move(instance, _S.TERMINATED, f"cancelled: {removal.details}", stop_cause=removal.cause)
         case _S.REQUESTED:
-            # W1: a launch in flight cannot be called back; the machine is given back when it arrives.
+            # A launch in flight cannot be called back; the machine is given back when it arrives.
             draft.amend(instance, cancelled=True, stop_cause=removal.cause)
         case _S.ALLOCATED | _S.RAY_INSTALLING:
             # Nothing runs on it yet; the terminate rule hands it over.
@@ -35,7 +35,7 @@ def _remove(draft: Draft, instance: Instance, removal: Removal) -> None:
         case _S.RAY_RUNNING if instance.node_id:
             _drain(draft, instance, removal)
         case _:
-            pass  # W8: already on its way out
+            pass  # already on its way out
 
 
 def _drain(draft: Draft, instance: Instance, removal: Removal) -> None:

@@ -41,7 +41,7 @@ def timeouts(draft: Draft) -> None:
 def _expire_arrivals(draft: Draft) -> None:
     limits = draft.spec.timeouts
     for instance in _overdue(draft, _S.ALLOCATED, limits.allocate_s):
-        if not is_head(instance):  # W32: the head is never given up
+        if not is_head(instance):  # the head is never given up
             _expire_allocation(draft, instance)
     for instance in _overdue(draft, _S.RAY_INSTALLING, limits.install_s):
         draft.move(instance, _S.RAY_INSTALL_FAILED, f"not installed within {limits.install_s:g} s")
