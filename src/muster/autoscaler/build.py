@@ -340,4 +340,4 @@ def _quietly(close: Callable[[], object]) -> None:
     try:
         close()
     except Exception as error:  # noqa: BLE001 - logged; the others are still to be closed
-        logger.warning("while ending: %s: %s", type(error).__name__, error)
+        logger.warning("while closing: %s: %s", type(error).__name__, error)

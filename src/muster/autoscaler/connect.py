@@ -29,8 +29,8 @@ def find_head_address(home: ClusterHome, address: str | None, environment: Mappi
     known = address or environment.get("RAY_ADDRESS") or (record.address if record is not None else "")
     if not known:
         raise ClusterError(
-            "where is the head? Give --address HOST:PORT of its GCS, or set RAY_ADDRESS; a cluster that "
-            "`muster up` started is known by its home"
+            "the head's address is not known: give --address HOST:PORT of its GCS, or set RAY_ADDRESS; for a "
+            "cluster that `muster up` started, --home is enough"
         )
     given = {name: environment[name] for name in _NAMES if environment.get(name)}
     if given:

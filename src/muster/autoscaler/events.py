@@ -107,7 +107,7 @@ def _is_new(record: Instance, at: float) -> bool:
 
 
 def _is_going(record: Instance, at: float) -> bool:
-    """Whether the machine begins to leave in this tick because of a decision of the autoscaler."""
+    """Returns whether the machine begins to leave in this tick because of a decision of the autoscaler."""
     if record.stop_cause is None or not record.history or record.history[-1].at != at:
         return False
     if record.state is _S.RAY_STOP_REQUESTED:

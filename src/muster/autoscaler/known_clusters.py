@@ -9,6 +9,7 @@ from pathlib import Path
 
 from muster.autoscaler.home import DEFAULT_ROOT, ClusterHome
 from muster.autoscaler.status_files import ClusterRecord, PublishedStatus, read_record, read_status
+from muster.base.text import short_duration
 from muster.config.load import load_config
 from muster.errors import ClusterError, ConfigError
 from muster.host.processes import lives
@@ -45,8 +46,8 @@ class KnownCluster:
         silent_s = now - status.at
         if gone or silent_s <= max(QUIET_S, 3 * status.interval_s + 5.0):
             return gone
-        who = f"the monitor (pid {status.monitor_pid})"
-        return f"{who} has not updated the status for {silent_s:.0f} s: check that it still runs; {log}"
+        who, silent = f"the monitor (pid {status.monitor_pid})", short_duration(silent_s)
+        return f"{who} has not updated the status for {silent}: check that it still runs; {log}"
 
     def _gone(self, record: ClusterRecord, log: str) -> str:
         """Names the processes of `muster up` that are gone."""
@@ -112,7 +113,7 @@ def _the_only_one(known: list[KnownCluster], root: Path) -> KnownCluster:
         raise ClusterError(
             f"no cluster in {root}; `muster up examples/laptop.yaml` starts one on this computer"
         )
-    raise ClusterError(f"several clusters in {root}: which one? {_choices(candidates)}")
+    raise ClusterError(f"several clusters in {root}; name one: {_choices(candidates)}")
 
 
 def _choices(known: list[KnownCluster]) -> str:

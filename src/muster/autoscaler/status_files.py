@@ -102,4 +102,4 @@ def _read(path: Path, kind: type[T]) -> T | None:
     try:
         return codec.convert(msgspec.json.decode(data), kind)
     except ValueError as error:  # msgspec's errors are of this kind
-        raise StoreError(f"{path}: {error}; was it written by another version of muster?") from error
+        raise StoreError(f"{path}: {error}; it may have been written by another version of muster") from error

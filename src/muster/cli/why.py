@@ -227,7 +227,7 @@ def _machine_now(about: WhySubject, report: StatusReport | None) -> NodeRow | No
 
 
 def _pending(about: WhySubject, report: StatusReport | None) -> Iterator[PendingRow]:
-    """The requests that are the subject, or that wait for it."""
+    """Yields the requests that are the subject, or that wait for it."""
     for row in report.pending if report is not None else ():
         is_it = about.kind == DEMAND or (about.kind == GANG and row.subject_id == about.key)
         can_have_it = row.reason is not Reason.INFEASIBLE  # else the target is only the nearest miss
@@ -243,7 +243,7 @@ def _types(about: WhySubject, report: StatusReport | None) -> Iterator[TypeRow]:
 
 
 def _stories(about: WhySubject, known: Known) -> Iterator[MachineStory]:
-    """The history of one machine, or of the newest machines of a type."""
+    """Yields the history of one machine, or of the newest machines of a type."""
     merged = {record.instance_id: record for record in known.records}
     if not merged and known.published is not None:
         merged = {record.instance_id: record for record in known.published.instances}
@@ -274,7 +274,7 @@ def _story(record: Instance, now: float) -> MachineStory:
 
 
 def _verdict_story(about: WhySubject, decisions: Iterable[Decision]) -> Iterator[StoryLine]:
-    """One line per change, oldest first. Demands without a name cannot be followed over time."""
+    """Yields one line per change, oldest first. Demands without a name cannot be followed over time."""
     subject = _VERDICTS.get(about.kind)
     last: tuple[object, ...] = ()
     for decision in sorted(decisions, key=lambda one: one.version) if subject else ():

@@ -60,7 +60,7 @@ class Executor:
         return frozenset(done)
 
     def _hand_over(self, action: Action) -> bool:
-        """Whether the effect is over. A refusal goes to the inbox and leaves the outbox with its record."""
+        """Returns whether the effect is over. A refused one leaves the outbox with its record."""
         try:
             self._call(action)
             return not self._is_under_way(action)
@@ -99,7 +99,7 @@ class Executor:
 
     def _install(self, action: Install) -> None:
         if self._ports.installer is None:
-            raise NoInstaller("the cluster is to install the runtime, but no installer is configured")
+            raise NoInstaller("the runtime is to be installed on machines, but no installer is configured")
         self._ports.installer.start(action)
 
     def _refuse(self, action: Action, kind: FailureKind, message: str) -> None:
@@ -142,7 +142,7 @@ def _kind(error: ProviderError) -> FailureKind:
 
 
 def _subjects(action: Action) -> tuple[InstanceId, ...]:
-    """The records that an effect is for."""
+    """Returns the records that an effect is for."""
     return action.instance_ids if isinstance(action, Launch | Terminate) else (action.instance_id,)
 
 
@@ -267,7 +267,7 @@ class ClusterController:
 
 
 def _committed(ledger: Ledger, plan: Plan, version: int) -> Ledger:
-    """The ledger as the store holds it after the commit, so that it need not be read again."""
+    """Returns the ledger as the store holds it after the commit, so that it need not be read again."""
     if version == ledger.version:
         return ledger  # a plan that changes nothing is not written
     known = {action.request_id for action in plan.actions}

@@ -227,6 +227,8 @@ class NodeReport(Struct, frozen=True, kw_only=True):
 
 
 class LabelOperator(Enum):
+    """A LabelOperator is how a LabelMatch compares."""
+
     IN = "in"
     NOT_IN = "not-in"
 

@@ -160,7 +160,7 @@ def test_of_several_clusters_one_must_be_named(home):
     shown = status()
     assert shown.exit_code == 2
     assert shown.output == (
-        f"error: several clusters in {made.path.parent}: which one? there are laptop (up), other (up)\n"
+        f"error: several clusters in {made.path.parent}; name one: there are laptop (up), other (up)\n"
     )
     assert status("other").exit_code == 0
 
@@ -245,7 +245,7 @@ def test_a_damaged_status_file_is_one_line(home):
     shown = status()
     assert shown.exit_code == 2
     assert shown.output.startswith(f"error: {made.status}: ")
-    assert shown.output.endswith("was it written by another version of muster?\n")
+    assert shown.output.endswith("it may have been written by another version of muster\n")
 
 
 def test_watching_needs_a_terminal(home):

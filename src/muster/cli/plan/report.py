@@ -175,7 +175,7 @@ def _items(answer: WhatIfAnswer, reasons: _Reasons, subject: Subject) -> tuple[I
 
 
 class _Rejected:
-    """Why the other node types were not used, given what the plan leaves of the limits."""
+    """A _Rejected finds why other node types were not used, given what the plan leaves of the limits."""
 
     def __init__(self, answer: WhatIfAnswer) -> None:
         packing = answer.packing
@@ -193,7 +193,7 @@ class _Rejected:
 
 
 def _gang(gang: Gang, outcome: ItemOutcome, reasons: _Reasons) -> Item:
-    """All bundles or none. A fallback may have another number of bundles: those that were placed count."""
+    """Returns a gang's item: all bundles count, or none; of a fallback those that were placed."""
     verdicts = reasons.of(Subject.GANG, gang.gang_id)
     count = sum(verdict.count for verdict in verdicts)
     return Item(
@@ -226,7 +226,7 @@ def _node(node: PackNode, reasons: _Reasons) -> PlanNode:
 
 
 def _launches(answer: WhatIfAnswer) -> tuple[LaunchRow, ...]:
-    """What would be bought, in the order of the cluster file."""
+    """Returns what would be bought, in the order of the cluster file."""
     return tuple(
         _launch(known, answer.packing.launch[known.name])
         for known in answer.spec.node_types

@@ -110,12 +110,12 @@ def _reason(reason: Reason, indent: str = "") -> Text:
 
 
 def _detail(why: Why) -> str:
-    """The verdict's sentence, or the node or type it is about when there is no sentence."""
+    """Returns the verdict's sentence, or the node or type it is about when there is no sentence."""
     return why.detail or why.target
 
 
 def _rejected(item: Item) -> str:
-    """`type-lacks-resources: cpu, gpu`, one clause per reason."""
+    """Returns one clause per reason, such as `type-lacks-resources: cpu, gpu`."""
     by_reason: dict[Reason, list[str]] = {}
     for name, reason in item.rejected.items():
         by_reason.setdefault(reason, []).append(name)
@@ -174,5 +174,5 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _shape(resources: Resources) -> str:
-    """`{CPU: 4, memory: 2.5 GB}`."""
+    """Returns resources in braces, such as `{CPU: 4, memory: 2.5 GB}`."""
     return f"{{{resources}}}"

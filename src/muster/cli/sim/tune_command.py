@@ -62,7 +62,7 @@ class Reply:
 
 @dataclass
 class _SharedInput:
-    """What all experiments of one question share."""
+    """A _SharedInput is what all experiments of one question share."""
 
     curve: Curve
     problem: Problem | None
@@ -174,7 +174,7 @@ def _experiment(shared: _SharedInput, make: Callable[[], Any], reply: Reply) -> 
 
 
 def _search(shared: _SharedInput, reply: Reply) -> tuple[int, Callable[[], Any] | None]:
-    """How many trials, and whose configs: those of the trace unless a searcher suggests others."""
+    """Returns the number of trials and their searcher; by default the trace's own configs are used."""
     options, recorded = shared.options, shared.recorded
     tune = shared.launch.tune if shared.launch is not None else None
     asked = options.samples or (tune.num_samples if tune is not None else DEFAULT_SAMPLES)
@@ -325,7 +325,7 @@ def launch_of(script: Path) -> ExperimentSpec:
         except _Reached as reached:
             return reached.asked
         except SystemExit as error:
-            raise ConfigError(f"{script}: ended itself ({error}) before it called fit()") from error
+            raise ConfigError(f"{script}: exited ({error}) before it called fit()") from error
         except Exception as error:  # a user's script may raise anything
             raise ConfigError(
                 f"{script}: failed before it called fit(): {type(error).__name__}: {error}"

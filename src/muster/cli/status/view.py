@@ -69,7 +69,7 @@ class TableGrid:
         return table
 
     def _taken(self) -> int:
-        """The width of all cells but the last, gaps included."""
+        """Returns the width of all cells but the last, gaps included."""
         firsts = range(len(self._names) - 1)
         widest = [max(len(self._names[at]), *(row[at].cell_len for row in self._rows)) for at in firsts]
         return sum(widest) + _GAP * len(widest)

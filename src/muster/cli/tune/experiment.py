@@ -205,7 +205,7 @@ def _lock_time(place: str) -> float:
 
 
 class _Snapshot(msgspec.Struct):
-    """The part of a saved snapshot that shows whether there is more to run."""
+    """A _Snapshot is the part of a saved snapshot that shows whether there is more to run."""
 
     exhausted: bool = True
     stopping: bool = False
@@ -216,7 +216,7 @@ _SNAPSHOT = msgspec.msgpack.Decoder(tuple[bytes, bytes | None])
 
 
 def _is_exhausted(reader: TrialReader) -> bool:
-    """True also when it is unknown: then the trials alone decide."""
+    """Returns True also when it is unknown: then the trials alone decide."""
     snapshot = reader.snapshot()
     if snapshot is not None:
         try:

@@ -140,7 +140,7 @@ def _failure_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[str]
 
 
 def _last_lines(traceback: str) -> list[str]:
-    """The place and the error, without the marks under the code."""
+    """Returns the place and the error, without the marks under the code."""
     telling = [line for line in traceback.splitlines() if line.strip(" ^~")]
     return [line.strip() for line in telling[-ERROR_LINES:]]
 
@@ -250,7 +250,7 @@ def _result_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _checkpoints(experiment: ExperimentView, trial: TrialSummary) -> list[dict[str, Any]]:
-    """The checkpoints on disk, oldest first, with the metrics they were reported with."""
+    """Returns the checkpoints on disk, oldest first, with the metrics they were reported with."""
     from muster.tune.analysis.result_files import TrialFolder
 
     folder = TrialFolder(experiment.trial_path(trial), experiment.filesystem)

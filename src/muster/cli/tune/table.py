@@ -120,7 +120,7 @@ def painted(text: str, key: str, *, colour: bool) -> str:
 
 
 def _fitting(sizes: Sequence[int], width: int) -> int:
-    """How many columns fit; the first always does."""
+    """Returns how many columns fit; the first always does."""
     used = 0
     for position, size in enumerate(sizes):
         used += size + (GAP if position else 0)

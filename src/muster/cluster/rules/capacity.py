@@ -73,7 +73,7 @@ def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
 
 
 def _nodes(draft: Draft) -> tuple[PackNode, ...]:
-    """Every record that may serve work, in the order of the ledger. Draining ones offer nothing."""
+    """Returns every record that may serve work, in the order of the ledger. Draining ones offer nothing."""
     result = []
     reports, running, dead = draft.nodes, _S.RAY_RUNNING, NodeStatus.DEAD
     for instance in draft.instances.values():

@@ -42,7 +42,7 @@ def _running_by_type(draft: Draft) -> dict[str, int]:
 
 
 def _at_once(limits: LaunchLimits, running: int) -> int:
-    """How many machines of one type may be requested in one tick; a speed that is no number counts as 0."""
+    """Returns how many machines of one type may be requested in one tick; an unusable speed counts as 0."""
     speed: object = limits.upscaling_speed
     if not isinstance(speed, int | float) or math.isnan(speed):
         return 1

@@ -50,7 +50,7 @@ def observe_nodes(draft: Draft) -> None:
 def _readable(
     draft: Draft, nodes: Iterable[NodeReport]
 ) -> tuple[dict[str, NodeReport], Collection[CloudId | None]]:
-    """The usable reports, and the machines of the others: a node may be working there."""
+    """Returns the usable reports, and the machines of the others: a node may be working there."""
     result: dict[str, NodeReport] = {}
     unclear: list[CloudId] = []
     for node in nodes:
@@ -137,7 +137,7 @@ def _meet_strangers(draft: Draft, strangers: Sequence[NodeReport]) -> None:
 
 
 def _is_older_life(draft: Draft, owner: Instance, node: NodeReport) -> bool:
-    """Whether this dead node lived on the machine before the record did: then it is ignored.
+    """Returns whether this dead node lived on the machine before the record did: then it is ignored.
 
     A record adopted in this very tick cannot have lost a node already; the node is remembered as ended.
     """

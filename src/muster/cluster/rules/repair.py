@@ -24,7 +24,7 @@ def repair(draft: Draft) -> None:
 
 
 def _fault(instance: Instance) -> str:
-    """What is missing for the record's state; "" when nothing is."""
+    """Returns what is missing for the record's state; "" when nothing is."""
     state = instance.state
     if state is _S.UNKNOWN or state in TERMINAL:
         return f"{state.name} is not a state of a live record"

@@ -50,7 +50,7 @@ def _machine_type(draft: Draft, node_type: str) -> str:
 
 
 def _pending_requests(draft: Draft) -> tuple[PendingRequest, ...]:
-    """REQUESTED, then QUEUED (also those never requested), by request id and type."""
+    """Returns REQUESTED, then QUEUED (also those never requested), by request id and type."""
     groups: dict[tuple[str, str], list[Instance]] = {}
     for instance in draft.in_state(_S.REQUESTED, _S.QUEUED):
         groups.setdefault((instance.launch_request_id or "", instance.node_type), []).append(instance)

@@ -41,7 +41,7 @@ def _close_stale(draft: Draft) -> None:
 
 
 def _active_owners(draft: Draft) -> set[str]:
-    """The machines held by a record that still uses them."""
+    """Returns the machines held by a record that still uses them."""
     return {i.cloud_id for i in draft.instances.values() if i.cloud_id and i.state in _HOLDING}
 
 
