@@ -60,11 +60,13 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     install_s: float = 1800.0
     terminating_s: float = 300.0
     stop_requested_s: float = 300.0
-    stopping_s: float = 900.0  # ours: our own drain, this long past its deadline, is ended by termination
+    stopping_s: float = (
+        900.0  # not Ray's: a drain by muster, this long past its deadline, is ended by termination
+    )
     warn_s: float = 90.0
-    listing_grace_s: float = 30.0  # ours: a machine missing from the list whose node is alive is waited for
+    listing_grace_s: float = 30.0  # not Ray's: how long a machine whose node is alive may be missing
     pending_idle_s: float | None = None  # unneeded machines on their way: None keeps them
-    drain_deadline_s: float = 60.0  # ours: what running work gets before a machine we must take goes
+    drain_deadline_s: float = 60.0  # not Ray's: time for running work before a machine is taken
 
 
 class LaunchLimits(Struct, frozen=True, kw_only=True):
@@ -96,7 +98,7 @@ class ClusterSpec(Struct, frozen=True, kw_only=True):
     objective: Objective = Objective.AUTO
     check_launch_hash: bool = False
     conserve_gpus: bool = True
-    install_runtime: bool = False  # set machines up with our installer, unless the provider does it
+    install_runtime: bool = False  # set machines up with muster's installer, unless the provider does it
     timeouts: Timeouts = Timeouts()
     limits: LaunchLimits = LaunchLimits()
     backoff: Backoff = Backoff()

@@ -14,7 +14,7 @@ class InstanceState(Enum):
     QUEUED = 1  # wanted; nothing asked from the provider yet
     REQUESTED = 2  # a launch was handed to the provider; cloud id unknown
     ALLOCATED = 3  # a cloud instance is bound; its node has not been seen
-    RAY_INSTALLING = 4  # our installer is setting the machine up
+    RAY_INSTALLING = 4  # the installer is setting the machine up
     RAY_RUNNING = 5  # its node is registered and alive
     RAY_STOP_REQUESTED = 6  # a drain was handed over; outcome not seen
     RAY_STOPPING = 7  # the runtime shows the node draining
@@ -45,7 +45,7 @@ INSTANCE_MACHINE: StateMachine[InstanceState] = StateMachine(
             _S.ALLOCATION_FAILED,  # refused, or out of retries
         ),
         _S.ALLOCATED: (
-            _S.RAY_INSTALLING,  # the machine is up and we install the runtime
+            _S.RAY_INSTALLING,  # the machine is up and muster installs the runtime
             _S.RAY_RUNNING,  # its node registered
             _S.ALLOCATION_TIMEOUT,  # its node never registered
             _S.RAY_STOPPING,  # first seen when already draining
@@ -62,7 +62,7 @@ INSTANCE_MACHINE: StateMachine[InstanceState] = StateMachine(
             _S.TERMINATED,  # the cloud no longer lists it
         ),
         _S.RAY_RUNNING: (
-            _S.RAY_STOP_REQUESTED,  # we asked the runtime to drain it
+            _S.RAY_STOP_REQUESTED,  # the runtime was asked to drain it
             _S.RAY_STOPPING,  # drained by others, not by muster
             _S.RAY_STOPPED,  # its node died or vanished
             _S.TERMINATING,  # removed without a drain: its node is known to be gone

@@ -60,24 +60,24 @@ def summary(report: Report) -> str:
     )
 
 
-def standstill(scene: SimulatedCluster) -> list[RenderableType]:
+def standstill(cluster: SimulatedCluster) -> list[RenderableType]:
     """Returns the tables of the world at the tick where a replay stops."""
-    return [_instances(scene), _machines(scene), _pending(scene)]
+    return [_instances(cluster), _machines(cluster), _pending(cluster)]
 
 
-def _instances(scene: SimulatedCluster) -> Table:
+def _instances(cluster: SimulatedCluster) -> Table:
     table = _table("instances", "id", "type", "state", "machine", "node", "since", "details")
-    for record in scene.store.live.values():
-        since = f"{record.since - scene.world.wall_shift:.0f}"
+    for record in cluster.store.live.values():
+        since = f"{record.since - cluster.world.wall_shift:.0f}"
         columns = (record.instance_id, record.node_type, record.state.name)
         table.add_row(*columns, record.cloud_id or "-", record.node_id or "-", since, record.details)
     return table
 
 
-def _machines(scene: SimulatedCluster) -> Table:
+def _machines(cluster: SimulatedCluster) -> Table:
     table = _table("machines (truth)", "id", "type", "born", "node", "tasks", "$/h")
-    for machine in scene.cloud.alive():
-        node = scene.runtime.node_on(machine)
+    for machine in cluster.cloud.alive():
+        node = cluster.runtime.node_on(machine)
         status = f"{node.node_id} {node.status.name}" if node else "booting" if not machine.up else "none"
         born, price = f"{machine.created_at:.0f}", f"{machine.price_per_hour:g}"
         tasks = str(len(node.running)) if node else "-"
@@ -85,9 +85,9 @@ def _machines(scene: SimulatedCluster) -> Table:
     return table
 
 
-def _pending(scene: SimulatedCluster) -> Table:
+def _pending(cluster: SimulatedCluster) -> Table:
     table = _table("pending demand", "who", "count", "reason", "detail")
-    for verdict in scene.plan.verdicts if scene.plan else ():
+    for verdict in cluster.plan.verdicts if cluster.plan else ():
         if verdict.subject in _REQUESTS:
             table.add_row(*_row(verdict))
     return table
@@ -146,31 +146,31 @@ class SweepProgress:
         )
 
 
-_LOOKS = (("c", "blue"), ("s", "green"), ("g", "yellow"), ("G", "magenta"), ("x", "cyan"))
+_STYLES = (("c", "blue"), ("s", "green"), ("g", "yellow"), ("G", "magenta"), ("x", "cyan"))
 _WHO = {"people": ("▸", "bold"), "cloud": ("☁", "red"), "muster": (" ", "")}
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def story_pages(story: DayStory) -> Iterator[RenderableType]:
     """Yields the story of a day: node types, events, costs."""
-    looks = {t.name: look for t, look in zip(story.types, _LOOKS, strict=False)}
+    styles = {t.name: style for t, style in zip(story.types, _STYLES, strict=False)}
     yield Text("A day of an autoscaled cluster", style="bold")
     yield Text(
         "Simulated cloud and clock; the controller and planner are the real ones. "
         "▸ users, ☁ the cloud; every other line is what muster decided, and why.\n",
         style="dim",
     )
-    yield _legend(story, looks)
+    yield _legend(story, styles)
     yield Text()
-    yield _moments(story, looks)
+    yield _moments(story, styles)
     yield Text()
     yield from _money(story)
 
 
-def _legend(story: DayStory, looks: Mapping[str, tuple[str, str]]) -> Table:
+def _legend(story: DayStory, styles: Mapping[str, tuple[str, str]]) -> Table:
     table = Table.grid(padding=(0, 2))
     for node_type in story.types:
-        letter, style = looks[node_type.name]
+        letter, style = styles[node_type.name]
         size = node_type.resources.to_floats()
         parts = [f"{size['CPU']:g} CPU", f"{size['memory'] / GIB:g} GB"]
         if "GPU" in size:
@@ -180,7 +180,7 @@ def _legend(story: DayStory, looks: Mapping[str, tuple[str, str]]) -> Table:
     return table
 
 
-def _moments(story: DayStory, looks: Mapping[str, tuple[str, str]]) -> Table:
+def _moments(story: DayStory, styles: Mapping[str, tuple[str, str]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim", expand=True)
     table.add_column("time", no_wrap=True)
     table.add_column("", no_wrap=True, width=1)
@@ -193,26 +193,26 @@ def _moments(story: DayStory, looks: Mapping[str, tuple[str, str]]) -> Table:
         table.add_row(
             _clock(moment.time_s),
             Text(mark, style=style),
-            _told(moment, style),
-            _letters(moment.nodes, looks),
+            _sentence(moment, style),
+            _letters(moment.nodes, styles),
             f"{moment.price_per_hour:.2f}",
             f"{moment.spent:.2f}",
         )
     return table
 
 
-def _told(moment: Moment, style: str) -> Text:
-    said = moment.said
-    machines = ", ".join(f"{count} {name}" for name, count in sorted(said.machines.items()))
-    text = Text(f"{said.what} {machines}".rstrip(), style=style)
-    if said.why:
-        text.append(f"\n{said.why}", style="dim not bold")
+def _sentence(moment: Moment, style: str) -> Text:
+    sentence = moment.said
+    machines = ", ".join(f"{count} {name}" for name, count in sorted(sentence.machines.items()))
+    text = Text(f"{sentence.what} {machines}".rstrip(), style=style)
+    if sentence.why:
+        text.append(f"\n{sentence.why}", style="dim not bold")
     return text
 
 
-def _letters(nodes: Mapping[str, int], looks: Mapping[str, tuple[str, str]]) -> Text:
+def _letters(nodes: Mapping[str, int], styles: Mapping[str, tuple[str, str]]) -> Text:
     text = Text()
-    for name, (letter, style) in looks.items():
+    for name, (letter, style) in styles.items():
         text.append(letter * nodes.get(name, 0), style=f"bold {style}")
     return text if text.plain else Text("·", style="dim")
 

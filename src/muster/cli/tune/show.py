@@ -141,8 +141,8 @@ def _failure_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[str]
 
 def _last_lines(traceback: str) -> list[str]:
     """Returns the place and the error, without the marks under the code."""
-    telling = [line for line in traceback.splitlines() if line.strip(" ^~")]
-    return [line.strip() for line in telling[-ERROR_LINES:]]
+    useful = [line for line in traceback.splitlines() if line.strip(" ^~")]
+    return [line.strip() for line in useful[-ERROR_LINES:]]
 
 
 def error_file(experiment: ExperimentView, trial: TrialSummary) -> list[str]:
