@@ -27,8 +27,8 @@ from muster.autoscaler.launcher import LaunchedCluster, Launcher
 from muster.autoscaler.status_files import read_status
 from muster.base.clock import SystemClock
 from muster.base.ids import RandomIds
-from muster.cli.status.command import machines_line
 from muster.cli.status.report import build_report
+from muster.cli.status.view import machines_line
 from muster.errors import MusterError
 from muster.host.processes import environment_says, table
 
@@ -56,7 +56,7 @@ class Demo:
             self.environment,
             clock=SystemClock(),
             ids=RandomIds(),
-            tell=self._step,
+            report=self._step,
         )
         self.began = time.monotonic()
         self.experiment: subprocess.Popen[bytes] | None = None

@@ -97,13 +97,13 @@ def test_the_metrics_move_and_stay_where_they_are_when_the_port_is_taken(tmp_pat
 
 def test_what_counts_only_at_a_start_is_said_once(tmp_path, store):
     desk = Desk(tmp_path, store)
-    later = "was changed in the cluster file, and counts when the monitor is started again."
+    later = "was changed in the cluster file; it takes effect when the monitor is restarted."
     assert desk.edit(name="c2") == [f"cluster_name {later}"]
     assert desk.edit(name="c2", more=", region: x") == [f"provider {later}"]
     assert desk.edit(name="c2", more=", region: x", batch=9) == [f"muster.limits.max_launch_batch {later}"]
     assert desk.edit(more=", region: x") == []  # two are as at the start again
     assert desk.edit(port=9) == [
-        "muster.monitor.metrics_port: no metrics are served; 9 counts when the monitor is started again."
+        "muster.monitor.metrics_port: no metrics are served; 9 takes effect when the monitor is restarted."
     ]
     assert {event.level for event in desk.events.newest} == {"warning"}
 
@@ -113,9 +113,10 @@ def test_the_command_line_stands_over_the_file(tmp_path, store, server):
     desk = Desk(tmp_path, store, server, interval_s=2.0, metrics_port=0)
     before = server.port
     assert desk.edit(interval=0.5, longest=9, port=DEFAULT_PORT) == [
-        "muster.monitor.interval_s was changed in the cluster file, and does not count: --interval 2 does.",
-        "muster.monitor.metrics_port was changed in the cluster file, and does not count: --metrics-port 0"
-        " does.",
+        "muster.monitor.interval_s was changed in the cluster file; it is ignored: --interval 2"
+        " overrides it.",
+        "muster.monitor.metrics_port was changed in the cluster file; it is ignored: --metrics-port 0"
+        " overrides it.",
     ]
     assert (desk.interval.base_s, desk.interval.max_s, server.port) == (2.0, 9.0, before)
 

@@ -29,7 +29,7 @@ def test_a_short_duration_keeps_to_seven_characters():
 
 
 def test_cents_do_not_hide_a_price():
-    assert [money(amount) for amount in (0.2, 0.0126, 1234.5)] == ["$0.20", "$0.0126", "$1,234.50"]
+    assert [money(amount) for amount in (0.2, 0.0126, 1234.5678)] == ["$0.20", "$0.0126", "$1,234.57"]
 
 
 def test_no_text_is_longer_than_its_room():

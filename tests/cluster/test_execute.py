@@ -158,7 +158,8 @@ def test_an_installation_without_installer_is_a_failure_a_person_can_read():
     inbox = run(stage, actions=(INSTALL,))
     assert inbox.install == [
         InstallFailure(
-            instance_id="i", message="the cluster is to install the runtime, but no installer is configured"
+            instance_id="i",
+            message="the runtime is to be installed on machines, but no installer is configured",
         )
     ]
 

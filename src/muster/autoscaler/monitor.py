@@ -102,7 +102,7 @@ class Loop:
     controller: ClusterController
     poll: Callable[[], RuntimeReport] | None = None  # reads the runtime between ticks; None: no polls
     stamp: Callable[[], object] = lambda: None  # changes when the config's file is written
-    reload: Callable[[], None] = lambda: None  # applies what the config, as read, says about the monitor
+    reload: Callable[[], None] = lambda: None  # applies the monitor's part of the config, as read
 
 
 class Monitor:

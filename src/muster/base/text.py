@@ -78,7 +78,9 @@ def decimal(number: float) -> str:
 
 
 def money(amount: float) -> str:
-    """Returns dollars with two decimals, or more when cents would hide the price."""
+    """Returns dollars with two decimals, or up to four where cents would hide a small price."""
+    if abs(amount) >= 100:
+        return f"${amount:,.2f}"
     short, exact = f"{amount:,.2f}", decimal(amount)
     return f"${max(short, exact, key=len)}"
 

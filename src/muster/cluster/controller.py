@@ -1,4 +1,4 @@
-"""ClusterController.tick(): observe, reconcile, commit, execute. The whole loop; it decides nothing."""
+"""Runs one tick: observe, reconcile, commit, execute. Decides nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from muster.errors import MusterError, ProviderError, VersionConflict
 
 
 class Executor:
-    """Hands committed effects to their ports, in order, each on its own."""
+    """An Executor hands committed effects to their ports, in order, each on its own."""
 
     def __init__(self, ports: Ports, inbox: FailureInbox) -> None:
         self._ports = ports
@@ -50,7 +50,7 @@ class Executor:
         newest = {(type(action), i): action.request_id for action in given for i in _subjects(action)}
         done: list[RequestId] = []
         for action in given:
-            # A leftover that this tick decided again is done with: one call, not two.
+            # A leftover that this tick decided anew is dropped: one call, not two.
             is_newest = any(newest[type(action), i] == action.request_id for i in _subjects(action))
             wanted = is_newest and is_wanted(action, instances)
             if not wanted or self._hand_over(narrowed(action, instances)):
@@ -60,7 +60,7 @@ class Executor:
         return frozenset(done)
 
     def _hand_over(self, action: Action) -> bool:
-        """Whether it is over. A refusal goes to the inbox and leaves the outbox with its record."""
+        """Returns whether the effect is over. A refused one leaves the outbox with its record."""
         try:
             self._call(action)
             return not self._is_under_way(action)
@@ -99,7 +99,7 @@ class Executor:
 
     def _install(self, action: Install) -> None:
         if self._ports.installer is None:
-            raise NoInstaller("the cluster is to install the runtime, but no installer is configured")
+            raise NoInstaller("the runtime is to be installed on machines, but no installer is configured")
         self._ports.installer.start(action)
 
     def _refuse(self, action: Action, kind: FailureKind, message: str) -> None:
@@ -128,13 +128,13 @@ class Executor:
 
 
 class NoInstaller(ProviderError, MusterError):
-    """Machines wait for an installer that does not exist."""
+    """A NoInstaller error means that machines wait for an installer that is not configured."""
 
     kind = "config"
 
 
 def _kind(error: ProviderError) -> FailureKind:
-    """An adapter may bring an error class of its own."""
+    """An adapter may raise an error class of its own."""
     try:
         return FailureKind(error.kind)
     except ValueError:
@@ -142,12 +142,12 @@ def _kind(error: ProviderError) -> FailureKind:
 
 
 def _subjects(action: Action) -> tuple[InstanceId, ...]:
-    """The records an effect is for."""
+    """Returns the records that an effect is for."""
     return action.instance_ids if isinstance(action, Launch | Terminate) else (action.instance_id,)
 
 
 def narrowed(action: Action, instances: Mapping[InstanceId, Instance]) -> Action:
-    """A repeated terminate names only machines still to go: one may serve under a new record by now."""
+    """Returns a repeated terminate without the machines that serve under a new record by now."""
     if not isinstance(action, Terminate):
         return action
     pairs = zip(action.instance_ids, action.cloud_ids, strict=True)
@@ -156,7 +156,7 @@ def narrowed(action: Action, instances: Mapping[InstanceId, Instance]) -> Action
 
 
 def is_wanted(action: Action, instances: Mapping[InstanceId, Instance]) -> bool:
-    """Whether a record still waits for this effect: an outbox may be older than the records."""
+    """Returns whether a record still waits for this effect: an outbox may be older than the records."""
     match action:
         case Launch():
             return any(_awaits_launch(instances.get(i), action.request_id) for i in action.instance_ids)
@@ -191,7 +191,7 @@ LEDGER_SOURCE = "ledger"  # the source of the note in a plan that was made witho
 
 
 class ClusterController:
-    """Drives one cluster. Everything durable is in the store, so a new controller may take over any time."""
+    """A ClusterController drives one cluster. All durable state is in the store, so another may take over."""
 
     def __init__(self, ports: Ports, ambient: Ambient) -> None:
         self._ports = ports
@@ -216,9 +216,7 @@ class ClusterController:
             ledger = _committed(ledger, plan, version)
             ledger = self._carry_out(ledger)
         except VersionConflict as error:
-            self._inbox.resolve_offer(
-                error.expected
-            )  # nothing was written: everything in it is still to be decided
+            self._inbox.resolve_offer(error.expected)  # nothing was written, so nothing of it is decided
             plan = self._without_ledger(error)
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the next tick tries again
             plan = self._without_ledger(error)
@@ -228,7 +226,7 @@ class ClusterController:
         return TickResult(plan=plan, snapshot=snapshot, ledger=ledger, port_errors=self._port_errors())
 
     def _carry_out(self, ledger: Ledger) -> Ledger:
-        """Hands the outbox over, what an earlier tick or process left in it first."""
+        """The effects that an earlier tick or process left in the outbox are handed over first."""
         if not ledger.outbox:
             return ledger
         done = self._executor.execute(ledger.outbox, ledger.instances)
@@ -264,12 +262,12 @@ class ClusterController:
             self._changes.log(logging.WARNING, note.source, f"set aside: {note.source}: {note.message}")
         sources = {note.source for note in plan.quarantined}
         for gone in self._set_aside - sources:
-            self._changes.forget(gone)  # when it comes back, it is news again
+            self._changes.forget(gone)  # logged again when it returns
         self._set_aside = sources
 
 
 def _committed(ledger: Ledger, plan: Plan, version: int) -> Ledger:
-    """The ledger as the store holds it after the commit, so that it need not be read again."""
+    """Returns the ledger as the store holds it after the commit, so that it need not be read again."""
     if version == ledger.version:
         return ledger  # a plan that changes nothing is not written
     known = {action.request_id for action in plan.actions}

@@ -1,4 +1,4 @@
-"""Observer: reads every port once and builds the Snapshot. A port that fails is reported, never fatal."""
+"""Reads every port once and builds the Snapshot; a port that fails is noted and never fatal."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ class FailureInbox:
         self.terminate: list[TerminateFailure] = []
         self.drain: list[DrainFailure] = []
         self.install: list[InstallFailure] = []
-        self._offered: tuple[int, tuple[int, ...]] | None = None  # ledger version, length of each pile
+        self._offered: tuple[int, tuple[int, ...]] | None = None  # ledger version, length of each list
 
     def put(self, failure: Failure) -> None:
+        """Adds a failure that is not part of a decision yet."""
         match failure:
             case LaunchFailure():
                 self.launch.append(failure)
@@ -58,7 +59,7 @@ class FailureInbox:
 
     def offer(self, version: int) -> None:
         """Marks the contents as part of a decision about to be committed at this version of the ledger."""
-        self._offered = (version, tuple(len(pile) for pile in self._piles()))
+        self._offered = (version, tuple(len(failures) for failures in self._lists()))
 
     def resolve_offer(self, version: int) -> None:
         """Drops what was offered if the ledger is past the offer's version: then that commit was stored.
@@ -66,22 +67,22 @@ class FailureInbox:
         A failure decided upon twice would fail a second machine, one that may be on its way.
         """
         if self._offered is not None and version > self._offered[0]:
-            for pile, decided in zip(self._piles(), self._offered[1], strict=True):
-                del pile[:decided]
+            for failures, decided in zip(self._lists(), self._offered[1], strict=True):
+                del failures[:decided]
         self._offered = None
 
     def clear(self) -> None:
         """Empties the inbox: the decision about its contents is durable."""
         self._offered = None
-        for pile in self._piles():
-            pile.clear()
+        for failures in self._lists():
+            failures.clear()
 
-    def _piles(self) -> tuple[list[Any], ...]:
+    def _lists(self) -> tuple[list[Any], ...]:
         return self.launch, self.terminate, self.drain, self.install
 
 
 class Observer:
-    """One look at the world per call. Keeps only what it needs to recognise an outdated report."""
+    """An Observer reads the world once per call. It keeps only what identifies an outdated report."""
 
     def __init__(self, ports: Ports, ambient: Ambient, inbox: FailureInbox) -> None:
         self._ports = ports
@@ -153,7 +154,7 @@ class Observer:
         return self._spec
 
     def _read_traits(self) -> ProviderTraits:
-        """A provider that cannot say what it is like is still what it was: read-only, for one."""
+        """A provider that cannot be read keeps its last traits: a read-only one must stay read-only."""
         answer: object = self._ask("provider traits", self._ports.provider.traits)
         if isinstance(answer, ProviderTraits):
             self._traits = answer
@@ -172,7 +173,7 @@ class Observer:
         return {CloudId(key): self._machine(key, listed[key]) for key in listed if isinstance(key, str)}
 
     def _machine(self, key: str, machine: object) -> CloudInstance:
-        """An entry that cannot be read still says that the machine exists: its record must not end."""
+        """An entry that cannot be read still shows that the machine exists: its record must not end."""
         if isinstance(machine, CloudInstance) and is_sound_machine(key, machine):
             return machine
         self._note(f"machine {key}", f"the provider's entry is not usable: {machine!r:.100}")
@@ -186,7 +187,7 @@ class Observer:
             self._note(_RUNTIME, f"not a report: {report!r:.100}")
             return None
         # A report older than one already seen would make living nodes look gone. A runtime that restarted
-        # counts from zero again, so after a while the lower number is believed.
+        # counts from zero again, so after a while the lower number is accepted.
         fresh = report.version >= self._runtime_version
         if not fresh and now - self._runtime_at <= self._spec.timeouts.listing_grace_s:
             self._note(_RUNTIME, f"report {report.version} is older than {self._runtime_version}: ignored")

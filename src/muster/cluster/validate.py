@@ -1,4 +1,4 @@
-"""Whether what an adapter handed over is what it says it is: types only; what it means is for the rules.
+"""Checks the types of everything that adapters return; the rules check what it means.
 
 Called by the Observer on everything from outside. Records of msgspec do not check their fields when built.
 """
@@ -24,6 +24,7 @@ Note = Callable[[str, str], None]  # takes the source and the reason of an item 
 
 
 def is_sound_machine(key: object, item: object) -> bool:
+    """Returns whether a listed machine has the types it should."""
     return (
         isinstance(item, CloudInstance)
         and isinstance(key, str)
@@ -35,6 +36,7 @@ def is_sound_machine(key: object, item: object) -> bool:
 
 
 def is_sound_node(item: object) -> bool:
+    """Returns whether a node's report has the types it should."""
     return (
         isinstance(item, NodeReport)
         and isinstance(item.node_id, str)
@@ -46,15 +48,17 @@ def is_sound_node(item: object) -> bool:
 
 
 def bare_node(item: NodeReport) -> NodeReport:
-    """Nothing but the name, so that its record does not take it for gone."""
+    """Returns a report with the node's id alone, so that its record does not take it for gone."""
     return NodeReport(node_id=item.node_id, status=NodeStatus.UNSPECIFIED)
 
 
 def is_sound_demand(item: object) -> bool:
+    """Returns whether a demand has the types it should."""
     return isinstance(item, Demand) and isinstance(item.count, int) and _is_sound_size(item.shape)
 
 
 def is_sound_gang(item: object) -> bool:
+    """Returns whether a gang has the types it should."""
     return (
         isinstance(item, Gang)
         and isinstance(item.options, tuple)
@@ -63,6 +67,7 @@ def is_sound_gang(item: object) -> bool:
 
 
 def is_sound_constraint(item: object) -> bool:
+    """Returns whether a constraint has the types it should."""
     return (
         isinstance(item, Constraint)
         and isinstance(item.demands, tuple)
@@ -71,7 +76,7 @@ def is_sound_constraint(item: object) -> bool:
 
 
 def _is_sound_size(size: object) -> bool:
-    """Resources refuse nonsense when made from quantities; made from units they take what they get."""
+    """Resources check quantities when they are made; made from units they accept anything."""
     return isinstance(size, Resources) and all(isinstance(n, int) and n >= 0 for n in size.values())
 
 
@@ -100,7 +105,7 @@ def listed(what: str, items: object, note: Note) -> tuple[object, ...]:
 
 
 def _usable_nodes(items: object, note: Note) -> tuple[NodeReport, ...]:
-    """A report that names its node but makes no sense still says that the node is listed."""
+    """A report that names its node but is unusable still shows that the node is listed."""
     given = listed("node", items, note)
     named = [n if is_sound_node(n) or not isinstance(n, NodeReport) else bare_node(n) for n in given]
     for node, kept in zip(given, named, strict=True):

@@ -86,7 +86,7 @@ def request_of(
 
 
 def offers_of(spec: ClusterSpec, health: Mapping[str, TypeHealth], now: float) -> tuple[Offer, ...]:
-    """Returns every node type as it can be bought now; a type that is backed off says so."""
+    """Returns every node type as it can be bought now, with its back-off."""
     scores = availabilities(health)
     return tuple(
         _offer(known, health.get(known.name), scores.get(known.name, 1.0), spec.backoff.recovery_s, now)

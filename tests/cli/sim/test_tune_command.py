@@ -142,8 +142,8 @@ def test_the_same_question_has_the_same_answer():
 
 
 BAD = {
-    "no trace": (("--trace", "nowhere"), "--trace nowhere: there is no such file or directory, and no such"),
-    "no metric": (("--trace", "TRACE"), "Give --metric NAME and --mode min or max"),
+    "no trace": (("--trace", "nowhere"), "--trace nowhere: no such file, directory or synthetic problem"),
+    "no metric": (("--trace", "TRACE"), "give --metric NAME and --mode min or max"),
     "other metric": (
         ("--trace", "TRACE", "--metric", "acc", "--mode", "max"),
         "no row has the metric 'acc'; recorded were: loss",
@@ -175,7 +175,7 @@ def test_bad_input_is_refused_with_what_to_do(name, trace):
     [
         ("raise ValueError('no data here')", "failed before it called fit(): ValueError: no data here"),
         ("x = 1", "calls neither Tuner.fit() nor tune.run()"),
-        ("import sys\nsys.exit(3)", "ended itself (3) before it called fit()"),
+        ("import sys\nsys.exit(3)", "exited (3) before it called fit()"),
     ],
 )
 def test_a_script_that_does_not_come_to_fit_is_told(tmp_path, text, message):

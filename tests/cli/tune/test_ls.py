@@ -298,7 +298,7 @@ def test_an_experiment_at_a_url_is_read_and_nobody_says_whether_it_runs(tune, fo
     assert tune("ls", "memory://exp/four").output == TABLE
     text = tune("show", "memory://exp/b").output
     assert text.startswith("b: unfinished\n1 trial: 1 RUNNING\n")
-    assert "\nin memory://exp/b\nTo go on: muster tune resume memory://exp/b\n" in text
+    assert "\nin memory://exp/b\nTo continue: muster tune resume memory://exp/b\n" in text
     missing = tune("ls", "memory://exp/gone")
     assert (missing.exit_code, "is no experiment: it has no experiment.sqlite" in missing.output) == (2, True)
 

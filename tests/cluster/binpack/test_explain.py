@@ -380,7 +380,7 @@ def test_every_type_has_a_reason_why_it_was_bought_or_not():
         ("sold-out", Reason.TYPE_BACKED_OFF, "sold-out failed (capacity: sold out); next try in 12 s"),
         (
             "over-quota",
-            Reason.TYPE_NEEDS_A_PERSON,
+            Reason.TYPE_NEEDS_USER_ACTION,
             "over-quota failed (quota: vCPU limit); a user must act; next try in 12 s; "
             "2 of its minimum of 2 are missing",
         ),
@@ -398,9 +398,9 @@ def test_types_are_silent_when_no_machine_is_wanted():
         (FailureKind.CAPACITY, Reason.TYPE_BACKED_OFF),
         (FailureKind.THROTTLED, Reason.TYPE_BACKED_OFF),
         (FailureKind.UNKNOWN, Reason.TYPE_BACKED_OFF),
-        (FailureKind.QUOTA, Reason.TYPE_NEEDS_A_PERSON),
-        (FailureKind.PERMISSION, Reason.TYPE_NEEDS_A_PERSON),
-        (FailureKind.CONFIG, Reason.TYPE_NEEDS_A_PERSON),
+        (FailureKind.QUOTA, Reason.TYPE_NEEDS_USER_ACTION),
+        (FailureKind.PERMISSION, Reason.TYPE_NEEDS_USER_ACTION),
+        (FailureKind.CONFIG, Reason.TYPE_NEEDS_USER_ACTION),
     ],
 )
 def test_a_failure_that_retries_cannot_fix_needs_a_user(kind, reason):
@@ -425,7 +425,7 @@ def test_rejections_give_each_unused_type_its_code():
         "tagged": Reason.TYPE_LABELS_DIFFER,
         "full": Reason.TYPE_AT_MAXIMUM,
         "sold-out": Reason.TYPE_BACKED_OFF,
-        "denied": Reason.TYPE_NEEDS_A_PERSON,
+        "denied": Reason.TYPE_NEEDS_USER_ACTION,
     }
     assert rejections(asked, offers[:1], 0, ()) == {"chosen": Reason.TYPE_AT_MAXIMUM}
 

@@ -128,7 +128,7 @@ def _plan(*writes: Instance) -> Plan:
 
 
 def _only_a_word(draft) -> None:
-    draft.say_cluster(Reason.STUCK, "nothing else is said")
+    draft.add_cluster_verdict(Reason.STUCK, "nothing else is said")
 
 
 def _end_whatever_runs(draft) -> None:

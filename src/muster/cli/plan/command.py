@@ -1,4 +1,4 @@
-"""Commands about one cluster. `plan` asks the planner and shows its answer; nothing is changed anywhere."""
+"""Implements `muster plan`, which asks the planner and shows its answer; nothing is changed anywhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from muster.errors import ConfigError
 
 NOT_SATISFIED = 3
 
-_FILE = click.Path(path_type=Path)  # whether it can be read is told by the loader, like any other mistake
+_FILE = click.Path(path_type=Path)  # whether it can be read is checked by the loader, like any other mistake
 
 _EPILOG = """\b
 Examples:
@@ -39,21 +39,23 @@ The demand file (YAML or JSON; every key is optional):
 \b
 Exit codes:
   0  all demand is placed or planned
-  2  bad input; the error says file, line, key and fix
-  3  some demand is blocked or infeasible; the plan says why
+  2  bad input; the error names file, line, key and fix
+  3  some demand is blocked or infeasible; the plan shows why
 """
 
 
 @click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("config", type=_FILE)
-@click.option("--demand", "demand_file", type=_FILE, required=True, help="What waits for machines.")
-@click.option("--nodes", "nodes_file", type=_FILE, help="The nodes there are, when not in the demand file.")
+@click.option("--demand", "demand_file", type=_FILE, required=True, help="File with the waiting requests.")
+@click.option(
+    "--nodes", "nodes_file", type=_FILE, help="File with the existing nodes, when the demand file has none."
+)
 @click.option(
     "--objective",
     type=click.Choice([objective.value for objective in Objective]),
-    help="Plan by this instead of what CONFIG says.",
+    help="Objective to plan by, instead of that of CONFIG.",
 )
-@click.option("--json", "as_json", is_flag=True, help="For programs: one JSON document (docs/plan.md).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document (docs/plan.md).")
 @click.pass_context
 def plan(
     ctx: click.Context,

@@ -1,4 +1,4 @@
-"""`muster status`: machines, waiting requests with their verdicts, failures and spend of a cluster."""
+"""Implements `muster status`: machines, waiting requests with their reasons, failures and spend."""
 
 from __future__ import annotations
 
@@ -7,67 +7,60 @@ import os
 import select
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from muster.autoscaler.known_clusters import KnownCluster, open_cluster
-from muster.cli.console import QUIET
-from muster.cli.status.report import StatusReport
+from muster.autoscaler.known_clusters import KnownCluster, clusters_root, find_cluster, open_cluster
+from muster.base.clock import SystemClock
+from muster.base.codec import encode_plain
+from muster.cli.console import QUIET, console, emit
+from muster.cli.status.report import StatusReport, build_report
 from muster.cli.status.view import PageSize, status_page
 from muster.errors import ClusterError, MusterError
-
-if TYPE_CHECKING:
-    from muster.autoscaler.known_clusters import KnownCluster
-
 
 _EPILOG = """\b
 Examples:
   muster status                      the only cluster that is up
   muster status examples/laptop.yaml --watch
-  muster status laptop --json | jq '.pending[] | {shape, reason, told}'
+  muster status laptop --json | jq '.pending[] | {shape, reason, detail}'
 
 \b
 Exit codes:
   0  shown
-  2  no such cluster, or it has not been looked at yet
-  3  shown, but out of date: the monitor is gone or silent
+  2  no such cluster, or no status has been written yet
+  3  shown, but out of date: the monitor is gone or does not answer
 """
 OUT_OF_DATE = 3
 
 
 @click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("cluster", required=False, metavar="[FILE|NAME]")
-@click.option("--json", "as_json", is_flag=True, help="For programs: one JSON document.")
-@click.option("-w", "--watch", "live", is_flag=True, help="Stay and follow; q or Ctrl-C ends it.")
-@click.option("-v", "--verbose", is_flag=True, help="Also memory, every node type, and all failures.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("-w", "--watch", "live", is_flag=True, help="Refresh the page until q or Ctrl-C.")
+@click.option("-v", "--verbose", is_flag=True, help="Show memory, every node type and all failures as well.")
 @click.pass_context
 def status(ctx: click.Context, cluster: str | None, as_json: bool, live: bool, verbose: bool) -> None:
     """Show the machines of a cluster, what waits and why, what failed, and what it costs.
 
-    Without a name: the cluster that is up, when there is only one.
+    Without a name: the only cluster that is up.
     """
-    from muster.autoscaler.known_clusters import clusters_root, find_cluster
-
     known = find_cluster(cluster, clusters_root(os.environ))
     if live:
         if as_json or not sys.stdout.isatty():
-            raise ClusterError("--watch needs a terminal and no --json; programs read `muster status --json`")
+            raise ClusterError(
+                "--watch needs a terminal; leave out --json, or use `muster status --json` without --watch"
+            )
         watch(known, verbose=verbose)
         return
     report = report_of(known)
     if as_json:
-        from muster.base.codec import encode_plain
-        from muster.cli.console import emit
-
         emit(encode_plain(report))
     else:
-        from muster.cli.console import console
-
         page = console()
         for part in status_page(
             report, PageSize(width=page.width, others=20 if verbose else 5, verbose=verbose)
@@ -77,21 +70,16 @@ def status(ctx: click.Context, cluster: str | None, as_json: bool, live: bool, v
 
 
 def report_of(cluster: KnownCluster) -> StatusReport:
-    """What is known now; ClusterError before the first look."""
-    from msgspec.structs import replace
-
-    from muster.base.clock import SystemClock
-    from muster.cli.status.report import build_report
-
+    """Returns the newest report. Raises ClusterError before the monitor's first tick."""
     published = cluster.status()
     if published is None and cluster.record is None:
         raise ClusterError(
             f"{cluster.name} is down; `muster up FILE` starts it, "
-            f"`muster why TYPE {cluster.name}` tells its past"
+            f"`muster why TYPE {cluster.name}` shows its past"
         )
     if published is None:
         raise ClusterError(
-            f"{cluster.name}: the monitor has not looked at it yet; see {cluster.home.monitor_log}"
+            f"{cluster.name}: the monitor has not written a status yet; its log is {cluster.home.monitor_log}"
         )
     now = SystemClock().now()
     record = cluster.record
@@ -105,7 +93,7 @@ def report_of(cluster: KnownCluster) -> StatusReport:
 
 MAX_WIDTH = 120
 PERIOD_S = 0.5
-FOOTER = "q quits; `muster why MACHINE` tells its story"
+FOOTER = "q quits; `muster why MACHINE` shows a machine's history"
 _QUITS = frozenset({"q", "Q", "\x03", "\x04"})
 # Rows for machines, requests and the rest: the most that fit. Machines are the last to be cut.
 _ROWS: tuple[tuple[int, int, int], ...] = (
@@ -115,17 +103,17 @@ _ROWS: tuple[tuple[int, int, int], ...] = (
 
 
 def watch(cluster: KnownCluster, *, verbose: bool) -> None:
-    """Follow one cluster; also one that is going down or coming up."""
+    """Shows one cluster until the user quits; also one that is starting or stopping."""
     page = Console(highlight=False, markup=False, emoji=False)
     screen = Live(console=page, screen=True, auto_refresh=False, vertical_overflow="crop")
     with contextlib.suppress(KeyboardInterrupt), _keys_at_once(), screen as live:
         while True:
-            live.update(_picture(cluster, page, verbose=verbose), refresh=True)
+            live.update(_page(cluster, page, verbose=verbose), refresh=True)
             if _pressed(PERIOD_S) in _QUITS:
                 return
 
 
-def _picture(cluster: KnownCluster, page: Console, *, verbose: bool) -> RenderableType:
+def _page(cluster: KnownCluster, page: Console, *, verbose: bool) -> RenderableType:
     try:
         report = report_of(open_cluster(cluster.home))
     except MusterError as problem:
@@ -134,7 +122,7 @@ def _picture(cluster: KnownCluster, page: Console, *, verbose: bool) -> Renderab
 
 
 def fitted(report: StatusReport, page: Console, *, verbose: bool) -> RenderableType:
-    """The page with as many rows per section as the screen has room for, and the footer."""
+    """Returns the page with as many rows per section as the screen has room for, and the footer."""
     width, height = min(page.width, MAX_WIDTH), page.height
     options = page.options.update(width=width, height=None)
     for machines, requests, others in _ROWS:
@@ -154,7 +142,7 @@ def _line(segments: list[Segment]) -> Text:
 
 @contextlib.contextmanager
 def _keys_at_once() -> Iterator[None]:
-    """Keys arrive without Enter and are not echoed; the terminal is put back as it was."""
+    """Keys arrive without Enter and are not echoed; the terminal's mode is restored at the end."""
     if not sys.stdin.isatty():
         yield
         return
@@ -171,6 +159,6 @@ def _keys_at_once() -> Iterator[None]:
 
 
 def _pressed(wait_s: float) -> str:
-    """A key pressed within the time; "" for none. Without a keyboard it only waits."""
+    """Returns a key pressed within the time, or "". Without a keyboard it only waits."""
     readable, _, _ = select.select([sys.stdin] if sys.stdin.isatty() else [], [], [], wait_s)
     return os.read(sys.stdin.fileno(), 1).decode(errors="replace") if readable else ""

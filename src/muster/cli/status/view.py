@@ -17,14 +17,14 @@ from muster.cli.status.report import NodeRow, PendingRow, StatusReport
 from muster.cluster.plan import SERVED, Reason
 
 WAITING = "yellow"
-WIDE_ENOUGH = 76  # columns; below, tables leave out what `muster why` tells
+WIDE_ENOUGH = 76  # columns; below, tables leave out what `muster why` shows
 _GAP = 2
 _INDENT = 2
 _LEAST = 8  # columns that the last cell gets in any case
 
 
 class PageSize(Struct, frozen=True, kw_only=True):
-    """The page's size."""
+    """A PageSize limits the page: its width and the rows of each section."""
 
     width: int = 80
     machines: int = 20  # rows of each section
@@ -35,7 +35,7 @@ class PageSize(Struct, frozen=True, kw_only=True):
 
 
 class TableGrid:
-    """Rows under a quiet header. A column whose name starts with `>` stands right."""
+    """A TableGrid is rows under a dim header. A column whose name starts with `>` is right-aligned."""
 
     def __init__(self, *columns: str) -> None:
         self._names = [name.lstrip(">") for name in columns]
@@ -43,11 +43,12 @@ class TableGrid:
         self._rows: list[list[Text]] = []
 
     def add(self, *cells: str | Text) -> None:
+        """Adds a row; cells beyond the columns are dropped."""
         texts = [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
         self._rows.append(texts[: len(self._names)])
 
     def section(self, title: str, frame: PageSize, *, of: int) -> Iterator[RenderableType]:
-        """A heading, the table, and how many rows of all `of` are not shown; nothing when there are none."""
+        """Yields a heading, the table and the number of hidden rows of all `of`; nothing without rows."""
         if not of:
             return
         yield Text(f"\n{title}", style=HEADING)
@@ -68,14 +69,14 @@ class TableGrid:
         return table
 
     def _taken(self) -> int:
-        """Columns used by all cells but the last, gaps included."""
+        """Returns the width of all cells but the last, gaps included."""
         firsts = range(len(self._names) - 1)
         widest = [max(len(self._names[at]), *(row[at].cell_len for row in self._rows)) for at in firsts]
         return sum(widest) + _GAP * len(widest)
 
 
 def more_line(hidden: int) -> Iterator[Text]:
-    """Says that there is more than is shown."""
+    """Yields a line with the number of hidden rows, if there are any."""
     if hidden > 0:
         yield Text(f"  ... and {hidden:,} more; --json has them all", style=QUIET)
 
@@ -86,7 +87,7 @@ _SPAN = 7  # "90 min" and room
 
 
 def pending_section(title: str, pending: Sequence[PendingRow], frame: PageSize) -> Iterator[RenderableType]:
-    """Blocked requests come first: they are what a person looks for."""
+    """Yields the waiting requests; blocked ones come first, because users look for them."""
     rows = sorted(pending, key=lambda row: row.reason in SERVED)
     if not rows:
         return
@@ -95,16 +96,16 @@ def pending_section(title: str, pending: Sequence[PendingRow], frame: PageSize) 
     yield Text(f"\n{title}: {count:,} request{'' if count == 1 else 's'}", style=HEADING)
     widths = _widths(shown, frame)
     beside = (
-        _COUNT_INDENT + sum(widths) + _SPAN + 2 * _COUNT_GAP + max(len(row.told) for row in shown)
+        _COUNT_INDENT + sum(widths) + _SPAN + 2 * _COUNT_GAP + max(len(row.detail) for row in shown)
         <= frame.width
     )
     for row in shown:
         line = _line(row, widths)
         if beside:
-            yield line.append(f"  {row.told}")
+            yield line.append(f"  {row.detail}")
         else:
             yield line
-            yield from _sentence(row.told, frame)
+            yield from _sentence(row.detail, frame)
     yield from more_line(len(rows) - len(shown))
 
 
@@ -132,13 +133,15 @@ def _asks_for(row: PendingRow) -> Text:
     return Text.assemble(row.shape or row.subject_id, (names.get(row.kind, ""), QUIET))
 
 
-def _sentence(told: str, frame: PageSize) -> Iterator[RenderableType]:
-    if told:
-        text = Text(told, style=QUIET, no_wrap=not frame.wrap, overflow="fold" if frame.wrap else "ellipsis")
+def _sentence(detail: str, frame: PageSize) -> Iterator[RenderableType]:
+    if detail:
+        text = Text(
+            detail, style=QUIET, no_wrap=not frame.wrap, overflow="fold" if frame.wrap else "ellipsis"
+        )
         yield Padding(text, (0, 0, 0, _COUNT_INDENT + _COUNT_GAP), expand=False)
 
 
-BLOCKED_TYPES = frozenset({Reason.TYPE_BACKED_OFF, Reason.TYPE_NEEDS_A_PERSON})
+BLOCKED_TYPES = frozenset({Reason.TYPE_BACKED_OFF, Reason.TYPE_NEEDS_USER_ACTION})
 _STATE_STYLES = {"busy": GOOD, "idle": "", "running": GOOD, "draining": WAITING, "never came up": BAD}
 _STATE_STYLES |= {"setup failed": BAD, "not gone yet": BAD, "stopped": BAD}
 _QUIET_REASONS = frozenset({Reason.KEPT_BUSY, Reason.KEPT_HEAD, Reason.KEPT_PENDING, Reason.LEAVING})
@@ -147,7 +150,7 @@ _SPARE = ("memory", "object_store_memory")  # shown when in use, or with -v
 
 
 def status_page(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
-    """Top to bottom; what is wrong stands above everything else."""
+    """Yields the page, top to bottom; problems stand above everything else."""
     yield _title(report, frame)
     yield from _warnings(report)
     yield Text(f"machines  {machines_line(report)}")
@@ -163,16 +166,16 @@ def status_page(report: StatusReport, frame: PageSize) -> Iterator[RenderableTyp
 
 
 def machines_line(report: StatusReport) -> str:
-    """`1 head, 2 busy, 1 idle, 1 starting`."""
+    """Returns the number of machines by state, such as `1 head, 2 busy, 1 idle, 1 starting`."""
     counts = Counter("head" if row.is_head else row.state for row in report.nodes)
     return ", ".join(f"{count} {word}" for word, count in counts.items()) or "none"
 
 
 def _title(report: StatusReport, frame: PageSize) -> Text:
     title = Text.assemble((report.cluster, HEADING), (f"  {report.address}", QUIET))
-    looked = f"looked {short_duration(report.age_s)} ago"
-    room = frame.width - title.cell_len - len(looked)
-    return title.append(f"{' ' * max(2, room)}{looked}", style=QUIET)
+    updated = f"updated {short_duration(report.age_s)} ago"
+    room = frame.width - title.cell_len - len(updated)
+    return title.append(f"{' ' * max(2, room)}{updated}", style=QUIET)
 
 
 def _warnings(report: StatusReport) -> Iterator[Text]:
@@ -191,7 +194,7 @@ def _usage_line(report: StatusReport, *, verbose: bool) -> str:
 
 
 def _names(used: dict[str, float], total: dict[str, float], *, verbose: bool) -> tuple[str, ...]:
-    """CPU and GPU first; memory where it says something."""
+    """CPU and GPU come first; memory is shown when it is in use."""
     first = [name for name in ("CPU", "GPU") if total.get(name)]
     rest = [name for name in sorted(total) if name not in ("CPU", "GPU")]
     return (*first, *(name for name in rest if verbose or name not in _SPARE or used.get(name)))
@@ -236,7 +239,7 @@ def _why_node(row: NodeRow) -> str:
 
 
 def _types(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
-    """Types that cannot be had for now; with -v all that were looked at."""
+    """Types that cannot be bought now; with -v every type that was considered."""
     rows = [row for row in report.node_types if frame.verbose or row.reason in BLOCKED_TYPES]
     grid = TableGrid("type", "verdict", "")
     for row in rows[: frame.others]:
@@ -253,7 +256,7 @@ def _failures(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]
 
 
 def _events(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
-    """The newest; a status that is asked for again and again tells the rest."""
+    """Only the newest are shown."""
     grid = TableGrid("at", "")
     shown = report.events[: frame.others]
     for row in shown:
@@ -262,7 +265,7 @@ def _events(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
 
 
 def _set_aside(report: StatusReport, frame: PageSize) -> Iterator[RenderableType]:
-    """Inputs that made no sense; everything else went on."""
+    """Inputs that could not be used."""
     grid = TableGrid("what", "why")
     for note in report.set_aside[: frame.others]:
         grid.add(note.source, note.message)

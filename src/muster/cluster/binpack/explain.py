@@ -17,7 +17,7 @@ from muster.cluster.binpack.demand_classes import DemandKey, demand_key
 from muster.cluster.binpack.feasible import fitting, labels_suit, nearest, why_not
 from muster.cluster.binpack.idle import idle_limit_s
 from muster.cluster.binpack.request import ItemOutcome, Offer, Packing, PackNode, PackRequest
-from muster.cluster.model import NEEDS_A_PERSON, Demand, Gang, NodeKind, Selector, StopCause, Strategy
+from muster.cluster.model import NEEDS_USER_ACTION, Demand, Gang, NodeKind, Selector, StopCause, Strategy
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.states import InstanceState
 
@@ -167,7 +167,7 @@ def blocked_text(offer: Offer, now: float) -> str:
     """Returns why a type is backed off and what happens next, for users."""
     kind = offer.blocked_kind
     message = f": {offer.blocked_message}" if offer.blocked_message else ""
-    advice = "; a user must act" if kind in NEEDS_A_PERSON else ""
+    advice = "; a user must act" if kind in NEEDS_USER_ACTION else ""
     wait_s = max(0.0, offer.blocked_until - now)
     what = kind.value if kind is not None else "backed off"
     return f"{offer.node_type.name} failed ({what}{message}){advice}; next try in {wait_s:.0f} s"
@@ -208,7 +208,9 @@ def _why_passed_over(demand: Demand, offer: Offer, room: int | None) -> Reason:
 
 
 def _blocked_reason(offer: Offer) -> Reason:
-    return Reason.TYPE_NEEDS_A_PERSON if offer.blocked_kind in NEEDS_A_PERSON else Reason.TYPE_BACKED_OFF
+    return (
+        Reason.TYPE_NEEDS_USER_ACTION if offer.blocked_kind in NEEDS_USER_ACTION else Reason.TYPE_BACKED_OFF
+    )
 
 
 def _requests(request: PackRequest, packing: Packing) -> Iterator[Verdict]:

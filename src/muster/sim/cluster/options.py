@@ -27,7 +27,7 @@ TIMEOUTS = Timeouts(
     listing_grace_s=20.0,
     drain_deadline_s=20.0,
 )
-BACKOFF = Backoff(base_s=5.0, max_s=60.0, person_base_s=20.0, decay_s=60.0, recovery_s=120.0)
+BACKOFF = Backoff(base_s=5.0, max_s=60.0, user_action_base_s=20.0, decay_s=60.0, recovery_s=120.0)
 
 
 def _worker(name: str, price: float, resources: dict[str, float], **labels: str) -> NodeType:
