@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.trials.puppets import First, ListSearch, Noted, Stage, steps, trials
+from tests.trials.scripted import First, ListSearch, Noted, Stage, steps, trials
 
 from muster.base.clock import ManualClock
 from muster.errors import TuneError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.trials.puppets import First, Stage, steps, trials
+from tests.trials.scripted import First, Stage, steps, trials
 
 from muster.trials.events import TrialFailure, TrialFailureKind
 from muster.trials.model import FailurePolicy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-from tests.trials.puppets import First, Stage, steps, trials
+from tests.trials.scripted import First, Stage, steps, trials
 
 from muster.trials.checkpoints import CheckpointToDelete, adopt, deletable, register
 from muster.trials.controller import TrialController

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.trials.puppets import Stage, steps, trials
+from tests.trials.scripted import Stage, steps, trials
 
 from muster.base.clock import ManualClock
 from muster.stores.experiment.memory import MemoryTrialStore

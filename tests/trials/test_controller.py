@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.trials.puppets import Noted, Stage, steps, trials
+from tests.trials.scripted import Noted, Stage, steps, trials
 
 from muster.base.clock import ManualClock
 from muster.stores.experiment.memory import MemoryTrialStore

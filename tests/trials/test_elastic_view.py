@@ -1,6 +1,6 @@
 """What the core offers to schedulers that change resources: pauses that lose nothing, and how full it is."""
 
-from tests.trials.puppets import First, ScriptedEngine, Stage, steps, trials
+from tests.trials.scripted import First, ScriptedEngine, Stage, steps, trials
 
 from muster.base.resources import Resources
 from muster.trials.controller_view import Occupancy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.trials.puppets import First, Stage, steps, trials
+from tests.trials.scripted import First, Stage, steps, trials
 
 from muster.errors import TuneError
 from muster.trials.commands import SaveTrial, StartTrial
@@ -119,7 +119,7 @@ def test_what_can_never_fit_fails_with_both_numbers():
 
 def test_a_decision_nobody_knows_names_the_scheduler():
     stage = Stage(steps(1), trials(1), scheduler=First(lambda trial, result: "JUMP"))
-    with pytest.raises(TuneError, match=r"First\.on_trial_result answered 'JUMP' for trial t0"):
+    with pytest.raises(TuneError, match=r"First\.on_trial_result returned 'JUMP' for trial t0"):
         stage.run()
 
 

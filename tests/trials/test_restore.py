@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 import pytest
-from tests.trials.puppets import Noted, ScriptedEngine
+from tests.trials.scripted import Noted, ScriptedEngine
 
 from muster.trials.events import TrialCreated
 from muster.trials.experiment import ExperimentState

@@ -285,7 +285,7 @@ def test_a_slip_is_told_and_leaves_the_trial_as_it_was(tmp_path):
         trial = search.ask()
         for slip, message in (
             (lambda: search.tell("nobody", {"y": 1}), "there is no trial 'nobody'"),
-            (lambda: search.tell(trial), "nothing was told"),
+            (lambda: search.tell(trial), "nothing was reported"),
             (lambda: search.tell(trial, 7), "must be a dict, not a int"),
             (lambda: search.tell(trial, {"y": threading.Lock()}), r"the value of 'y' .* cannot be pickled"),
             (lambda: search.tell(trial, {"y": 1}, checkpoint="here"), "must be a Checkpoint, not a str"),
@@ -327,7 +327,7 @@ def test_what_would_be_ignored_or_overwritten_is_refused(tmp_path):
         pass
     with pytest.raises(TuneError, match="already holds an experiment"):
         search_in(tmp_path, {"x": 1})
-    with pytest.raises(FileNotFoundError, match="no experiment that can go on"):
+    with pytest.raises(FileNotFoundError, match="no experiment that can be resumed"):
         AskTell.restore(tmp_path / "nothing")
 
 

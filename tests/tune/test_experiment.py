@@ -106,7 +106,7 @@ def test_experiments_may_be_written_as_a_dict():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"e": {"config": {}}}, "does not say what to `run`"),
+        ({"e": {"config": {}}}, "add the key `run`"),
         ({"e": {"run": train, "colour": "red"}}, "cannot be understood.*colour"),
         ("e", "an Experiment, a list of them, or a dict"),
         ([train], "an Experiment, a list of them, or a dict"),

@@ -52,7 +52,7 @@ def test_a_checkpoint_that_no_result_tells_of_has_no_metrics_and_warns(tmp_path,
     assert [metrics.get("score") for _, metrics in found] == [3.0, None]
     assert found[1][1] == {}
     assert [record.getMessage() for record in caplog.records] == [
-        f"{tmp_path}: no result says what checkpoint_000005 was saved with"
+        f"{tmp_path}: no result belongs to checkpoint_000005"
     ]
 
 

@@ -9,7 +9,7 @@ written together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from muster.base.clock import Clock
 from muster.trials.checkpoints import deletable
@@ -17,7 +17,7 @@ from muster.trials.commands import ContinueTrial, EngineCommand, StartTrial
 from muster.trials.events import Fact
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointRef
-from muster.trials.ports import Engine, Saver, TrialStore
+from muster.trials.ports import CheckpointFiles, Engine, Saver, TrialStore
 
 logger = logging.getLogger(__name__)
 BATCH_DELAY_S = 0.005  # a commit costs as much as handling a result: results that follow each other share one
@@ -35,15 +35,14 @@ class TrialController:
         store: TrialStore,
         clock: Clock,
         saver: Saver | None = None,
-        discard: Callable[[Sequence[CheckpointRef]], None] = lambda refs: None,
+        files: CheckpointFiles | None = None,
     ) -> None:
-        """`discard` receives checkpoints that nothing can need again; it must not block."""
         self._state = state
         self._engine = engine
         self._store = store
         self._clock = clock
         self._saver = saver
-        self._discard = discard
+        self._files = files
         self._durable = self._noted = 0  # facts, of those ever noted
         # How long facts may wait for others when nothing but ContinueTrial follows from them.
         self.batch_delay_s = 0.0
@@ -95,6 +94,8 @@ class TrialController:
         if later or self._flush_is_due():
             self.flush()
             for command in later:
+                if self._files is not None and isinstance(command, StartTrial):
+                    command = self._files.check(command)  # noqa: PLW2901
                 self._engine.submit(command)
         self._is_filling = state.takes_more and any(isinstance(command, StartTrial) for command in later)
 
@@ -149,8 +150,8 @@ class TrialController:
 
     def _discard_checkpoints(self) -> None:
         superfluous = self.take_deletable()
-        if superfluous:
-            self._discard(superfluous)
+        if superfluous and self._files is not None:
+            self._files.discard(superfluous)
 
     def _log_warnings(self) -> None:
         for text in self._state.facts.warnings:

@@ -68,7 +68,7 @@ class ControllerView:
     def __init__(self, index: TrialIndex, search_alg: object) -> None:
         self._index = index
         self.search_alg = search_alg
-        self._recorded: list[RecordedRequest] = []
+        self.requests: list[RecordedRequest] = []  # since they were last carried out
         self.trial_executor = self  # old schedulers go through this name
 
     def get_trials(self) -> list[Trial]:
@@ -105,17 +105,17 @@ class ControllerView:
         return ResourceReading(self._index.capacity)
 
     def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
-        self._recorded.append(
+        self.requests.append(
             RecordedRequest(
                 PluginRequest.PAUSE if should_checkpoint else PluginRequest.PAUSE_WITHOUT_SAVE, trial
             )
         )
 
     def stop_trial(self, trial: Trial) -> None:
-        self._recorded.append(RecordedRequest(PluginRequest.STOP, trial))
+        self.requests.append(RecordedRequest(PluginRequest.STOP, trial))
 
     def _schedule_trial_save(self, trial: Trial, *_: Any, **__: Any) -> None:  # noqa: ANN401 - Ray's signature
-        self._recorded.append(RecordedRequest(PluginRequest.SAVE, trial))
+        self.requests.append(RecordedRequest(PluginRequest.SAVE, trial))
 
     def adopt_checkpoint(self, trial: Trial, checkpoint: CheckpointRef) -> None:
         """Lets a trial without a process continue from another's checkpoint; for `choose_trial_to_run`."""
@@ -128,11 +128,11 @@ class ControllerView:
 
         A restore then repeats the call; other choices are repeated only when they were carried out.
         """
-        self._recorded.append(RecordedRequest(PluginRequest.REMEMBER, trial))
+        self.requests.append(RecordedRequest(PluginRequest.REMEMBER, trial))
 
     def keep_steps(self, trial: Trial) -> None:
         """Makes the PAUSE of this hook depend on a checkpoint of this step; else the trial continues."""
-        self._recorded.append(RecordedRequest(PluginRequest.KEEP_STEPS, trial))
+        self.requests.append(RecordedRequest(PluginRequest.KEEP_STEPS, trial))
 
     def withdraw_save(self, trial: Trial) -> bool:
         """Removes a requested save and returns whether there was one; the caller carries it out."""
@@ -140,9 +140,9 @@ class ControllerView:
 
     def withdraw(self, trial: Trial, request: PluginRequest) -> bool:
         """Removes a request for this trial and returns whether there was one."""
-        kept = [one for one in self._recorded if one.trial is not trial or one.request is not request]
-        was_requested = len(kept) < len(self._recorded)
-        self._recorded = kept
+        kept = [one for one in self.requests if one.trial is not trial or one.request is not request]
+        was_requested = len(kept) < len(self.requests)
+        self.requests = kept
         return was_requested
 
     def _set_trial_status(self, trial: Trial, status: str) -> None:
@@ -150,11 +150,7 @@ class ControllerView:
         if status == "PENDING" and trial.state is TrialState.PAUSED:
             self._index.move(trial, TrialState.PENDING)
 
-    @property
-    def has_requests(self) -> bool:
-        return bool(self._recorded)
-
     def take(self) -> list[RecordedRequest]:
         """Returns what was requested since the last call."""
-        recorded, self._recorded = self._recorded, []
-        return recorded
+        taken, self.requests = self.requests, []
+        return taken

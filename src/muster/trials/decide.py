@@ -1,16 +1,89 @@
-"""Decides on one result: stop criteria, scheduler, searcher, callbacks, and whether a checkpoint is due."""
+"""Calls the plug-ins, and decides on one result: stop or continue, and whether a checkpoint is due."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from muster.errors import TuneError
+from muster.errors import MusterError, TuneError
+from muster.trials.controller_view import ControllerView
 from muster.trials.events import TrialReported
-from muster.trials.model import DEFAULT_METRIC, CheckpointRef, Trial
-from muster.trials.plugins import PAUSE, STOP, PluginCalls
-from muster.trials.results import flatten, missing_metric, note_result
+from muster.trials.metrics import DEFAULT_METRIC, flatten, missing_metric
+from muster.trials.model import CheckpointRef, Trial
+from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP, Plugins
 from muster.trials.template import Settings
+from muster.trials.trial_index import TrialIndex
+
+_DECISIONS = frozenset({CONTINUE, PAUSE, STOP, NOOP})
+
+
+class PluginCalls:
+    """A PluginCalls object calls the plug-ins of one experiment; its errors name the plug-in that failed."""
+
+    def __init__(self, plugins: Plugins, index: TrialIndex) -> None:
+        self.search, self.scheduler = plugins.search, plugins.scheduler
+        self.stopper = plugins.stopper
+        self.hooks = plugins.hooks  # replaced while facts are handled again after a crash
+        self.view = ControllerView(index, plugins.search)
+        self.iteration = 0  # steps of the controller so far
+        self._trials = index.order
+
+    def fire(self, hook: str, **info: Any) -> None:  # noqa: ANN401 - whatever the hook takes
+        """Calls one hook of every callback."""
+        self.hooks.fire(hook, iteration=self.iteration, trials=self._trials, **info)
+
+    def decision(self, trial: Trial, flat: dict[str, Any]) -> str:
+        """Returns the decision of the scheduler on a result."""
+        try:
+            decision = self.scheduler.on_trial_result(self.view, trial, flat)
+        except MusterError:
+            raise
+        except Exception as error:
+            raise _raised(self.scheduler, "on_trial_result", trial, error) from error
+        if decision not in _DECISIONS:
+            raise TuneError(
+                f"{type(self.scheduler).__name__}.on_trial_result returned {decision!r} for trial "
+                f"{trial.trial_id}; it must be one of {', '.join(sorted(_DECISIONS))}"
+            )
+        return decision
+
+    def stopper_stops(self, trial: Trial, result: dict[str, Any]) -> bool:
+        """Returns whether the stopper ends the trial that reported this result."""
+        if self.stopper is None:
+            return False
+        try:
+            return bool(self.stopper(trial.trial_id, result))
+        except MusterError:
+            raise
+        except Exception as error:
+            raise _raised(self.stopper, "__call__", trial, error) from error
+
+    def stops_all(self) -> bool:
+        return self.stopper is not None and bool(self.stopper.stop_all())
+
+    def choose(self) -> Trial | None:
+        """Returns the trial that the scheduler starts next."""
+        chooser = f"{type(self.scheduler).__name__}.choose_trial_to_run"
+        try:
+            trial: Any = self.scheduler.choose_trial_to_run(self.view)
+        except MusterError:
+            raise
+        except Exception as error:
+            raise TuneError(
+                f"{chooser} raised {type(error).__name__}: {error}. "
+                "The experiment ends here; fix it and resume"
+            ) from error
+        if trial is None or isinstance(trial, Trial):
+            return trial
+        raise TuneError(f"{chooser} returned {trial!r}: it must return one of the trials, or None")
+
+
+def _raised(plugin: object, hook: str, trial: Trial, error: Exception) -> TuneError:
+    """Names the plug-in that failed, for users who wrote their own; the traceback is that of the cause."""
+    return TuneError(
+        f"{type(plugin).__name__}.{hook} raised {type(error).__name__} on a result of trial "
+        f"{trial.trial_id}: {error}. The experiment ends here; fix it and resume"
+    )
 
 
 def reached_criterion(trial: Trial, flat: Mapping[str, Any]) -> bool:
@@ -35,7 +108,7 @@ def reached_criterion(trial: Trial, flat: Mapping[str, Any]) -> bool:
 
 
 class TrialDecision(NamedTuple):
-    """A TrialDecision says what happens to the trial that reported."""
+    """A TrialDecision is what happens to the trial that reported."""
 
     decision: str
     save: bool  # before the decision is carried out
@@ -57,7 +130,7 @@ def decide(plugins: PluginCalls, settings: Settings, trial: Trial, event: TrialR
     else:
         plugins.search.on_trial_result(trial.trial_id, flat)
     plugins.fire("on_trial_result", trial=trial, result=result)
-    note_result(trial, result, flat, event.at)
+    trial.note_result(result, flat, event.at)
     due = decision != PAUSE and _save_is_due(trial, result)
     return TrialDecision(decision, due and event.checkpoint is None, event.checkpoint)
 

@@ -11,7 +11,7 @@ from typing_extensions import assert_never
 
 from muster.errors import TuneError
 from muster.trials.commands import EngineCommand
-from muster.trials.decide import decide
+from muster.trials.decide import PluginCalls, decide
 from muster.trials.events import (
     CapacityChanged,
     CheckpointSaved,
@@ -24,10 +24,9 @@ from muster.trials.events import (
     TrialStarted,
     Woke,
 )
-from muster.trials.fact_log import FactLog
-from muster.trials.lifecycle import Lifecycle
+from muster.trials.lifecycle import FactLog, Lifecycle
 from muster.trials.model import Trial
-from muster.trials.plugins import PluginCalls, Plugins
+from muster.trials.plugins import Plugins
 from muster.trials.states import FINISHED, TrialState
 from muster.trials.template import Settings
 from muster.trials.trial_index import TrialIndex
@@ -132,7 +131,7 @@ class ExperimentState:
         search = self.plugins.search
         if not search.is_finished() and (extra := search.next_trial()) is not None:
             self.facts.warn(
-                f"the searcher {type(search).__name__} had ended, and now gave trial {extra}: left out"
+                f"the searcher {type(search).__name__} had ended, and now returns trial {extra}: left out"
             )
         self.is_exhausted = True
         self.facts.note(fact)
@@ -190,14 +189,16 @@ class ExperimentState:
     def add(self, trial: Trial, at: float) -> None:
         """Adds a trial that the searcher has just suggested."""
         if trial.trial_id in self.index.trials:
-            raise TuneError(f"the searcher gave trial id {trial.trial_id!r} twice: ids must be unique")
+            raise TuneError(
+                f"the searcher returned trial id {trial.trial_id!r} twice: give each trial its own id"
+            )
         self.lifecycle.add(trial, at)
 
     def _admit(self, at: float) -> None:
         """Starts the choices of the scheduler as long as they fit; a choice that does not fit waits."""
         while self.index.pending or self.index.paused:
             trial = self.plugins.choose()
-            if self.plugins.view.has_requests:
+            if self.plugins.view.requests:
                 self.facts.note(TrialAdmitted(trial_id="", at=at))
                 self.lifecycle.apply_plugin_requests(at)
             if trial is not None and trial.state is TrialState.STARTING:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from muster.trials.checkpoints import register
+from muster.trials.checkpoints import CheckpointToDelete, register
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
 from muster.trials.controller_view import PluginRequest
-from muster.trials.decide import TrialDecision
+from muster.trials.decide import PluginCalls, TrialDecision
 from muster.trials.events import (
     CheckpointSaved,
+    Fact,
     TrialAdmitted,
     TrialCreated,
     TrialExited,
@@ -20,11 +21,10 @@ from muster.trials.events import (
     TrialFailureKind,
     TrialStarted,
 )
-from muster.trials.fact_log import FactLog
+from muster.trials.metrics import flatten
 from muster.trials.model import CheckpointPolicy, CheckpointRef, FailurePolicy, Trial
 from muster.trials.placement_group import PlacementGroupFactory
-from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP, PluginCalls
-from muster.trials.results import flatten
+from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP
 from muster.trials.states import TrialState
 from muster.trials.template import Settings
 from muster.trials.trial_index import TrialIndex
@@ -51,6 +51,35 @@ def may_retry(trial: Trial, failure: TrialFailure) -> bool:
 
 _S = TrialState
 _PAUSE_IF_SAVED = "PAUSE_IF_SAVED"  # in `after_save` only: without a checkpoint its steps would be lost
+
+
+class FactLog:
+    """A FactLog holds facts, warnings and superfluous checkpoints until the controller handles them."""
+
+    def __init__(self) -> None:
+        self.count = 0  # facts ever noted
+        self.warnings: list[str] = []  # the controller logs them and clears the list
+        # Checkpoints whose directories may be deleted once the facts noted before them are durable.
+        self.checkpoints_to_delete: list[CheckpointToDelete] = []
+        self._facts: list[Fact] = []
+
+    def note(self, fact: Fact) -> None:
+        self._facts.append(fact)
+        self.count += 1
+
+    def take(self) -> Sequence[Fact]:
+        """Returns the facts noted since the last call, in order; the caller makes them durable."""
+        facts, self._facts = self._facts, []
+        return facts
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def schedule_deletion(self, checkpoints: Sequence[CheckpointRef]) -> None:
+        """Marks checkpoints as superfluous; their directories stay until a crash cannot bring them back."""
+        self.checkpoints_to_delete.extend(
+            CheckpointToDelete(ref=ref, after=self.count) for ref in checkpoints
+        )
 
 
 class Lifecycle:
@@ -173,7 +202,7 @@ class Lifecycle:
         """Returns whether a save comes before the decision; a save that a plug-in requested is done here."""
         view, decision = self._plugins.view, decided.decision
         is_wanted = decision == PAUSE
-        if decision != NOOP and view.has_requests:
+        if decision != NOOP and view.requests:
             is_wanted |= view.withdraw_save(trial)
         return decided.save or (is_wanted and decided.checkpoint is None)
 
@@ -227,7 +256,8 @@ class Lifecycle:
 
     def apply_plugin_requests(self, at: float) -> None:
         """Carries out what plug-ins requested through the view during their hooks."""
-        for request, trial in self._plugins.view.take():
+        view = self._plugins.view
+        for request, trial in view.take() if view.requests else ():
             if trial.is_finished():
                 continue
             if request is PluginRequest.STOP:

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from muster.trials.commands import EngineCommand
+from muster.trials.commands import EngineCommand, StartTrial
 from muster.trials.events import EngineEvent, Fact
+from muster.trials.model import CheckpointRef
 
 
 class Engine(Protocol):
@@ -68,6 +69,18 @@ class TrialStore(Protocol):
     def load(self) -> SavedExperiment: ...
 
     def close(self) -> None: ...
+
+
+class CheckpointFiles(Protocol):
+    """CheckpointFiles check and delete the directories of checkpoints."""
+
+    def check(self, command: StartTrial) -> StartTrial:
+        """Returns the command, with another checkpoint when the files of the given one are incomplete."""
+        ...
+
+    def discard(self, refs: Sequence[CheckpointRef]) -> None:
+        """Deletes checkpoints that nothing can need again, without blocking."""
+        ...
 
 
 class Saver(Protocol):

@@ -2,7 +2,7 @@
 
 The snapshot is plain data (trials, counters), taken together with the saved state of the plug-ins. The facts
 after it are handled again without callbacks: searcher and scheduler are asked again and, being restored with
-their random streams, answer as before; where one does not, the recorded fact counts and a warning says so.
+their random streams, answer as before; where one does not, the recorded fact counts and a warning is logged.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _asked_again(state: ExperimentState, fact: TrialCreated, make_trial: MakeTri
         return trial
     answer = "nothing" if trial is None else f"trial {trial.trial_id} with {trial.config}"
     state.facts.warn(
-        f"the searcher {type(search).__name__} does not repeat itself: asked again it gave {answer}, "
+        f"the searcher {type(search).__name__} does not repeat itself: it now returns {answer}, "
         f"recorded is trial {fact.trial_id} with {dict(fact.config)}. The recorded trial is used; from here "
         f"on the search may differ from an uninterrupted one."
     )
@@ -268,7 +268,7 @@ RESUME, RESTART, SKIP = "resume", "restart", "skip"
 
 
 class ResumeRules(Struct, frozen=True, kw_only=True):
-    """ResumeRules say what happens to a trial, depending on how the earlier run left it."""
+    """ResumeRules define what happens to a trial, depending on how the earlier run left it."""
 
     finished: str = SKIP
     unfinished: str = RESUME

@@ -1,4 +1,4 @@
-"""Hyperparameter tuning with Ray Tune's names: change the import, keep the script.
+"""Tunes hyperparameters with Ray Tune's names: change the import, keep the script.
 
 Every name is loaded when it is first used, so that importing this costs next to nothing.
 """

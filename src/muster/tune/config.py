@@ -23,25 +23,25 @@ _Part = TypeVar("_Part")
 
 
 class BriefRepr:
-    """Shows the fields that differ from their defaults: a config is read by people."""
+    """BriefRepr shows only the fields that differ from their defaults."""
 
     def __repr__(self) -> str:
-        told = []
+        shown = []
         for each in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
             value = getattr(self, each.name)
             default = each.default if each.default_factory is MISSING else each.default_factory()
             if value is not default and value != default:
-                told.append(f"{each.name}={value!r}")
-        return f"{type(self).__name__}({', '.join(told)})"
+                shown.append(f"{each.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 @dataclass(repr=False)
 class CheckpointConfig(BriefRepr):
-    """When checkpoints are made and which of them are kept.
+    """A CheckpointConfig defines when checkpoints are made and which of them are kept.
 
     Args:
         num_to_keep: How many, at least 1; None: all. The newest is always kept too.
-        checkpoint_score_attribute: The metric that says which are the best; None: the newest are.
+        checkpoint_score_attribute: The metric by which the best are chosen; None: the newest are kept.
         checkpoint_score_order: "max" or "min".
         checkpoint_frequency: Every so many iterations; 0: never. Only for class trainables.
         checkpoint_at_end: Also when a trial ends. Only for class trainables, where it is the default.
@@ -78,7 +78,7 @@ class CheckpointConfig(BriefRepr):
 
 @dataclass(repr=False)
 class FailureConfig(BriefRepr):
-    """What a failed trial means.
+    """A FailureConfig defines what a failed trial means.
 
     Args:
         max_failures: How often a trial is tried again; -1: for ever.
@@ -110,7 +110,7 @@ class FailureConfig(BriefRepr):
 
 @dataclass(repr=False)
 class SyncConfig(BriefRepr):
-    """How files of trials get to the storage.
+    """A SyncConfig defines how files of trials are copied to the storage.
 
     Args:
         sync_period: Seconds between two uploads.
@@ -133,7 +133,7 @@ class SyncConfig(BriefRepr):
 
 @dataclass(repr=False)
 class RunConfig(BriefRepr):
-    """Where an experiment runs and writes, what ends it, and what people see of it.
+    """A RunConfig defines where an experiment runs and writes, what ends it, and what users see of it.
 
     Args:
         name: Of the experiment and its directory; None: made from the trainable and the time.
@@ -195,7 +195,7 @@ class RunConfig(BriefRepr):
             raise ValueError(f"RunConfig(trial_time_limit_s={limit!r}): must be more than 0 seconds")
 
     def __repr__(self) -> str:
-        """Without the parts that were filled in."""
+        """Shows the fields without the parts that were filled in."""
         blank = RunConfig(storage_path=self.storage_path)
         shown = [
             f"{each.name}={value!r}"
@@ -218,19 +218,19 @@ def _part(name: str, given: _Part | None, kind: type[_Part]) -> _Part:
 def _default_storage_path() -> str:
     from muster.host.machine import environment
 
-    told = environment().get("RAY_STORAGE")
-    if not told:
+    path = environment().get("RAY_STORAGE")
+    if not path:
         return os.path.expanduser(DEFAULT_STORAGE_PATH)
     warnings.warn(
-        f"the environment variable RAY_STORAGE ({told}) is deprecated: pass RunConfig(storage_path=...)",
+        f"the environment variable RAY_STORAGE ({path}) is deprecated: pass RunConfig(storage_path=...)",
         DeprecationWarning,
         stacklevel=4,
     )
-    return told
+    return path
 
 
 def _default_verbosity() -> int:
-    """1; 3 for the old console, whose levels mean something else."""
+    """Returns 1; 3 for the old console, whose levels mean something else."""
     from muster.host.machine import environment
 
     return 3 if environment().get("RAY_AIR_NEW_OUTPUT") == "0" else 1
@@ -243,7 +243,7 @@ def _posix(path: os.PathLike[str]) -> str:
 
 
 def log_files(log_to_file: bool | str | Sequence[str] | None) -> LogFiles:
-    """The names of the files for stdout and stderr that `log_to_file` stands for.
+    """Returns the names of the files for stdout and stderr that `log_to_file` stands for.
 
     Example:
         >>> log_files(True), log_files("all.log"), log_files(("out", "err")), log_files(False)
@@ -264,7 +264,7 @@ def log_files(log_to_file: bool | str | Sequence[str] | None) -> LogFiles:
 
 
 def seconds(value: float | timedelta | None, where: str) -> float | None:
-    """A duration as seconds; ValueError that names `where` when it is none."""
+    """Returns a duration in seconds; ValueError that names `where` when it is none."""
     if value is None:
         return None
     if isinstance(value, timedelta):

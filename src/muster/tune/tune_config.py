@@ -17,7 +17,7 @@ MODES = ("min", "max")
 
 @dataclass(repr=False)
 class TuneConfig(BriefRepr):
-    """What to optimise and how to search.
+    """A TuneConfig defines what to optimise and how to search.
 
     Args:
         mode: "min" or "max" (several for a searcher with several objectives).
@@ -26,7 +26,7 @@ class TuneConfig(BriefRepr):
         scheduler: A TrialScheduler, or its name; None: first in, first out.
         num_samples: How often the space is sampled; -1: until something else ends the experiment.
         max_concurrent_trials: At most so many trials at once; None or 0: as many as fit.
-        time_budget_s: Seconds, or a timedelta, after which no trial goes on.
+        time_budget_s: Seconds, or a timedelta, after which no trial continues.
         reuse_actors: Let a process run one trial after another instead of one trial only.
         trial_name_creator: `f(trial) -> str`.
         trial_dirname_creator: `f(trial) -> str`, without path separators.
@@ -75,7 +75,7 @@ class TuneConfig(BriefRepr):
 
 @dataclass(repr=False)
 class ResumeConfig(BriefRepr):
-    """What a restored experiment does with its trials, by how they ended.
+    """A ResumeConfig defines what a restored experiment does with its trials, by how they ended.
 
     Example:
         >>> ResumeConfig(errored=ResumeConfig.ResumeType.RESTART)
@@ -83,10 +83,10 @@ class ResumeConfig(BriefRepr):
     """
 
     class ResumeType(Enum):
-        """What is done with trials of one kind."""
+        """A ResumeType is what is done with trials of one kind."""
 
-        RESUME = "resume"  # go on from the newest checkpoint
-        RESTART = "restart"  # begin again
+        RESUME = "resume"  # continue from the newest checkpoint
+        RESTART = "restart"  # start again
         SKIP = "skip"  # leave as they are
 
     finished: ResumeType = ResumeType.SKIP

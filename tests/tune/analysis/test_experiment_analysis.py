@@ -9,8 +9,8 @@ from tests.tune.experiments import add_checkpoint, logged_row, trial, write_json
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.testing.builders import created, exited, reported, saved, started
 from muster.trials.events import TrialFailure, TrialFailureKind
+from muster.trials.metrics import flatten
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
-from muster.trials.results import flatten, note_result
 from muster.trials.states import TrialState
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.result_grid import ResultGrid
@@ -159,7 +159,7 @@ def test_trials_of_the_controller_are_taken_as_they_are(tmp_path):
     )
     for step, loss in ((1, 3.0), (2, 2.0)):
         result = logged_row("a1", step, {"lr": 1}, loss=loss)
-        note_result(running, result, flatten(result), at=float(step))
+        running.note_result(result, flatten(result), at=float(step))
     running.state = TrialState.TERMINATED
     old, new = (CheckpointRef(path=f"/x/checkpoint_{index}", index=index) for index in (0, 1))
     running.checkpoints = (old, new)

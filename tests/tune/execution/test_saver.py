@@ -6,7 +6,7 @@ import threading
 
 import cloudpickle
 import pytest
-from tests.trials.puppets import Noted
+from tests.trials.scripted import Noted
 
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine

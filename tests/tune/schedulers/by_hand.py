@@ -88,7 +88,7 @@ class ByHand:
         first = self.scheduler.choose_trial_to_run(self.view)
         self._apply_plugin_requests()
         assert self.scheduler.choose_trial_to_run(self.view) is first
-        assert not self.view.has_requests
+        assert not self.view.requests
         return None if first is None else first.trial_id
 
     def statuses(self) -> list[str]:

@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from tests.trials.puppets import Noted
+from tests.trials.scripted import Noted
 
 from muster.trials.commands import ContinueTrial, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (

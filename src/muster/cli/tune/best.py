@@ -12,7 +12,7 @@ from muster.cli.tune.experiment import ExperimentView
 from muster.cli.tune.table import not_data, plain, strict_json
 from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
-from muster.trials.results import flatten
+from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import number
 

@@ -30,7 +30,7 @@ from muster.cli.tune.experiment import (
 )
 from muster.cli.tune.table import cell, lay_out, notes, page_size, painted
 from muster.errors import StoreError
-from muster.trials.results import flatten
+from muster.trials.metrics import flatten
 
 EXPERIMENT_COLUMNS = ("name", "state", "trials", "best", "last_updated")
 EXPERIMENT_FIXED = (*EXPERIMENT_COLUMNS, "total_trials", "metric", "mode", "path", "pid", "since", "error")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from muster.base.text import duration, moment
 from muster.base.text import shortened as shorten
 from muster.cli.tune.columns import CONFIG, DURATIONS, HEADINGS, TIMES, TIMES_SHORT
-from muster.trials.results import flatten
+from muster.trials.metrics import flatten
 from muster.tune.analysis.tables import number
 
 GAP = 2

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from muster.errors import ConfigError
 from muster.sim.tune.curve import Config, Curve, Metrics
-from muster.trials.model import DEBUG_METRICS, Trial
-from muster.trials.results import flatten
+from muster.trials.metrics import DEBUG_METRICS, flatten
+from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
 from muster.tune.analysis.result_files import parse_json_lines
 from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates

@@ -6,18 +6,24 @@ Nothing is decided about trials here.
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import count
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from muster.base.clock import Clock, SystemClock
+from muster.errors import TuneError
+from muster.host.file_lock import holder_of
 from muster.host.machine import environment
 from muster.stores.checkpoints import DeletionQueue
 from muster.stores.experiment.full_disk import FullDiskStore
+from muster.stores.experiment.reader import STORE_NAME
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
@@ -33,10 +39,10 @@ from muster.tune.execution.assemble import (
     stopper_of,
     template_of,
 )
-from muster.tune.execution.checkpoint_check import CheckpointCheckingEngine
+from muster.tune.execution.checkpoint_check import CheckedCheckpoints
 from muster.tune.execution.launch import ExperimentOutcome, ExperimentSpec
 from muster.tune.execution.paths import directory_namer
-from muster.tune.execution.restore import Restorer
+from muster.tune.execution.restore import Restorer, SavedTuner
 from muster.tune.execution.saver import ExperimentSaver
 from muster.tune.execution.upload import Uploads, delete_checkpoint, uploads_for
 from muster.tune.logger.defaults import attach_loggers, default_callbacks
@@ -51,6 +57,7 @@ if TYPE_CHECKING:
     from muster.trials.model import Trial
     from muster.tune.reporting.reporter import Reporter
 
+logger = logging.getLogger(__name__)
 
 NO_HANDLER = "TUNE_DISABLE_SIGINT_HANDLER"
 
@@ -122,6 +129,7 @@ def run_experiment(
     spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: LocalEngine | RayEngine
 ) -> ExperimentOutcome:
     """Runs an experiment to its end, or until Ctrl-C; `stack` closes what is opened here."""
+    _prepare(spec)
     run = _assemble(spec, stack, reporter, engine)
     state, clock, directory = run.state, run.clock, spec.place.directory
     store = stack.enter_context(SqliteTrialStore(directory, trust_pickles=True))
@@ -133,11 +141,11 @@ def run_experiment(
     saver = ExperimentSaver(state, store=patient, clock=clock, logs=run.writer)
     controller = TrialController(
         state,
-        engine=CheckpointCheckingEngine(engine, spec.place.checkpoints(), state.index.trials.get),
+        engine=engine,
         store=patient,
         clock=clock,
         saver=saver,
-        discard=deletions.discard_now,
+        files=CheckedCheckpoints(engine, spec.place.checkpoints(), state.index.trials.get, deletions),
     )
     if spec.resume is not None:
         restorer = Restorer(spec.resume, spec.place, clock)
@@ -159,6 +167,50 @@ def run_experiment(
     return ExperimentOutcome(
         state=state, place=spec.place, is_interrupted=is_interrupted, is_uploaded=is_uploaded
     )
+
+
+def _prepare(spec: ExperimentSpec) -> None:
+    """Makes the directory; TuneError when it cannot be written, or the experiment could not be resumed."""
+    spec.place.prepare()
+    if spec.resume is None:
+        set_old_store_aside(spec.place.directory)
+        _write_spec(spec)
+
+
+def set_old_store_aside(directory: Path) -> None:
+    """Renames the store of an earlier experiment of the same name; the files of its trials stay."""
+    store = directory / STORE_NAME
+    if not store.exists() or holder_of(store) is not None:
+        return  # in use: opening it reports by which process
+    with SqliteTrialStore(directory):
+        pass  # entries that a crash left in the log are written to the file
+    kept = next(
+        name for number in count(1) if not (name := directory / f"{STORE_NAME}.{number}.old").exists()
+    )
+    store.rename(kept)
+    logger.warning(
+        "%s already held an experiment: a new one begins. The old record is %s; to resume an experiment use "
+        "Tuner.restore",
+        directory,
+        kept.name,
+    )
+
+
+def _write_spec(spec: ExperimentSpec) -> None:
+    """Writes what a restore needs, with the plug-ins as they are before the first trial."""
+    saved = SavedTuner(
+        trainable_name=spec.trainable_name,
+        param_space=spec.param_space,
+        tune_config=spec.tune,
+        run_config=spec.run,
+        overrides=spec.overrides,
+    )
+    try:
+        saved.write(spec.place.directory, spec.code)
+    except TuneError as error:
+        if spec.must_be_resumable:
+            raise
+        logger.warning("%s", error)
 
 
 class _Assembled(NamedTuple):

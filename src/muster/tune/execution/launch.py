@@ -81,9 +81,7 @@ def launch(spec: ExperimentSpec) -> ExperimentOutcome:
     with ExitStack() as stack:
         reporter, engine = _start(spec, stack)
         from muster.tune.execution.experiment_run import run_experiment
-        from muster.tune.execution.prepare import prepare
 
-        prepare(spec)
         return run_experiment(spec, stack, reporter, engine)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from muster.base.clock import Clock
 from muster.base.text import moment
-from muster.trials.results import flatten
+from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.reporting import summary
 from muster.tune.reporting.formats import (

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 from muster.host.atomic_write import atomic_write
-from muster.trials.model import TRAINING_ITERATION, CheckpointRef, Trial
+from muster.trials.metrics import TRAINING_ITERATION
+from muster.trials.model import CheckpointRef, Trial
 from muster.tune.callback import Callback
 from muster.tune.schedulers.pbt_explore import original_tag
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from muster.errors import MusterError, RestoreError, TuneError
 from muster.host.atomic_write import atomic_write
+from muster.trials.metrics import flatten
 from muster.trials.model import Trial
-from muster.trials.results import flatten
 
 
 def newest_state_file(directory: str, prefix: str) -> Path | None:
