@@ -29,7 +29,7 @@ def session_name(head_temp_dir: Path) -> str | None:
     return None
 
 
-def tell_port(session_dir: Path, ray_node_id: str, port: int) -> None:
+def write_agent_port(session_dir: Path, ray_node_id: str, port: int) -> None:
     """Write it as the agent will write it again; what is there is left."""
     session_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = session_dir / f"{_FILE}_{ray_node_id}"
@@ -49,7 +49,7 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-def answers(port: int, host: str = "127.0.0.1") -> bool:
+def is_listening(port: int, host: str = "127.0.0.1") -> bool:
     """Whether somebody listens there."""
     with socket.socket() as probe:
         probe.settimeout(1.0)

@@ -72,41 +72,41 @@ def external_class(module: object) -> type[Any]:
         raise ConfigError(
             "is missing; name your class, for example my_package.my_module.MyProvider", path=_KEY
         )
-    home, dot, name = module.rpartition(".")
+    package, dot, name = module.rpartition(".")
     if not dot or not all(part.isidentifier() for part in module.split(".")):
         raise ConfigError(
             f"{module!r} must be a dotted path to a class, like my_package.my_module.MyProvider", path=_KEY
         )
-    loaded = _load(home, module)
+    loaded = _load(package, module)
     found = getattr(loaded, name, None)
     if not isinstance(found, type):
-        raise ConfigError(_no_class(loaded, home, name), path=_KEY)
+        raise ConfigError(_no_class(loaded, package, name), path=_KEY)
     return found
 
 
-def _load(home: str, module: str) -> Any:  # noqa: ANN401 - a module of somebody
+def _load(package: str, module: str) -> Any:  # noqa: ANN401 - a module of somebody
     try:
-        return importlib.import_module(home)
+        return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        if error.name is not None and (home == error.name or home.startswith(f"{error.name}.")):
+        if error.name is not None and (package == error.name or package.startswith(f"{error.name}.")):
             message = (
                 f"{module!r}: there is no module {error.name!r}; install it, or put the directory it lies in"
                 " on PYTHONPATH where the monitor runs"
             )
         else:
-            message = f"{module!r}: {home} needs {error.name!r}, which is not installed here"
+            message = f"{module!r}: {package} needs {error.name!r}, which is not installed here"
         raise ConfigError(message, path=_KEY) from error
     except BROKEN as error:
         raise ConfigError(
-            f"{module!r}: importing {home} failed: {type(error).__name__}: {error}", path=_KEY
+            f"{module!r}: importing {package} failed: {type(error).__name__}: {error}", path=_KEY
         ) from error
 
 
-def _no_class(loaded: object, home: str, name: str) -> str:
+def _no_class(loaded: object, package: str, name: str) -> str:
     classes = [key for key, value in vars(loaded).items() if isinstance(value, type)]
     close = difflib.get_close_matches(name, classes, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"it defines {', '.join(sorted(classes)) or 'none'}"
-    return f"module {home} has no class {name!r}; {hint}"
+    return f"module {package} has no class {name!r}; {hint}"
 
 
 @dataclass(frozen=True)
@@ -153,48 +153,48 @@ class ManagedProvider(CloudProvider, Protocol):
 def build_provider(
     config: ClusterConfig,
     launches: Launches,
-    surroundings: ProviderContext,
+    context: ProviderContext,
 ) -> ManagedProvider:
     """The provider of a cluster file; ConfigError names the key and the fix."""
     kind = config.provider.type
     build = _BUILDERS.get(kind)
     if build is None:
         raise ConfigError(_why_not(kind), path="provider.type")
-    return build(config, launches, surroundings)
+    return build(config, launches, context)
 
 
 Build = Callable[[ClusterConfig, Launches, ProviderContext], ManagedProvider]
 
 
-def _process(config: ClusterConfig, launches: Launches, surroundings: ProviderContext) -> ManagedProvider:
+def _process(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
     from muster.providers.process.provider import ProcessNodeProvider
 
-    made = ProcessNodeProvider(config.provider.settings(), surroundings.cluster_name, surroundings)
-    return _adapted(config, made, launches, surroundings)
+    made = ProcessNodeProvider(config.provider.settings(), context.cluster_name, context)
+    return _adapted(config, made, launches, context)
 
 
-def _external(config: ClusterConfig, launches: Launches, surroundings: ProviderContext) -> ManagedProvider:
+def _external(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
     from muster.providers.registry import make_external
 
-    made = make_external(config.provider.settings(), surroundings.cluster_name)
+    made = make_external(config.provider.settings(), context.cluster_name)
     if not config.provider.disable_node_updaters:
         logger.warning(
             "provider.disable_node_updaters is not true, but muster does not set machines up over SSH yet:"
             " the machines of %s must start their node themselves",
             config.provider.module,
         )
-    return _adapted(config, made, launches, surroundings)
+    return _adapted(config, made, launches, context)
 
 
-def _readonly(config: ClusterConfig, launches: Launches, surroundings: ProviderContext) -> ManagedProvider:
+def _readonly(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
     from muster.providers.registry import ReadOnlyProvider
 
-    if surroundings.runtime is None:
+    if context.runtime is None:
         raise ConfigError(
             "'readonly' shows the nodes of a running cluster; it works where the monitor runs, not here",
             path="provider.type",
         )
-    return ReadOnlyProvider(surroundings.runtime)
+    return ReadOnlyProvider(context.runtime)
 
 
 _BUILDERS: dict[str, Build] = {"external": _external, "process": _process, "readonly": _readonly}
@@ -204,20 +204,20 @@ def _adapted(
     config: ClusterConfig,
     node_provider: Any,  # noqa: ANN401 - duck typed
     launches: Launches,
-    surroundings: ProviderContext,
+    context: ProviderContext,
 ) -> ManagedProvider:
     from muster.providers.v1.adapter import AdapterLimits, V1Adapter
 
     return V1Adapter(
         node_provider,
         launches,
-        cluster_name=surroundings.cluster_name,
+        cluster_name=context.cluster_name,
         limits=AdapterLimits(
             max_launch_batch=config.muster.limits.max_launch_batch,
             max_concurrent=config.muster.limits.max_concurrent,
             installs_runtime=True,  # as long as there is no installer of ours, who else would
         ),
-        clock=surroundings.clock,
+        clock=context.clock,
     )
 
 

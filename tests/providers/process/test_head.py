@@ -62,7 +62,7 @@ def test_a_head_is_started_once_and_seen_by_the_provider(request_, tmp_path) -> 
     port = int(head.address.rpartition(":")[2])
     assert (head.already, again) == (False, Head(**{**vars(head), "already": True}))
     assert told[0] == f"starting the head on port {port}"
-    provider = make_provider(tmp_path, shell("exec sleep 600", heart="raylet"))
+    provider = make_provider(tmp_path, shell("exec sleep 600", main_process="raylet"))
     assert provider.non_terminated_nodes({"ray-node-type": "head"}) == [head.cloud_id]
     assert provider.node_tags(head.cloud_id) == {
         "ray-launch-config": "hash",

@@ -57,20 +57,20 @@ def nodes_of(ray: Any) -> list[dict[str, float]]:  # noqa: ANN401 - a module
     ]
 
 
-def read_cluster(ray: Any, link: Any, now: float) -> ClusterView:  # noqa: ANN401 - a module, a GcsClient
+def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN401 - a module, a GcsClient
     """Ask everything once."""
     nodes = nodes_of(ray)
     from muster.runtimes.ray.publish import max_resources
     from muster.runtimes.ray.verdict_board import read_board
 
-    limit, board = max_resources(link), read_board(link)
+    limit, board = max_resources(client), read_board(client)
     is_ours = now - board.at < _FRESH_S
     unplaceable = {
         group: f"{verdict.reason}: {verdict.detail}" if verdict.detail else verdict.reason
         for group, verdict in board.gangs.items()
         if is_ours and verdict.reason in _UNPLACEABLE
     }
-    has_autoscaler = limit is not None or is_ours or link.kv_get(_LEGACY_STATUS) is not None
+    has_autoscaler = limit is not None or is_ours or client.kv_get(_LEGACY_STATUS) is not None
     return ClusterView(nodes, limit, has_autoscaler, unplaceable)
 
 

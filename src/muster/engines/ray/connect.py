@@ -68,8 +68,8 @@ def _cluster_reader(ray: Any, clock: Clock, is_client: bool) -> Callable[[], Clu
     if is_client:
         probe = ClusterProbe(ray)
         return lambda: probe.read(clock.now())
-    link = GcsClient(ray.get_runtime_context().gcs_address)
-    return lambda: read_cluster(ray, link, clock.now())
+    client = GcsClient(ray.get_runtime_context().gcs_address)
+    return lambda: read_cluster(ray, client, clock.now())
 
 
 def import_ray() -> Any:  # noqa: ANN401 - a module

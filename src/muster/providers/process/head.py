@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from muster.base.clock import Clock
 from muster.base.ids import IdSource
 from muster.errors import ProviderError, ProviderMisconfigured
-from muster.host.ports import answers, free_ports, new_ray_node_id, session_name, tell_port
+from muster.host.ports import free_ports, is_listening, new_ray_node_id, session_name, write_agent_port
 from muster.host.processes import lives, mark_of
 from muster.providers.process.node_fork_server import ForkOrder, NodeForkServer
 from muster.providers.process.program import NodeProgram, ray_head
@@ -44,8 +44,8 @@ __all__ = [
 ]
 
 HEAD_S = 120.0
-LOOK_S = 0.05
-WORDS = 12  # lines of what it said, for people
+POLL_S = 0.05
+OUTPUT_LINES = 12  # lines of what it said, for people
 
 Progress = Callable[[str], None]
 
@@ -187,58 +187,58 @@ class _HeadStart:
             log=str(directory.log_of(record.cloud_id).resolve()),
             cwd=record.temp_dir,
         )
-        starter = NodeForkServer(self.program.preload, env, directory.path / "starter.log")
+        fork_server = NodeForkServer(self.program.preload, env, directory.path / "fork_server.log")
 
         def admit(pid: int) -> bool:
             running = replace(record, state="running", process=mark_of(pid), started_at=clock.now())
             return directory.change(record.cloud_id, lambda now: running) is not None
 
         try:
-            starter.start(order, admit)
+            fork_server.start(order, admit)
         finally:
-            starter.close()
+            fork_server.close()
 
     def _wait(self, cloud_id: str) -> Head:
-        began = told = self.clock.monotonic()
+        began = reported_at = self.clock.monotonic()
         while (now := self.clock.monotonic()) - began < self.request.timeout_s:
             record = self.directory.find(cloud_id)
             if record is None or not lives(record.process):
                 raise self._failed(cloud_id)
-            self._tell_port(record)
+            self._write_agent_port(record)
             if self._joined(record):
                 return _head(record, already=False)
-            if now - told >= 1.0:
-                told = now
+            if now - reported_at >= 1.0:
+                reported_at = now
                 self.progress(f"waiting for the head, {now - began:.0f} s")
-            self.clock.sleep(LOOK_S)
-        said = self.directory.last_words(cloud_id, WORDS)
+            self.clock.sleep(POLL_S)
+        output = self.directory.last_output(cloud_id, OUTPUT_LINES)
         stop_everything(self.request.nodes, self.clock)
         raise ProviderError(
-            f"the head did not answer within {self.request.timeout_s:.0f} s and was ended; it said:\n{said}"
+            f"the head did not answer within {self.request.timeout_s:.0f} s and was ended; it said:\n{output}"
         )
 
-    def _tell_port(self, record: NodeRecord) -> None:
+    def _write_agent_port(self, record: NodeRecord) -> None:
         """As soon as the session has its name, which is before the raylet asks."""
         session = session_name(Path(record.temp_dir))
         if session is not None and record.ports is not None:
             session_dir = Path(record.temp_dir) / session
-            tell_port(session_dir, record.ray_node_id, record.ports.agent_http)
+            write_agent_port(session_dir, record.ray_node_id, record.ports.agent_http)
 
     def _joined(self, record: NodeRecord) -> bool:
         """Its GCS answers first; its own node comes some seconds later, and no worker can start before."""
-        if record.ports is None or record.ports.gcs is None or not answers(record.ports.gcs):
+        if record.ports is None or record.ports.gcs is None or not is_listening(record.ports.gcs):
             return False
-        return self.program.ready in self.directory.said(record.cloud_id)
+        return self.program.ready in self.directory.output(record.cloud_id)
 
     def _failed(self, cloud_id: str) -> ProviderError:
-        said = self.directory.last_words(cloud_id, WORDS)
-        kind = _TooSlow if "timed out during startup" in said else ProviderError
-        return kind(f"the head did not start; it said:\n{said}")
+        output = self.directory.last_output(cloud_id, OUTPUT_LINES)
+        kind = _TooSlow if "timed out during startup" in output else ProviderError
+        return kind(f"the head did not start; it said:\n{output}")
 
 
 def _ports(wanted: int | None) -> NodePorts:
     gcs, client, http, grpc, metrics, runtime_env = free_ports(6)
-    if wanted is not None and answers(wanted):
+    if wanted is not None and is_listening(wanted):
         raise ProviderMisconfigured(
             f"port {wanted} is in use on this computer, by another cluster perhaps: end that, or give the"
             " head another port (or none: then a free one is taken)"

@@ -22,7 +22,7 @@ from muster.providers.process.node_fork_server_main import GO
 
 logger = logging.getLogger(__name__)
 
-ANSWER_S = 120.0  # the import of Ray comes first, and the computer may be busy
+REPLY_TIMEOUT_S = 120.0  # the import of Ray comes first, and the computer may be busy
 _SCRIPT = Path(__file__).with_name("node_fork_server_main.py")
 
 
@@ -72,17 +72,17 @@ class NodeForkServer:
 
     def _ordered(self, order: ForkOrder, admit: Callable[[int], bool]) -> bool:
         process = self._living()
-        self._say(process, msgspec.json.encode(order) + b"\n")
-        pid = int(self._answer(process)["pid"])
+        self._send(process, msgspec.json.encode(order) + b"\n")
+        pid = int(self._reply(process)["pid"])
         admitted = False
         try:
             admitted = admit(pid)
         finally:
-            self._say(process, GO if admitted else b"no\n")
-            self._answer(process)
+            self._send(process, GO if admitted else b"no\n")
+            self._reply(process)
         return admitted
 
-    def _say(self, process: subprocess.Popen[bytes], line: bytes) -> None:
+    def _send(self, process: subprocess.Popen[bytes], line: bytes) -> None:
         assert process.stdin is not None
         try:
             process.stdin.write(line)
@@ -92,9 +92,9 @@ class NodeForkServer:
                 f"the process that starts nodes is gone ({error}); see {self._log}"
             ) from error
 
-    def _answer(self, process: subprocess.Popen[bytes]) -> dict[str, int]:
+    def _reply(self, process: subprocess.Popen[bytes]) -> dict[str, int]:
         assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], ANSWER_S)
+        ready, _, _ = select.select([process.stdout], [], [], REPLY_TIMEOUT_S)
         line = process.stdout.readline() if ready else b""
         if not line:
             raise NodeForkServerBroken(f"the process that starts nodes did not answer; see {self._log}")

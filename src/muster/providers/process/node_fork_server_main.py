@@ -20,37 +20,37 @@ GO = b"go\n"
 
 def main(preload: str) -> None:
     """Serve until the input ends; in a child: become the node."""
-    orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
+    orders, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
     _attach_output(None)  # what an import prints must not be taken for an answer
     entry = _imported(preload)
     sys.stdout.flush()  # or every node would say again what the import said
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the nodes, and no zombies stay
-    order = _serve(orders, answers)
+    order = _serve(orders, replies)
     if order is not None:
         _become(order, preload, entry)
 
 
-def _serve(orders: BinaryIO, answers: BinaryIO) -> dict[str, Any] | None:
+def _serve(orders: BinaryIO, replies: BinaryIO) -> dict[str, Any] | None:
     while line := orders.readline():
         gate, opener = os.pipe()
-        _stir()
+        _advance_random_ids()
         pid = os.fork()
         if pid == 0:
             os.close(opener)
             os.setsid()
             orders.close()
-            answers.close()
+            replies.close()
             return _admitted(gate, json.loads(line))
         os.close(gate)
-        answers.write(json.dumps({"pid": pid}).encode() + b"\n")
+        replies.write(json.dumps({"pid": pid}).encode() + b"\n")
         if orders.readline() == GO:
             os.write(opener, b"g")
         os.close(opener)
-        answers.write(b"{}\n")  # whoever ends us now does not end the node
+        replies.write(b"{}\n")  # whoever ends us now does not end the node
     return None
 
 
-def _stir() -> None:
+def _advance_random_ids() -> None:
     """Ray's native random numbers do not notice a fork: all children would have the same node id."""
     ray: Any = sys.modules.get("ray")
     for _ in range(100 if ray is not None else 0):  # more than a child draws before it has its id

@@ -25,7 +25,7 @@ class NodeProgram:
 
     command: Command
     preload: str = ""  # the module of a `python -m` command, imported once for all nodes
-    heart: str = ""  # the process whose end is the node's end, by name
+    main_process: str = ""  # the process whose end is the node's end, by name
     ready: bytes = b""  # what its log says when it has joined; empty: nothing to wait for
 
     def environment_of(
@@ -45,7 +45,7 @@ def ray_worker(address: str) -> NodeProgram:
     return NodeProgram(
         command=lambda record, ports: worker_command(record.size, ports, address, Path(record.temp_dir)),
         preload=RAY_MODULE,
-        heart="raylet",
+        main_process="raylet",
         ready=b"Ray runtime started",
     )
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from muster.base.clock import Clock
 from muster.errors import ProviderMisconfigured
 from muster.host.machine import cpu_count
-from muster.host.ports import free_ports, new_ray_node_id, session_name, tell_port
+from muster.host.ports import free_ports, new_ray_node_id, session_name, write_agent_port
 from muster.host.processes import (
     ProcessInfo,
     ProcessMark,
@@ -41,12 +41,12 @@ from muster.providers.process.stop import GRACE_S, NodeStopper
 from muster.providers.registry import ProviderContext
 from muster.providers.v1.tags import TAG_RAY_USER_NODE_TYPE
 
-LOOK_S = 0.05
+POLL_S = 0.05
 START_S = 60.0  # after this the next may start, whatever has become of this one
 
 
 @dataclass(frozen=True)
-class Launching:
+class LaunchSettings:
     """What all starts have in common."""
 
     program: NodeProgram
@@ -64,9 +64,14 @@ class LaunchQueue:
     """Give it records that are written down already."""
 
     def __init__(
-        self, directory: NodeDirectory, starter: NodeForkServer, launching: Launching, clock: Clock
+        self, directory: NodeDirectory, fork_server: NodeForkServer, launching: LaunchSettings, clock: Clock
     ) -> None:
-        self._directory, self._starter, self._launching, self._clock = directory, starter, launching, clock
+        self._directory, self._fork_server, self._launching, self._clock = (
+            directory,
+            fork_server,
+            launching,
+            clock,
+        )
         self._waiting: list[str] = []
         self._starting: dict[str, float] = {}  # when it began, monotonic
         self._changed = threading.Condition()
@@ -102,10 +107,10 @@ class LaunchQueue:
         """The next one to start, when it is its turn; None when closed."""
         with self._changed:
             while not self._closed:
-                self._starting = {one: at for one, at in self._starting.items() if not self._over(one, at)}
+                self._starting = {one: at for one, at in self._starting.items() if not self._is_over(one, at)}
                 if self._waiting and len(self._starting) < self._launching.limit:
                     return self._waiting.pop(0)
-                self._changed.wait(LOOK_S if self._waiting else None)
+                self._changed.wait(POLL_S if self._waiting else None)
             return None
 
     def _start(self, cloud_id: str) -> None:
@@ -113,16 +118,16 @@ class LaunchQueue:
         if record is None or record.state != "pending" or record.ports is None:
             return  # terminated while it waited
         Path(record.temp_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._tell_port(record, record.ports)
-        if self._starter.start(self._order(record, record.ports), lambda pid: self._admit(cloud_id, pid)):
+        self._write_agent_port(record, record.ports)
+        if self._fork_server.start(self._order(record, record.ports), lambda pid: self._admit(cloud_id, pid)):
             self._starting[cloud_id] = self._clock.monotonic()
 
-    def _tell_port(self, record: NodeRecord, ports: NodePorts) -> None:
+    def _write_agent_port(self, record: NodeRecord, ports: NodePorts) -> None:
         """The session has the name of the head's; without a head of ours the node joins a little later."""
         heads = [one for one in self._directory.records() if one.is_head and one.state == "running"]
         session = session_name(Path(heads[-1].temp_dir)) if heads else None
         if session is not None:
-            tell_port(Path(record.temp_dir) / session, record.ray_node_id, ports.agent_http)
+            write_agent_port(Path(record.temp_dir) / session, record.ray_node_id, ports.agent_http)
 
     def _order(self, record: NodeRecord, ports: NodePorts) -> ForkOrder:
         shared = self._launching
@@ -157,14 +162,14 @@ class LaunchQueue:
         ports = NodePorts(agent_http=http, agent_grpc=grpc, metrics=metrics, runtime_env=runtime_env)
         return msgspec.structs.replace(record, ports=ports)
 
-    def _over(self, cloud_id: str, began: float) -> bool:
+    def _is_over(self, cloud_id: str, began: float) -> bool:
         ready = self._launching.program.ready
         if not ready or self._clock.monotonic() - began > START_S:
             return True
         record = self._directory.find(cloud_id)
         if record is None or record.state != "running" or not lives(record.process):
             return True
-        return ready in self._directory.said(cloud_id)
+        return ready in self._directory.output(cloud_id)
 
     def _fail(self, cloud_id: str, reason: str) -> None:
         logger.warning("node %s: %s", cloud_id, reason)
@@ -173,40 +178,42 @@ class LaunchQueue:
         )
 
 
-HEARTLESS_S = 120.0  # a node that has no heart after this will not get one
+MAIN_PROCESS_TIMEOUT_S = 120.0  # a node that has no heart after this will not get one
 
 
-class Look:
+class NodeHealth:
     """One look at all nodes; the process table is read at most once, and only if a heart is to be found."""
 
-    def __init__(self, directory: NodeDirectory, heart: str, clock: Clock) -> None:
-        self._directory, self._heart, self._clock = directory, heart, clock
+    def __init__(self, directory: NodeDirectory, main_process: str, clock: Clock) -> None:
+        self._directory, self._main_process, self._clock = directory, main_process, clock
 
-    def cause_of_death(self, record: NodeRecord) -> str:
+    def problem(self, record: NodeRecord) -> str:
         """Empty while the node is alive."""
         if not lives(record.process):
-            said = self._directory.last_words(record.cloud_id)
-            return f"its process has ended; it last said: {said}" if said else "its process has ended"
-        if not self._heart or record.is_head:
+            output = self._directory.last_output(record.cloud_id)
+            return f"its process has ended; it last said: {output}" if output else "its process has ended"
+        if not self._main_process or record.is_head:
             return ""
-        if record.heart is None:
-            return self._look_for_heart(record)
-        return "" if lives(record.heart) else f"its {self._heart} has ended"
+        if record.main_process is None:
+            return self._find_main_process(record)
+        return "" if lives(record.main_process) else f"its {self._main_process} has ended"
 
-    def _look_for_heart(self, record: NodeRecord) -> str:
-        found = self._found_heart(record)
+    def _find_main_process(self, record: NodeRecord) -> str:
+        found = self._main_process_of(record)
         if found is not None:
-            heart = ProcessMark(pid=found.pid, started=found.started, boot=boot_id())
-            self._directory.change(record.cloud_id, lambda now: msgspec.structs.replace(now, heart=heart))
+            main_process = ProcessMark(pid=found.pid, started=found.started, boot=boot_id())
+            self._directory.change(
+                record.cloud_id, lambda now: msgspec.structs.replace(now, main_process=main_process)
+            )
             return ""
         age_s = self._clock.now() - (record.started_at or self._clock.now())
-        return f"no {self._heart} after {age_s:.0f} s" if age_s > HEARTLESS_S else ""
+        return f"no {self._main_process} after {age_s:.0f} s" if age_s > MAIN_PROCESS_TIMEOUT_S else ""
 
-    def _found_heart(self, record: NodeRecord) -> ProcessInfo | None:
+    def _main_process_of(self, record: NodeRecord) -> ProcessInfo | None:
         """A child of the leader: what a raylet starts bears its name too, for a moment."""
         leader = None if record.process is None else record.process.pid
-        hearts = (one for one in self._processes if one.name == self._heart and one.lives)
-        return next((one for one in hearts if one.parent == leader), None)
+        candidates = (one for one in self._processes if one.name == self._main_process and one.lives)
+        return next((one for one in candidates if one.parent == leader), None)
 
     @cached_property
     def _processes(self) -> list[ProcessInfo]:
@@ -239,15 +246,19 @@ class ProcessNodeProvider(NodeProvider):
         self._program = program or ray_worker(surroundings.address)
         self._directory = NodeDirectory(surroundings.home / "nodes")
         self._me = mark_of(os.getpid())
-        self._undertaker = NodeStopper(self._directory, self._clock, grace_s)
+        self._stopper = NodeStopper(self._directory, self._clock, grace_s)
         self._enders: list[threading.Thread] = []
         nobody = NodeIdentity(cloud_id="", node_type="")
         inherited = node_environment(surroundings.environment, nobody, surroundings.auth)
-        self._starter = NodeForkServer(self._program.preload, inherited, self._directory.path / "starter.log")
-        launching = Launching(self._program, surroundings.environment, surroundings.auth, at_a_time=at_a_time)
-        self._queue = LaunchQueue(self._directory, self._starter, launching, self._clock)
+        self._fork_server = NodeForkServer(
+            self._program.preload, inherited, self._directory.path / "fork_server.log"
+        )
+        launching = LaunchSettings(
+            self._program, surroundings.environment, surroundings.auth, at_a_time=at_a_time
+        )
+        self._queue = LaunchQueue(self._directory, self._fork_server, launching, self._clock)
         if self._program.preload and surroundings.address:
-            self._starter.warm()
+            self._fork_server.warm()
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -328,7 +339,7 @@ class ProcessNodeProvider(NodeProvider):
         """Leave the nodes running. What is not started yet is left to the next provider of the cluster."""
         for cloud_id in self._queue.close():
             self._directory.change(cloud_id, lambda now: replace(now, owner=None))
-        self._starter.close()
+        self._fork_server.close()
         for thread in self._enders:
             thread.join()
 
@@ -382,16 +393,16 @@ class ProcessNodeProvider(NodeProvider):
         return claimed[0] if claimed else None
 
     def _without_dead(self, records: list[NodeRecord]) -> list[NodeRecord]:
-        look = Look(self._directory, self._program.heart, self._clock)
+        health = NodeHealth(self._directory, self._program.main_process, self._clock)
         causes = {
             one.cloud_id: cause
             for one in records
-            if one.state == "running" and (cause := look.cause_of_death(one))
+            if one.state == "running" and (cause := health.problem(one))
         }
         for cloud_id, cause in causes.items():
             logger.warning("node %s is gone: %s", cloud_id, cause)
-        buried = [self._terminated(cloud_id, cause) for cloud_id, cause in causes.items()]
-        self._end([record for record in buried if record is not None])
+        terminated = [self._terminated(cloud_id, cause) for cloud_id, cause in causes.items()]
+        self._end([record for record in terminated if record is not None])
         return [one for one in records if one.state != "terminated" and one.cloud_id not in causes]
 
     def _terminated(self, node_id: str, reason: str) -> NodeRecord | None:
@@ -413,7 +424,7 @@ class ProcessNodeProvider(NodeProvider):
             return
         self._enders = [thread for thread in self._enders if thread.is_alive()]
         thread = threading.Thread(
-            target=self._undertaker.end, args=(records,), name="muster-node-ender", daemon=False
+            target=self._stopper.end, args=(records,), name="muster-node-ender", daemon=False
         )
         self._enders.append(thread)
         thread.start()

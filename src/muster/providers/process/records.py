@@ -46,7 +46,7 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     ports: NodePorts | None = None
     owner: ProcessMark | None = None  # who is to start it, or to end it; None or dead: whoever finds it
     process: ProcessMark | None = None  # the leader of the node's session
-    heart: ProcessMark | None = None  # when this one ends, the node is of no use any more
+    main_process: ProcessMark | None = None  # when this one ends, the node is of no use any more
     started_at: float | None = None
     ended_at: float | None = None  # terminated, and since then nothing of it runs any more
     reason: str = ""  # why it is terminated, where nobody asked for it
@@ -116,17 +116,17 @@ class NodeDirectory:
                 self._root_file.unlink(missing_ok=True)
             return root
 
-    def said(self, cloud_id: str) -> bytes:
+    def output(self, cloud_id: str) -> bytes:
         """Everything the node's command has said so far."""
         try:
             return self.log_of(cloud_id).read_bytes()
         except FileNotFoundError:
             return b""
 
-    def last_words(self, cloud_id: str, lines: int = 1) -> str:
+    def last_output(self, cloud_id: str, lines: int = 1) -> str:
         """The end of what it said; "" when it said nothing."""
-        said = self.said(cloud_id).decode(errors="replace")
-        return "\n".join([line.strip() for line in said.splitlines() if line.strip()][-lines:])
+        output = self.output(cloud_id).decode(errors="replace")
+        return "\n".join([line.strip() for line in output.splitlines() if line.strip()][-lines:])
 
     def log_of(self, cloud_id: str) -> Path:
         """What the node's `ray start` says."""

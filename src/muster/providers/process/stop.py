@@ -17,24 +17,24 @@ import msgspec
 from msgspec.structs import replace
 
 from muster.base.clock import Clock
-from muster.host.processes import ProcessInfo, environment_says, find, send, table
+from muster.host.processes import ProcessInfo, find, send, table, was_started_with
 from muster.providers.process.records import NodeDirectory, NodeRecord
 
 logger = logging.getLogger(__name__)
 
 GRACE_S = 5.0
 KILL_S = 5.0  # a killed process that is still there after this hangs in the kernel
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
-class Remains:
+class NodeProcesses:
     """What still runs of one node. Processes once seen as its own stay so, whatever happens around them."""
 
     def __init__(self, record: NodeRecord) -> None:
         self.record = record
         self._seen: set[tuple[int, str]] = set()
 
-    def look(self, processes: Sequence[ProcessInfo], *, thorough: bool) -> list[ProcessInfo]:
+    def living(self, processes: Sequence[ProcessInfo], *, with_environments: bool) -> list[ProcessInfo]:
         """The living ones; `thorough` reads every process' environment, for those that left the session."""
         family = _family(self._leader(), processes)
         entry = f"RAY_CLOUD_INSTANCE_ID={self.record.cloud_id}"
@@ -45,7 +45,7 @@ class Remains:
             and (
                 process.pid in family
                 or (process.pid, process.started) in self._seen
-                or (thorough and environment_says(process.pid, entry))
+                or (with_environments and was_started_with(process.pid, entry))
             )
         ]
         self._seen.update((process.pid, process.started) for process in found)
@@ -68,37 +68,42 @@ class NodeStopper:
 
     def end(self, records: Sequence[NodeRecord]) -> dict[str, list[int]]:
         """What was left of each node in spite of all: cloud id to process ids; normally empty."""
-        nodes = [Remains(record) for record in records]
-        left = self._insist(nodes, signal.SIGTERM, self._grace_s)
+        nodes = [NodeProcesses(record) for record in records]
+        left = self._signal_until_gone(nodes, signal.SIGTERM, self._grace_s)
         if left:
-            left = self._insist(nodes, signal.SIGKILL, KILL_S)
+            left = self._signal_until_gone(nodes, signal.SIGKILL, KILL_S)
         for record in records:
             if record.cloud_id not in left:
-                self._bury(record)
+                self._mark_ended(record)
         if left:
             logger.warning("processes that do not end, though killed: %s", left)
         return left
 
-    def _insist(self, nodes: Sequence[Remains], number: int, seconds: float) -> dict[str, list[int]]:
+    def _signal_until_gone(
+        self, nodes: Sequence[NodeProcesses], number: int, seconds: float
+    ) -> dict[str, list[int]]:
         """Signal everything, newcomers as well, until nothing is left or time is up."""
         give_up = self._clock.monotonic() + seconds
         signalled: set[tuple[int, str]] = set()
-        thorough = True
+        with_environments = True
         while True:
             processes = table()
-            found = {node.record.cloud_id: node.look(processes, thorough=thorough) for node in nodes}
+            found = {
+                node.record.cloud_id: node.living(processes, with_environments=with_environments)
+                for node in nodes
+            }
             fresh = [
                 one for some in found.values() for one in some if (one.pid, one.started) not in signalled
             ]
             send(fresh, number)
             signalled.update((one.pid, one.started) for one in fresh)
             left = {cloud_id: [one.pid for one in some] for cloud_id, some in found.items() if some}
-            if (not left and thorough) or self._clock.monotonic() >= give_up:
+            if (not left and with_environments) or self._clock.monotonic() >= give_up:
                 return left
-            thorough = not left  # nothing more to be seen: one last look at everybody
-            self._clock.sleep(LOOK_S)
+            with_environments = not left  # nothing more to be seen: one last look at everybody
+            self._clock.sleep(POLL_S)
 
-    def _bury(self, record: NodeRecord) -> None:
+    def _mark_ended(self, record: NodeRecord) -> None:
         shutil.rmtree(record.temp_dir, ignore_errors=True)
         ended_at = self._clock.now()
         self._directory.change(record.cloud_id, lambda now: msgspec.structs.replace(now, ended_at=ended_at))
@@ -135,9 +140,9 @@ def stop_everything(nodes: Path, clock: Clock, grace_s: float = GRACE_S) -> Stop
     ]
     found = [one for one in marked if one is not None]
     heads = [one for one in found if one.is_head]
-    undertaker = NodeStopper(directory, clock, grace_s)
-    left = undertaker.end([one for one in found if one not in heads])
-    left.update(undertaker.end(heads))
+    stopper = NodeStopper(directory, clock, grace_s)
+    left = stopper.end([one for one in found if one not in heads])
+    left.update(stopper.end(heads))
     ended = [one for one in found if one.cloud_id not in left]
     temp_dir = None if left else directory.remove_temp_root()
     for record in directory.records():

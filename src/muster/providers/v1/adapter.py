@@ -37,7 +37,7 @@ class ListingLate(MusterError):
     retryable = True
 
 
-class _Look:
+class _ListCall:
     """One question on its way."""
 
     def __init__(self, asked_at: float) -> None:
@@ -58,48 +58,48 @@ class InstanceLister:
         self._calls, self._new_pool, self._clock = calls, new_pool, clock
         self._wait_s, self._given_up_s = wait_s, given_up_s
         self._pool = new_pool()
-        self._look: _Look | None = None
+        self._call: _ListCall | None = None
         self._changes = OnChange(logger)
 
     def read(self) -> Mapping[CloudId, CloudInstance]:
         """Waits a bounded time; ListingLate, or what the provider raised."""
-        look = self._current()
-        assert look.future is not None
-        wait((look.future,), timeout=self._wait_s)
-        if not look.future.done():
-            waited_s = self._clock.monotonic() - look.asked_at
+        call = self._current()
+        assert call.future is not None
+        wait((call.future,), timeout=self._wait_s)
+        if not call.future.done():
+            waited_s = self._clock.monotonic() - call.asked_at
             raise ListingLate(f"the provider has been listing its machines for {waited_s:.0f} s")
-        self._look = None
-        if look.error is not None:
-            raise look.error if isinstance(look.error, Exception) else RuntimeError(repr(look.error))
-        for node_id, problem in look.problems.items():
+        self._call = None
+        if call.error is not None:
+            raise call.error if isinstance(call.error, Exception) else RuntimeError(repr(call.error))
+        for node_id, problem in call.problems.items():
             self._changes.log(logging.WARNING, node_id, f"machine {node_id}: {problem}")
-        return look.machines
+        return call.machines
 
     def close(self, wait_s: float) -> None:
         self._pool.close(wait_s)
 
-    def _current(self) -> _Look:
+    def _current(self) -> _ListCall:
         """The look under way, or a new one. A question nobody answers is given up with its thread."""
-        look, now = self._look, self._clock.monotonic()
-        if look is not None and look.future is not None:
-            since = look.answered_at if look.future.done() else look.asked_at
-            limit = TOO_OLD_S if look.future.done() else self._given_up_s
+        call, now = self._call, self._clock.monotonic()
+        if call is not None and call.future is not None:
+            since = call.answered_at if call.future.done() else call.asked_at
+            limit = TOO_OLD_S if call.future.done() else self._given_up_s
             if now - since <= limit:
-                return look
-            if not look.future.done():
+                return call
+            if not call.future.done():
                 self._pool.close()
                 self._pool = self._new_pool()
-        self._look = look = _Look(now)
-        look.future = self._pool.submit(lambda: self._answer(look))
-        return look
+        self._call = call = _ListCall(now)
+        call.future = self._pool.submit(lambda: self._finish_call(call))
+        return call
 
-    def _answer(self, look: _Look) -> None:
+    def _finish_call(self, call: _ListCall) -> None:
         try:
-            look.machines, look.problems = self._calls.listed()
+            call.machines, call.problems = self._calls.listed()
         except BROKEN as error:
-            look.error = error
-        look.answered_at = self._clock.monotonic()
+            call.error = error
+        call.answered_at = self._clock.monotonic()
 
 
 class TerminationQueue:
@@ -286,8 +286,8 @@ class V1Adapter:
 
     def under_way(self, request_id: RequestId) -> bool:
         """Whether the effect is still being worked at, or has failures that nobody has fetched yet."""
-        desks = (self._launches.requests, self._terminations.requests)
-        return any(requests.is_open(request_id) for requests in desks)
+        queues = (self._launches.requests, self._terminations.requests)
+        return any(requests.is_open(request_id) for requests in queues)
 
     def close(self, wait_s: float = CLOSE_S) -> None:
         """Take nothing more, and give calls under way a moment; a hung one does not keep us here."""

@@ -182,8 +182,8 @@ class Requests(Generic[F]):
     def poll(self) -> tuple[F, ...]:
         """Every failure since the last poll."""
         with self._lock:
-            told, self._failures = self._failures, []
-        return tuple(failure for _, failure in told)
+            polled, self._failures = self._failures, []
+        return tuple(failure for _, failure in polled)
 
     def is_open(self, request_id: RequestId) -> bool:
         """Whether something is still to come of it: work, or news of a failure."""

@@ -98,11 +98,11 @@ class GcsClient:
         with self._lock:
             if self._client is not None:
                 if self._was_away:
-                    self._knock()
+                    self._probe()
                 return self._client
             host_and_port(self.address)
             raylet = set_up(self._auth)
-            self._knock()
+            self._probe()
             try:
                 client = raylet.GcsClient(address=self.address)
                 _check_version(client, self.address, self._timeout_s)
@@ -118,7 +118,7 @@ class GcsClient:
             if self._client is client:
                 self._client = None
 
-    def _knock(self) -> None:
+    def _probe(self) -> None:
         """A refused connection is known at once; Ray's client would try for its whole timeout."""
         try:
             socket.create_connection(host_and_port(self.address), timeout=PROBE_S).close()
@@ -153,8 +153,8 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 def _check_version(client: Any, address: str, timeout_s: float) -> None:  # noqa: ANN401
     """The cluster's own version; a head that is still starting has not told it yet."""
-    told = client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=timeout_s)
-    version = json.loads(told).get("ray_version", "") if told else ""
+    metadata = client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=timeout_s)
+    version = json.loads(metadata).get("ray_version", "") if metadata else ""
     if version and not str(version).startswith(RAY_LINE):
         raise EngineMissing(f"the cluster at {address} runs Ray {version}, not {RAY_LINE}*: {INSTALL} there")
 
@@ -164,9 +164,9 @@ def _unreachable(address: str, why: str) -> str:
 
 
 def _denied(address: str, auth: Mapping[str, str]) -> str:
-    told = "the token given" if auth.get("RAY_AUTH_MODE", "").lower() == "token" else "a client without it"
+    offered = "the token given" if auth.get("RAY_AUTH_MODE", "").lower() == "token" else "a client without it"
     return (
-        f"the Ray cluster at {address} does not accept {told}: set RAY_AUTH_MODE=token and"
+        f"the Ray cluster at {address} does not accept {offered}: set RAY_AUTH_MODE=token and"
         " RAY_AUTH_TOKEN_PATH (or RAY_AUTH_TOKEN) to the token of its head"
     )
 

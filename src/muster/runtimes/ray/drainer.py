@@ -25,8 +25,8 @@ _PREEMPTION = 2
 class GcsDrainer:
     """`drain` returns at once; a drain that was refused or not delivered comes back from `poll`."""
 
-    def __init__(self, link: GcsClient, clock: Clock | None = None) -> None:
-        self._link = link
+    def __init__(self, client: GcsClient, clock: Clock | None = None) -> None:
+        self._client = client
         self._clock = clock or SystemClock()
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="muster-drain")
         self._lock = threading.Lock()
@@ -44,9 +44,9 @@ class GcsDrainer:
 
     def poll(self) -> tuple[DrainFailure, ...]:
         with self._lock:
-            told, self._failures = self._failures, []
-            self._is_open.update((request_id, False) for request_id, _ in told)
-        return tuple(failure for _, failure in told)
+            polled, self._failures = self._failures, []
+            self._is_open.update((request_id, False) for request_id, _ in polled)
+        return tuple(failure for _, failure in polled)
 
     def under_way(self, request_id: RequestId) -> bool:
         """Whether a monitor that is killed now would leave the drain unsent, or its refusal unheard."""
@@ -62,7 +62,7 @@ class GcsDrainer:
 
     def _ask(self, action: Drain) -> None:
         try:
-            accepted, why = self._link.drain_node(
+            accepted, why = self._client.drain_node(
                 _hex(action.node_id),
                 _IDLE_TERMINATION if action.may_be_refused else _PREEMPTION,
                 action.message or f"removed by the autoscaler: {action.cause.name.lower()}",
@@ -74,8 +74,8 @@ class GcsDrainer:
             if accepted:
                 self._is_open[action.request_id] = False
             else:
-                told = why or "the node refused to be drained"
-                failure = DrainFailure(instance_id=action.instance_id, message=told)
+                polled = why or "the node refused to be drained"
+                failure = DrainFailure(instance_id=action.instance_id, message=polled)
                 self._failures.append((action.request_id, failure))
 
 

@@ -13,15 +13,15 @@ from muster.runtimes.ray.parse import parse_state
 class GcsNodeSource:
     """Both methods raise an EngineError within seconds when the GCS is away; the next call tries again."""
 
-    def __init__(self, link: GcsClient) -> None:
-        self._link = link
+    def __init__(self, client: GcsClient) -> None:
+        self._client = client
         self._floor = 0  # the version the GCS remembers of an earlier monitor
         self._floor_of = 0  # the generation of the link it was read from
         self._newest = 0  # the version of the last look
         self._restarts_at = 0  # what is added since the GCS counts from zero again
 
     def read(self) -> RuntimeReport:
-        reply = self._link.resource_state()
+        reply = self._client.resource_state()
         from ray.core.generated import (
             autoscaler_pb2,
         )  # after the link, which says it well when Ray is missing
@@ -41,18 +41,18 @@ class GcsNodeSource:
         floor = self._known_floor()
         from muster.runtimes.ray.messages import scaling_state
 
-        self._link.report_state(scaling_state(max(version, floor), report).SerializeToString())
+        self._client.report_state(scaling_state(max(version, floor), report).SerializeToString())
 
     def published_version(self) -> int:
         """The version of the last report the GCS has: a new monitor's ledger must go on above it."""
-        reply = self._link.cluster_status()
+        reply = self._client.cluster_status()
         from ray.core.generated import autoscaler_pb2
 
         status = autoscaler_pb2.GetClusterStatusReply.FromString(reply)
         return int(status.autoscaling_state.autoscaler_state_version)
 
     def _known_floor(self) -> int:
-        if self._floor_of != self._link.generation or self._floor_of == 0:
+        if self._floor_of != self._client.generation or self._floor_of == 0:
             self._floor = self.published_version()
-            self._floor_of = self._link.generation
+            self._floor_of = self._client.generation
         return self._floor

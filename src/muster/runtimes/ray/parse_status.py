@@ -27,9 +27,9 @@ _UNCOUNTED = "node:"  # every node has one of itself: says nothing about the clu
 
 def status_from_bytes(reply: bytes) -> ClusterStatus:
     """As the link returns it."""
-    from ray.core.generated import autoscaler_pb2 as wire
+    from ray.core.generated import autoscaler_pb2
 
-    return parse_status(wire.GetClusterStatusReply.FromString(reply))
+    return parse_status(autoscaler_pb2.GetClusterStatusReply.FromString(reply))
 
 
 def parse_status(reply: autoscaler_pb2.GetClusterStatusReply) -> ClusterStatus:
