@@ -17,7 +17,7 @@ from msgspec import Struct
 from muster.host.machine import cpu_count
 
 _PROC = "/proc"
-_ENDED = frozenset(("Z", "X", "zombie", "dead"))  # letters of the kernel, words of psutil
+_ENDED = frozenset(("Z", "X", "zombie", "dead"))  # letters of the kernel, names of psutil
 
 
 class ProcessMark(Struct, frozen=True, kw_only=True):

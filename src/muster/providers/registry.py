@@ -1,7 +1,7 @@
-"""From `provider: {type: ...}` to something that buys machines; a provider is imported when it is named.
+"""Builds the provider that `provider: {type: ...}` names; a provider is imported when it is named.
 
-Called by composition roots. Providers we build ourselves are `cls(provider_config, cluster_name,
-surroundings)`; those of users are `cls(provider_config, cluster_name)`, as under Ray.
+Called by composition roots. Muster's own providers are `cls(provider_config, cluster_name, context)`; those
+of users are `cls(provider_config, cluster_name)`, as under Ray.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _KEY = "provider.module"
 
 
 def make_external(provider_config: Mapping[str, Any], cluster_name: str) -> Any:  # noqa: ANN401 - duck typed
-    """The provider object; ConfigError says which key is wrong and how to put it right."""
+    """Returns the provider object; ConfigError names the wrong key and the fix."""
     found = external_class(provider_config.get("module"))
     missing = [name for name in NEEDED if not callable(getattr(found, name, None))]
     if missing:
@@ -67,7 +67,7 @@ def make_external(provider_config: Mapping[str, Any], cluster_name: str) -> Any:
 
 
 def external_class(module: object) -> type[Any]:
-    """The class that a dotted path names."""
+    """Returns the class that a dotted path names."""
     if not isinstance(module, str) or not module:
         raise ConfigError(
             "is missing; name your class, for example my_package.my_module.MyProvider", path=_KEY
@@ -90,7 +90,7 @@ def _load(package: str, module: str) -> Any:  # noqa: ANN401 - a module of someb
     except ModuleNotFoundError as error:
         if error.name is not None and (package == error.name or package.startswith(f"{error.name}.")):
             message = (
-                f"{module!r}: there is no module {error.name!r}; install it, or put the directory it lies in"
+                f"{module!r}: there is no module {error.name!r}; install it, or put its directory"
                 " on PYTHONPATH where the monitor runs"
             )
         else:
@@ -111,7 +111,7 @@ def _no_class(loaded: object, package: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class ProviderContext:
-    """Where a provider works. Whatever it needs of time, ids and the environment comes from here."""
+    """A ProviderContext holds what a provider needs of time, ids and the environment."""
 
     cluster_name: str
     home: Path  # the cluster's directory on this machine
@@ -120,7 +120,7 @@ class ProviderContext:
     ids: IdSource
     auth: Mapping[str, str] = field(default_factory=dict)  # RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH
     environment: Mapping[str, str] = field(default_factory=dict)  # what new processes inherit
-    runtime: Callable[[], RuntimeReport] | None = None  # what the runtime reports; `readonly` lists from it
+    runtime: Callable[[], RuntimeReport] | None = None  # the runtime's report, from which `readonly` lists
 
 
 logger = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ NOT_BUILT = (
 
 
 class ManagedProvider(CloudProvider, Protocol):
-    """A provider that has threads or files to let go of."""
+    """A ManagedProvider is a provider with threads or files to close."""
 
     def close(self) -> None: ...
 
@@ -155,7 +155,7 @@ def build_provider(
     launches: Launches,
     context: ProviderContext,
 ) -> ManagedProvider:
-    """The provider of a cluster file; ConfigError names the key and the fix."""
+    """Returns the provider of a cluster file; ConfigError names the key and the fix."""
     kind = config.provider.type
     build = _BUILDERS.get(kind)
     if build is None:
@@ -215,7 +215,7 @@ def _adapted(
         limits=AdapterLimits(
             max_launch_batch=config.muster.limits.max_launch_batch,
             max_concurrent=config.muster.limits.max_concurrent,
-            installs_runtime=True,  # as long as there is no installer of ours, who else would
+            installs_runtime=True,  # muster has no installer, so the provider must do it
         ),
         clock=context.clock,
     )
@@ -234,7 +234,7 @@ def _why_not(kind: str) -> str:
 
 
 class ReadOnlyProvider:
-    """A CloudProvider that lists the runtime's living nodes and refuses everything else."""
+    """A ReadOnlyProvider lists the runtime's living nodes and refuses everything else."""
 
     def __init__(self, runtime: Callable[[], RuntimeReport]) -> None:
         self._runtime = runtime
@@ -262,11 +262,11 @@ class ReadOnlyProvider:
         return ()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: the provider holds nothing open."""
 
 
 def _machine(node: NodeReport) -> CloudInstance:
-    """A node without a machine's name is known by its own, as the planner does for read-only providers."""
+    """Returns the machine of a node; one without a machine's name is known by its own."""
     return CloudInstance(
         cloud_id=node.cloud_id or CloudId(node.node_id),
         node_type=node.node_type or f"node_{node.node_id}",

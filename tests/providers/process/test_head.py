@@ -115,7 +115,7 @@ def test_a_port_in_use_is_refused_with_the_fix(request_) -> None:
 
 
 def test_a_head_that_ends_at_once_is_told_with_its_last_words(request_) -> None:
-    with pytest.raises(ProviderError, match="the head did not start; it said:\ncannot do this"):
+    with pytest.raises(ProviderError, match="the head did not start; the end of its output:\ncannot do this"):
         start(request_, shell("echo cannot do this; exit 1"))
     assert running_head(request_.nodes) is None
 
@@ -123,7 +123,9 @@ def test_a_head_that_ends_at_once_is_told_with_its_last_words(request_) -> None:
 @pytest.mark.slow
 def test_a_head_that_never_answers_is_ended(request_) -> None:
     request = HeadRequest(**{**vars(request_), "timeout_s": 0.5})
-    with pytest.raises(ProviderError, match="did not answer within 0 s and was ended; it said:\nthinking"):
+    with pytest.raises(
+        ProviderError, match="did not answer within 0 s and was ended; the end of its output:\nthinking"
+    ):
         start(request, shell("echo thinking; exec sleep 600"))
     assert NodeDirectory(request_.nodes).records() == []
 
@@ -142,7 +144,7 @@ def test_a_start_that_ray_gave_up_on_is_tried_again(request_, tmp_path) -> None:
     )
     told: list[str] = []
     start(request_, slow_once, told)
-    assert "Ray gave up on a slow start; trying again" in told
+    assert "Ray timed out on a slow start; trying again" in told
 
 
 def test_a_head_larger_than_the_computer_is_refused(request_) -> None:

@@ -136,7 +136,7 @@ def test_a_node_that_dies_by_itself_is_not_listed_and_its_words_are_kept(provide
     (node,) = create(provider)
     assert until(lambda: provider.non_terminated_nodes({}) == [])
     assert (provider.is_running(node), provider.is_terminated(node)) == (False, True)
-    assert directory.find(node).reason == "its process has ended; it last said: no room"
+    assert directory.find(node).reason == "its process has ended; its last output: no room"
     assert until(lambda: ended(directory, node))
 
 

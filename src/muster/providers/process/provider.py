@@ -1,4 +1,4 @@
-"""ProcessNodeProvider: Ray nodes as processes on this computer, by Ray's v1 method names.
+"""ProcessNodeProvider runs Ray nodes as processes on this computer, by Ray's v1 method names.
 
 Everything known about the nodes is in the files of a NodeDirectory; any number of these objects may work on
 the same one. Creating and terminating write the files and return; the rest happens on threads.
@@ -47,21 +47,21 @@ START_S = 60.0  # after this the next may start, whatever has become of this one
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """What all starts have in common."""
+    """A LaunchSettings is what all starts have in common."""
 
     program: NodeProgram
     environment: Mapping[str, str]
     auth: Mapping[str, str]
-    at_a_time: int = 0  # 0: what the computer bears
+    at_a_time: int = 0  # 0: as many as the computer's load allows
 
     @property
     def limit(self) -> int:
-        """As many as there are processors and at least two; one on a computer that is busy already."""
+        """Returns the number of processors and at least two; one on a computer that is busy already."""
         return self.at_a_time or (1 if is_busy() else max(2, cpu_count()))
 
 
 class LaunchQueue:
-    """Give it records that are written down already."""
+    """A LaunchQueue starts nodes whose records are on disk already, a few at a time."""
 
     def __init__(
         self, directory: NodeDirectory, fork_server: NodeForkServer, launching: LaunchSettings, clock: Clock
@@ -87,7 +87,7 @@ class LaunchQueue:
             self._changed.notify()
 
     def close(self) -> list[str]:
-        """Stop starting; those that have not been started."""
+        """Stops starting; returns those that have not been started."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -104,7 +104,7 @@ class LaunchQueue:
                 self._fail(cloud_id, f"it could not be started: {error}")
 
     def _next(self) -> str | None:
-        """The next one to start, when it is its turn; None when closed."""
+        """Returns the next node to start, when others have come up; None when closed."""
         with self._changed:
             while not self._closed:
                 self._starting = {one: at for one, at in self._starting.items() if not self._is_over(one, at)}
@@ -123,7 +123,7 @@ class LaunchQueue:
             self._starting[cloud_id] = self._clock.monotonic()
 
     def _write_agent_port(self, record: NodeRecord, ports: NodePorts) -> None:
-        """The session has the name of the head's; without a head of ours the node joins a little later."""
+        """Writes the agent's port into the head's session; without a head here the node joins later."""
         heads = [one for one in self._directory.records() if one.is_head and one.state == "running"]
         session = session_name(Path(heads[-1].temp_dir)) if heads else None
         if session is not None:
@@ -139,7 +139,7 @@ class LaunchQueue:
         )
 
     def _admit(self, cloud_id: str, pid: int) -> bool:
-        """Write down who it is; from here on it runs, unless somebody terminated it meanwhile."""
+        """Records the node's process; from here on it runs, unless it was terminated meanwhile."""
         mark = mark_of(pid)
         admitted = False
 
@@ -178,20 +178,20 @@ class LaunchQueue:
         )
 
 
-MAIN_PROCESS_TIMEOUT_S = 120.0  # a node that has no heart after this will not get one
+MAIN_PROCESS_TIMEOUT_S = 120.0  # a node that has no main process after this will not get one
 
 
 class NodeHealth:
-    """One look at all nodes; the process table is read at most once, and only if a heart is to be found."""
+    """A NodeHealth checks all nodes once; it reads the process table at most once, and only if necessary."""
 
     def __init__(self, directory: NodeDirectory, main_process: str, clock: Clock) -> None:
         self._directory, self._main_process, self._clock = directory, main_process, clock
 
     def problem(self, record: NodeRecord) -> str:
-        """Empty while the node is alive."""
+        """Returns why the node is of no use any more; empty while it is alive."""
         if not lives(record.process):
             output = self._directory.last_output(record.cloud_id)
-            return f"its process has ended; it last said: {output}" if output else "its process has ended"
+            return f"its process has ended; its last output: {output}" if output else "its process has ended"
         if not self._main_process or record.is_head:
             return ""
         if record.main_process is None:
@@ -210,7 +210,7 @@ class NodeHealth:
         return f"no {self._main_process} after {age_s:.0f} s" if age_s > MAIN_PROCESS_TIMEOUT_S else ""
 
     def _main_process_of(self, record: NodeRecord) -> ProcessInfo | None:
-        """A child of the leader: what a raylet starts bears its name too, for a moment."""
+        """Returns a child of the leader: what a raylet starts has the raylet's name too, for a moment."""
         leader = None if record.process is None else record.process.pid
         candidates = (one for one in self._processes if one.name == self._main_process and one.lives)
         return next((one for one in candidates if one.parent == leader), None)
@@ -222,11 +222,11 @@ class NodeHealth:
 
 logger = logging.getLogger(__name__)
 
-KEEP_S = 3600.0  # how long the record of an ended node is kept, for people who look into it
+KEEP_S = 3600.0  # how long the record of an ended node is kept, for users who look into it
 
 
 class ProcessNodeProvider(NodeProvider):
-    """Nodes of one cluster on this computer."""
+    """A ProcessNodeProvider runs the nodes of one cluster on this computer."""
 
     installs_runtime = True  # a node comes up with Ray running
 
@@ -240,7 +240,7 @@ class ProcessNodeProvider(NodeProvider):
         grace_s: float = GRACE_S,
         at_a_time: int = 0,
     ) -> None:
-        """`at_a_time`: how many nodes start together; 0 lets the computer's load decide."""
+        """Takes how many nodes start together, `at_a_time`; 0 lets the computer's load decide."""
         super().__init__(provider_config, cluster_name)
         self._clock, self._ids = surroundings.clock, surroundings.ids
         self._program = program or ray_worker(surroundings.address)
@@ -263,13 +263,13 @@ class ProcessNodeProvider(NodeProvider):
     # -- looking ----------------------------------------------------------------------------------
 
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
-        """Takes over what a dead process left behind, and buries what died by itself."""
+        """Takes over what a dead process left behind, and terminates what died by itself."""
         self._take_over(self._records())
         living = self._without_dead(self._records())
         return [one.cloud_id for one in living if tag_filters.items() <= one.tags.items()]
 
     def nodes_for_teardown(self, tag_filters: dict[str, str]) -> list[str]:
-        """Terminated ones too, as long as something of them may run."""
+        """Returns terminated nodes too, as long as one of their processes may run."""
         return [
             one.cloud_id
             for one in self._records()
@@ -291,7 +291,7 @@ class ProcessNodeProvider(NodeProvider):
         return self.internal_ip(node_id)
 
     def internal_ip(self, node_id: str) -> str | None:
-        """All nodes have the computer's address: they are told apart by a port that is theirs alone."""
+        """Returns the computer's address with a port of the node's own, which tells nodes apart."""
         ports = self._known(node_id).ports
         return None if ports is None else f"127.0.0.1:{ports.gcs or ports.agent_http}"
 
@@ -310,7 +310,7 @@ class ProcessNodeProvider(NodeProvider):
         resources: dict[str, float],
         labels: dict[str, str],
     ) -> dict[str, Any] | None:
-        """Written down when this returns; started on a thread, a few at a time."""
+        """Records the nodes before it returns; a thread starts them, a few at a time."""
         node_type = tags.get(TAG_RAY_USER_NODE_TYPE, "")
         size = NodeSize(resources=dict(resources), labels=dict(labels))
         fits_this_computer(node_type, size)
@@ -330,13 +330,13 @@ class ProcessNodeProvider(NodeProvider):
         return self.terminate_nodes([node_id])
 
     def terminate_nodes(self, node_ids: Sequence[str]) -> dict[str, Any] | None:
-        """Terminated when this returns; the processes end on a thread."""
+        """Records the nodes as terminated before it returns; a thread ends the processes."""
         ended = [self._terminated(node_id, "") for node_id in node_ids]
         self._end([record for record in ended if record is not None])
         return {}
 
     def close(self) -> None:
-        """Leave the nodes running. What is not started yet is left to the next provider of the cluster."""
+        """Leaves the nodes running; those not started yet are left to the next provider of the cluster."""
         for cloud_id in self._queue.close():
             self._directory.change(cloud_id, lambda now: replace(now, owner=None))
         self._fork_server.close()
@@ -369,7 +369,7 @@ class ProcessNodeProvider(NodeProvider):
         )
 
     def _take_over(self, records: list[NodeRecord]) -> None:
-        """Nodes that wait for a process that died: start the pending ones, end the terminated ones."""
+        """Claims nodes of a process that died: starts the pending ones, ends the terminated ones."""
         abandoned = [one for one in records if _unfinished(one) and not lives(one.owner)]
         mine = [record for one in abandoned if (record := self._claimed(one.cloud_id)) is not None]
         if not mine:
@@ -379,7 +379,7 @@ class ProcessNodeProvider(NodeProvider):
         self._end([one for one in mine if one.state == "terminated"])
 
     def _claimed(self, cloud_id: str) -> NodeRecord | None:
-        """The record, if it is ours now; another provider may have been faster."""
+        """Returns the record, if this provider owns it now; another one may have been faster."""
         claimed: list[NodeRecord] = []
 
         def claim(now: NodeRecord) -> NodeRecord | None:
@@ -406,7 +406,7 @@ class ProcessNodeProvider(NodeProvider):
         return [one for one in records if one.state != "terminated" and one.cloud_id not in causes]
 
     def _terminated(self, node_id: str, reason: str) -> NodeRecord | None:
-        """The record, if it is terminated by this call."""
+        """Returns the record, if it is terminated by this call."""
         done: list[NodeRecord] = []
 
         def terminate(now: NodeRecord) -> NodeRecord | None:
@@ -419,7 +419,7 @@ class ProcessNodeProvider(NodeProvider):
         return done[0] if done else None
 
     def _end(self, records: list[NodeRecord]) -> None:
-        """On a thread that is waited for at the end of the program: nothing is left half ended."""
+        """Ends nodes on a thread that the program waits for: nothing is left half ended."""
         if not records:
             return
         self._enders = [thread for thread in self._enders if thread.is_alive()]
@@ -437,7 +437,10 @@ class ProcessNodeProvider(NodeProvider):
 
 
 def fits_this_computer(node_type: str, size: NodeSize) -> None:
-    """CPUs and GPUs are only numbers to Ray; memory that is not there ends in the kernel killing things."""
+    """Raises ProviderMisconfigured for memory that this computer does not have.
+
+    CPUs and GPUs are only numbers to Ray; memory that does not exist makes the kernel kill processes.
+    """
     wanted, there = size.resources.get("memory", 0.0), physical_memory()
     if there and wanted > there:
         raise ProviderMisconfigured(
@@ -447,7 +450,7 @@ def fits_this_computer(node_type: str, size: NodeSize) -> None:
 
 
 def _unfinished(record: NodeRecord) -> bool:
-    """Something is still to be done for it by its owner."""
+    """Returns whether the owner of the record has something left to do."""
     if record.state == "pending":
         return record.process is None
     return record.state == "terminated" and record.ended_at is None

@@ -1,7 +1,7 @@
 """Ends nodes: everything in a node's session, and whatever carries the node's name in its environment.
 
-Asks first (SIGTERM), insists after a grace period (SIGKILL), and looks whether all is gone. Ray's workers
-are in process groups of their own, but in the session of their node. Blocks; callers bring a thread.
+Sends SIGTERM first, SIGKILL after a grace period, and checks that all is gone. Ray's workers are in process
+groups of their own, but in the session of their node. The calls block; callers bring a thread.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from muster.providers.process.records import NodeDirectory, NodeRecord
 logger = logging.getLogger(__name__)
 
 GRACE_S = 5.0
-KILL_S = 5.0  # a killed process that is still there after this hangs in the kernel
+KILL_S = 5.0  # a killed process that still exists after this hangs in the kernel
 POLL_S = 0.05
 
 
 class NodeProcesses:
-    """What still runs of one node. Processes once seen as its own stay so, whatever happens around them."""
+    """A NodeProcesses finds what still runs of one node; processes once seen as its own stay so."""
 
     def __init__(self, record: NodeRecord) -> None:
         self.record = record
         self._seen: set[tuple[int, str]] = set()
 
     def living(self, processes: Sequence[ProcessInfo], *, with_environments: bool) -> list[ProcessInfo]:
-        """The living ones; `thorough` reads every process' environment, for those that left the session."""
+        """Returns the living processes.
+
+        `with_environments` reads every process' environment, for those that left the session.
+        """
         family = _family(self._leader(), processes)
         entry = f"RAY_CLOUD_INSTANCE_ID={self.record.cloud_id}"
         found = [
@@ -52,7 +55,7 @@ class NodeProcesses:
         return found
 
     def _leader(self) -> int | None:
-        """The session's number, while its leader is known to be ours; later ones may get the same."""
+        """Returns the session's number while its leader lives; a later session may get the same."""
         mark = self.record.process
         leader = None if mark is None else find(mark.pid)
         return (
@@ -61,13 +64,13 @@ class NodeProcesses:
 
 
 class NodeStopper:
-    """Ends the processes of terminated records, then marks the records as ended."""
+    """A NodeStopper ends the processes of terminated records, then marks the records as ended."""
 
     def __init__(self, directory: NodeDirectory, clock: Clock, grace_s: float = GRACE_S) -> None:
         self._directory, self._clock, self._grace_s = directory, clock, grace_s
 
     def end(self, records: Sequence[NodeRecord]) -> dict[str, list[int]]:
-        """What was left of each node in spite of all: cloud id to process ids; normally empty."""
+        """Returns the processes that would not end, cloud id to process ids; normally empty."""
         nodes = [NodeProcesses(record) for record in records]
         left = self._signal_until_gone(nodes, signal.SIGTERM, self._grace_s)
         if left:
@@ -82,7 +85,7 @@ class NodeStopper:
     def _signal_until_gone(
         self, nodes: Sequence[NodeProcesses], number: int, seconds: float
     ) -> dict[str, list[int]]:
-        """Signal everything, newcomers as well, until nothing is left or time is up."""
+        """Signals everything, newcomers as well, until nothing is left or time is up."""
         give_up = self._clock.monotonic() + seconds
         signalled: set[tuple[int, str]] = set()
         with_environments = True
@@ -100,7 +103,7 @@ class NodeStopper:
             left = {cloud_id: [one.pid for one in some] for cloud_id, some in found.items() if some}
             if (not left and with_environments) or self._clock.monotonic() >= give_up:
                 return left
-            with_environments = not left  # nothing more to be seen: one last look at everybody
+            with_environments = not left  # nothing left in the session: check every process once more
             self._clock.sleep(POLL_S)
 
     def _mark_ended(self, record: NodeRecord) -> None:
@@ -110,7 +113,7 @@ class NodeStopper:
 
 
 def _family(leader: int | None, processes: Sequence[ProcessInfo]) -> set[int]:
-    """The session of the leader and, where systems do not tell sessions, its descendants."""
+    """Returns the session of the leader and its descendants."""
     if leader is None:
         return set()
     found = {process.pid for process in processes if process.session == leader} | {leader}
@@ -121,7 +124,7 @@ def _family(leader: int | None, processes: Sequence[ProcessInfo]) -> set[int]:
 
 @dataclass(frozen=True)
 class StopSummary:
-    """What `stop_everything` did."""
+    """A StopSummary is what `stop_everything` did."""
 
     nodes: tuple[str, ...]  # ended by this call, the head last
     left: Mapping[str, list[int]]  # processes that would not end, by node; normally empty
@@ -129,9 +132,9 @@ class StopSummary:
 
 
 def stop_everything(nodes: Path, clock: Clock, grace_s: float = GRACE_S) -> StopSummary:
-    """End the workers, then the head, by what is written down of them; remove their temporary directory.
+    """Ends the workers, then the head, by their records; removes their temporary directory.
 
-    End the monitor first, or it starts new ones. Repeating it does nothing more.
+    End the monitor first, or it starts new ones. Repeating this does nothing more.
     """
     directory = NodeDirectory(nodes)
     open_records = [one for one in directory.records() if one.ended_at is None]

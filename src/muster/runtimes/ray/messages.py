@@ -1,6 +1,7 @@
-"""Our ScalingReport and ClusterSpec as Ray's messages, so that `ray status` and Ray's libraries show them.
+"""Writes ScalingReport and ClusterSpec as Ray's messages, for `ray status` and Ray's libraries.
 
-Pure: values in, messages out. Called by GcsNodeSource and Announcer. The inverse of `parse`.
+Pure: values in, messages out; the inverse of `parse`. GcsNodeSource and StatePublisher import it lazily,
+because it imports Ray.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ _OPERATORS = {LabelOperator.IN: 1, LabelOperator.NOT_IN: 2}
 
 
 def scaling_state(version: int, report: ScalingReport) -> autoscaler_pb2.AutoscalingState:
-    """What we are doing. One entry per machine: `ray status` counts entries, not their `count`."""
+    """Returns the state of the autoscaler.
+
+    One entry per machine: `ray status` counts entries, not their `count`.
+    """
     return autoscaler_pb2.AutoscalingState(
         last_seen_cluster_resource_state_version=report.seen_runtime_version,
         autoscaler_state_version=version,
@@ -75,7 +79,7 @@ def _constraints(demands: Iterable[Demand]) -> list[autoscaler_pb2.ClusterResour
 
 
 def request(demand: Demand) -> autoscaler_pb2.ResourceRequest:
-    """One request, as Ray would have told us of it."""
+    """Returns one request, as Ray would have sent it."""
     message = autoscaler_pb2.ResourceRequest(
         resources_bundle=demand.shape.to_floats(),
         label_selectors=[label_selector(selector) for selector in demand.selectors],
@@ -87,7 +91,7 @@ def request(demand: Demand) -> autoscaler_pb2.ResourceRequest:
 
 
 def gang_request(gang: Gang) -> autoscaler_pb2.GangResourceRequest:
-    """A group that finds no place; the constraint of a strict strategy is put back."""
+    """Returns a group that finds no place; the constraint of a strict strategy is put back."""
     options = [
         autoscaler_pb2.BundleSelector(resource_requests=_bundles(gang, bundles)) for bundles in gang.options
     ]
@@ -124,7 +128,7 @@ def label_selector(selector: Selector) -> common_pb2.LabelSelector:
 
 
 def cluster_config(spec: ClusterSpec) -> autoscaler_pb2.ClusterConfig:
-    """How large the cluster may become: Ray's libraries and our RayEngine ask before they wait."""
+    """Returns how large the cluster may become; Ray's libraries and RayEngine ask before they wait."""
     names = sorted({name for one in spec.node_types for name in one.resources})
     return autoscaler_pb2.ClusterConfig(
         node_group_configs=[_group(one) for one in spec.node_types],
@@ -144,7 +148,7 @@ def _at_least(spec: ClusterSpec, resource: str) -> int:
 
 
 def _at_most(spec: ClusterSpec, resource: str) -> int:
-    """With the nodes that have the most of it, as many as the limits allow."""
+    """Returns how much of a resource the limits allow, with the nodes that have the most of it."""
     room = sum(one.max_nodes for one in spec.node_types) if spec.max_nodes is None else spec.max_nodes
     total = 0
     for one in sorted(spec.node_types, key=lambda one: -one.resources.units(resource)):

@@ -1,6 +1,6 @@
-"""Announcer: tells a cluster that our autoscaler serves it. Called every tick by the monitor.
+"""StatePublisher tells Ray that this autoscaler serves the cluster; the monitor calls it every tick.
 
-Without the flag `ray status` shows nothing of ours, and `request_resources` of Ray's own SDK goes elsewhere.
+Without the flag `ray status` shows nothing of it, and `request_resources` of Ray's own SDK goes elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ USAGE_VERSION = "extra_usage_tag_autoscaler_version"
 
 
 class StatePublisher:
-    """Tells what changed, and all of it to a head that restarted."""
+    """A StatePublisher writes what changed, and everything to a head that restarted."""
 
     def __init__(self, client: GcsClient) -> None:
         self._client = client
@@ -26,7 +26,10 @@ class StatePublisher:
         self._published_metrics = ""
 
     def publish(self, spec: ClusterSpec, metrics_address: str = "") -> None:
-        """Raises an EngineError when the GCS is away. `metrics_address` is ip:port of our Prometheus page."""
+        """Writes the limits and the metrics address; raises an EngineError when the GCS is away.
+
+        `metrics_address` is ip:port of the monitor's Prometheus page.
+        """
         self._publish_flag()
         from muster.runtimes.ray.messages import cluster_config
 
@@ -44,13 +47,13 @@ class StatePublisher:
             self._published_metrics = metrics_address
 
     def _publish_flag(self) -> None:
-        """Looked at each time: a head that is still starting writes its own value after ours."""
+        """Reads the flag each time: a head that is still starting writes its own value over it."""
         if self._client.kv_get(V2_FLAG, AUTOSCALER_SPACE) != b"1":
             self._client.kv_put(V2_FLAG, b"1", AUTOSCALER_SPACE)
 
 
 def max_resources(client: GcsClient) -> dict[str, int] | None:
-    """How large the cluster may become, by resource; None when no autoscaler has told."""
+    """Returns how large the cluster may become, by resource; None when no autoscaler has written it."""
     published = client.kv_get(CLUSTER_CONFIG, AUTOSCALER_SPACE)
     if not published:
         return None

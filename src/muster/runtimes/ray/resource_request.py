@@ -1,6 +1,6 @@
-"""A size the cluster should have whatever runs on it: what `request_resources` asks the GCS for.
+"""Requests a size that the cluster should have whatever runs on it, as `request_resources` does.
 
-There is one such wish per cluster: a new one replaces the last, an empty one takes it back. It stays when
+There is one such request per cluster: a new one replaces the last, an empty one takes it back. It stays when
 the program that made it ends.
 """
 
@@ -22,7 +22,7 @@ _SELECTOR = re.compile(rf"!?({_VALUE}|in\(\s*{_VALUE}(\s*,\s*{_VALUE})*\s*\))")
 def count_requests(
     bundles: Sequence[Mapping[str, float]], selectors: Sequence[Mapping[str, str]]
 ) -> dict[ResourceRequest, int]:
-    """How many of each kind; raises ValueError for one that makes no sense, by its place in the list."""
+    """Returns how many requests of each kind; ValueError names a wrong one by its position."""
     if selectors and len(selectors) != len(bundles):
         raise ValueError(
             f"{len(selectors)} label selectors for {len(bundles)} bundles: give one each, {{}} for any node"
@@ -36,7 +36,7 @@ def count_requests(
 
 
 def request(client: GcsClient, counts: Mapping[ResourceRequest, int], timeout_s: float = CALL_S) -> None:
-    """Replaces the wish that stands."""
+    """Replaces the current request of the cluster."""
     sizes = [dict(resources) for resources, _ in counts]
     labels = [dict(conditions) for _, conditions in counts]
     many = list(counts.values())

@@ -1,4 +1,4 @@
-"""The board: the planner's verdicts in the cluster's key-value store. The monitor writes, RayEngine reads.
+"""Publishes the planner's verdicts in the cluster's key-value store: the monitor writes, RayEngine reads.
 
 So a trial that can never be placed fails fast with the reason, on whatever machine its driver runs.
 """
@@ -30,7 +30,10 @@ class DemandVerdict(Struct, frozen=True, kw_only=True):
 
 
 class PublishedVerdicts(Struct, frozen=True, kw_only=True):
-    """`at` is the time of the tick (seconds since the epoch, the head's clock)."""
+    """A PublishedVerdicts holds the verdicts of one tick.
+
+    `at` is the time of the tick (seconds since the epoch, the head's clock).
+    """
 
     at: float = 0.0
     gangs: Mapping[str, GangVerdict] = field(default_factory=dict)  # by placement group id, hex
@@ -38,7 +41,7 @@ class PublishedVerdicts(Struct, frozen=True, kw_only=True):
 
 
 def board_of(at: float, verdicts: Iterable[Verdict]) -> PublishedVerdicts:
-    """Of a gang the worst is kept: verdicts come from "placed" to "infeasible"."""
+    """Returns the verdicts; of a gang the worst, because they come from "placed" to "infeasible"."""
     gangs: dict[str, GangVerdict] = {}
     demands: list[DemandVerdict] = []
     for one in verdicts:
@@ -52,7 +55,7 @@ def board_of(at: float, verdicts: Iterable[Verdict]) -> PublishedVerdicts:
 
 
 class VerdictWriter:
-    """Writes when the verdicts changed, and now and then to show that somebody is there."""
+    """A VerdictWriter writes when the verdicts changed, and now and then to show that the monitor lives."""
 
     def __init__(self, client: GcsClient, refresh_s: float = 10.0) -> None:
         self._client = client
@@ -61,7 +64,7 @@ class VerdictWriter:
         self._generation = 0
 
     def write(self, at: float, verdicts: Iterable[Verdict]) -> None:
-        """Raises an EngineError when the GCS is away."""
+        """Writes the verdicts if necessary; raises an EngineError when the GCS is away."""
         board = board_of(at, verdicts)
         same = (board.gangs, board.demands) == (self._written.gangs, self._written.demands)
         known = self._generation == self._client.generation
@@ -72,11 +75,11 @@ class VerdictWriter:
 
 
 def read_board(client: GcsClient) -> PublishedVerdicts:
-    """An empty one when no monitor of ours writes there."""
+    """Returns the published verdicts; empty ones when no monitor writes there."""
     text = client.kv_get(KEY, SPACE)
     if text is None:
         return PublishedVerdicts()
     try:
         return msgspec.json.decode(text, type=PublishedVerdicts)
-    except msgspec.DecodeError:  # of another version of ours: as good as none
+    except msgspec.DecodeError:  # written by another version of muster: as good as none
         return PublishedVerdicts()
