@@ -20,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from muster.host.ports import answers, free_ports
+from muster.host.ports import free_ports, is_listening
 
 HEAD_ID, HEAD_TYPE = "f" * 51 + "00000", "ray.head.default"  # what the fake provider calls the head
 START_S = 120.0
@@ -99,7 +99,7 @@ def wait_for_monitor(head: subprocess.Popen[bytes], gcs_port: int, temp_dir: Pat
     """Waits until the head listens and its autoscaler has begun to log, and a few of its rounds more."""
     give_up = time.monotonic() + START_S
     log = temp_dir / "session_latest" / "logs" / "monitor.log"
-    while not (answers(gcs_port) and log.exists() and log.stat().st_size):
+    while not (is_listening(gcs_port) and log.exists() and log.stat().st_size):
         _check(head, temp_dir, is_late=time.monotonic() > give_up)
         time.sleep(0.2)
     time.sleep(12.0)

@@ -30,7 +30,7 @@ from muster.base.ids import RandomIds
 from muster.cli.status.report import build_report
 from muster.cli.status.view import machines_line
 from muster.errors import MusterError
-from muster.host.processes import environment_says, table
+from muster.host.processes import was_started_with, table
 
 HERE = Path(__file__).resolve().parent
 OUT = Path(tempfile.gettempdir()) / "muster-demo"
@@ -152,7 +152,7 @@ class Demo:
             left = [
                 f"{one.pid} {one.name}"
                 for one in table()
-                if one.lives and one.pid != os.getpid() and environment_says(one.pid, entry)
+                if one.lives and one.pid != os.getpid() and was_started_with(one.pid, entry)
             ]
             if not left or time.monotonic() > give_up:
                 return left

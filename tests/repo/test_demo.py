@@ -11,7 +11,7 @@ from msgspec import json as msgspec_json
 
 from muster.autoscaler.publish import TimelinePoint
 from muster.config.load import load_config
-from muster.host.processes import environment_says, table
+from muster.host.processes import table, was_started_with
 
 
 @pytest.fixture
@@ -104,5 +104,5 @@ def test_a_demo_that_is_out_of_time_reports_it_and_leaves_no_process(root: Path,
     assert done.stderr.startswith("demo failed: the deadline passed\n")
     homes = list(tmp_path.glob("muster-demo-*"))
     assert len(homes) == 1
-    left = [one for one in table() if one.lives and environment_says(one.pid, f"MUSTER_HOME={homes[0]}")]
+    left = [one for one in table() if one.lives and was_started_with(one.pid, f"MUSTER_HOME={homes[0]}")]
     assert left == []

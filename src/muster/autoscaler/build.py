@@ -42,7 +42,7 @@ from muster.runtimes.ray.client import GcsClient, host_and_port
 from muster.runtimes.ray.drainer import GcsDrainer
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import StatePublisher
-from muster.runtimes.ray.verdict_board import BoardWriter
+from muster.runtimes.ray.verdict_board import VerdictWriter
 from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore
 
@@ -300,7 +300,7 @@ class _Parts:
         return [
             *listeners,
             events,
-            VerdictBoard(BoardWriter(self._link)),
+            VerdictBoard(VerdictWriter(self._link)),
             StatusFile(home, lambda: events.newest, lambda: server.port if server is not None else None),
             TimelineFile(home.timeline),
             Announcement(

@@ -25,7 +25,7 @@ from muster.cluster.spend import price_per_hour, spend_so_far
 from muster.host.atomic_write import atomic_write
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.publish import StatePublisher
-from muster.runtimes.ray.verdict_board import BoardWriter
+from muster.runtimes.ray.verdict_board import VerdictWriter
 
 LEASE_SPACE, LEASE_KEY = "__muster", "monitor"
 
@@ -38,18 +38,18 @@ class Announcement:
 
     def on_tick(self, tick: Tick) -> None:
         if tick.runtime is not None:
-            self._announcer.tell(tick.spec, self._metrics_address())
+            self._announcer.publish(tick.spec, self._metrics_address())
 
 
 class VerdictBoard:
     """A VerdictBoard publishes why requests wait, for trials that need not wait for nothing."""
 
-    def __init__(self, writer: BoardWriter) -> None:
+    def __init__(self, writer: VerdictWriter) -> None:
         self._writer = writer
 
     def on_tick(self, tick: Tick) -> None:
         if tick.runtime is not None:
-            self._writer.show(tick.plan.at, tick.plan.verdicts)
+            self._writer.write(tick.plan.at, tick.plan.verdicts)
 
 
 class LeaseRenewal:

@@ -32,13 +32,13 @@ def request_resources(
         request_resources(num_cpus=16)
         request_resources(bundles=[{"GPU": 1}] * 2, bundle_label_selectors=[{"tier": "fast"}, {}])
     """
-    from muster.runtimes.ray.resource_request import request, wishes
+    from muster.runtimes.ray.resource_request import count_requests, request
 
     if num_cpus is not None and (isinstance(num_cpus, bool) or not isinstance(num_cpus, int) or num_cpus < 0):
         raise ValueError(f"num_cpus: {num_cpus!r} is not a whole number of CPUs")
     if bundle_label_selectors and not bundles:
         raise ValueError("bundle_label_selectors without bundles: each selector belongs to one bundle")
-    counts = wishes(list(bundles or ()), list(bundle_label_selectors or ()))
+    counts = count_requests(list(bundles or ()), list(bundle_label_selectors or ()))
     if num_cpus:
         one_cpu = ((("CPU", 1.0),), ())
         counts[one_cpu] = counts.get(one_cpu, 0) + num_cpus

@@ -1,7 +1,7 @@
-"""ProcessEngine: what every engine with trials in processes does: answers, stops, deadlines, events.
+"""ProcessEngine is what all engines with trials in processes share: answers, stops, deadlines, events.
 
-LocalEngine and RayEngine say how a trial gets its process (`_begin`) and gives up its place; their staff says
-how bytes get to processes. One thread, one poller, no call that waits but `poll`.
+LocalEngine and RayEngine define how a trial gets its process (`_begin`) and gives up its resources; their
+pool carries bytes to and from processes. One thread, one poller, and no call that waits except `poll`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from muster.trials.model import CheckpointRef
 
 
 class StartQueue:
-    """In order of arrival. Who waits blocks only those after it that want some of the same resources."""
+    """A StartQueue keeps trials in order; a waiting one blocks later ones that share a resource with it."""
 
     def __init__(self) -> None:
         self._runs: dict[str, TrialRun] = {}
@@ -49,7 +49,7 @@ class StartQueue:
         self._runs.pop(run.command.trial_id, None)
 
     def may_start(self) -> Iterator[TrialRun]:
-        """Who may be tried now; one that is still there when the next is asked for is taken to be blocked."""
+        """Yields trials that may be tried now; one that is still queued afterwards counts as blocked."""
         wanted_by_blocked: set[str] = set()
         for run in list(self._runs.values()):
             names = run.command.resources.required_resources
@@ -59,7 +59,7 @@ class StartQueue:
                     continue
             wanted_by_blocked.update(names)
             if "CPU" in wanted_by_blocked:
-                return  # nearly everybody wants some: do not look through thousands
+                return  # nearly every trial wants some: do not go through thousands
 
 
 _CONTINUE = frame(FrameKind.CONTINUE)
@@ -69,16 +69,16 @@ _FAR = float("inf")
 
 
 class EngineTimeouts(Struct, frozen=True, kw_only=True):
-    """How long processes are waited for."""
+    """An EngineTimeouts holds how long an engine waits for processes."""
 
-    beat_s: float = 5.0  # how often a trial's process says that it lives
-    silent_after_s: float = 60.0  # neither heartbeat nor processor time for so long: it is lost
+    beat_s: float = 5.0  # how often a trial's process sends a heartbeat
+    silent_after_s: float = 60.0  # without heartbeat and processor time for so long, a trial is lost
     kill_after_s: float = 2.0  # between SIGTERM and SIGKILL
-    leave_within_s: float = 10.0  # a process that said good-bye is gone by then, or killed
+    leave_within_s: float = 10.0  # a process that reported its exit is gone by then, or killed
 
 
 class ProcessPool(Protocol):
-    """The processes of an engine, and the lines to them."""
+    """A ProcessPool holds the processes of an engine, and the channels to them."""
 
     def send(self, worker: WorkerHandle, data: bytes) -> None: ...
 
@@ -94,7 +94,7 @@ class ProcessPool(Protocol):
 
 
 class ProcessEngine:
-    """The side of the port that does not depend on where processes are.
+    """A ProcessEngine implements what does not depend on where processes are.
 
     Not thread-safe: one thread submits and polls.
     """
@@ -111,31 +111,31 @@ class ProcessEngine:
         self._waiting = StartQueue()
         self._is_starting = False
 
-    # What an engine says itself
+    # What each engine defines itself
 
     def _begin(self, run: TrialRun) -> None:
-        """Give it a process, now or later."""
+        """Gives a trial its process, now or later."""
         raise NotImplementedError
 
     def _withdraw(self, run: TrialRun) -> None:
-        """It has no process yet and needs none any more."""
+        """Takes back the request for a process that the trial has not got yet."""
         raise NotImplementedError
 
     def _release(self, run: TrialRun) -> None:
-        """It is over: what it held is free."""
+        """Frees what an ended trial held."""
         raise NotImplementedError
 
     def _try_start(self, run: TrialRun) -> bool:
-        """Give it what it needs; False when it must wait."""
+        """Gives a trial what it needs; returns False when it must wait."""
         raise NotImplementedError
 
     def _check_more(self, now: float) -> None:
-        """A few times per second at most: what else is due."""
+        """Does what else is due, a few times per second at most."""
 
     def _start_waiting(self) -> None:
-        """Something is free: begin those that wait for it."""
+        """Begins the trials that wait for something that is free now."""
         if self._is_starting or not len(self._waiting):
-            return  # a start that failed at once gives back what it took: the loop below goes on with that
+            return  # a start that failed at once gives back what it took: the loop below continues with that
         self._is_starting = True
         for run in self._waiting.may_start():
             if self._try_start(run):
@@ -149,7 +149,7 @@ class ProcessEngine:
         self.close()
 
     def ends_in(self, left_s: Callable[[], float]) -> None:
-        """Who knows when everything ends, says how many seconds are left: RayEngine buys nothing in vain."""
+        """Takes a function that returns how many seconds are left, so that no node is bought in vain."""
         self._left_s = left_s
 
     # The port
@@ -216,7 +216,7 @@ class ProcessEngine:
         self._pool.send(run.worker, _STOP[command.keep_process])
 
     def _kill(self, run: TrialRun, failure: TrialFailure | None) -> None:
-        """End it by force; its TrialExited follows when the process is gone."""
+        """Ends a trial by force; its TrialExited follows when the process is gone."""
         if run.worker is not None and run.kill_at is None:
             run.failure = failure
             run.kill_at = _FAR
@@ -230,7 +230,7 @@ class ProcessEngine:
         is_done: bool = False,
         reusable: bool = False,
     ) -> None:
-        """The one place where TrialExited is made."""
+        """Makes the trial's TrialExited; nothing else does."""
         del self._trials[run.command.trial_id]
         self._release(run)
         self._events.append(
@@ -244,10 +244,10 @@ class ProcessEngine:
         )
         self._start_waiting()
 
-    # What processes say (called by Staff)
+    # Frames and ends of processes (called by the pool)
 
     def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None:
-        """One frame of a worker."""
+        """Handles one frame of a worker."""
         run = worker.run
         if run is None:
             return
@@ -262,7 +262,7 @@ class ProcessEngine:
 
     def _on_report(self, run: TrialRun, payload: bytes) -> None:
         if run.stopping:
-            return  # it had not heard yet; after a stop only the exit is told
+            return  # sent before the stop arrived; after a stop only the exit counts
         metrics, index, now, stamp = unpack(payload)
         if type(metrics) is bytes:
             try:
@@ -318,7 +318,7 @@ class ProcessEngine:
             self._wake_at(run.kill_at)
 
     def _ended(self, worker: WorkerHandle, unexplained: Callable[[], TrialFailure]) -> None:
-        """A worker process has ended; `unexplained` tells why when neither it nor we have said so."""
+        """Handles the end of a worker process; `unexplained` gives the reason when none has been recorded."""
         run = worker.run
         if run is None:
             return
@@ -341,7 +341,7 @@ class ProcessEngine:
         self._next_check = min(self._next_check, when)
 
     def _check_deadlines(self, now: float) -> None:
-        """Deadlines and heartbeats; cheap, as it happens a few times per second at most."""
+        """Checks deadlines and heartbeats, a few times per second at most."""
         self._next_check = now + self._timeouts.beat_s
         for run in list(self._trials.values()):
             worker = run.worker
@@ -367,7 +367,7 @@ class ProcessEngine:
 
 
 def order_of(command: StartTrial, env: Mapping[str, str]) -> StartOrder:
-    """What the process is told."""
+    """Returns the order for the process of a trial."""
     checkpoint = command.checkpoint
     return StartOrder(
         trial_id=command.trial_id,

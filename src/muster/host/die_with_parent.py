@@ -13,7 +13,7 @@ _prctl: list[Any] = []
 
 
 def prepare_death_signal() -> None:
-    """Load libc once, before forking, so that children need not."""
+    """Loads libc once, before forking, so that children need not."""
     if sys.platform.startswith("linux") and not _prctl:
         import ctypes
 
@@ -23,10 +23,10 @@ def prepare_death_signal() -> None:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Be killed when the parent ends (Linux); elsewhere the heartbeat thread notices."""
+    """Has this process killed when its parent ends (Linux); elsewhere the heartbeat thread ends it."""
     if not _prctl:
         prepare_death_signal()
     if _prctl:
         _prctl[0](_PR_SET_PDEATHSIG, _SIGKILL)
     if os.getppid() != parent_pid:
-        os._exit(1)  # it ended before we asked
+        os._exit(1)  # the parent ended before the call

@@ -17,7 +17,7 @@ from msgspec import Struct
 from muster.host.machine import cpu_count
 
 _PROC = "/proc"
-_ENDED = frozenset(("Z", "X", "zombie", "dead"))  # letters of the kernel, words of psutil
+_ENDED = frozenset(("Z", "X", "zombie", "dead"))  # letters of the kernel, names of psutil
 
 
 class ProcessMark(Struct, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ def table() -> list[ProcessInfo]:
     return [process for pid in pids if (process := find(pid)) is not None]
 
 
-def environment_says(pid: int, entry: str) -> bool:
+def was_started_with(pid: int, entry: str) -> bool:
     """Returns whether the process was started with this `NAME=value`; False where that cannot be read."""
     if _has_proc():  # psutil would decode every variable of every process
         try:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from muster.base.clock import SystemClock
 from muster.host.machine import environment
-from muster.host.ports import free_ports, new_ray_node_id, session_name, tell_port
+from muster.host.ports import free_ports, new_ray_node_id, session_name, write_agent_port
 from muster.providers.process.ray_command import (
     NodeIdentity,
     NodePorts,
@@ -144,7 +144,7 @@ class RayCluster:
         """Without the file a raylet gives up after 15 s when the computer is busy."""
         session = session_name(self.temp_dir)
         if session is not None:
-            tell_port(temp_dir / session, identity.ray_node_id, ports.agent_http)
+            write_agent_port(temp_dir / session, identity.ray_node_id, ports.agent_http)
 
     def _start(self, command: list[str], identity: NodeIdentity) -> RayNode:
         log = open(self.temp_dir / f"{identity.cloud_id}.log", "wb")  # noqa: SIM115 - the child keeps it

@@ -294,7 +294,7 @@ def test_a_storage_that_goes_away_is_named_with_what_to_do(parts, bucket, tmp_pa
         in failure.message
     )
     assert (
-        "See that this node reaches the storage (network, credentials); Tuner.restore goes on"
+        "Make sure that this node reaches the storage (network, credentials); Tuner.restore continues"
         in failure.message
     )
     driver.start("d", "trains", {"steps": 2}, resources=APART)

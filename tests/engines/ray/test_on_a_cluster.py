@@ -20,7 +20,7 @@ import muster
 from muster.engines.ray.connect import connect, import_ray, open_ray_engine
 from muster.engines.ray.engine import RayOptions
 from muster.runtimes.ray.client import GcsClient
-from muster.runtimes.ray.verdict_board import KEY, SPACE, Board, GangVerdict
+from muster.runtimes.ray.verdict_board import KEY, SPACE, GangVerdict, PublishedVerdicts
 from muster.session import report
 from muster.testing.engine_contract.fixture import Driver
 from muster.testing.ray_cluster import AUTH
@@ -149,17 +149,17 @@ def test_what_no_node_can_hold_fails_and_says_so(cluster, tmp_path):
 def test_the_autoscalers_verdict_ends_a_trial_that_can_never_be_placed(cluster, tmp_path):
     link = GcsClient(cluster.address)
     with opened(capacity={"ghost": 1}) as engine:
-        link.kv_put(KEY, msgspec.json.encode(Board(at=time.time())), SPACE)
+        link.kv_put(KEY, msgspec.json.encode(PublishedVerdicts(at=time.time())), SPACE)
         driver = Driver(engine, tmp_path)
         driver.start("a", "counts", resources={"ghost": 1})
         (placement,) = engine._pool.placements.values()
         assert driver.quiet_for(8) == []  # somebody may buy a machine for it
         verdict = GangVerdict(reason="infeasible", detail="no node type has ghost")
-        board = Board(at=time.time(), gangs={placement.group.id.hex(): verdict})
+        board = PublishedVerdicts(at=time.time(), gangs={placement.group.id.hex(): verdict})
         link.kv_put(KEY, msgspec.json.encode(board), SPACE)
         told = (TrialFailureKind.START, "can never start: infeasible: no node type has ghost")
         assert failure(driver, "a") == told
-    link.kv_put(KEY, msgspec.json.encode(Board()), SPACE)
+    link.kv_put(KEY, msgspec.json.encode(PublishedVerdicts()), SPACE)
 
 
 def test_a_driver_that_cannot_be_reached_is_met_at_a_relay(cluster, tmp_path):

@@ -176,7 +176,7 @@ def test_a_failed_copy_is_tried_again_and_then_the_trials_error(make, remote, cl
     told = str(caught.value)
     assert "the checkpoint exp/t/checkpoint_000000 could not be kept, tried 4 times: cannot write" in told
     assert told.endswith(
-        "See that this node reaches the storage (network, credentials); Tuner.restore goes on"
+        "Make sure that this node reaches the storage (network, credentials); Tuner.restore continues"
     )
 
 
@@ -221,7 +221,7 @@ def test_a_checkpoint_that_does_not_come_whole_is_named_and_no_half_of_it_stays(
     why = (
         "its file b is missing or of another size" if lacks == "b" else "cannot read exp/t/checkpoint_000004"
     )
-    assert "exp/t/checkpoint_000004, from which the trial goes on, was not there within 120 s" in str(
+    assert "exp/t/checkpoint_000004, from which the trial continues, was not there within 120 s" in str(
         caught.value
     )
     assert why in str(caught.value)

@@ -61,8 +61,8 @@ def test_we_are_in_the_table_and_never_signal_ourselves() -> None:
 def test_the_environment_tells_what_a_process_was_started_with() -> None:
     process = subprocess.Popen(["sleep", "600"], env={"A": "1", "PATH": os.environ["PATH"]})
     try:
-        until(lambda: processes.environment_says(process.pid, "A=1"))  # Popen returns in the middle of exec
-        said = [processes.environment_says(process.pid, entry) for entry in ("A=1", "A=", "A=10", "B=1")]
+        until(lambda: processes.was_started_with(process.pid, "A=1"))  # Popen returns in the middle of exec
+        said = [processes.was_started_with(process.pid, entry) for entry in ("A=1", "A=", "A=10", "B=1")]
         assert said == [True, False, False, False]
     finally:
         process.kill()
@@ -77,7 +77,7 @@ def test_psutil_tells_the_same_as_proc(monkeypatch, sleeper) -> None:
     assert [getattr(other, name) for name in same] == [getattr(before, name) for name in same]
     assert lives(mark_of(sleeper.pid))
     assert (other.pid, other.started) in [(one.pid, one.started) for one in processes.table()]
-    assert processes.environment_says(sleeper.pid, f"PATH={os.environ['PATH']}")
+    assert processes.was_started_with(sleeper.pid, f"PATH={os.environ['PATH']}")
     os.kill(sleeper.pid, signal.SIGKILL)
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert not processes.find(sleeper.pid).lives

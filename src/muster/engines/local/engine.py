@@ -1,4 +1,4 @@
-"""LocalEngine: trials as processes on this machine. Built by a composition root; driven by the controller."""
+"""LocalEngine runs trials as processes on this machine; a composition root builds it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _QUIT = frame(FrameKind.QUIT)
 
 
 class WorkerListener(Protocol):
-    """Who is told what processes say."""
+    """A WorkerListener is called with the frames and ends of processes."""
 
     def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None: ...
 
@@ -38,7 +38,7 @@ class WorkerListener(Protocol):
 
 
 class WorkerPool:
-    """Every process that the engine has made and not seen end."""
+    """A WorkerPool holds every process that the engine has made and not seen end."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class WorkerPool:
         self._idle: list[WorkerHandle] = []
         self._next_token = 0
         self._spawned_at = 0.0
-        self._is_writing = False  # whether we wait until the zygote reads
+        self._is_writing = False  # whether bytes wait until the fork server reads
         self._fork_server: ForkServerClient | None = None
         self._is_closed = False
         self._open_fork_server()
@@ -82,14 +82,14 @@ class WorkerPool:
     # Processes for trials
 
     def find_idle(self, command: StartTrial) -> WorkerHandle | None:
-        """A kept process that served the same trainable with the same resources."""
+        """Returns a kept process that served the same trainable with the same resources."""
         for worker in self._idle:
             if worker.key is not None and worker.key[:2] == (command.trainable_name, command.resources):
                 return worker
         return None
 
     def assign(self, run: TrialRun, idle: WorkerHandle | None) -> WorkerHandle:
-        """Bind a trial to that idle process, or to a fresh one."""
+        """Binds a trial to that idle process, or to a new one."""
         gpu_ids = run.grant.gpu_ids if run.grant is not None else ()
         if idle is not None:
             self._idle.remove(idle)
@@ -106,7 +106,7 @@ class WorkerPool:
         return worker
 
     def release(self, worker: WorkerHandle, *, keep: bool) -> None:
-        """The trial is over: keep the process for another, or let it leave by itself."""
+        """Keeps the process of an ended trial for another one, or lets it end by itself."""
         if not keep:
             worker.role = WorkerState.LEAVING
             return
@@ -116,7 +116,7 @@ class WorkerPool:
             self._retire(self._idle[0])
 
     def _clear_gpus(self, gpu_ids: Sequence[str]) -> None:
-        """Idle processes may hold memory of GPUs that somebody else is about to use."""
+        """Ends idle processes that may hold memory of GPUs which another trial is about to use."""
         for worker in [d for d in self._idle if d.key is not None and not set(gpu_ids).isdisjoint(d.key[2])]:
             self._retire(worker)
 
@@ -128,14 +128,16 @@ class WorkerPool:
         self.send(worker, _QUIT)
 
     def kill(self, worker: WorkerHandle, number: signal.Signals) -> None:
-        """SIGKILL means the whole process group, anything else the process."""
+        """Sends SIGKILL to the whole process group, any other signal to the process."""
         if self._fork_server is not None:
             self._fork_server.signal(worker.token, number, whole_group=number == signal.SIGKILL)
             self._poll_fork_server_writes()
 
     def is_silent(self, worker: WorkerHandle, now: float) -> bool:
-        """No sign of life for too long: frames, heartbeats, processor time; without heartbeat also just being
-        able to run. (A trial deep in C code does not beat, but works.)
+        """Returns whether a process has shown no activity for too long.
+
+        Frames, heartbeats and processor time count; without a heartbeat also being able to run. (A trial deep
+        in C code sends no heartbeat, but works.)
         """
         if not worker.pid or now - worker.last_seen_at < self._options.beat_s:
             return False
@@ -144,7 +146,7 @@ class WorkerPool:
             worker.cpu_s, worker.last_seen_at = seen.cpu_s, now
         return now - worker.last_seen_at >= self._options.silent_after_s
 
-    # Making them
+    # Making processes
 
     def _open_fork_server(self) -> ForkServerClient:
         options = self._options
@@ -172,14 +174,14 @@ class WorkerPool:
         return made
 
     def _spawn_spares(self) -> None:
-        """As many as are always there, and some more when trials follow each other quickly."""
+        """Spawns as many spares as are always kept, and some more when trials follow each other quickly."""
         now = self._clock.monotonic()
         more = _MORE_SPARES if now < self._spawned_at + _QUICK_S else 0
         self._spawned_at = now
         count = self._options.spares - len(self._spares) + more
         self._spares += self._spawn(min(count, _MOST_AT_ONCE))
 
-    # Talking with them
+    # Exchanging frames
 
     def send(self, worker: WorkerHandle, data: bytes) -> None:
         if not worker.write(data) and worker.write_fd not in self._by_write_fd:
@@ -187,7 +189,7 @@ class WorkerPool:
             self._poller.add_writer(worker.write_fd)
 
     def wait(self, timeout_s: float, now: float) -> None:
-        """Handle everything that is ready, waiting up to `timeout_s` for the first."""
+        """Handles everything that is ready, waiting up to `timeout_s` for the first."""
         poll = self._poller.poll
         ready = self._spinner.poll(poll) if timeout_s > 0 else None
         for fd, _ in ready or poll(timeout_s if timeout_s > 0 else 0):
@@ -203,7 +205,7 @@ class WorkerPool:
     def _read(self, worker: WorkerHandle) -> None:
         frames = worker.read()
         if frames is None:
-            self._stop_reading(worker)  # its end comes from the zygote, with the reason
+            self._stop_reading(worker)  # the fork server reports its end, with the reason
             return
         for kind, payload in frames:
             if kind == FrameKind.BEAT:
@@ -250,7 +252,7 @@ class WorkerPool:
                     self._drop(worker, status, note)
 
     def _drop(self, worker: WorkerHandle, status: int | None, note: str) -> None:
-        """A process has ended: hear its last words, then close."""
+        """Handles the last frames of an ended process, then closes its pipes."""
         while worker.read_fd in self._by_read_fd:
             frames = worker.read()
             if not frames:
@@ -272,7 +274,7 @@ class WorkerPool:
         worker.close()
 
     def _on_fork_server_lost(self, fork_server: ForkServerClient) -> None:
-        """The zygote was killed: everything that came from it ends too. The next trial gets a new one."""
+        """Ends every process of a fork server that was killed; the next trial gets a new one."""
         self._poller.forget(fork_server.fileno())
         self._fork_server = None
         fork_server.close()
@@ -281,7 +283,7 @@ class WorkerPool:
             self._drop(worker, None, "")
 
     def close(self) -> None:
-        """End every process, and wait for that."""
+        """Ends every process, and waits for that."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -303,11 +305,13 @@ def _kill_group(pid: int) -> None:
 
 
 class LocalOptions(EngineTimeouts, frozen=True, kw_only=True):
-    """What few people need to change."""
+    """A LocalOptions holds what few users need to change."""
 
     max_idle: int = 64  # processes kept for reuse
     spares: int = 2  # processes made ahead of need
-    quiet: bool = False  # output of trials without log_to_file: dropped, else it goes where the driver's goes
+    quiet: bool = (
+        False  # drops the output of trials without log_to_file, which otherwise goes where the driver's goes
+    )
     env: Mapping[str, str] = {}  # added to the environment of trials; of OMP_NUM_THREADS see `_env_of`
 
 
@@ -316,7 +320,7 @@ _THREADS = "OMP_NUM_THREADS"
 
 
 class LocalEngine(ProcessEngine):
-    """Runs trials in processes of this machine.
+    """A LocalEngine runs trials in processes of this machine.
 
     Not thread-safe: one thread submits and polls. Close it, or use it as a context manager.
     """
@@ -332,7 +336,7 @@ class LocalEngine(ProcessEngine):
         warm: bool = True,
         options: LocalOptions = _DEFAULTS,
     ) -> None:
-        """`trainables`: cloudpickled functions or classes by name; `capacity` overrides what is found."""
+        """Takes cloudpickled functions or classes by name; `capacity` overrides what is found."""
         super().__init__(clock, options)
         found = {**machine.detected_capacity(), **(capacity or {})}
         self._resources = ResourcePool(found, machine.gpu_ids())
@@ -347,7 +351,7 @@ class LocalEngine(ProcessEngine):
         return self._resources.capacity.to_floats()
 
     def register(self, name: str, trainable: bytes) -> None:
-        """Make a cloudpickled trainable known; a later one of the same name replaces it for later trials."""
+        """Makes a cloudpickled trainable known; a later one of the same name replaces it for later trials."""
         self._pool.register(name, trainable)
 
     # Starting
@@ -362,7 +366,7 @@ class LocalEngine(ProcessEngine):
             self._start_waiting()
 
     def _try_start(self, run: TrialRun) -> bool:
-        """Give it resources and a process; False when it must wait."""
+        """Gives a trial resources and a process; returns False when it must wait."""
         command = run.command
         idle = self._pool.find_idle(command) if command.may_reuse else None
         prefer = idle.key[2] if idle is not None and idle.key is not None else ()
@@ -383,7 +387,7 @@ class LocalEngine(ProcessEngine):
         return True
 
     def _env_of(self, run: TrialRun, grant: Grant) -> dict[str, str]:
-        """What differs between trials. A limit on threads follows the CPUs of the trial, which may change."""
+        """Returns what differs between trials; a limit on threads follows the CPUs of the trial."""
         env = {"CUDA_VISIBLE_DEVICES": ",".join(grant.gpu_ids)} if self._has_gpus else {}
         if self._limits_threads:
             env[_THREADS] = str(max(1, int(run.command.resources.head_cpus)))
@@ -397,5 +401,5 @@ class LocalEngine(ProcessEngine):
             self._resources.free(run.grant)
 
     def on_worker_gone(self, worker: WorkerHandle, status: int | None, note: str) -> None:
-        """A worker process has ended; `status` is None when nobody saw how (called by Staff)."""
+        """Handles the end of a worker process; `status` is None when it was not seen (called by the pool)."""
         self._ended(worker, lambda: self._exits.failure_of_status(status, note))

@@ -1,7 +1,7 @@
-"""The helper process from which trials are born: single-threaded, with the user's imports done.
+"""Forks worker processes on request, in a process of its own: single-threaded, with the user's imports done.
 
-Forks a child per request where that is safe, else starts fresh interpreters. It is the parent of every
-worker: it reaps them, kills their process groups, and takes all of them along when the driver is gone.
+Forks a child per request where that is safe, otherwise starts new interpreters. This process is the parent of
+every worker: it reaps them, kills their process groups, and ends all of them when the driver is gone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ROUNDS = 12  # the interpreter specialises a function after eight calls
 
 
 def warm_up(worker: Worker) -> None:
-    """Let `worker` run a few trials that do nothing, in the directory where it is."""
+    """Runs a few empty trials in `worker`, in its current directory."""
     to_driver_read, to_driver = os.pipe()
     from_driver, from_driver_write = os.pipe()
 
@@ -68,18 +68,18 @@ def warm_up(worker: Worker) -> None:
         os.close(fd)
 
 
-_NAME = "muster rehearsal"
+_NAME = "muster warm-up"
 
 
 def _order(folder: str) -> StartOrder:
     return StartOrder(
-        trial_id="rehearsal",
-        trial_name="rehearsal",
+        trial_id="warm-up",
+        trial_name="warm-up",
         trainable_name=_NAME,
         config={"x": 1.0},
         bundles=([{"CPU": 1.0}], "PACK"),
         trial_dir=folder,
-        experiment_name="rehearsal",
+        experiment_name="warm-up",
         checkpoint_path=None,
         checkpoint_metrics=None,
         checkpoint_index=-1,
@@ -97,7 +97,7 @@ _SIGCHLD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
 
 
 class ForkServer:
-    """Serves the driver's requests until the driver is gone."""
+    """A ForkServer serves the driver's requests until the driver is gone."""
 
     def __init__(self, control: socket, driver_pid: int) -> None:
         self._control = control
@@ -133,11 +133,11 @@ class ForkServer:
                 else:
                     os.read(fd, 4096)
                     self._has_ended = True
-            if self._has_ended or not ready:  # now and then without being told
+            if self._has_ended or not ready:  # also now and then without a signal
                 self._reap()
 
     def _be_woken_by_children(self) -> None:
-        """The first descriptor of `_wake` becomes readable when a child ends."""
+        """Makes the first descriptor of `_wake` readable when a child ends."""
         signal.signal(signal.SIGCHLD, self._note_end)
         signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
 
@@ -145,7 +145,7 @@ class ForkServer:
         self._has_ended = True
 
     def _take(self) -> bool:
-        """Handle what the driver sent; False when it is gone."""
+        """Handles what the driver sent; returns False when the driver is gone."""
         try:
             data, notes, _, _ = self._control.recvmsg(CHUNK, _ROOM_FOR_FDS)
         except ConnectionResetError:
@@ -171,7 +171,7 @@ class ForkServer:
             sys.argv[:] = argv
 
     def _saved_frames(self) -> int:
-        """The descriptor of a file with all that a fresh interpreter needs."""
+        """Returns the descriptor of a file with all that a new interpreter needs."""
         if self._saved is None:
             import tempfile
 
@@ -193,7 +193,7 @@ class ForkServer:
         return self._forks
 
     def _prepare_forks(self) -> None:
-        """Do here, once, what every child would have to do, and leave memory in a state that forks well."""
+        """Does once what every child would have to do, and leaves memory in a state that forks well."""
         if self._worker is None:
             self._move_into_a_fork()
         stop_on_sigterm()
@@ -208,9 +208,9 @@ class ForkServer:
         gc.freeze()  # children do not touch, hence do not copy, what is here now
 
     def _move_into_a_fork(self) -> None:
-        """Go on as a child of ourselves: what libraries do after a fork has then been done once, too.
+        """Continues as a child of this process, so that what libraries do after a fork has been done once.
 
-        The process that the driver knows only waits, and ends when we end.
+        The process that the driver knows only waits, and ends when the child ends.
         """
         parent_pid = os.getpid()
         pid = os.fork()
@@ -223,7 +223,10 @@ class ForkServer:
         self._be_woken_by_children()
 
     def _make_children(self, tokens: list[int]) -> None:
-        """Several at once are cheaper: after each fork, what this process writes to is copied again."""
+        """Makes several children at once.
+
+        After each fork, the pages that this process writes to are copied again.
+        """
         make = self._fork if self._may_fork() else self._start_interpreter
         made: list[tuple[int, int]] = []
         for token in tokens:
@@ -237,7 +240,7 @@ class ForkServer:
                 made.append((token, pid))
             os.close(read_fd)
             os.close(write_fd)
-            if self._has_ended:  # somebody waits to hear that, and a fork takes its time
+            if self._has_ended:  # the driver waits for that report, and a fork takes its time
                 self._reap()
         self._send(FrameKind.CHILD, made)
 
@@ -256,7 +259,10 @@ class ForkServer:
         return pid
 
     def _be_child(self, worker: Worker, read_fd: int, write_fd: int, parent_pid: int) -> NoReturn:
-        """Every line costs each trial: what is touched first here is copied by the kernel, page by page."""
+        """Becomes a worker.
+
+        Every line costs each trial: what is touched first here is copied by the kernel, page by page.
+        """
         os.setsid()
         _leave_parent(parent_pid)
         for fd in (self._control_fd, *self._wake, *self._fds):
@@ -286,7 +292,7 @@ class ForkServer:
                 _signal(pid, number, whole_group=whole_group)
 
     def _reap(self) -> None:
-        """Tell the driver who ended, and end what they have left behind."""
+        """Reports ended children to the driver, and ends what they have left behind."""
         self._has_ended = False
         gone: list[tuple[int, int, str]] = []
         while self._children:
@@ -296,7 +302,7 @@ class ForkServer:
             token = self._children.pop(pid, None)
             started = self._popen.pop(pid, None)
             if started is not None:
-                started.returncode = 0  # reaped here; Popen shall not wait for it
+                started.returncode = 0  # reaped here, so Popen must not wait for it
             if token is not None:
                 gone.append((token, status, ""))
         if gone:
@@ -309,7 +315,7 @@ class ForkServer:
             return  # the driver is gone; the loop sees that next
 
     def end_all(self) -> None:
-        """Kill every worker with all that it started, and wait until they are gone."""
+        """Kills every worker with all that it started, and waits until they are gone."""
         for pid in self._children:
             _signal(pid, signal.SIGKILL, whole_group=True)
         for pid in self._children:
@@ -320,10 +326,10 @@ class ForkServer:
 
 
 def _next_ended() -> tuple[int, int]:
-    """One ended child and its wait status, its process group killed; (0, 0) when none has ended."""
+    """Returns an ended child and its wait status, its process group killed; (0, 0) when none has ended."""
     try:
         if hasattr(os, "waitid"):
-            # Look before reaping: until then the pid, hence the group's number, cannot be anybody else's.
+            # Kill before reaping: until then the pid, hence the group's number, cannot be used again.
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None:
                 return 0, 0
@@ -338,7 +344,7 @@ def _next_ended() -> tuple[int, int]:
 
 
 def _end_group_of(pid: int) -> None:
-    """What an ended worker has started ends too."""
+    """Ends what an ended worker has started."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -346,7 +352,10 @@ def _end_group_of(pid: int) -> None:
 
 
 def _signal(pid: int, number: int, *, whole_group: bool) -> None:
-    """A child that was just made may not lead its group yet: so it is also meant by itself."""
+    """Signals a child, and its group.
+
+    A new child may not lead its group yet, so it is signalled by itself too.
+    """
     for send in (os.killpg, os.kill) if whole_group else (os.kill,):
         try:
             send(pid, number)
@@ -355,16 +364,18 @@ def _signal(pid: int, number: int, *, whole_group: bool) -> None:
 
 
 def _wait_for(pid: int) -> NoReturn:
-    """Be nothing but the parent of that process; SIGTERM is passed on to it."""
+    """Only waits for that process as its parent, and passes SIGTERM on to it."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, lambda number, where: os.kill(pid, number))
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the pipes of trials among them: they are not ours to hold
+    os.closerange(
+        3, os.sysconf("SC_OPEN_MAX")
+    )  # the pipes of trials among them, which must close when the child closes them
     os.waitpid(pid, 0)
     os._exit(0)
 
 
 def _leave_parent(parent_pid: int) -> None:
-    """What any fork of ours does first: end with its parent, forget its signals."""
+    """Does what every fork does first: it will end with its parent, and forgets its signal handlers."""
     die_with_parent(parent_pid)
     signal.set_wakeup_fd(-1)
     set_handler(_SIGCHLD, _DEFAULT)
@@ -378,7 +389,7 @@ def _quiet_pipe() -> tuple[int, int]:
 
 
 def main() -> NoReturn:
-    """Entry of the helper process: `sys.argv` is path, control descriptor, driver's pid."""
+    """Runs the fork server: `sys.argv` is path, control descriptor, driver's pid."""
     be_killed_first()  # children inherit this and the next
     note_working_directory()
     control = socket(fileno=int(sys.argv[2]))

@@ -1,9 +1,9 @@
-"""TrialActor: the process of one trial after the other on a Ray node. The code of a trial runs in the actor
-itself, in its main thread: what trials do with Ray (tasks, GPUs, their placement group) works as usual.
+"""TrialActor is a Ray actor, in a process of a Ray node, that runs one trial after the other.
 
-Ray starts it and tells how it ended; everything else goes over two TCP connections to the driver, because an
-actor call per result would cost ten times as much: the line (orders, reports) and the control (signals to it,
-its heartbeat and last words).
+The code of a trial runs in the actor's main thread: what trials do with Ray (tasks, GPUs, their placement
+group) works as usual. Ray starts the actor and reports its end. Everything else goes over two TCP connections
+to the driver, because an actor call per result would cost ten times as much: the channel (orders, reports)
+and the control (signals, heartbeats, the exit code).
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ _SEE_WITHIN_S = 5.0  # a new file on a network file system is not seen everywher
 
 
 class ActorSpec(NamedTuple):
-    """What an actor must know before it can be told anything else."""
+    """An ActorSpec is what an actor must know before it can receive orders."""
 
-    number: int  # of this actor, at its driver
+    number: int  # the driver's number of this actor
     addresses: Sequence[Address]
     key: bytes
     beat_s: float
     marker: str  # a file that shows whether this node sees the driver's directory
-    remote_storage: bytes | None = None  # of a remote storage: a pickled Reach
+    remote_storage: bytes | None = None  # a pickled RemoteStorage, if there is one
 
 
 class TrialActor:
-    """One process; `serve` is the only call it ever gets, and lasts as long as it lives."""
+    """A TrialActor serves one process; `serve` is its only call, and lasts as long as the process."""
 
     def serve(self, spec: ActorSpec, name: str, trainable: bytes | None) -> None:
-        """Take orders until there is nothing more to do here, then end the process."""
+        """Handles orders until there is nothing more to do, then ends the process."""
         import ray
 
         spec = ActorSpec(*spec)
@@ -78,11 +78,11 @@ class TrialActor:
             access.transfer.close()
         flush()
         end_others_of_group()
-        line_socket.close()  # for us it is over; what Ray still has to do need not be waited for
+        line_socket.close()  # the driver need not wait for what Ray still has to do
         ray.actor.exit_actor()
 
     def ping(self) -> None:
-        """Nothing; asking it makes Ray find out whether the actor lives."""
+        """Does nothing; a call makes Ray find out whether the actor lives."""
 
 
 def _hello(spec: ActorSpec, node_id: str) -> dict[str, Any]:
@@ -100,18 +100,18 @@ def _hello(spec: ActorSpec, node_id: str) -> dict[str, Any]:
 
 
 class Access(NamedTuple):
-    """How this node gets at the experiment's files."""
+    """An Access describes how this node reaches the experiment's files."""
 
     sees: bool  # the driver's directory is mounted here
     transfer: StorageTransfer | None = None  # of a remote storage
-    problem: str = ""  # why it cannot be used from here
+    problem: str = ""  # why the remote storage cannot be used from here
 
     def fields(self) -> dict[str, Any]:
         return {"sees_storage": self.sees, "storage_problem": self.problem}
 
 
 def open_storage(marker: str, remote_storage: bytes | None) -> Access:
-    """On a node that does not see the driver's directory, a remote storage is tried at once."""
+    """Returns the access of this node; without the driver's directory, a remote storage is tried at once."""
     if remote_storage is None:
         return Access(_sees(marker, _SEE_WITHIN_S))
     from muster.engines.ray.remote_storage import RemoteStorage, StorageTransfer
@@ -136,7 +136,7 @@ def _sees(marker: str, within_s: float) -> bool:
 
 
 class Control:
-    """The second connection: a thread reads what must be heard at once, and says that we live."""
+    """A Control is the second connection: its thread handles signals at once, and sends heartbeats."""
 
     def __init__(self, line: socket.socket, beat_s: float) -> None:
         self._connection = line
@@ -170,12 +170,12 @@ class Control:
     def _deliver_signal(self, number: int) -> None:
         if number == signal.SIGKILL:
             end_group()
-        # To the main thread itself: Ray's threads would swallow it while the main thread sleeps.
+        # To the main thread itself: Ray's threads would take the signal while the main thread sleeps.
         signal.pthread_kill(self._main, number)
 
 
 def end_others_of_group() -> None:
-    """Whatever trials have started in this process group ends; we go on."""
+    """Ends whatever trials have started in this process group, except this process."""
     own, group = os.getpid(), os.getpgid(0)
     if not sys.platform.startswith("linux") or group != own:
         return

@@ -13,37 +13,37 @@ from muster.trials.placement_group import PlacementGroupFactory
 
 
 class ActorPlacement:
-    """A placement group and the actor in it, from the moment both are asked for."""
+    """An ActorPlacement is a placement group and its actor, from the moment both are requested."""
 
     def __init__(self, number: int, resources: PlacementGroupFactory, group: Any) -> None:  # noqa: ANN401 - Ray's
         self.number = number  # of the actor; another one for each actor in the same group
         self.resources = resources
         self.group = group
         self.actor: Any = None
-        self.run: TrialRun | None = None  # that its actor was made for, until it is there
+        self.run: TrialRun | None = None  # that its actor was made for, until the actor arrives
         self.worker: ActorHandle | None = None
-        self.control: socket.socket | None = None  # comes before the line
+        self.control: socket.socket | None = None  # arrives before the channel
         self.outcome: BaseException | None = None
-        self.asked_at = 0.0  # when its actor was asked for
+        self.asked_at = 0.0  # when its actor was requested
         self.assigned_at = 0.0  # when its trial began
-        self.needs_node = False  # there was no room for it when it was asked for
+        self.needs_node = False  # the cluster had no room for it when it was requested
         self.is_over = False  # the call that lasts as long as the actor has ended
         self.is_given_up = False  # its group goes as soon as the process has left
         self.free_since = 0.0  # of an idle or vacant place
-        self.kill_at: float | None = None  # when Ray shall end it, if it has not ended by then
-        self.hang_up_at: float | None = None  # when its line is given up, though nobody closed it
-        self.ask_at: float | None = None  # when Ray is asked again whether it lives
+        self.kill_at: float | None = None  # when Ray must end it, if it has not ended by then
+        self.hang_up_at: float | None = None  # when its channel counts as closed
+        self.ask_at: float | None = None  # when Ray is asked again whether the actor lives
 
     @property
     def began_at(self) -> float | None:
-        """When the trial in it began, or its actor was asked for; None when there is none."""
+        """Returns when the trial in it began, or its actor was requested; None when it has neither."""
         if self.worker is None:
             return self.asked_at if self.run is not None else None
         return self.assigned_at if self.worker.run is not None else None
 
 
 class ActorHandle(WorkerHandle):
-    """One actor's process."""
+    """An ActorHandle is one actor's process as the driver sees it."""
 
     __slots__ = (
         "connection",
@@ -69,8 +69,8 @@ class ActorHandle(WorkerHandle):
         self.hostname: str = hello["hostname"]
         self.node_id: str = hello["node_id"]
         self.sees_storage: bool = hello["sees_storage"]
-        self.control_data = b""  # on the control, and not understood yet
-        self.reported_failure: TrialFailure | None = None  # its last ones
+        self.control_data = b""  # received on the control, and not parsed yet
+        self.reported_failure: TrialFailure | None = None  # what its last bytes on the control reported
         self.hung_up_at: float | None = None
 
     def read(self) -> list[Frame] | tuple[Frame, ...] | None:
@@ -80,7 +80,7 @@ class ActorHandle(WorkerHandle):
             return None  # a connection that broke: the other end is gone
 
     def read_control(self) -> bool:
-        """Heartbeats and last words; False when it has been closed."""
+        """Reads heartbeats and the exit code; returns False when the connection is closed."""
         if self.control is None:
             return False
         try:

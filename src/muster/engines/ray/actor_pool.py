@@ -1,4 +1,7 @@
-"""The actors of RayEngine: their connections, who is idle, and how each ended. One poller for all of them."""
+"""ActorPool holds the actors of RayEngine: their connections, which are idle, and how each ended.
+
+One poller serves all of them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ OnOutcome = Callable[[ActorPlacement, int, "BaseException | None"], None]
 
 
 class PlacementGroups:
-    """One per engine; `told` hears, in any thread, how the call that lasts as long as an actor ended."""
+    """A PlacementGroups makes placement groups and actors; one per engine.
+
+    `on_outcome` is called, in any thread, with the outcome of the call that lasts as long as an actor.
+    """
 
     def __init__(self, actor_class: Any, on_outcome: OnOutcome) -> None:  # noqa: ANN401 - Ray's types are not typed
         self.actor_class = actor_class
@@ -37,7 +43,7 @@ class PlacementGroups:
         self._numbers = itertools.count(1)
 
     def reserve(self, resources: PlacementGroupFactory) -> ActorPlacement:
-        """A new placement group: the cluster sees it as pending at once."""
+        """Returns a new placement group, which the cluster sees as pending at once."""
         from ray.util.placement_group import placement_group
 
         args, options = resources.options
@@ -47,7 +53,7 @@ class PlacementGroups:
     def start_actor(
         self, placement: ActorPlacement, run: TrialRun, arguments: Callable[[int], tuple[Any, ...]]
     ) -> None:
-        """A new actor for that trial, in this placement group; Ray starts it when the group is placed."""
+        """Requests an actor for that trial; Ray starts it when the placement group is placed."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         placement.number = number = next(self._numbers)
@@ -64,7 +70,7 @@ class PlacementGroups:
         self._follow(placement, placement.actor.serve.remote(*arguments(number)))
 
     def ask(self, placement: ActorPlacement) -> None:
-        """Whether it lives, when Ray was not sure."""
+        """Asks the actor whether it lives, when Ray was not sure."""
         self._follow(placement, placement.actor.ping.remote())
 
     def _follow(self, placement: ActorPlacement, ref: Any) -> None:  # noqa: ANN401
@@ -72,7 +78,7 @@ class PlacementGroups:
         ref.future().add_done_callback(lambda done: self._on_call_ended(placement, number, done.exception()))
 
     def end(self, placement: ActorPlacement) -> None:
-        """End the actor by force."""
+        """Ends the actor by force."""
         import ray
 
         if placement.actor is not None:
@@ -80,14 +86,14 @@ class PlacementGroups:
             placement.kill_at = None
 
     def remove_group(self, placement: ActorPlacement) -> None:
-        """The placement group goes, and with it whatever still runs in it."""
+        """Removes the placement group, and with it whatever still runs in it."""
         from ray.util.placement_group import remove_placement_group
 
         remove_placement_group(placement.group)
 
 
 def selecting(resources: PlacementGroupFactory, options: Mapping[str, Any]) -> dict[str, Any]:
-    """An empty first bundle is none to Ray: its label selector goes with it."""
+    """Returns the options without the label selector of an empty first bundle, which Ray does not get."""
     selectors, bundles = options.get("bundle_label_selector"), len(resources.bundles)
     if resources.head_bundle_is_empty and selectors and len(selectors) == bundles + 1:
         return {**options, "bundle_label_selector": list(selectors[1:])}
@@ -95,7 +101,7 @@ def selecting(resources: PlacementGroupFactory, options: Mapping[str, Any]) -> d
 
 
 def _actor_resources(resources: PlacementGroupFactory) -> dict[str, Any]:
-    """What the actor takes of the first bundle; nothing of it when that was for nobody."""
+    """Returns what the actor takes of the first bundle; nothing when the head bundle is empty."""
     head: Mapping[str, float] = {} if resources.head_bundle_is_empty else resources.bundles[0]
     custom = {name: amount for name, amount in head.items() if name not in ("CPU", "GPU", "memory")}
     options: dict[str, Any] = {"num_cpus": head.get("CPU", 0), "num_gpus": head.get("GPU", 0)}
@@ -106,15 +112,15 @@ def _actor_resources(resources: PlacementGroupFactory) -> dict[str, Any]:
 
 _QUIT = frame(FrameKind.QUIT)
 _OUTCOME_TIMEOUT_S = 60.0  # Ray needs some time to find out that a node is gone
-_LAST_FRAMES_S = 5.0  # how long the last words of a dead process may be on their way
-_CERTAIN_S = 5.0  # how long after its connection closed a process we killed may be thought alive
+_LAST_FRAMES_S = 5.0  # how long the last frames of a dead process may take to arrive
+_CERTAIN_S = 5.0  # how long a killed process may count as alive after its connection closed
 _ASK_EVERY_S = 1.0
 _FORCE_AFTER_S = 1.0  # Ray ends what did not end itself
 _CLOSE_S = 10.0
 
 
 class ActorListener(Protocol):
-    """Who is told what becomes of actors."""
+    """An ActorListener is called with what becomes of actors."""
 
     def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None: ...
 
@@ -127,11 +133,11 @@ class ActorListener(Protocol):
     def on_actor_missing(self, placement: ActorPlacement, outcome: BaseException | None) -> None: ...
 
     def wake_at(self, when: float) -> None:
-        """Have `look_around` called then, if not earlier."""
+        """Has `check_deadlines` called at this time, if not earlier."""
 
 
 class ActorPool:
-    """Every actor that was asked for and not seen to end."""
+    """An ActorPool holds every actor that was requested and not seen to end."""
 
     def __init__(
         self,
@@ -184,12 +190,12 @@ class ActorPool:
     def start_actor(
         self, placement: ActorPlacement, run: TrialRun, arguments: Callable[[int], tuple[Any, ...]]
     ) -> None:
-        """A new actor in this place."""
+        """Requests a new actor in this placement."""
         self._ray.start_actor(placement, run, arguments)
         self.placements[placement.number] = placement
 
     def find_idle(self, command: StartTrial) -> ActorHandle | None:
-        """One that served the same trainable with the same resources."""
+        """Returns an idle actor that served the same trainable with the same resources."""
         key = (command.trainable_name, command.resources, ())
         return next((worker for worker in self.idle if worker.key == key), None)
 
@@ -210,20 +216,20 @@ class ActorPool:
         self.idle.append(worker)
 
     def retire(self, worker: ActorHandle) -> None:
-        """An idle one shall clean up and leave."""
+        """Makes an idle actor clean up and leave."""
         self.idle.remove(worker)
         worker.role = WorkerState.LEAVING
         self.send(worker, _QUIT)
         worker.placement.kill_at = self._clock.monotonic() + self._timeouts.leave_within_s
 
     def discard(self, worker: ActorHandle) -> None:
-        """Its actor is of no use; the place is."""
+        """Ends the actor, and keeps its placement."""
         self.placements.pop(worker.token, None)
         self._forget(worker)
         self._ray.end(worker.placement)
 
     def cancel(self, placement: ActorPlacement) -> None:
-        """It has not come, and need not."""
+        """Ends an actor that has not arrived yet."""
         self.placements.pop(placement.number, None)
         self._ray.end(placement)
         placement.actor = None
@@ -241,7 +247,10 @@ class ActorPool:
                 self._owner.wake_at(worker.placement.kill_at)
 
     def is_silent(self, worker: WorkerHandle, now: float) -> bool:
-        """Only where we can see for ourselves: deep in C code a trial does not beat, but works."""
+        """Returns whether a process of this machine has shown no activity for too long.
+
+        On other machines only Ray can see that: deep in C code a trial sends no heartbeat, but works.
+        """
         if not isinstance(worker, ActorHandle) or worker.hostname != self._hostname:
             return False
         if now - worker.last_seen_at < self._timeouts.beat_s:
@@ -251,14 +260,14 @@ class ActorPool:
             worker.cpu_s, worker.last_seen_at = None if seen is None else seen.cpu_s, now
         return now - worker.last_seen_at >= self._timeouts.silent_after_s
 
-    # Talking with them
+    # Exchanging frames
 
     def send(self, worker: WorkerHandle, data: bytes) -> None:
         if not worker.write(data) and worker.write_fd in self._connections:
             self._poller.set_writing(worker.write_fd, writing=True)
 
     def wait(self, timeout_s: float, now: float) -> None:
-        """Handle everything that is ready, waiting up to `timeout_s` for the first."""
+        """Handles everything that is ready, waiting up to `timeout_s` for the first."""
         poll = self._poller.poll
         ready = self._spinner.poll(poll) if timeout_s > 0 else None
         for fd, flags in ready or poll(timeout_s if timeout_s > 0 else 0):
@@ -273,7 +282,7 @@ class ActorPool:
                 self._read(worker)
 
     def _on_ready(self, fd: int) -> None:
-        """Whatever is not a trial's line."""
+        """Handles a descriptor that is not a trial's channel."""
         worker = self._controls.get(fd)
         if worker is not None:
             worker.last_seen_at = self._clock.monotonic()
@@ -293,7 +302,7 @@ class ActorPool:
         for kind, payload in frames:
             self._owner.on_frame(worker, kind, payload)
 
-    # How they end
+    # Ends
 
     def _hang_up(self, worker: ActorHandle) -> None:
         del self._connections[worker.read_fd]
@@ -311,7 +320,7 @@ class ActorPool:
         self._drop_if_explained(worker)
 
     def _drop_if_explained(self, worker: ActorHandle) -> None:
-        """Once its line is closed: tell the owner why, as soon as that is known."""
+        """Reports the end of an actor whose channel is closed, as soon as the reason is known."""
         placement, run = worker.placement, worker.run
         if worker.hung_up_at is None:
             return
@@ -320,7 +329,7 @@ class ActorPool:
             self._drop(worker, worker.reported_failure or outcome)
 
     def _on_call_ended(self, placement: ActorPlacement, number: int, outcome: BaseException | None) -> None:
-        """Called by Ray in a thread of its own."""
+        """Passes the outcome of a call on to the engine's thread; Ray calls this in a thread of its own."""
         self.wakeups.put(lambda: self._on_outcome(placement, number, outcome))
 
     def _on_outcome(self, placement: ActorPlacement, number: int, outcome: BaseException | None) -> None:
@@ -338,7 +347,7 @@ class ActorPool:
             self._owner.on_actor_missing(placement, outcome)
             return
         if worker.hung_up_at is None:
-            # Its last words may be on their way, through a relay; a machine that broke closes nothing.
+            # Its last frames may be under way, through a relay; a machine that broke closes nothing.
             placement.hang_up_at = self._clock.monotonic() + _LAST_FRAMES_S
             self._owner.wake_at(placement.hang_up_at)
         self._drop_if_explained(worker)
@@ -364,7 +373,7 @@ class ActorPool:
         worker.close()
 
     def check_deadlines(self, now: float) -> None:
-        """What is due: kills, questions, lines that nobody closes, guests that say nothing."""
+        """Does what is due: kills, pings, channels that nothing closes, connections without a handshake."""
         for placement in list(self.placements.values()):
             self._check_placement(placement, now)
         self.listener.close_expired(now)
@@ -389,7 +398,10 @@ class ActorPool:
                 self._owner.wake_at(when)
 
     def _end_all(self) -> None:
-        """Idle ones by themselves, or Ray would tell the user of processes that died for no reason."""
+        """Ends all actors.
+
+        Idle ones end by themselves, or Ray would report processes that died for no reason.
+        """
         for worker in list(self.idle):
             self.retire(worker)
         for placement in list(self.placements.values()):
@@ -400,7 +412,7 @@ class ActorPool:
                 self._ray.end(placement)
 
     def close(self) -> None:
-        """End every actor, and wait for that."""
+        """Ends every actor, and waits for that."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -431,7 +443,7 @@ def _is_past(when: float | None, now: float) -> bool:
 
 
 class _Nobody:
-    """The owner while everything ends: nobody asks any more."""
+    """A _Nobody is the owner while everything ends: it ignores all calls."""
 
     def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None: ...
 
@@ -444,9 +456,9 @@ class _Nobody:
     def on_actor_missing(self, placement: ActorPlacement, outcome: BaseException | None) -> None: ...
 
     def wake_at(self, when: float) -> None:
-        """Have `look_around` called then, if not earlier."""
+        """Ignores the time."""
 
 
 def _has_reported_exit(run: TrialRun) -> bool:
-    """Its verdict explains its end: an error, done, or the stop it was told."""
+    """Returns whether the trial's report explains its end: an error, done, or the stop that was ordered."""
     return run.exit_report is not None and bool(run.exit_report[2] or run.exit_report[0] or run.stopping)

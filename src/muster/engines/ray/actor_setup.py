@@ -1,6 +1,7 @@
-"""Hiring: what a new actor is given, and what is changed when actors cannot come: a relay, or our package.
+"""ActorSetup starts actors for trials, and helps where they cannot start: with a relay, or by package upload.
 
-RayEngine says which trial gets which place; this sees to it that an actor for it can start and reach us.
+RayEngine decides which trial gets which placement; ActorSetup makes an actor that can start there and reach
+the driver.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ _CHUNK = 1 << 16
 
 
 class Relay:
-    """Starts at once; `ready` is called, in a thread, with the address for trials or with what went wrong."""
+    """A Relay carries connections between the cluster and a driver that nodes cannot reach.
+
+    It starts at once; `on_ready` is called, in a thread, with the address for trials or with what went wrong.
+    """
 
     def __init__(
         self,
@@ -38,7 +42,7 @@ class Relay:
         on_connection: Callable[[socket.socket], None],
     ) -> None:
         self._ray, self._on_ready, self._on_connection = ray, on_ready, on_connection
-        self._ends: dict[int, socket.socket] = {}  # our halves, by connection
+        self._ends: dict[int, socket.socket] = {}  # the driver's halves, by connection
         self._by_fd: dict[int, int] = {}
         self._lock = threading.Lock()
         self._wake_read, self._wake_write = os.pipe()
@@ -53,7 +57,7 @@ class Relay:
         self._threads[0].start()
 
     def _pull_all(self) -> None:
-        """The thread from the cluster to us."""
+        """Carries data from the cluster to the driver, in a thread of its own."""
         from muster.engines.ray import relay_actor
 
         try:
@@ -93,7 +97,7 @@ class Relay:
                 self._hang_up(number)
 
     def _push_all(self) -> None:
-        """The thread from us to the cluster."""
+        """Carries data from the driver to the cluster, in a thread of its own."""
         while not self._is_closed:
             chunks: list[tuple[int, bytes | None]] = []
             for fd, _ in self._poller.poll(_WAIT_S * 1000):
@@ -108,7 +112,7 @@ class Relay:
                     return
 
     def _take(self, number: int) -> bytes | None:
-        """What the engine wrote; None when it has closed its half."""
+        """Returns what the engine wrote; None when it has closed its half."""
         try:
             data = self._ends[number].recv(_CHUNK)
         except (OSError, KeyError):
@@ -130,7 +134,7 @@ class Relay:
             self._hang_up(number)
 
     def close(self) -> None:
-        """After all trials have ended."""
+        """Ends the relay, after all trials have ended."""
         self._is_closed = True
         if self._actor is not None:
             self._ray.kill(self._actor, no_restart=True)
@@ -147,13 +151,13 @@ _log = logging.getLogger(__name__)
 
 
 class ActorSetup:
-    """One per engine; used in its thread."""
+    """An ActorSetup starts actors for one engine, in its thread."""
 
     def __init__(self, ray: Any, pool: ActorPool, key: bytes, beat_s: float) -> None:  # noqa: ANN401 - a module
         self._ray, self._pool, self._key, self._beat_s = ray, pool, key, beat_s
         self._addresses: list[Address] = []
         self._relay: Relay | None = None
-        self._waiting: list[tuple[ActorPlacement, TrialRun]] = []  # until the relay is there
+        self._waiting: list[tuple[ActorPlacement, TrialRun]] = []  # until the relay is ready
         self._uploads_package = False
         self._lacks: set[str] = set()
         self._blobs: dict[str, Any] = {}  # refs to pickled trainables: sent once, fetched by each node
@@ -166,7 +170,7 @@ class ActorSetup:
         self._addresses = [address]
 
     def set_remote_storage(self, remote_storage: RemoteStorage) -> None:
-        """New actors are told how they get at the remote storage of the experiment."""
+        """Lets new actors use the remote storage of the experiment."""
         try:
             self._remote_storage = remote_storage.pickled()
         except Exception as error:  # noqa: BLE001 - pickling a file system of the user's own
@@ -176,7 +180,7 @@ class ActorSetup:
         self._blobs[name] = self._ray.put(trainable)
 
     def start_actor(self, placement: ActorPlacement, run: TrialRun) -> None:
-        """An actor for that trial in this place, now or when the relay is there."""
+        """Requests an actor for that trial in this placement, now or when the relay is ready."""
         if not self._addresses:
             placement.run = run
             self._waiting.append((placement, run))
@@ -195,7 +199,7 @@ class ActorSetup:
         self._waiting = [each for each in self._waiting if each[1] is not run]
 
     def try_remedy(self, placement: ActorPlacement, run: TrialRun, outcome: BaseException | None) -> bool:
-        """An actor could not come: whether something was done about that, and another was asked for."""
+        """Returns whether something was done about an actor that could not start, and another requested."""
         lacking = missing_module(outcome)
         if isinstance(outcome, DriverUnreachable) or "DriverUnreachable" in str(outcome):
             if self._relay is not None and self._addresses:
@@ -208,7 +212,7 @@ class ActorSetup:
             self._pool.ray.runtime_env = {"pip": sorted(self._lacks)}
         elif is_other_version(outcome) and not self._uploads_package:
             self._upload_package(
-                f"what is there could not start: {str(outcome).strip().rpartition(chr(10))[2]}"
+                f"the installed version could not start: {str(outcome).strip().rpartition(chr(10))[2]}"
             )
         else:
             return False
@@ -216,14 +220,14 @@ class ActorSetup:
         return True
 
     def has_our_version(self, hello: Mapping[str, Any]) -> bool:
-        """Whether that actor has our version; else the package is shipped from now on."""
+        """Returns whether the actor runs this version; otherwise the package is uploaded from now on."""
         if hello["muster"] == muster.__version__ or self._uploads_package:
             return True
         self._upload_package(f"a node has muster {hello['muster']}, this is {muster.__version__}")
         return False
 
     def replace_actor(self, worker: ActorHandle, run: TrialRun) -> None:
-        """Another actor in the same place, in the place of this one."""
+        """Requests another actor in the same placement, and ends this one."""
         self._pool.discard(worker)
         self.start_actor(worker.placement, run)
 
@@ -233,7 +237,7 @@ class ActorSetup:
         self._pool.ray.actor_class, self._pool.ray.constructor = uploading_class(self._ray)
 
     def use_relay(self, why: str) -> None:
-        """From now on actors meet us at the relay."""
+        """Makes actors connect through the relay from now on."""
         if self._relay is None:
             _log.info("trials reach this driver through a relay actor: %s", why)
             self._addresses = []
@@ -245,7 +249,7 @@ class ActorSetup:
             )
 
     def _on_relayed_connection(self, connection: socket.socket) -> None:
-        """Called in the relay's thread."""
+        """Passes a connection on to the engine's thread; the relay calls this in a thread of its own."""
         if not self._pool.wakeups.put(lambda: self._pool.listener.accept(connection)):
             connection.close()
 
@@ -264,7 +268,7 @@ class ActorSetup:
             self.start_actor(placement, run)
 
     def _marker_file(self, folder: str) -> str:
-        """A file in the experiment's directory: who does not see it works on another disk."""
+        """Returns a file in the experiment's directory; a node that does not see it works on another disk."""
         if folder not in self._marker_files:
             os.makedirs(folder, exist_ok=True)
             file = os.path.join(folder, f".muster_seen_by_all_{secrets.token_hex(4)}")

@@ -1,4 +1,4 @@
-"""Opening a RayEngine: connects to Ray unless that is done, and looks at the cluster once.
+"""Opens a RayEngine: connects to Ray unless that is done, and reads the cluster once.
 
 `tune.launch` calls it; importing this module does not import Ray.
 """
@@ -30,9 +30,9 @@ def open_ray_engine(
     options: RayOptions | None = None,
     clock: Clock | None = None,
 ) -> RayEngine:
-    """An engine on the Ray that is initialised, else on the one at `address` (default: RAY_ADDRESS).
+    """Returns an engine on the initialised Ray, otherwise on the one at `address` (default: RAY_ADDRESS).
 
-    `capacity` overrides what the cluster is said to have. EngineError says what is in the way.
+    `capacity` overrides what the cluster reports. EngineError names what is in the way.
     """
     ray = import_ray()
     connects = not ray.is_initialized()
@@ -62,18 +62,18 @@ def open_ray_engine(
 
 
 def _cluster_reader(ray: Any, clock: Clock, is_client: bool) -> Callable[[], ClusterView]:  # noqa: ANN401 - a module
-    """How the cluster is looked at from here."""
+    """Returns a function that reads the cluster from here."""
     from muster.engines.ray.cluster_watcher import ClusterProbe, read_cluster
 
     if is_client:
         probe = ClusterProbe(ray)
         return lambda: probe.read(clock.now())
-    link = GcsClient(ray.get_runtime_context().gcs_address)
-    return lambda: read_cluster(ray, link, clock.now())
+    client = GcsClient(ray.get_runtime_context().gcs_address)
+    return lambda: read_cluster(ray, client, clock.now())
 
 
 def import_ray() -> Any:  # noqa: ANN401 - a module
-    """Ray; EngineMissing when it is not there, or not of the line we know."""
+    """Returns Ray; raises EngineMissing when it is not installed, or of another minor version."""
     check_ray()
     import ray
 
@@ -81,7 +81,7 @@ def import_ray() -> Any:  # noqa: ANN401 - a module
 
 
 def connect(ray: Any, address: str | None = None) -> None:  # noqa: ANN401 - a module
-    """Join the cluster as a driver."""
+    """Joins the cluster as a driver."""
     from muster.host.machine import environment
 
     check_auth(environment())
@@ -97,12 +97,12 @@ def connect(ray: Any, address: str | None = None) -> None:  # noqa: ANN401 - a m
                 f"({' '.join(str(error).split())})"
             ) from error
         if not _is_by_client(where) and where != "auto":
-            GcsClient(where).connect()  # says it better: no answer, or not with our token
+            GcsClient(where).connect()  # its error is clearer: no answer, or a wrong token
         raise EngineUnreachable(f"{_unreachable(where)}: {_summary(str(error))}") from error
 
 
 def _check_reachable(where: str) -> None:
-    """Ray itself would try for a minute before it says that nobody is there."""
+    """Connects once: Ray itself would try for a minute before it reports that nothing answers."""
     host, _, port = where.removeprefix("ray://").partition("/")[0].rpartition(":")
     if host and port.isdigit():
         try:
@@ -117,7 +117,7 @@ def _unreachable(where: str) -> str:
 
 
 def _summary(text: str) -> str:
-    """The first line; and the last, where the first only announces a traceback, as Ray Client does."""
+    """Returns the first line, with the last one where the first only announces a traceback."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
 
@@ -127,7 +127,7 @@ def _is_by_client(where: str) -> bool:
 
 
 def _read_environment_anew() -> None:
-    """Ray's native code reads RAY_AUTH_* when it is imported; who sets them later means them too."""
+    """Makes Ray's native code, which reads RAY_AUTH_* when it is imported, read them again."""
     raylet = raylet_module()
     raylet.Config.initialize("{}")
     raylet.AuthenticationTokenLoader.instance().reset_cache()

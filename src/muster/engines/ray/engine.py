@@ -1,4 +1,4 @@
-"""RayEngine: trials as Ray actors in placement groups. Built by `open_ray_engine`; driven by the controller.
+"""RayEngine runs trials as Ray actors in placement groups; `open_ray_engine` builds it.
 
 Trials are first come, first served, within what the cluster is or may become. Actors and placement groups are
 kept for a moment after a trial, for the next one that wants the same.
@@ -46,33 +46,29 @@ _WARN_S = 60.0
 
 
 class RayOptions(EngineTimeouts, frozen=True, kw_only=True):
-    """What few people need to change."""
+    """A RayOptions holds what few users need to change."""
 
     max_idle: int = 64  # actors kept for reuse
     linger_s: float = 5.0  # how long an idle actor or an empty placement group is kept
     env: Mapping[str, str] = {}  # added to the environment of trials
-    remote_storage: RemoteStorage | None = (
-        None  # of a remote storage: nodes that do not see our directory use it
-    )
+    remote_storage: RemoteStorage | None = None  # for nodes that do not see the driver's directory
 
 
 _DEFAULTS = RayOptions()
 
 
 class Connection(NamedTuple):
-    """What an engine needs to know of the Ray that this process is connected to."""
+    """A Connection is what an engine needs to know of the Ray that this process is connected to."""
 
     ray: Any  # the module
-    host: str | None  # the address of this machine that the cluster's nodes reach; None: there is none
+    host: str | None  # the address of this machine that nodes reach; None: they do not reach it
     actor_class: Any  # `ray.remote(TrialActor)`
-    read_cluster: Callable[[], ClusterView] | None = (
-        None  # asks the cluster what it is; called in another thread
-    )
+    read_cluster: Callable[[], ClusterView] | None = None  # reads the cluster; called in another thread
     on_close: Callable[[], None] | None = None
 
 
 class RayEngine(ProcessEngine):
-    """Runs trials on the Ray cluster that this process is connected to.
+    """A RayEngine runs trials on the Ray cluster that this process is connected to.
 
     Not thread-safe: one thread submits and polls. Close it, or use it as a context manager.
     """
@@ -90,7 +86,7 @@ class RayEngine(ProcessEngine):
         trainables: Mapping[str, bytes] | None = None,
         options: RayOptions = _DEFAULTS,
     ) -> None:
-        """`sight`: the first look; `capacity` overrides it; `trainables`: cloudpickled, by name."""
+        """Takes the first view of the cluster, which `capacity` overrides, and pickled trainables by name."""
         super().__init__(clock, options)
         self._options = options
         self._on_close: Callable[[], None] | None = connection.on_close
@@ -110,7 +106,7 @@ class RayEngine(ProcessEngine):
         self._actor_setup = ActorSetup(connection.ray, self._pool, key, options.beat_s)
         if options.remote_storage is not None:
             self._actor_setup.set_remote_storage(options.remote_storage)
-        self._was_apart: set[str] = set()  # trials that ran where our directory is not seen
+        self._was_apart: set[str] = set()  # trials that ran where the driver's directory is not seen
         self._actor_setup.on_failure = lambda run, why: self._finish(
             run, failure=ray_failures.start_failure(why)
         )
@@ -134,7 +130,7 @@ class RayEngine(ProcessEngine):
         return self._capacity.limit.to_floats()
 
     def register(self, name: str, trainable: bytes) -> None:
-        """Make a cloudpickled trainable known; a later one of the same name replaces it for later trials."""
+        """Makes a cloudpickled trainable known; a later one of the same name replaces it for later trials."""
         self._actor_setup.put(name, trainable)
         for worker in [each for each in self._pool.idle if each.key is not None and each.key[0] == name]:
             self._retire(worker)
@@ -172,7 +168,7 @@ class RayEngine(ProcessEngine):
         self._start_waiting()
 
     def _try_start(self, run: TrialRun) -> bool:
-        """An idle actor, an empty placement group, or new ones; False when it must wait."""
+        """Takes an idle actor, an empty placement group, or new ones; returns False if it must wait."""
         command = run.command
         why_not = self._capacity.why_never(command.resources)
         if why_not is not None:  # the cluster has shrunk for good
@@ -210,7 +206,7 @@ class RayEngine(ProcessEngine):
         self._pool.send(worker, self._orders.pop(run.command.trial_id))
 
     def _find_capacity(self, run: TrialRun) -> bool:
-        """Whether a new placement group may be asked for; what nobody uses goes first."""
+        """Returns whether a new placement group may be requested; unused actors and groups end first."""
         wanted = run.command.resources
         if self._capacity.fits(wanted):
             return self._capacity.is_there(wanted) or self._is_worth_a_node(wanted)
@@ -224,7 +220,7 @@ class RayEngine(ProcessEngine):
         return True
 
     def _is_worth_a_node(self, wanted: PlacementGroupFactory) -> bool:
-        """Whether it would still wait when a new machine could be there."""
+        """Returns whether the trial would still wait when a new machine could be up."""
         placements = self._pool.placements.values()
         shown = sum(each.worker is None and each.needs_node for each in placements)
         alike = [each for each in placements if each.resources == wanted and not each.needs_node]
@@ -240,7 +236,7 @@ class RayEngine(ProcessEngine):
             self._retire(placement.worker)
 
     def _retire(self, worker: ActorHandle) -> None:
-        """Its room counts as free at once: Ray sees to it that nobody else gets it before it has left."""
+        """Frees the room of an actor at once: Ray gives it to no other before the actor has left."""
         self._pool.retire(worker)
         self._capacity.free(worker.placement.resources)
         worker.placement.is_given_up = True
@@ -252,7 +248,7 @@ class RayEngine(ProcessEngine):
     # Ending
 
     def _withdraw(self, run: TrialRun) -> None:
-        """Its actor, if one was asked for, is not needed; the placement group may serve another."""
+        """Cancels the actor, if one was requested; the placement group may serve another trial."""
         self._waiting.remove(run)
         placement = self._placement_of.get(run.command.trial_id)
         if placement is not None:
@@ -281,7 +277,7 @@ class RayEngine(ProcessEngine):
         for worker in self._pool.idle[: max(0, len(self._pool.idle) - self._options.max_idle)]:
             self._retire(worker)
 
-    # What the cluster is (seen by the lookout)
+    # What the cluster is (seen by the ClusterWatcher)
 
     def _measure(self, view: ClusterView) -> bool:
         self._view = view
@@ -306,7 +302,7 @@ class RayEngine(ProcessEngine):
         self._start_waiting()
 
     def _check_placeable(self, placement: ActorPlacement, run: TrialRun, now: float) -> None:
-        """A trial that can never be placed ends; one that nobody can judge is warned about."""
+        """Ends a trial that can never be placed, and warns about one that has waited long."""
         why = self._view.unplaceable.get(placement.group.id.hex())
         if why is None and not self._view.has_autoscaler:
             why = why_unplaceable(placement.resources, self._history.nodes())
@@ -318,7 +314,7 @@ class RayEngine(ProcessEngine):
         elif now >= placement.asked_at + _WARN_S and not self._has_warned:
             self._has_warned = True
             _log.warning(
-                "trial %s has waited %d s for %s; `muster why` or `ray status` tells what the cluster lacks",
+                "trial %s has waited %d s for %s; `muster why` or `ray status` shows what the cluster lacks",
                 *(run.command.trial_id, _WARN_S, placement.resources),
             )
 
@@ -350,7 +346,7 @@ class RayEngine(ProcessEngine):
         self._assign(run, worker)
 
     def _reject(self, run: TrialRun, worker: ActorHandle, failure: TrialFailure) -> None:
-        """A node that will not do: the trial ends, and so does the actor."""
+        """Ends a trial, and its actor, on a node that cannot run it."""
         run.failure = failure
         self._pool.assign(run, worker)
         self._kill(run, failure)
@@ -390,7 +386,7 @@ def _storage_unseen(
 
 
 def _delete_leftovers(command: StartTrial) -> None:
-    """Checkpoints here of which nobody was told: the trial makes others of these names, elsewhere."""
+    """Deletes checkpoints of an unfinished attempt: the trial makes others of these names, elsewhere."""
     for index, path in CheckpointStore(Storage(os.path.dirname(command.trial_dir))).listed(
         os.path.basename(command.trial_dir)
     ):

@@ -1,4 +1,4 @@
-"""Why an actor ended, from what Ray says of it: the machine, the memory, the start, or somebody's signal.
+"""Makes a TrialFailure from how Ray reports an actor's end: node, memory, start, or a signal.
 
 Works on the names and texts of Ray's exceptions, so that it can be tested without a cluster.
 """
@@ -27,7 +27,7 @@ _CRASHES = {
 
 
 def report_death_through(connection: socket.socket) -> None:
-    """In the actor: have the last words of this process sent there."""
+    """Sends the exit code or the crash text of this process, an actor, over the connection."""
     pid, leave = os.getpid(), os._exit
 
     def report_and_exit(status: int) -> NoReturn:
@@ -37,17 +37,18 @@ def report_death_through(connection: socket.socket) -> None:
         leave(status)
 
     os._exit = report_and_exit
-    faulthandler.disable()  # so that ours is the first handler, whoever else has set one meanwhile
+    faulthandler.disable()  # so that this handler is the first, even if another library has set one
     faulthandler.enable(file=connection.fileno(), all_threads=False)
 
 
 def exit_code_failure(code: int) -> TrialFailure:
-    message = f"the process left with exit code {code} without a word (os._exit, or a crash in C code)"
+    """Returns the failure of a process that left with an exit code."""
+    message = f"the process left with exit code {code} without a report (os._exit, or a crash in C code)"
     return TrialFailure(kind=TrialFailureKind.EXITED, message=message)
 
 
 def crash_failure(output: bytes) -> TrialFailure | None:
-    """What `faulthandler` wrote; None when these are not such words."""
+    """Returns the failure that `faulthandler` wrote; None when the output is something else."""
     text = output.decode(errors="replace")
     begin = text.find(_OPENING)
     if begin < 0:
@@ -62,7 +63,7 @@ def crash_failure(output: bytes) -> TrialFailure | None:
 
 
 def sigkill_failure() -> TrialFailure:
-    """It ended without a word: only SIGKILL does that to a process."""
+    """Returns the failure of a process that ended without a report: only SIGKILL does that."""
     return TrialFailure(kind=TrialFailureKind.KILLED, message="killed by signal 9 (SIGKILL)")
 
 
@@ -80,12 +81,12 @@ _MOST_CHARACTERS = 800
 
 
 def is_actor_unavailable(outcome: BaseException) -> bool:
-    """Ray has lost sight of the actor and does not know yet whether it lives."""
+    """Returns whether Ray does not know yet if the actor lives."""
     return type(outcome).__name__ == "ActorUnavailableError"
 
 
 def outcome_failure(outcome: BaseException | None) -> TrialFailure:
-    """The failure that a dead actor's call tells of; None: the call returned."""
+    """Returns the failure behind the outcome of an actor's call; None: the call returned."""
     if outcome is None:
         return TrialFailure(kind=TrialFailureKind.EXITED, message="the actor ended before the trial did")
     text, name = str(outcome), type(outcome).__name__
@@ -109,7 +110,7 @@ def outcome_failure(outcome: BaseException | None) -> TrialFailure:
 def _death_failure(text: str) -> TrialFailure:
     if "ray.kill" in text:
         return TrialFailure(
-            kind=TrialFailureKind.KILLED, message="its actor was ended by ray.kill, not by us"
+            kind=TrialFailureKind.KILLED, message="its actor was ended by ray.kill in another program"
         )
     if "SIGTERM" in text:
         return TrialFailure(kind=TrialFailureKind.KILLED, message="killed by signal 15 (SIGTERM)")
@@ -125,7 +126,7 @@ def start_failure(why: str) -> TrialFailure:
 
 
 def _summary(text: str) -> str:
-    """Ray's texts begin with identifiers on lines of their own, and end with a page of advice."""
+    """Returns Ray's text on one line, without the identifiers and the page of advice around it."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("\t")]
     short = " ".join(lines)
     return short if len(short) <= _MOST_CHARACTERS else short[:_MOST_CHARACTERS] + "..."

@@ -1,6 +1,7 @@
-"""Who calls: driver and actor prove to each other over TCP that they know the same key, which Ray carried.
+"""Connects driver and actors over TCP: both prove that they know the same key, which Ray carried.
 
-Nothing that a stranger sends is decoded before that. Both ends of a connection use this; no Ray in it.
+Nothing that a stranger sends is decoded before that. Both ends of a connection use this module; it does not
+know Ray.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ Address = tuple[str, int]
 
 
 class DriverUnreachable(ConnectionError):
-    """None of the driver's addresses leads to the driver from here."""
+    """A DriverUnreachable means that none of the driver's addresses leads to the driver from here."""
 
 
 class NotTheDriver(ConnectionError):
-    """Somebody listens there who does not know the key."""
+    """A NotTheDriver means that the process which answers does not know the key."""
 
 
 def proof(key: bytes, role: bytes, nonce: bytes) -> bytes:
@@ -39,7 +40,7 @@ def proof(key: bytes, role: bytes, nonce: bytes) -> bytes:
 
 
 def call(addresses: Sequence[Address], key: bytes, hello: dict[str, Any]) -> socket.socket:
-    """The actor's side: connect, prove, be sure of the driver. DriverUnreachable names all that was tried."""
+    """Connects to the driver and checks its proof; DriverUnreachable names all that was tried."""
     problems: list[str] = []
     for host, port in addresses:
         try:
@@ -56,7 +57,7 @@ def _call(host: str, port: int, key: bytes, hello: dict[str, Any]) -> socket.soc
         challenge, nonce = _exactly(connection, NONCE), os.urandom(NONCE)
         connection.sendall(frame(FrameKind.HELLO, proof(key, b"actor", challenge) + nonce + pack(hello)))
         if not hmac.compare_digest(_exactly(connection, PROOF), proof(key, b"driver", nonce)):
-            raise NotTheDriver("who answers there is not the driver")
+            raise NotTheDriver("the process that answers there is not the driver")
         connection.settimeout(None)
     except BaseException:
         connection.close()
@@ -75,7 +76,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 class PendingConnection:
-    """The driver's side of one call that has proven nothing yet. Never waits."""
+    """A PendingConnection is the driver's side of a connection that has proven nothing yet."""
 
     def __init__(self, connection: socket.socket, key: bytes, *, now: float) -> None:
         self.connection = connection
@@ -85,10 +86,10 @@ class PendingConnection:
         self._frames = FrameReader()
         self._size = 0
         connection.setblocking(False)
-        connection.send(self._challenge)  # a new connection has room for it
+        connection.send(self._challenge)  # the buffer of a new connection takes it
 
     def read(self) -> dict[str, Any] | None:
-        """Its hello, proven and answered; None: not all there yet. ConnectionError: hang up."""
+        """Returns the proven hello; None while it is incomplete; ConnectionError means to hang up."""
         try:
             data = self.connection.recv(MOST_HELLO)
         except BlockingIOError:
@@ -111,11 +112,11 @@ class PendingConnection:
 
 
 Hello = dict[str, Any]
-PENDING_S = 10.0  # who has not said who it is by then is hung up on
+PENDING_S = 10.0  # a connection without a hello is closed by then
 
 
 class Listener:
-    """`admit` is called with each connection that has proved itself, and owns it from then on."""
+    """A Listener passes each connection that has proved itself to `admit`, which owns it from then on."""
 
     def __init__(
         self, poller: Poller, key: bytes, clock: Clock, admit: Callable[[socket.socket, Hello], None]
@@ -125,7 +126,7 @@ class Listener:
         self._pending: dict[int, PendingConnection] = {}
 
     def listen(self, host: str) -> tuple[str, int]:
-        """Where actors reach us from now on."""
+        """Listens, and returns the address for actors."""
         server = socket.create_server((host, 0), backlog=512)
         server.setblocking(False)
         self._servers[server.fileno()] = server
@@ -133,7 +134,7 @@ class Listener:
         return host, server.getsockname()[1]
 
     def accept(self, connection: socket.socket) -> None:
-        """A connection, from the door or brought by a relay; it has to say who it is."""
+        """Takes a new connection, from a server socket or a relay, which has to prove itself."""
         try:
             pending = PendingConnection(connection, self._key, now=self._clock.monotonic())
         except OSError:
@@ -143,7 +144,7 @@ class Listener:
         self._poller.add_reader(connection.fileno())
 
     def on_ready(self, fd: int) -> None:
-        """Something is ready; what is not ours is left alone."""
+        """Handles a ready descriptor; one of another owner is left alone."""
         pending, server = self._pending.get(fd), self._servers.get(fd)
         if pending is not None:
             self._on_hello(fd, pending)
@@ -151,7 +152,7 @@ class Listener:
             self._accept_all(server)
 
     def close_expired(self, now: float) -> None:
-        """Guests that say nothing."""
+        """Closes connections that send no hello."""
         for fd, pending in list(self._pending.items()):
             if now >= pending.since + PENDING_S:
                 del self._pending[fd]
@@ -184,7 +185,7 @@ class Listener:
 
 
 class WakeupQueue:
-    """A queue of things to do, with a descriptor that becomes readable when there is one."""
+    """A WakeupQueue holds calls for the engine's thread; its descriptor is readable when there is one."""
 
     def __init__(self) -> None:
         self._read_fd, self._write_fd = os.pipe()
@@ -198,18 +199,18 @@ class WakeupQueue:
         return self._read_fd
 
     def put(self, act: Callable[[], None]) -> bool:
-        """From any thread: have this done by the engine's; False when nobody is there any more."""
+        """Has this called in the engine's thread, from any thread; returns False when the queue is closed."""
         with self._closing:
             if self._is_closed:
                 return False
             self._waiting.append(act)
             if len(self._waiting) == 1:
-                with contextlib.suppress(BlockingIOError):  # it rings already
+                with contextlib.suppress(BlockingIOError):  # it is readable already
                     os.write(self._write_fd, b"!")
             return True
 
     def drain(self) -> None:
-        """In the engine's thread: do all of it."""
+        """Calls everything in the queue, in the engine's thread."""
         with self._closing:
             if self._is_closed:
                 return
@@ -229,14 +230,14 @@ class WakeupQueue:
 
 
 def mismatch(hello: Mapping[str, Any], *, python: str, ray: str) -> str | None:
-    """What is wrong with the versions of that node, and what to do; None when nothing is."""
+    """Returns what is wrong with the versions of that node, and what to do; None when nothing is."""
     there = str(hello["python"])
     if _minor(there) != _minor(python):
         return (
             f"the node {hello['hostname']} runs Python {there}, the driver {python}: give every node "
             f"Python {_minor(python)}, or start the driver with {_minor(there)}"
         )
-    of_node = str(hello.get("ray", ray))  # a muster that is older than this does not say it
+    of_node = str(hello.get("ray", ray))  # an older muster does not send it
     if of_node != ray:
         return (
             f"the node {hello['hostname']} runs Ray {of_node}, the driver {ray}: install the same on both "

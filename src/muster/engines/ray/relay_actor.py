@@ -1,5 +1,7 @@
-"""RelayActor: where driver and trials meet when trials cannot reach the driver. A Ray actor; knows nothing of
-what it passes on, and has no key: who calls still has to prove itself to the driver.
+"""RelayActor is a Ray actor, in a process of the head, that connects trials to a driver they cannot reach.
+
+The module is pickled by value, as the head may lack this package. The actor knows nothing of what it passes
+on and has no key: a caller still has to prove itself to the driver.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ _CHUNK = 1 << 16
 _MOST_BYTES = 1 << 26  # per answer
 _FULL = 1 << 28  # so much unfetched: stop reading until the driver has caught up
 
-RelayedChunk = tuple[int, "bytes | None"]  # connection, data; None: it is closed
+RelayedChunk = tuple[int, "bytes | None"]  # connection, data; None: the connection is closed
 
 
 class RelayActor:
-    """Threads: one reads every connection, actor calls `push` and `pull` come in others."""
+    """A RelayActor reads every connection in one thread; its calls `push` and `pull` come in others."""
 
     def __init__(self) -> None:
         import ray
@@ -38,7 +40,7 @@ class RelayActor:
         return self._address
 
     def push(self, chunks: list[RelayedChunk]) -> None:
-        """From the driver to the trials."""
+        """Carries chunks from the driver to the trials."""
         for number, data in chunks:
             connection = self._connections.get(number)
             if connection is None:
@@ -49,10 +51,10 @@ class RelayActor:
                 else:
                     connection.sendall(data)
             except OSError:
-                continue  # the reader sees that it has ended
+                continue  # the reader sees that the connection has ended
 
     def pull(self, wait_s: float) -> list[RelayedChunk]:
-        """From the trials to the driver: what there is, waiting up to `wait_s` for the first."""
+        """Returns chunks from the trials for the driver, waiting up to `wait_s` for the first."""
         with self._changed:
             self._changed.wait_for(lambda: self._chunks, timeout=wait_s)
             found: list[RelayedChunk] = []

@@ -1,4 +1,4 @@
-"""How a trial ended, as the worker tells it: an exception becomes kind, message, traceback and pickle."""
+"""Makes a worker's ExitReport: an exception becomes kind, message, traceback and pickle."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ MESSAGE_LINES = 20
 
 
 class CodeUnreadable(Exception):
-    """The trainable or its config could not be unpickled in this process."""
+    """A CodeUnreadable means that the trainable or its config cannot be unpickled in this process."""
 
 
 def clean_exit(*, is_done: bool, stays: bool) -> ExitReport:
-    """It ended without error."""
+    """Returns the report of a trial that ended without an error."""
     return ExitReport(is_done, stays)
 
 
 def failed_exit(error: BaseException, *, whole_message: bool = False) -> ExitReport:
-    """It raised."""
+    """Returns the report of a trial that raised."""
     cause = error.__cause__ if isinstance(error, CodeUnreadable) and error.__cause__ else error
     lines = traceback.format_exception(type(cause), cause, _user_part(cause.__traceback__))
     text = "".join(lines).rstrip("\n")
@@ -32,12 +32,12 @@ def failed_exit(error: BaseException, *, whole_message: bool = False) -> ExitRep
 
 
 def exit_frame(report: ExitReport) -> bytes:
-    """The frame that says so."""
+    """Returns the frame that carries the report."""
     return frame(FrameKind.EXITED, pack(tuple(report)))
 
 
 def shortened(text: str) -> str:
-    """At most 20 lines: the first, and as many of the last as fit, because the error stands at the end."""
+    """Returns the first line and, up to 20 lines, the last ones, because the error stands at the end."""
     lines = text.splitlines()
     if len(lines) <= MESSAGE_LINES:
         return text
@@ -57,7 +57,7 @@ def _kind(error: BaseException) -> str:
 
 
 def _user_part(trace: TracebackType | None) -> TracebackType | None:
-    """Without our own frames at the top; all of it when nothing else is there."""
+    """Returns the traceback without muster's frames at the top; all of it when nothing else is left."""
     here = trace
     while here is not None and "muster.engines." in here.tb_frame.f_globals.get("__name__", ""):
         here = here.tb_next

@@ -1,4 +1,4 @@
-"""How a trial's end becomes a TrialFailure: what it said, what the kernel said, what we did ourselves."""
+"""Makes a TrialFailure from a worker's report, from the kernel's, or from what the engine did itself."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _HELPER_DIED = "the helper process that watches over trials has died, and this t
 
 
 class ExitReader:
-    """Tells kills by the kernel for lack of memory from other kills, by a counter that only grows."""
+    """An ExitReader separates kills for lack of memory from other kills, by the kernel's counter."""
 
     def __init__(self, oom_kills: Callable[[], int]) -> None:
         self._oom_kills = oom_kills
         self._seen = oom_kills()
 
     def failure_of_status(self, status: int | None, note: str = "") -> TrialFailure:
-        """A process that ended without saying how; None: nobody saw its end."""
+        """Returns the failure of a process that ended without a report; a status of None was not seen."""
         if note:
             return TrialFailure(kind=TrialFailureKind.START, message=note)
         if status is None:
@@ -28,7 +28,7 @@ class ExitReader:
         if not os.WIFSIGNALED(status):
             code = os.waitstatus_to_exitcode(status)
             message = (
-                f"the process left with exit code {code} without a word (os._exit, or a crash in C code)"
+                f"the process left with exit code {code} without a report (os._exit, or a crash in C code)"
             )
             return TrialFailure(kind=TrialFailureKind.EXITED, message=message)
         number = os.WTERMSIG(status)
@@ -45,7 +45,7 @@ class ExitReader:
 
 
 def reported_failure(report: ExitReport) -> TrialFailure | None:
-    """What the worker itself said."""
+    """Returns the failure in the worker's own report; None when there is none."""
     if report.kind is None:
         return None
     return TrialFailure(
@@ -57,7 +57,7 @@ def reported_failure(report: ExitReport) -> TrialFailure | None:
 
 
 def sigterm_failure() -> TrialFailure:
-    """It ended politely on a SIGTERM that was not ours."""
+    """Returns the failure of a trial that another program ended with SIGTERM."""
     number = int(signal.SIGTERM)
     return TrialFailure(kind=TrialFailureKind.KILLED, message=f"killed by signal {number} ({_name(number)})")
 

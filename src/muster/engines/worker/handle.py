@@ -1,4 +1,4 @@
-"""What the engine knows about one process and about one trial, and the pipes to it."""
+"""Holds what the engine knows about one process and about one trial, and the pipes to it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ ProcessKey = tuple[str, PlacementGroupFactory, tuple[str, ...]]
 
 
 class WorkerState(Enum):
-    """What a process is doing."""
+    """A WorkerState is what a worker process is doing."""
 
     SPARE = "spare"  # warm, never used
     BUSY = "busy"
     IDLE = "idle"  # kept for another trial
-    LEAVING = "leaving"  # said good-bye; its end has not been seen yet
+    LEAVING = "leaving"  # it has reported its exit; its end has not been seen yet
 
 
 class WorkerHandle:
-    """One worker process as the driver sees it."""
+    """A WorkerHandle is one worker process as the driver sees it."""
 
     __slots__ = (
         "beats",
@@ -56,13 +56,13 @@ class WorkerHandle:
         self.role = WorkerState.SPARE
         self.run: TrialRun | None = None
         self.key: ProcessKey | None = None
-        self.version = version  # of the set of trainables it knows
+        self.version = version  # of the set of trainables that the process knows
         self.last_seen_at = now
         self.cpu_s: float | None = None
-        self.beats = False  # whether it has a heartbeat: only those that last do
+        self.beats = False  # whether it sends heartbeats: only trials that last do
 
     def read(self) -> list[Frame] | tuple[Frame, ...] | None:
-        """Frames that have arrived; None at the end of the stream."""
+        """Returns frames that have arrived; None at the end of the stream."""
         try:
             data = os.read(self.read_fd, _CHUNK)
         except BlockingIOError:
@@ -72,7 +72,7 @@ class WorkerHandle:
         return self.frames.feed(data)  # type: ignore[return-value]
 
     def write(self, data: bytes | memoryview) -> bool:
-        """Send without waiting; False when some of it has to wait for `flush`."""
+        """Sends without waiting; returns False when a part has to wait for `flush`."""
         if self.outbox:
             self.outbox = bytes(self.outbox) + data
             return False
@@ -81,7 +81,7 @@ class WorkerHandle:
         except BlockingIOError:
             sent = 0
         except OSError:
-            return True  # it has ended; the zygote tells us how
+            return True  # it has ended; the fork server reports how
         if sent == len(data):
             return True
         self.outbox = memoryview(data)[sent:]  # a view: a pipe takes 64 kB at a time, and this may be much
@@ -97,7 +97,7 @@ class WorkerHandle:
 
 
 class Grant:
-    """What one trial was given; handed back to `ResourcePool.free` exactly once."""
+    """A Grant is what one trial was given; it goes back to `ResourcePool.free` exactly once."""
 
     __slots__ = ("gpu_units", "units")
 
@@ -111,7 +111,7 @@ class Grant:
 
 
 class TrialRun:
-    """One StartTrial that has not been answered by TrialExited yet."""
+    """A TrialRun is one StartTrial that no TrialExited has answered yet."""
 
     __slots__ = (
         "command",
@@ -138,8 +138,8 @@ class TrialRun:
         self.stopping = False
         self.unanswered = 0  # reports
         self.exit_report: ExitReport | None = None
-        self.failure: TrialFailure | None = None  # why we ended it ourselves
+        self.failure: TrialFailure | None = None  # why the engine itself ended it
         self.last_result: dict[str, Any] = {}
-        self.due_at: float | None = None  # when patience with a gentle stop ends
+        self.due_at: float | None = None  # when the grace period of a stop ends
         self.kill_at: float | None = None
         self.limit_at: float | None = None

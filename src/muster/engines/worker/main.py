@@ -1,6 +1,6 @@
-"""A trial's process: waits for orders, runs one trial after the other, tells how each ended.
+"""Runs in the process of a trial: waits for orders, runs one trial after the other, reports how each ended.
 
-Entered from the zygote after a fork (`become`), or as a fresh interpreter (`main`).
+Entered from the fork server after a fork (`become`), or as a new interpreter (`main`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ _WATCHED = tuple(
 
 
 class ProcessReset:
-    """Remembers how this process is now; `restore` makes it so again. `own_threads` are the worker's."""
+    """A ProcessReset remembers the state of this process, and restores it after a trial.
+
+    `own_threads` is the number of the worker's own threads.
+    """
 
     def __init__(self, own_threads: int) -> None:
         self._environment = dict(_variables())
@@ -52,7 +55,7 @@ class ProcessReset:
         self._threads = threading.active_count() - own_threads
 
     def restore(self) -> None:
-        """Undo what the last trial changed."""
+        """Undoes what the last trial changed."""
         if _variables() != self._environment:
             self._restore_environment()
         for number, handler in self._handlers:
@@ -68,12 +71,12 @@ class ProcessReset:
         now.update(before)
 
     def left_running(self, own_threads: int) -> bool:
-        """Whether the last trial left threads or processes."""
+        """Returns whether the last trial left threads or processes."""
         return threading.active_count() > self._threads + own_threads or has_children()
 
 
 def return_to(home: str) -> None:
-    """Back to where the process started; somebody may have deleted that."""
+    """Changes back to the directory where the process started; to the root when that was deleted."""
     try:
         os.chdir(home)
     except OSError:
@@ -81,7 +84,7 @@ def return_to(home: str) -> None:
 
 
 def has_children() -> bool:
-    """Whether this process has children, ended ones that nobody has waited for included."""
+    """Returns whether this process has children, ended ones that were not waited for included."""
     if not hasattr(os, "waitid"):
         return False
     try:
@@ -92,7 +95,7 @@ def has_children() -> bool:
 
 
 def _variables() -> Mapping[Any, Any]:
-    """The environment as it is stored: comparing that is a hundred times faster than decoding it."""
+    """Returns the environment as it is stored, which compares a hundred times faster than when decoded."""
     variables = machine.environment()
     return getattr(variables, "_data", variables)
 
@@ -107,9 +110,9 @@ Address = tuple[str, str]  # hostname, node_ip
 
 
 class Worker:
-    """Serves trials until it is told to leave, or one of them fails.
+    """A Worker serves trials until it is ordered to quit, or one of them fails.
 
-    A zygote makes it before it forks: a child then only connects its line.
+    The fork server makes it before it forks: a child then only connects its channel.
     """
 
     def __init__(
@@ -127,12 +130,12 @@ class Worker:
         self._transfer = transfer
         self._output = Output()
         self._instance: ClassRun | None = None
-        self._reset: ProcessReset | None = None  # only of processes that may serve another trial
+        self._reset: ProcessReset | None = None  # only in processes that may serve another trial
         self._start_dir = machine.working_directory()
         self._works_in_trial_dir = machine.environment().get("RAY_CHDIR_TO_TRIAL_DIR", "1") != "0"
 
     def serve(self) -> None:
-        """Take frames until there is nothing more to do here."""
+        """Handles frames until there is nothing more to do."""
         self._location = (os.getpid(), *self._address)
         while True:
             kind, payload = self.channel.receive()
@@ -147,11 +150,11 @@ class Worker:
                 self.channel.send(exit_frame(report))
                 if not report.stays:
                     return
-            # Anything else was meant for a trial that has ended meanwhile.
+            # Any other frame was meant for a trial that has ended meanwhile.
         self._clean_up()
 
     def _run_with_transfer(self, order: StartOrder) -> ExitReport:
-        """On a node of its own the trial's files are brought here before it, and away after it."""
+        """Runs a trial; on a Ray node its files are fetched before and stored after it."""
         if self._transfer is None:
             return self._trial(order)
         try:
@@ -193,7 +196,10 @@ class Worker:
         return clean_exit(is_done=True, stays=order.stays_when_done and self._is_as_before())
 
     def _is_as_before(self) -> bool:
-        """Whether another trial may use this process. An instance may have threads of its own, by intent."""
+        """Returns whether another trial may use this process.
+
+        An instance may have threads of its own, by intent.
+        """
         if self._reset is None:
             return False
         self._reset.restore()
@@ -261,7 +267,7 @@ class Worker:
 
 
 def become(worker: Worker) -> NoReturn:
-    """Be a worker in this process, and leave it in the end."""
+    """Serves as a worker in this process, and ends it."""
     code = 0
     try:
         worker.serve()
@@ -274,7 +280,7 @@ def become(worker: Worker) -> NoReturn:
 
 
 def stop_on_sigterm() -> None:
-    """SIGTERM raises TrialStopped from now on, in forks too."""
+    """Makes SIGTERM raise TrialStopped from now on, in forks too."""
     signal.signal(signal.SIGTERM, _raise_stopped)
 
 
@@ -287,20 +293,20 @@ _log_handlers: list[Any] = []
 
 
 def note_log_handlers(handlers: Any) -> None:  # noqa: ANN401 - private to `logging`
-    """`logging` will not be shut down by an exit function in this process or its forks."""
+    """Keeps an exit function from shutting `logging` down, in this process and its forks."""
     atexit.unregister(sys.modules["logging"].shutdown)
     _log_handlers[:] = [handlers]
 
 
 def run_exit_functions() -> None:
-    """As the interpreter does; `logging` flushes its handlers last, if there are any."""
+    """Runs exit functions as the interpreter does; `logging` flushes its handlers last, if there are any."""
     atexit._run_exitfuncs()
     if _log_handlers and len(_log_handlers[0]) > 1:
         sys.modules["logging"].shutdown()
 
 
 def leave(code: int) -> NoReturn:
-    """End the process as an interpreter would, but without waiting for threads that user code left behind."""
+    """Ends the process as an interpreter would, without waiting for threads that user code left behind."""
     try:
         run_exit_functions()
     finally:
@@ -309,7 +315,7 @@ def leave(code: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """A fresh interpreter: `sys.argv` is path, read, write, shelf, beat, parent."""
+    """Serves as a worker in a new interpreter: `sys.argv` is path, pipes, trainables, heartbeat, parent."""
     read_fd, write_fd, trainables_fd = (int(text) for text in sys.argv[2:5])
     beat_s, parent_pid = float(sys.argv[5]), int(sys.argv[6])
     die_with_parent(parent_pid)
@@ -330,7 +336,7 @@ def main() -> NoReturn:
 
 
 def _whole(fd: int) -> bytes:
-    """All of a file from its beginning; its position is shared with other processes, so it is not moved."""
+    """Returns all of a file without moving its position, which other processes share."""
     data = os.pread(fd, os.fstat(fd).st_size, 0)
     os.close(fd)
     return data

@@ -1,8 +1,8 @@
-"""Eagerness: looking a few times more before going to sleep, while that pays.
+"""Polls file descriptors, spinning shortly before it sleeps while that pays.
 
-A sleeping process is woken through the kernel, which on a quiet machine costs more than all else about a
-result. So whoever expects an answer within microseconds looks again some fifty times first; when the answer
-does not come in time it does so more and more rarely: real training and busy machines pay nothing.
+A sleeping process is woken through the kernel, which on a quiet machine costs more than everything else about
+a result. So a side that expects an answer within microseconds polls some fifty times first. When the answer
+does not come in time, it does so more and more rarely: real training and busy machines pay nothing.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _MOST_MISSES = 8  # then one try in 255
 
 
 class SpinThenWait:
-    """One per place of waiting."""
+    """A SpinThenWait decides whether one waiting place spins before it sleeps."""
 
     __slots__ = ("_misses", "_skip")
 
     def __init__(self) -> None:
         self._misses = 0
-        # With one processor the other side cannot run while we look.
+        # With one processor the other side cannot run while this one spins.
         self._skip = 0 if (os.cpu_count() or 1) > 1 else -1
 
     def poll(self, poll: Callable[[float], Any]) -> Any:  # noqa: ANN401 - what the poller gives
-        """What `look(0)` found, or something false: then it is time to sleep."""
+        """Returns what `poll(0)` found, or something false: then it is time to sleep."""
         if self._skip:
             if self._skip > 0:
                 self._skip -= 1
@@ -43,12 +43,12 @@ class SpinThenWait:
         return None
 
     def skip_next(self) -> None:
-        """Go to sleep at once the next time."""
+        """Sleeps at once the next time."""
         self._skip = self._skip or 1
 
 
 class Poller:
-    """Which descriptors are ready."""
+    """A Poller reports which descriptors are ready."""
 
     def __init__(self) -> None:
         self._is_epoll = hasattr(select, "epoll")
@@ -62,7 +62,7 @@ class Poller:
         self._poller.register(fd, select.POLLOUT)
 
     def set_writing(self, fd: int, *, writing: bool) -> None:
-        """One descriptor both ways: read always, write when there is something to write."""
+        """Watches one descriptor for reading always, and for writing when something waits to be written."""
         self._poller.modify(fd, select.POLLIN | (select.POLLOUT if writing else 0))
 
     def forget(self, fd: int) -> None:
