@@ -30,7 +30,7 @@ from muster.base.ids import RandomIds
 from muster.cli.status.report import build_report
 from muster.cli.status.view import machines_line
 from muster.errors import MusterError
-from muster.host.processes import was_started_with, table
+from muster.host.processes import table, was_started_with
 
 HERE = Path(__file__).resolve().parent
 OUT = Path(tempfile.gettempdir()) / "muster-demo"
