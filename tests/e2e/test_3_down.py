@@ -41,7 +41,7 @@ def test_a_cluster_at_rest_is_shown_and_goes_without_a_trace(cluster, driver, wa
 
     down = cluster.muster("down", str(cluster.file), "-y")
     assert down.returncode == 0, down.stdout + down.stderr
-    assert down.stdout.startswith(f"e2e is down: ended its monitor (process {record.monitor_pid}) and ")
+    assert down.stdout.startswith(f"e2e is down: stopped its monitor (process {record.monitor_pid}) and ")
     assert left_of(cluster) == []
     assert not Path(record.temp_dir).exists()
     assert cluster.down().stdout.splitlines()[0] == "e2e was down already"
