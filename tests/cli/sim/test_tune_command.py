@@ -148,7 +148,10 @@ BAD = {
         ("--trace", "TRACE", "--metric", "acc", "--mode", "max"),
         "no row has the metric 'acc'; recorded were: loss",
     ),
-    "scheduler": (("--trace", "branin", "--scheduler", "best"), "there is no 'best'; known: fifo, asha"),
+    "scheduler": (
+        ("--trace", "branin", "--scheduler", "best"),
+        "'best' is unknown; choose one of fifo, asha",
+    ),
     "parameter": (("--trace", "branin", "--scheduler", "asha:speed=3"), "--scheduler asha:speed=3: "),
     "no value": (("--trace", "branin", "--scheduler", "asha:eta"), "'eta' is not parameter=value"),
     "bounds": (("--trace", "branin", "--scheduler", "asha:eta=1"), "must be greater than 1"),

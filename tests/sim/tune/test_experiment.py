@@ -104,5 +104,5 @@ def test_a_store_that_keeps_nothing_reports_it():
     store = NullTrialStore()
     experiment().run(store)
     assert store.appended > 40
-    with pytest.raises(StoreError, match="use MemoryTrialStore"):
+    with pytest.raises(StoreError, match="pass a MemoryTrialStore"):
         store.load()

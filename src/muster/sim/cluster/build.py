@@ -251,7 +251,9 @@ class SimStore:
 
 
 LONGEST_TIMEOUT_S = 200.0
-OpenStore = Callable[[], InstanceStore]  # called by every new life: a file is opened again, memory is kept
+OpenStore = Callable[
+    [], InstanceStore
+]  # called for every new controller: a file is opened again, memory is kept
 
 
 class SimulatedCluster:

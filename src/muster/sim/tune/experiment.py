@@ -139,7 +139,7 @@ class NullTrialStore:
         self.snapshots += 1
 
     def load(self) -> Any:  # noqa: ANN401
-        raise StoreError("this store keeps nothing: use MemoryTrialStore for runs that are resumed")
+        raise StoreError("this store keeps nothing; pass a MemoryTrialStore to runs that are resumed")
 
     def close(self) -> None: ...
 
