@@ -6,8 +6,8 @@ import cloudpickle
 import pytest
 
 from muster.base.clock import SystemClock
-from muster.engines.local.engine import LocalEngine, LocalOptions
-from muster.engines.local.resources import ResourcePool
+from muster.engines.local.engine import LocalEngine, ResourcePool
+from muster.engines.local.worker_pool import LocalOptions
 from muster.testing.engine_contract.fixture import Driver
 from muster.testing.trainables import counts
 from muster.trials.commands import StopTrial
@@ -46,7 +46,7 @@ def test_c260_c261_those_that_fit_start_in_order_and_each_end_lets_another_one_s
         driver.engine.submit(StopTrial(trial_id=name))
     driver.poll_until(lambda: len(those(driver, TrialExited)) == 10, answer=False)
     assert (those(driver, TrialStarted), those(driver, TrialExited)) == (names[:6], names)
-    assert driver.engine._budget.free_units()["CPU"] == 40_000
+    assert driver.engine._resources.free_units()["CPU"] == 40_000
 
 
 def test_c266_an_empty_first_bundle_is_nothing_for_the_trainable_itself():

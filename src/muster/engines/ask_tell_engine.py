@@ -48,7 +48,7 @@ class AskTellEngine:
             case StartTrial():
                 self._start(command)
             case ContinueTrial():
-                pass  # the answer of `tell` tells the loop
+                pass  # the loop learns it from what `tell` returns
             case SaveTrial():
                 self._save(command.trial_id)
             case StopTrial():

@@ -26,10 +26,7 @@ RETRY_S = 0.05
 
 
 class FileLock:
-    """A FileLock is a held lock.
-
-    Its side file stays: if it were removed, two processes could each lock one.
-    """
+    """A FileLock is a held lock; its side file stays, or two processes could each lock one."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor

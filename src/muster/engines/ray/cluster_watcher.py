@@ -86,7 +86,7 @@ class ClusterProbe:
         if self._task is not None:
             try:
                 return ClusterView(*self._ray.get(self._task.remote(now), timeout=_PROBE_TIMEOUT_S))
-            except Exception as error:  # noqa: BLE001 - Ray raises many kinds; we can do without
+            except Exception as error:  # noqa: BLE001 - Ray raises many kinds; the next reading may work
                 _log.debug("the cluster could not be read from its head: %s", error)
                 if "No module named" in str(error):
                     self._task = None
@@ -103,10 +103,7 @@ def _read_on_head(now: float) -> tuple[Any, ...]:
 
 
 class ClusterWatcher:
-    """A ClusterWatcher reads the cluster every two seconds until it is closed.
-
-    `on_view` is called in its thread.
-    """
+    """A ClusterWatcher reads the cluster every two seconds, and calls `on_view` in its thread."""
 
     def __init__(
         self,
@@ -181,7 +178,7 @@ class ClusterCapacity:
         return not self.is_bounded or self._fits(request, self.limit, without)
 
     def is_there(self, request: PlacementGroupFactory) -> bool:
-        """Returns whether the request needs no new machine, as far as sums can tell."""
+        """Returns whether the request needs no new machine, judged by sums alone."""
         return self._fits(request, self.present, ())
 
     def _fits(

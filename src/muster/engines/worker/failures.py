@@ -9,7 +9,7 @@ from collections.abc import Callable
 from muster.engines.worker.protocol import ExitReport
 from muster.trials.events import TrialFailure, TrialFailureKind
 
-_HELPER_DIED = "the helper process that watches over trials has died, and this trial with it"
+_HELPER_DIED = "the fork server has died, and this trial with it"
 
 
 class ExitReader:

@@ -101,7 +101,7 @@ class LaunchQueue:
             try:
                 self._start(cloud_id)
             except Exception as error:  # noqa: BLE001 - one node that cannot start must not stop the others
-                self._fail(cloud_id, f"it could not be started: {error}")
+                self._fail(cloud_id, f"the process could not be started: {error}")
 
     def _next(self) -> str | None:
         """Returns the next node to start, when others have come up; None when closed."""
@@ -222,7 +222,7 @@ class NodeHealth:
 
 logger = logging.getLogger(__name__)
 
-KEEP_S = 3600.0  # how long the record of an ended node is kept, for users who look into it
+KEEP_S = 3600.0  # how long the record of an ended node is kept, for users who ask why
 
 
 class ProcessNodeProvider(NodeProvider):
@@ -291,7 +291,7 @@ class ProcessNodeProvider(NodeProvider):
         return self.internal_ip(node_id)
 
     def internal_ip(self, node_id: str) -> str | None:
-        """Returns the computer's address with a port of the node's own, which tells nodes apart."""
+        """Returns the computer's address with a port of the node's own, which identifies the node."""
         ports = self._known(node_id).ports
         return None if ports is None else f"127.0.0.1:{ports.gcs or ports.agent_http}"
 

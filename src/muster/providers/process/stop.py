@@ -35,10 +35,7 @@ class NodeProcesses:
         self._seen: set[tuple[int, str]] = set()
 
     def living(self, processes: Sequence[ProcessInfo], *, with_environments: bool) -> list[ProcessInfo]:
-        """Returns the living processes.
-
-        `with_environments` reads every process' environment, for those that left the session.
-        """
+        """Returns the living processes; `with_environments` also finds those that left the session."""
         family = _family(self._leader(), processes)
         entry = f"RAY_CLOUD_INSTANCE_ID={self.record.cloud_id}"
         found = [

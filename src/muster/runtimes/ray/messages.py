@@ -20,10 +20,7 @@ _OPERATORS = {LabelOperator.IN: 1, LabelOperator.NOT_IN: 2}
 
 
 def scaling_state(version: int, report: ScalingReport) -> autoscaler_pb2.AutoscalingState:
-    """Returns the state of the autoscaler.
-
-    One entry per machine: `ray status` counts entries, not their `count`.
-    """
+    """Returns the autoscaler's state, an entry per machine: `ray status` counts entries, not `count`."""
     return autoscaler_pb2.AutoscalingState(
         last_seen_cluster_resource_state_version=report.seen_runtime_version,
         autoscaler_state_version=version,

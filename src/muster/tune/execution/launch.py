@@ -116,7 +116,8 @@ def _open_engine(asked: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine |
         reach = reach_of(asked.place, asked.run)
         return open_ray_engine(trainables=trainables, options=RayOptions(env=env, remote_storage=reach))
     from muster.base.clock import SystemClock
-    from muster.engines.local.engine import LocalEngine, LocalOptions
+    from muster.engines.local.engine import LocalEngine
+    from muster.engines.local.worker_pool import LocalOptions
 
     return LocalEngine(clock=SystemClock(), trainables=trainables, options=LocalOptions(env=env))
 
