@@ -15,9 +15,7 @@ from muster.errors import LedgerLocked, StoreError
 
 try:
     import fcntl
-except (
-    ImportError
-):  # no such lock here: what remains is SQLite's own lock and the version check of each commit
+except ImportError:  # what remains is SQLite's own lock and the version check of each commit
     fcntl = None  # type: ignore[assignment]
 
 _HAS_LOCKS = fcntl is not None

@@ -358,9 +358,7 @@ def _wait_for(pid: int) -> NoReturn:
     """Only waits for that process as its parent, and passes SIGTERM on to it."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, lambda number, where: os.kill(pid, number))
-    os.closerange(
-        3, os.sysconf("SC_OPEN_MAX")
-    )  # the pipes of trials among them, which must close when the child closes them
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # also the pipes of trials, which only the child may hold
     os.waitpid(pid, 0)
     os._exit(0)
 

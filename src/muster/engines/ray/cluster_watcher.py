@@ -35,9 +35,7 @@ class ClusterView(NamedTuple):
     nodes: Sequence[Mapping[str, float]]  # what each node that lives has in all
     limit: Mapping[str, float] | None = None  # what the cluster may become; None: unknown
     has_autoscaler: bool = False
-    unplaceable: Mapping[
-        str, str
-    ] = {}  # placement groups, by hex id, that the autoscaler can never place, and why
+    unplaceable: Mapping[str, str] = {}  # why, by hex id of a placement group that can never be placed
 
     @property
     def present(self) -> dict[str, float]:

@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from muster.base.clock import Clock
@@ -148,9 +147,7 @@ class LaunchQueue:
             admitted = record.state == "pending" and mark is not None
             if not admitted:
                 return None
-            return msgspec.structs.replace(
-                record, state="running", process=mark, started_at=self._clock.now()
-            )
+            return replace(record, state="running", process=mark, started_at=self._clock.now())
 
         self._directory.change(cloud_id, running)
         return admitted
@@ -160,7 +157,7 @@ class LaunchQueue:
             return None
         http, grpc, metrics, runtime_env = free_ports(4)
         ports = NodePorts(agent_http=http, agent_grpc=grpc, metrics=metrics, runtime_env=runtime_env)
-        return msgspec.structs.replace(record, ports=ports)
+        return replace(record, ports=ports)
 
     def _is_over(self, cloud_id: str, began: float) -> bool:
         ready = self._launching.program.ready
@@ -174,7 +171,7 @@ class LaunchQueue:
     def _fail(self, cloud_id: str, reason: str) -> None:
         logger.warning("node %s: %s", cloud_id, reason)
         self._directory.change(
-            cloud_id, lambda now: msgspec.structs.replace(now, state="terminated", owner=None, reason=reason)
+            cloud_id, lambda now: replace(now, state="terminated", owner=None, reason=reason)
         )
 
 
@@ -202,9 +199,7 @@ class NodeHealth:
         found = self._main_process_of(record)
         if found is not None:
             main_process = ProcessMark(pid=found.pid, started=found.started, boot=boot_id())
-            self._directory.change(
-                record.cloud_id, lambda now: msgspec.structs.replace(now, main_process=main_process)
-            )
+            self._directory.change(record.cloud_id, lambda now: replace(now, main_process=main_process))
             return ""
         age_s = self._clock.now() - (record.started_at or self._clock.now())
         return f"no {self._main_process} after {age_s:.0f} s" if age_s > MAIN_PROCESS_TIMEOUT_S else ""

@@ -165,9 +165,7 @@ def parse_selector(selector: common_pb2.LabelSelector) -> Selector:
 
 def _condition(one: common_pb2.LabelSelectorConstraint) -> LabelMatch:
     operator = _OPERATORS.get(one.operator)
-    if (
-        operator is None
-    ):  # an operator of a newer Ray: it matches nowhere, so nothing is bought for it in error
+    if operator is None:  # of a newer Ray: it matches nowhere, so nothing is bought for it in error
         return LabelMatch(one.label_key, LabelOperator.IN, ())
     return LabelMatch(one.label_key, operator, tuple(sorted(one.label_values)))
 
