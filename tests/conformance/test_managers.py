@@ -6,8 +6,8 @@ import cloudpickle
 import pytest
 
 from muster.base.clock import SystemClock
-from muster.engines.local.engine import LocalEngine, LocalOptions
-from muster.engines.local.resources import ResourcePool
+from muster.engines.local.engine import LocalEngine, ResourcePool
+from muster.engines.local.worker_pool import LocalOptions
 from muster.testing.engine_contract.fixture import Driver
 from muster.testing.trainables import counts
 from muster.trials.commands import StopTrial

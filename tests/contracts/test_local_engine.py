@@ -4,7 +4,8 @@ import cloudpickle
 import pytest
 
 from muster.base.clock import SystemClock
-from muster.engines.local.engine import LocalEngine, LocalOptions
+from muster.engines.local.engine import LocalEngine
+from muster.engines.local.worker_pool import LocalOptions
 from muster.testing.engine_contract import EngineContract, EngineFixture
 
 OPTIONS = LocalOptions(quiet=True, kill_after_s=0.3)

@@ -31,7 +31,7 @@ WRONG = {
         "The two objectives do not know each other",
     ),
     "engines/ray/failures.py": (
-        "import muster.engines.local.resources",
+        "import muster.engines.local.engine",
         "The local engine and the Ray engine do not know each other",
     ),
     "cluster/states.py": ("import subprocess", "Domains and vocabulary do no I/O"),

@@ -25,10 +25,7 @@ Frame = tuple[int, bytes]
 
 
 class FrameKind:
-    """A FrameKind names what a frame means.
-
-    Plain integers, because comparing Enum members costs more than reading a frame.
-    """
+    """A FrameKind names what a frame means; plain integers, because comparing Enum members is slow."""
 
     INIT = 1  # to the fork server: argv and settings of the driver
     TRAINABLE = 2  # to fork server and workers: name and pickled code
@@ -93,7 +90,7 @@ def pickled(value: object) -> bytes:
     """Pickles, by value where the code is not importable; raises what the pickler raises."""
     try:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    except Exception:  # noqa: BLE001 - any object may refuse in any way; the second pickler has the last word
+    except Exception:  # noqa: BLE001 - any object may refuse in any way; the second pickler decides
         import cloudpickle  # type: ignore[import-untyped]
 
         return bytes(cloudpickle.dumps(value))

@@ -25,7 +25,7 @@ class RandomIds:
 
 
 class CountingIds:
-    """A CountingIds gives predictable ids to tests and the simulator; `epoch` tells restarts apart."""
+    """A CountingIds gives predictable ids to tests and the simulator; `epoch` separates restarts."""
 
     def __init__(self, epoch: int = 0) -> None:
         self._epoch = epoch

@@ -35,9 +35,7 @@ class AskTellEngine:
         self._events: list[EngineEvent] = []
         self._where = {"pid": os.getpid(), "hostname": hostname(), "node_ip": node_ip()}
         self.running: dict[str, RunningTrial] = {}
-        self.recalled: dict[
-            str, None
-        ] = {}  # stopped while the loop was busy with them; the loop does not know yet
+        self.recalled: dict[str, None] = {}  # stopped, and the loop does not know it yet
 
     def capacity(self) -> Mapping[str, float]:
         """Returns room for one trial of one CPU; a loop that asks for more trials gets more room."""
@@ -48,7 +46,7 @@ class AskTellEngine:
             case StartTrial():
                 self._start(command)
             case ContinueTrial():
-                pass  # the answer of `tell` tells the loop
+                pass  # the loop learns it from what `tell` returns
             case SaveTrial():
                 self._save(command.trial_id)
             case StopTrial():

@@ -15,9 +15,7 @@ from muster.errors import LedgerLocked, StoreError
 
 try:
     import fcntl
-except (
-    ImportError
-):  # no such lock here: what remains is SQLite's own lock and the version check of each commit
+except ImportError:  # what remains is SQLite's own lock and the version check of each commit
     fcntl = None  # type: ignore[assignment]
 
 _HAS_LOCKS = fcntl is not None
@@ -26,10 +24,7 @@ RETRY_S = 0.05
 
 
 class FileLock:
-    """A FileLock is a held lock.
-
-    Its side file stays: if it were removed, two processes could each lock one.
-    """
+    """A FileLock is a held lock; its side file stays, or two processes could each lock one."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor

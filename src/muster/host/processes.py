@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 from collections.abc import Iterable
 
@@ -33,7 +32,6 @@ class ProcessInfo(Struct, frozen=True, kw_only=True):
 
     pid: int
     parent: int
-    group: int
     session: int
     state: str
     started: str
@@ -100,12 +98,6 @@ def send(processes: Iterable[ProcessInfo], number: int) -> None:
                 os.kill(process.pid, number)
 
 
-def interrupt(pid: int) -> None:
-    """Sends SIGTERM to a child of this process."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-
-
 def boot_id() -> str:
     """Returns which start of the computer this is: no process lives through the next one."""
     try:
@@ -144,7 +136,6 @@ def _from_proc(pid: int) -> ProcessInfo | None:
     return ProcessInfo(
         pid=pid,
         parent=int(fields[1]),
-        group=int(fields[2]),
         session=int(fields[3]),
         state=fields[0],
         started=fields[19],
@@ -161,7 +152,6 @@ def _from_psutil(pid: int) -> ProcessInfo | None:
             return ProcessInfo(
                 pid=pid,
                 parent=process.ppid(),
-                group=os.getpgid(pid),
                 session=os.getsid(pid),
                 state=process.status(),
                 started=repr(process.create_time()),

@@ -21,10 +21,7 @@ REQUIRED_FLAGS = ("disable_node_updaters", "disable_launch_config_check", "foreg
 
 @dataclass
 class NodeData:
-    """A NodeData is one node as its manager knows it.
-
-    `status` is `up-to-date` iff the node runs, `update-failed` iff it failed.
-    """
+    """A NodeData is one node; `status` is `up-to-date` iff it runs, `update-failed` iff it failed."""
 
     kind: str
     type: str
@@ -132,7 +129,9 @@ class BatchingNodeProvider(NodeProvider):
         if data is None or node_id in request.workers_to_delete:
             return
         if data.kind == t.NODE_KIND_HEAD:
-            raise ValueError(f"{node_id} is the head: it is not the autoscaler's to terminate")
+            raise ValueError(
+                f"{node_id} is the head, which the autoscaler must not terminate; stop it in its manager"
+            )
         request.workers_to_delete.add(node_id)
         request.desired_num_workers[data.type] = max(0, request.desired_num_workers.get(data.type, 0) - 1)
 

@@ -61,10 +61,7 @@ class NodeProvider:
         raise self._missing("non_terminated_nodes")
 
     def nodes_for_teardown(self, tag_filters: dict[str, str]) -> list[str]:
-        """Returns the nodes that taking the cluster down must end.
-
-        More than the living ones only where state is kept locally.
-        """
+        """Returns what taking the cluster down must end: more than the living only where state is local."""
         return self.non_terminated_nodes(tag_filters)
 
     def is_running(self, node_id: str) -> bool:
@@ -122,10 +119,7 @@ class NodeProvider:
         resources: dict[str, float],
         labels: dict[str, str],
     ) -> dict[str, Any] | None:
-        """Makes nodes as `create_node`, with what the node type offers.
-
-        Only providers that start the runtime use that.
-        """
+        """Makes nodes as `create_node`, with what the node type offers, for providers that start Ray."""
         return self.create_node(node_config, tags, count)
 
     def set_node_tags(self, node_id: str, tags: dict[str, str]) -> None:

@@ -84,7 +84,7 @@ def external_class(module: object) -> type[Any]:
     return found
 
 
-def _load(package: str, module: str) -> Any:  # noqa: ANN401 - a module of somebody
+def _load(package: str, module: str) -> Any:  # noqa: ANN401 - a module of the user
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
@@ -233,6 +233,9 @@ def _why_not(kind: str) -> str:
     return f"{kind!r} is not a provider; {hint}"
 
 
+_BY_HAND = "do it with the tool that runs the cluster"
+
+
 class ReadOnlyProvider:
     """A ReadOnlyProvider lists the runtime's living nodes and refuses everything else."""
 
@@ -247,10 +250,10 @@ class ReadOnlyProvider:
         return {machine.cloud_id: machine for machine in machines}
 
     def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
-        raise ReadOnlyRefusal("provider type readonly: nodes are started by somebody else")
+        raise ReadOnlyRefusal(f"provider type readonly: muster does not start nodes; {_BY_HAND}")
 
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
-        raise ReadOnlyRefusal("provider type readonly: nodes are stopped by somebody else")
+        raise ReadOnlyRefusal(f"provider type readonly: muster does not stop nodes; {_BY_HAND}")
 
     def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
         raise ReadOnlyRefusal("provider type readonly: nothing is resized")

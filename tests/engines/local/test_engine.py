@@ -10,7 +10,8 @@ import cloudpickle
 import pytest
 
 from muster.base.clock import SystemClock
-from muster.engines.local.engine import LocalEngine, LocalOptions
+from muster.engines.local.engine import LocalEngine
+from muster.engines.local.worker_pool import LocalOptions
 from muster.session import get_context, report
 from muster.testing.engine_contract.fixture import Driver
 from muster.testing.engine_contract.misbehaving import is_gone
@@ -122,7 +123,7 @@ def test_a_killed_helper_fails_its_trials_and_is_replaced(opened):
     pid = driver.to_report("a").result["pid"]
     os.kill(driver.engine._pool._fork_server.pid, signal.SIGKILL)
     failure = driver.to_exit("a", answer=False).failure
-    assert (failure.kind, "helper process" in failure.message) == (TrialFailureKind.KILLED, True)
+    assert (failure.kind, "fork server" in failure.message) == (TrialFailureKind.KILLED, True)
     driver.poll_until(lambda: is_gone(pid))
     driver.start("b", "counts")
     assert driver.to_exit("b").is_done

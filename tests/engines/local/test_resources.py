@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.engines.local.resources import ResourcePool
+from muster.engines.local.engine import ResourcePool
 from muster.trials.placement_group import PlacementGroupFactory as Pgf
 
 

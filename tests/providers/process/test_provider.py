@@ -215,6 +215,8 @@ def test_a_process_that_only_has_the_number_of_a_node_is_not_touched(provide, di
         (node,) = create(provider)
         assert until(lambda: provider.is_running(node))
         real = directory.find(node).process
+        # A node runs from the moment it is admitted; its name is in its environment only after exec.
+        assert until(lambda: was_started_with(real.pid, f"RAY_CLOUD_INSTANCE_ID={node}"))
         others = replace(mark_of(stranger.pid), started="0")
         directory.change(node, lambda now: replace(now, process=others))
         assert (provider.is_running(node), provider.non_terminated_nodes({})) == (False, [])

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from muster.base.clock import SystemClock
-from muster.engines.local.engine import LocalEngine, LocalOptions
+from muster.engines.local.engine import LocalEngine
+from muster.engines.local.worker_pool import LocalOptions
 from muster.errors import TuneError
 from muster.testing.engine_contract.fixture import Driver
 from muster.tune.trainable import Trainable, with_parameters

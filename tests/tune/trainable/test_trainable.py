@@ -6,7 +6,8 @@ import cloudpickle
 import pytest
 
 from muster.base.clock import ManualClock, SystemClock
-from muster.engines.local.engine import LocalEngine, LocalOptions
+from muster.engines.local.engine import LocalEngine
+from muster.engines.local.worker_pool import LocalOptions
 from muster.errors import TuneError
 from muster.session import Checkpoint
 from muster.testing.engine_contract.fixture import Driver

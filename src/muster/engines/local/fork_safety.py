@@ -88,10 +88,7 @@ def fork_with_short_hooks(fork: Callable[[], int]) -> int:
 
 
 def shorten_hooks() -> None:
-    """Shortens the fork hooks of the standard library.
-
-    Called before the first fork, with one thread only, and again after user code was loaded.
-    """
+    """Shortens the standard library's fork hooks, with one thread only; again after user code was loaded."""
     if sys.version_info[:2] not in _KNOWN or sys.implementation.name != "cpython":
         return
     has_other_threads = len(threading._dangling) > 1  # type: ignore[attr-defined]  # not begun, or ended

@@ -223,10 +223,7 @@ class ForkServer:
         self._be_woken_by_children()
 
     def _make_children(self, tokens: list[int]) -> None:
-        """Makes several children at once.
-
-        After each fork, the pages that this process writes to are copied again.
-        """
+        """Makes several children at once: every fork makes pages that this process writes to costly."""
         make = self._fork if self._may_fork() else self._start_interpreter
         made: list[tuple[int, int]] = []
         for token in tokens:
@@ -252,17 +249,14 @@ class ForkServer:
         if pid == 0:
             try:
                 self._be_child(worker, read_fd, write_fd, parent_pid)
-            except BaseException:  # noqa: BLE001 - must never return into the zygote's loop
+            except BaseException:  # noqa: BLE001 - must never return into the server's loop
                 traceback.print_exc()
             finally:
                 os._exit(70)
         return pid
 
     def _be_child(self, worker: Worker, read_fd: int, write_fd: int, parent_pid: int) -> NoReturn:
-        """Becomes a worker.
-
-        Every line costs each trial: what is touched first here is copied by the kernel, page by page.
-        """
+        """Becomes a worker; every page that is touched first here is copied by the kernel, for each trial."""
         os.setsid()
         _leave_parent(parent_pid)
         for fd in (self._control_fd, *self._wake, *self._fds):
@@ -352,10 +346,7 @@ def _end_group_of(pid: int) -> None:
 
 
 def _signal(pid: int, number: int, *, whole_group: bool) -> None:
-    """Signals a child, and its group.
-
-    A new child may not lead its group yet, so it is signalled by itself too.
-    """
+    """Signals a child and its group: a new child may not lead its group yet."""
     for send in (os.killpg, os.kill) if whole_group else (os.kill,):
         try:
             send(pid, number)
@@ -367,9 +358,7 @@ def _wait_for(pid: int) -> NoReturn:
     """Only waits for that process as its parent, and passes SIGTERM on to it."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, lambda number, where: os.kill(pid, number))
-    os.closerange(
-        3, os.sysconf("SC_OPEN_MAX")
-    )  # the pipes of trials among them, which must close when the child closes them
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # also the pipes of trials, which only the child may hold
     os.waitpid(pid, 0)
     os._exit(0)
 

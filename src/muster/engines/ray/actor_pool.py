@@ -11,7 +11,7 @@ import select
 import signal
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from muster.base.clock import Clock
 from muster.base.framing import FrameKind, frame, pack
@@ -119,18 +119,22 @@ _FORCE_AFTER_S = 1.0  # Ray ends what did not end itself
 _CLOSE_S = 10.0
 
 
-class ActorListener(Protocol):
-    """An ActorListener is called with what becomes of actors."""
+class ActorListener:
+    """An ActorListener is called with what becomes of actors; this one ignores it."""
 
-    def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None: ...
+    def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None:
+        """Handles one frame of a worker."""
 
     def on_actor_arrived(
         self, placement: ActorPlacement, worker: ActorHandle, hello: Mapping[str, Any]
-    ) -> None: ...
+    ) -> None:
+        """Handles an actor that has connected."""
 
-    def on_worker_gone(self, worker: ActorHandle, failure: TrialFailure | None) -> None: ...
+    def on_worker_gone(self, worker: ActorHandle, failure: TrialFailure | None) -> None:
+        """Handles the end of an actor; no failure: its own report explains the end."""
 
-    def on_actor_missing(self, placement: ActorPlacement, outcome: BaseException | None) -> None: ...
+    def on_actor_missing(self, placement: ActorPlacement, outcome: BaseException | None) -> None:
+        """Handles an actor that has ended before it connected."""
 
     def wake_at(self, when: float) -> None:
         """Has `check_deadlines` called at this time, if not earlier."""
@@ -398,10 +402,7 @@ class ActorPool:
                 self._owner.wake_at(when)
 
     def _end_all(self) -> None:
-        """Ends all actors.
-
-        Idle ones end by themselves, or Ray would report processes that died for no reason.
-        """
+        """Ends all actors; idle ones by themselves, or Ray would report processes that died for no reason."""
         for worker in list(self.idle):
             self.retire(worker)
         for placement in list(self.placements.values()):
@@ -416,7 +417,7 @@ class ActorPool:
         if self._is_closed:
             return
         self._is_closed = True
-        self._owner = _Nobody()
+        self._owner = ActorListener()
         self._end_all()
         give_up = self._clock.monotonic() + _CLOSE_S
         while any(each.worker is not None for each in self.placements.values()):
@@ -440,23 +441,6 @@ class ActorPool:
 
 def _is_past(when: float | None, now: float) -> bool:
     return when is not None and now >= when
-
-
-class _Nobody:
-    """A _Nobody is the owner while everything ends: it ignores all calls."""
-
-    def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None: ...
-
-    def on_actor_arrived(
-        self, placement: ActorPlacement, worker: ActorHandle, hello: Mapping[str, Any]
-    ) -> None: ...
-
-    def on_worker_gone(self, worker: ActorHandle, failure: TrialFailure | None) -> None: ...
-
-    def on_actor_missing(self, placement: ActorPlacement, outcome: BaseException | None) -> None: ...
-
-    def wake_at(self, when: float) -> None:
-        """Ignores the time."""
 
 
 def _has_reported_exit(run: TrialRun) -> bool:

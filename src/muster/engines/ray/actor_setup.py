@@ -108,7 +108,7 @@ class Relay:
             if chunks:
                 try:
                     self._ray.get(self._actor.push.remote(chunks))
-                except Exception:  # noqa: BLE001 - the other thread sees it too, and tells
+                except Exception:  # noqa: BLE001 - the other thread sees it too, and reports it
                     return
 
     def _take(self, number: int) -> bytes | None:
@@ -174,7 +174,7 @@ class ActorSetup:
         try:
             self._remote_storage = remote_storage.pickled()
         except Exception as error:  # noqa: BLE001 - pickling a file system of the user's own
-            self.why_unsendable = f"storage_filesystem cannot be sent to it: {error}"
+            self.why_unsendable = f"storage_filesystem cannot be pickled for the node: {error}"
 
     def put(self, name: str, trainable: bytes) -> None:
         self._blobs[name] = self._ray.put(trainable)

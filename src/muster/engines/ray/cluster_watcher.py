@@ -35,9 +35,7 @@ class ClusterView(NamedTuple):
     nodes: Sequence[Mapping[str, float]]  # what each node that lives has in all
     limit: Mapping[str, float] | None = None  # what the cluster may become; None: unknown
     has_autoscaler: bool = False
-    unplaceable: Mapping[
-        str, str
-    ] = {}  # placement groups, by hex id, that the autoscaler can never place, and why
+    unplaceable: Mapping[str, str] = {}  # why, by hex id of a placement group that can never be placed
 
     @property
     def present(self) -> dict[str, float]:
@@ -86,7 +84,7 @@ class ClusterProbe:
         if self._task is not None:
             try:
                 return ClusterView(*self._ray.get(self._task.remote(now), timeout=_PROBE_TIMEOUT_S))
-            except Exception as error:  # noqa: BLE001 - Ray raises many kinds; we can do without
+            except Exception as error:  # noqa: BLE001 - Ray raises many kinds; the next reading may work
                 _log.debug("the cluster could not be read from its head: %s", error)
                 if "No module named" in str(error):
                     self._task = None
@@ -103,10 +101,7 @@ def _read_on_head(now: float) -> tuple[Any, ...]:
 
 
 class ClusterWatcher:
-    """A ClusterWatcher reads the cluster every two seconds until it is closed.
-
-    `on_view` is called in its thread.
-    """
+    """A ClusterWatcher reads the cluster every two seconds, and calls `on_view` in its thread."""
 
     def __init__(
         self,
@@ -181,7 +176,7 @@ class ClusterCapacity:
         return not self.is_bounded or self._fits(request, self.limit, without)
 
     def is_there(self, request: PlacementGroupFactory) -> bool:
-        """Returns whether the request needs no new machine, as far as sums can tell."""
+        """Returns whether the request needs no new machine, judged by sums alone."""
         return self._fits(request, self.present, ())
 
     def _fits(

@@ -18,7 +18,7 @@ from muster.base.clock import Clock
 from muster.engines.process_engine import EngineTimeouts, ProcessEngine, order_of
 from muster.engines.ray import failures as ray_failures
 from muster.engines.ray.actor_handle import ActorHandle, ActorPlacement
-from muster.engines.ray.actor_pool import ActorPool
+from muster.engines.ray.actor_pool import ActorListener, ActorPool
 from muster.engines.ray.actor_setup import ActorSetup
 from muster.engines.ray.cluster_watcher import (
     CapacityHistory,
@@ -67,7 +67,7 @@ class Connection(NamedTuple):
     on_close: Callable[[], None] | None = None
 
 
-class RayEngine(ProcessEngine):
+class RayEngine(ProcessEngine, ActorListener):
     """A RayEngine runs trials on the Ray cluster that this process is connected to.
 
     Not thread-safe: one thread submits and polls. Close it, or use it as a context manager.

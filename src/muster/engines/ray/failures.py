@@ -13,7 +13,8 @@ import socket
 from typing import NoReturn
 
 from muster.base.framing import FrameKind, frame, pack
-from muster.trials.events import TrialFailure, TrialFailureKind
+from muster.trials.events import TrialFailure
+from muster.trials.events import TrialFailureKind as Kind
 
 _OPENING = "Fatal Python error: "
 _CRASHES = {
@@ -44,7 +45,7 @@ def report_death_through(connection: socket.socket) -> None:
 def exit_code_failure(code: int) -> TrialFailure:
     """Returns the failure of a process that left with an exit code."""
     message = f"the process left with exit code {code} without a report (os._exit, or a crash in C code)"
-    return TrialFailure(kind=TrialFailureKind.EXITED, message=message)
+    return TrialFailure(kind=Kind.EXITED, message=message)
 
 
 def crash_failure(output: bytes) -> TrialFailure | None:
@@ -57,14 +58,14 @@ def crash_failure(output: bytes) -> TrialFailure | None:
     title = text[len(_OPENING) :].partition("\n")[0].strip()
     name = _CRASHES.get(title)
     if name is None:
-        return TrialFailure(kind=TrialFailureKind.EXITED, message=f"Python crashed: {title}", traceback=text)
+        return TrialFailure(kind=Kind.EXITED, message=f"Python crashed: {title}", traceback=text)
     message = f"killed by signal {int(signal.Signals[name])} ({name})"
-    return TrialFailure(kind=TrialFailureKind.KILLED, message=message, traceback=text)
+    return TrialFailure(kind=Kind.KILLED, message=message, traceback=text)
 
 
 def sigkill_failure() -> TrialFailure:
     """Returns the failure of a process that ended without a report: only SIGKILL does that."""
-    return TrialFailure(kind=TrialFailureKind.KILLED, message="killed by signal 9 (SIGKILL)")
+    return TrialFailure(kind=Kind.KILLED, message="killed by signal 9 (SIGKILL)")
 
 
 _NODE_LOST_TEXTS = (
@@ -88,17 +89,15 @@ def is_actor_unavailable(outcome: BaseException) -> bool:
 def outcome_failure(outcome: BaseException | None) -> TrialFailure:
     """Returns the failure behind the outcome of an actor's call; None: the call returned."""
     if outcome is None:
-        return TrialFailure(kind=TrialFailureKind.EXITED, message="the actor ended before the trial did")
+        return TrialFailure(kind=Kind.EXITED, message="the actor ended before the trial did")
     text, name = str(outcome), type(outcome).__name__
     if getattr(outcome, "preempted", False):
         message = "its node was taken back (preempted) while the trial ran"
-        return TrialFailure(kind=TrialFailureKind.PREEMPTED, message=message)
+        return TrialFailure(kind=Kind.PREEMPTED, message=message)
     if "OutOfMemory" in name or "OOM" in name or "memory monitor" in text or "memory pressure" in text:
         message = f"Ray ended the process because memory ran out: {_summary(text)}"
-        return TrialFailure(kind=TrialFailureKind.OUT_OF_MEMORY, message=message)
-    if name in ("NodeDiedError", "ActorUnavailableError") or any(
-        output in text for output in _NODE_LOST_TEXTS
-    ):
+        return TrialFailure(kind=Kind.OUT_OF_MEMORY, message=message)
+    if name in ("NodeDiedError", "ActorUnavailableError") or any(part in text for part in _NODE_LOST_TEXTS):
         return node_lost_failure(_summary(text))
     if name in _START_NAMES or getattr(outcome, "_actor_init_failed", False):
         return start_failure(_summary(text))
@@ -109,20 +108,18 @@ def outcome_failure(outcome: BaseException | None) -> TrialFailure:
 
 def _death_failure(text: str) -> TrialFailure:
     if "ray.kill" in text:
-        return TrialFailure(
-            kind=TrialFailureKind.KILLED, message="its actor was ended by ray.kill in another program"
-        )
+        return TrialFailure(kind=Kind.KILLED, message="its actor was ended by ray.kill in another program")
     if "SIGTERM" in text:
-        return TrialFailure(kind=TrialFailureKind.KILLED, message="killed by signal 15 (SIGTERM)")
+        return TrialFailure(kind=Kind.KILLED, message="killed by signal 15 (SIGTERM)")
     return sigkill_failure()
 
 
 def node_lost_failure(what: str) -> TrialFailure:
-    return TrialFailure(kind=TrialFailureKind.NODE_LOST, message=f"its node went away: {what}")
+    return TrialFailure(kind=Kind.NODE_LOST, message=f"its node went away: {what}")
 
 
 def start_failure(why: str) -> TrialFailure:
-    return TrialFailure(kind=TrialFailureKind.START, message=f"its actor could not start: {why}")
+    return TrialFailure(kind=Kind.START, message=f"its actor could not start: {why}")
 
 
 def _summary(text: str) -> str:

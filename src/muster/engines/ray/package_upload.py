@@ -12,12 +12,7 @@ from typing import Any
 
 import muster
 
-NEEDED = (
-    "msgspec",
-    "cloudpickle",
-    "fsspec",
-    "typing_extensions",
-)  # what the package cannot do without
+NEEDED = ("msgspec", "cloudpickle", "fsspec", "typing_extensions")  # what every node needs beside the package
 _MISSING = re.compile(r"No module named '([\w.]+)'")
 _STAMP = (2020, 1, 1, 0, 0, 0)  # the same files make the same archive
 

@@ -44,10 +44,7 @@ _WATCHED = tuple(
 
 
 class ProcessReset:
-    """A ProcessReset remembers the state of this process, and restores it after a trial.
-
-    `own_threads` is the number of the worker's own threads.
-    """
+    """A ProcessReset remembers the state of this process, and restores it after a trial."""
 
     def __init__(self, own_threads: int) -> None:
         self._environment = dict(_variables())
@@ -196,10 +193,7 @@ class Worker:
         return clean_exit(is_done=True, stays=order.stays_when_done and self._is_as_before())
 
     def _is_as_before(self) -> bool:
-        """Returns whether another trial may use this process.
-
-        An instance may have threads of its own, by intent.
-        """
+        """Returns whether another trial may use this process; an instance may have threads, by intent."""
         if self._reset is None:
             return False
         self._reset.restore()
@@ -273,7 +267,7 @@ def become(worker: Worker) -> NoReturn:
         worker.serve()
     except TrialStopped:
         pass
-    except BaseException:  # noqa: BLE001 - the last place that can say anything
+    except BaseException:  # noqa: BLE001 - the last place that can print anything
         traceback.print_exc()
         code = 70
     leave(code)

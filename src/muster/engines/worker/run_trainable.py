@@ -131,12 +131,10 @@ def _write_answer(answer: object, folder: str) -> None:
         with open(os.path.join(folder, DICT_CHECKPOINT), "wb") as stream:
             stream.write(pickled(answer))
     elif isinstance(answer, str) and os.path.normpath(answer) != os.path.normpath(folder):
-        raise ValueError(
-            f"save_checkpoint was given {folder} and returned {answer}; return the same, or a dict"
-        )
+        raise ValueError(f"save_checkpoint got {folder} and returned {answer}; return the same, or a dict")
     elif answer is not None and not isinstance(answer, str):
         raise TypeError(
-            f"save_checkpoint may return a dict, its directory or None, not {type(answer).__name__}"
+            f"save_checkpoint must return a dict, its directory or None, not {type(answer).__name__}"
         )
 
 

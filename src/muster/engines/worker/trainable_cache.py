@@ -42,5 +42,5 @@ class TrainableCache:
         for name in self._blobs:
             try:
                 self.get(name)
-            except BaseException:  # noqa: BLE001 - user code; told to the trial that needs it
+            except BaseException:  # noqa: BLE001 - user code; the trial that needs it reports it
                 continue

@@ -95,7 +95,7 @@ def _imported(preload: str) -> Callable[[], None] | None:
         return None
     try:
         found: Callable[[], None] | None = getattr(importlib.import_module(preload), "main", None)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the command itself will meet it and say so
+    except Exception as error:  # noqa: BLE001 - whatever it is, the command itself will raise it again
         sys.stderr.write(f"cannot import {preload}: {error}\n")
         return None
     return found

@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from muster.base.clock import Clock
@@ -101,7 +100,7 @@ class LaunchQueue:
             try:
                 self._start(cloud_id)
             except Exception as error:  # noqa: BLE001 - one node that cannot start must not stop the others
-                self._fail(cloud_id, f"it could not be started: {error}")
+                self._fail(cloud_id, f"the process could not be started: {error}")
 
     def _next(self) -> str | None:
         """Returns the next node to start, when others have come up; None when closed."""
@@ -148,9 +147,7 @@ class LaunchQueue:
             admitted = record.state == "pending" and mark is not None
             if not admitted:
                 return None
-            return msgspec.structs.replace(
-                record, state="running", process=mark, started_at=self._clock.now()
-            )
+            return replace(record, state="running", process=mark, started_at=self._clock.now())
 
         self._directory.change(cloud_id, running)
         return admitted
@@ -160,7 +157,7 @@ class LaunchQueue:
             return None
         http, grpc, metrics, runtime_env = free_ports(4)
         ports = NodePorts(agent_http=http, agent_grpc=grpc, metrics=metrics, runtime_env=runtime_env)
-        return msgspec.structs.replace(record, ports=ports)
+        return replace(record, ports=ports)
 
     def _is_over(self, cloud_id: str, began: float) -> bool:
         ready = self._launching.program.ready
@@ -174,7 +171,7 @@ class LaunchQueue:
     def _fail(self, cloud_id: str, reason: str) -> None:
         logger.warning("node %s: %s", cloud_id, reason)
         self._directory.change(
-            cloud_id, lambda now: msgspec.structs.replace(now, state="terminated", owner=None, reason=reason)
+            cloud_id, lambda now: replace(now, state="terminated", owner=None, reason=reason)
         )
 
 
@@ -202,9 +199,7 @@ class NodeHealth:
         found = self._main_process_of(record)
         if found is not None:
             main_process = ProcessMark(pid=found.pid, started=found.started, boot=boot_id())
-            self._directory.change(
-                record.cloud_id, lambda now: msgspec.structs.replace(now, main_process=main_process)
-            )
+            self._directory.change(record.cloud_id, lambda now: replace(now, main_process=main_process))
             return ""
         age_s = self._clock.now() - (record.started_at or self._clock.now())
         return f"no {self._main_process} after {age_s:.0f} s" if age_s > MAIN_PROCESS_TIMEOUT_S else ""
@@ -222,7 +217,7 @@ class NodeHealth:
 
 logger = logging.getLogger(__name__)
 
-KEEP_S = 3600.0  # how long the record of an ended node is kept, for users who look into it
+KEEP_S = 3600.0  # how long the record of an ended node is kept, for users who ask why
 
 
 class ProcessNodeProvider(NodeProvider):
@@ -291,7 +286,7 @@ class ProcessNodeProvider(NodeProvider):
         return self.internal_ip(node_id)
 
     def internal_ip(self, node_id: str) -> str | None:
-        """Returns the computer's address with a port of the node's own, which tells nodes apart."""
+        """Returns the computer's address with a port of the node's own, which identifies the node."""
         ports = self._known(node_id).ports
         return None if ports is None else f"127.0.0.1:{ports.gcs or ports.agent_http}"
 

@@ -22,7 +22,7 @@ class Pool(Protocol):
         ...
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Takes no more jobs, forget those that wait, give running ones a moment."""
+        """Takes no more jobs, forgets those that wait, gives running ones a moment."""
         ...
 
 

@@ -65,10 +65,7 @@ class GcsClient:
         self.call("report_autoscaling_state", state, timeout_s=self._timeout_s)
 
     def drain_node(self, node_id: str, reason: int, message: str, deadline_ms: int) -> tuple[bool, str]:
-        """Returns whether the drain was accepted, and why not.
-
-        `node_id` is hex: Ray "accepts" a binary one and ignores it.
-        """
+        """Returns whether the drain was accepted, and why not; Ray ignores a `node_id` that is not hex."""
         encoded = (node_id.encode(), reason, message.encode(), deadline_ms)
         accepted, why = self.call("drain_node", *encoded, timeout=self._timeout_s)
         return bool(accepted), str(why)

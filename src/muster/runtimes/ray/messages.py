@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ray.core.generated import autoscaler_pb2, common_pb2
+from ray.core.generated import autoscaler_pb2 as pb
+from ray.core.generated import common_pb2
 
 from muster.base.resources import SCALE
 from muster.cluster.model import ClusterSpec, Demand, Gang, LabelOperator, NodeType, Selector, Strategy
@@ -19,17 +20,14 @@ from muster.runtimes.ray.parse import GANG_PREFIX
 _OPERATORS = {LabelOperator.IN: 1, LabelOperator.NOT_IN: 2}
 
 
-def scaling_state(version: int, report: ScalingReport) -> autoscaler_pb2.AutoscalingState:
-    """Returns the state of the autoscaler.
-
-    One entry per machine: `ray status` counts entries, not their `count`.
-    """
-    return autoscaler_pb2.AutoscalingState(
+def scaling_state(version: int, report: ScalingReport) -> pb.AutoscalingState:
+    """Returns the autoscaler's state, an entry per machine: `ray status` counts entries, not `count`."""
+    return pb.AutoscalingState(
         last_seen_cluster_resource_state_version=report.seen_runtime_version,
         autoscaler_state_version=version,
         pending_instance_requests=_pending_requests(report),
         pending_instances=[
-            autoscaler_pb2.PendingInstance(
+            pb.PendingInstance(
                 instance_type_name=one.machine_type,
                 ray_node_type_name=one.node_type,
                 instance_id=one.instance_id,
@@ -45,9 +43,9 @@ def scaling_state(version: int, report: ScalingReport) -> autoscaler_pb2.Autosca
     )
 
 
-def _pending_requests(report: ScalingReport) -> list[autoscaler_pb2.PendingInstanceRequest]:
+def _pending_requests(report: ScalingReport) -> list[pb.PendingInstanceRequest]:
     return [
-        autoscaler_pb2.PendingInstanceRequest(
+        pb.PendingInstanceRequest(
             instance_type_name=one.machine_type,
             ray_node_type_name=one.node_type,
             count=1,
@@ -58,9 +56,9 @@ def _pending_requests(report: ScalingReport) -> list[autoscaler_pb2.PendingInsta
     ]
 
 
-def _failed_requests(report: ScalingReport) -> list[autoscaler_pb2.FailedInstanceRequest]:
+def _failed_requests(report: ScalingReport) -> list[pb.FailedInstanceRequest]:
     return [
-        autoscaler_pb2.FailedInstanceRequest(
+        pb.FailedInstanceRequest(
             ray_node_type_name=one.node_type,
             count=1,
             reason=one.reason,
@@ -71,16 +69,14 @@ def _failed_requests(report: ScalingReport) -> list[autoscaler_pb2.FailedInstanc
     ]
 
 
-def _constraints(demands: Iterable[Demand]) -> list[autoscaler_pb2.ClusterResourceConstraint]:
-    counted = [
-        autoscaler_pb2.ResourceRequestByCount(request=request(one), count=one.count) for one in demands
-    ]
-    return [autoscaler_pb2.ClusterResourceConstraint(resource_requests=counted)] if counted else []
+def _constraints(demands: Iterable[Demand]) -> list[pb.ClusterResourceConstraint]:
+    counted = [pb.ResourceRequestByCount(request=request(one), count=one.count) for one in demands]
+    return [pb.ClusterResourceConstraint(resource_requests=counted)] if counted else []
 
 
-def request(demand: Demand) -> autoscaler_pb2.ResourceRequest:
+def request(demand: Demand) -> pb.ResourceRequest:
     """Returns one request, as Ray would have sent it."""
-    message = autoscaler_pb2.ResourceRequest(
+    message = pb.ResourceRequest(
         resources_bundle=demand.shape.to_floats(),
         label_selectors=[label_selector(selector) for selector in demand.selectors],
     )
@@ -90,12 +86,10 @@ def request(demand: Demand) -> autoscaler_pb2.ResourceRequest:
     return message
 
 
-def gang_request(gang: Gang) -> autoscaler_pb2.GangResourceRequest:
+def gang_request(gang: Gang) -> pb.GangResourceRequest:
     """Returns a group that finds no place; the constraint of a strict strategy is put back."""
-    options = [
-        autoscaler_pb2.BundleSelector(resource_requests=_bundles(gang, bundles)) for bundles in gang.options
-    ]
-    message = autoscaler_pb2.GangResourceRequest(
+    options = [pb.BundleSelector(resource_requests=_bundles(gang, bundles)) for bundles in gang.options]
+    message = pb.GangResourceRequest(
         requests=options[0].resource_requests if options else (),
         bundle_selectors=options,
         details=f"{gang.gang_id}:{gang.strategy.value}|PENDING",
@@ -107,7 +101,7 @@ def gang_request(gang: Gang) -> autoscaler_pb2.GangResourceRequest:
     return message
 
 
-def _bundles(gang: Gang, bundles: Iterable[Demand]) -> list[autoscaler_pb2.ResourceRequest]:
+def _bundles(gang: Gang, bundles: Iterable[Demand]) -> list[pb.ResourceRequest]:
     requests = [request(bundle) for bundle in bundles for _ in range(bundle.count)]
     for one in requests:
         if gang.strategy is Strategy.STRICT_PACK:
@@ -127,20 +121,20 @@ def label_selector(selector: Selector) -> common_pb2.LabelSelector:
     return common_pb2.LabelSelector(label_constraints=conditions)
 
 
-def cluster_config(spec: ClusterSpec) -> autoscaler_pb2.ClusterConfig:
+def cluster_config(spec: ClusterSpec) -> pb.ClusterConfig:
     """Returns how large the cluster may become; Ray's libraries and RayEngine ask before they wait."""
     names = sorted({name for one in spec.node_types for name in one.resources})
-    return autoscaler_pb2.ClusterConfig(
+    return pb.ClusterConfig(
         node_group_configs=[_group(one) for one in spec.node_types],
         min_resources={name: _at_least(spec, name) for name in names},
         max_resources={name: _at_most(spec, name) for name in names},
     )
 
 
-def _group(node_type: NodeType) -> autoscaler_pb2.NodeGroupConfig:
+def _group(node_type: NodeType) -> pb.NodeGroupConfig:
     resources = {name: int(quantity) for name, quantity in node_type.resources.to_floats().items()}
     counts = {"min_count": node_type.min_nodes, "max_count": node_type.max_nodes}
-    return autoscaler_pb2.NodeGroupConfig(name=node_type.name, resources=resources, **counts)
+    return pb.NodeGroupConfig(name=node_type.name, resources=resources, **counts)
 
 
 def _at_least(spec: ClusterSpec, resource: str) -> int:

@@ -23,7 +23,7 @@ INSTALL = "install it with: pip install 'muster[ray]'"
 _AUTH_NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 # Without the first, Ray's native client ends the whole process when the GCS is away for a minute during a
-# call. Set here and not in the environment: raylets that we start must not inherit it, or they would outlive
+# call. Set here and not in the environment: raylets that inherit it from this process would outlive
 # their cluster. Every call of GcsClient has a timeout of its own.
 _SETTINGS = {
     "gcs_rpc_server_reconnect_timeout_s": 1_000_000_000,
@@ -88,7 +88,9 @@ def check_auth(auth: Mapping[str, str]) -> None:
     if auth.get("RAY_AUTH_TOKEN") or (path is None and (Path.home() / ".ray" / "auth_token").is_file()):
         return
     if path is None:
-        raise EngineDenied("RAY_AUTH_MODE is token but there is none: set RAY_AUTH_TOKEN_PATH to its file")
+        raise EngineDenied(
+            "RAY_AUTH_MODE is token but no token is given: set RAY_AUTH_TOKEN_PATH to its file"
+        )
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
     except OSError as error:

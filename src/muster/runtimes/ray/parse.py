@@ -71,10 +71,7 @@ def parse_infeasible(ours: autoscaler_pb2.AutoscalingState) -> RuntimeReport:
 
 
 def parse_node(node: autoscaler_pb2.NodeState) -> NodeReport:
-    """Returns a node.
-
-    One that cannot be understood is still listed: otherwise its record would take it for gone.
-    """
+    """Returns a node; one that cannot be understood is still listed, or its record would take it for gone."""
     node_id = NodeId(node.node_id.hex())
     cloud_id = CloudId(node.instance_id) if node.instance_id else None
     try:
@@ -114,10 +111,7 @@ def parse_constraint(row: autoscaler_pb2.ClusterResourceConstraint) -> Constrain
 
 
 def parse_gang(row: autoscaler_pb2.GangResourceRequest) -> Gang:
-    """Returns a placement group.
-
-    The alternatives come in `bundle_selectors`; older heads send `requests` only.
-    """
+    """Returns a placement group; its alternatives come in `bundle_selectors`, older heads send `requests`."""
     options = [(one.resource_requests, one.locality_requirement) for one in row.bundle_selectors]
     asked = [request for requests, _ in options for request in requests] or list(row.requests)
     gang_id, _, rest = row.details.partition(":")
@@ -171,9 +165,7 @@ def parse_selector(selector: common_pb2.LabelSelector) -> Selector:
 
 def _condition(one: common_pb2.LabelSelectorConstraint) -> LabelMatch:
     operator = _OPERATORS.get(one.operator)
-    if (
-        operator is None
-    ):  # an operator of a newer Ray: it matches nowhere, so nothing is bought for it in error
+    if operator is None:  # of a newer Ray: it matches nowhere, so nothing is bought for it in error
         return LabelMatch(one.label_key, LabelOperator.IN, ())
     return LabelMatch(one.label_key, operator, tuple(sorted(one.label_values)))
 

@@ -1,4 +1,4 @@
-"""StatePublisher tells Ray that this autoscaler serves the cluster; the monitor calls it every tick.
+"""StatePublisher writes to the GCS that this autoscaler serves the cluster; the monitor calls it every tick.
 
 Without the flag `ray status` shows nothing of it, and `request_resources` of Ray's own SDK goes elsewhere.
 """
@@ -26,10 +26,7 @@ class StatePublisher:
         self._published_metrics = ""
 
     def publish(self, spec: ClusterSpec, metrics_address: str = "") -> None:
-        """Writes the limits and the metrics address; raises an EngineError when the GCS is away.
-
-        `metrics_address` is ip:port of the monitor's Prometheus page.
-        """
+        """Writes the limits and the metrics address (ip:port); raises an EngineError when the GCS is away."""
         self._publish_flag()
         from muster.runtimes.ray.messages import cluster_config
 

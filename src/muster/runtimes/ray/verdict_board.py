@@ -30,10 +30,7 @@ class DemandVerdict(Struct, frozen=True, kw_only=True):
 
 
 class PublishedVerdicts(Struct, frozen=True, kw_only=True):
-    """A PublishedVerdicts holds the verdicts of one tick.
-
-    `at` is the time of the tick (seconds since the epoch, the head's clock).
-    """
+    """A PublishedVerdicts holds the verdicts of one tick, `at` seconds since the epoch."""
 
     at: float = 0.0
     gangs: Mapping[str, GangVerdict] = field(default_factory=dict)  # by placement group id, hex

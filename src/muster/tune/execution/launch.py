@@ -115,7 +115,8 @@ def _open_engine(spec: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine | 
         reach = reach_of(spec.place, spec.run)
         return open_ray_engine(trainables=trainables, options=RayOptions(env=env, remote_storage=reach))
     from muster.base.clock import SystemClock
-    from muster.engines.local.engine import LocalEngine, LocalOptions
+    from muster.engines.local.engine import LocalEngine
+    from muster.engines.local.worker_pool import LocalOptions
 
     return LocalEngine(clock=SystemClock(), trainables=trainables, options=LocalOptions(env=env))
 
