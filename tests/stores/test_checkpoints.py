@@ -200,6 +200,7 @@ def refs_of(*numbers):
     return [CheckpointRef(path=f"/x/{number}", index=number) for number in numbers]
 
 
+@pytest.mark.conformance("C-009")
 def test_nothing_is_deleted_before_its_fact_is_durable_or_while_it_is_used():
     gone = []
     queue = queue_of(lambda ref: gone.append(ref.index))

@@ -119,6 +119,7 @@ def test_optuna_searches_and_goes_on_after_an_interruption(tmp_path):
     assert {r.config["x"] for r in half} < {r.config["x"] for r in grid}
 
 
+@pytest.mark.conformance("C-018")
 def test_fail_fast_raise_gives_the_trials_own_exception(tmp_path):
     def train(config):
         raise KeyError("mine")

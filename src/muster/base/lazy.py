@@ -1,4 +1,4 @@
-"""Packages whose public names are imported when they are first used, so that importing them costs nothing."""
+"""Imports the public names of a package when they are first used, so that importing it costs nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 def lazy_names(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for a package: public name -> the module that defines it, or that it is.
+    """Returns `__getattr__` and `__dir__` for a package, from public names to the modules that define them.
 
     Example:
         __getattr__, __dir__ = lazy_names(__name__, {"Thing": ".things", "part": f"{__name__}.part"})

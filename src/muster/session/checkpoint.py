@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from muster.host.atomic_write import atomic_write
 from muster.session.filesystems import as_fsspec
 
 METADATA_FILE = ".metadata.json"
@@ -156,14 +157,11 @@ class Checkpoint(metaclass=_ExplainRemoved):
         """Replaces the metadata, kept as JSON inside the checkpoint."""
         import json
 
-        text = json.dumps(dict(metadata))
+        text = json.dumps(dict(metadata)).encode()
         if self._is_local:
-            partial = f"{self._metadata_path()}.{os.getpid()}"
-            with open(partial, "w", encoding="utf-8") as stream:
-                stream.write(text)
-            os.replace(partial, self._metadata_path())
+            atomic_write(self._metadata_path(), text)
         else:
-            self.filesystem.pipe_file(self._metadata_path(), text.encode())
+            self.filesystem.pipe_file(self._metadata_path(), text)
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Adds to the metadata."""

@@ -13,7 +13,8 @@ import cloudpickle
 import pytest
 
 from muster.base.clock import SystemClock
-from muster.engines.local.engine import LocalEngine, LocalOptions
+from muster.engines.local.engine import LocalEngine
+from muster.engines.local.worker_pool import LocalOptions
 from muster.session import Checkpoint, get_checkpoint, report
 from muster.testing.engine_contract.fixture import Driver
 from muster.testing.engine_contract.misbehaving import is_gone

@@ -96,7 +96,7 @@ def test_a_token_that_cannot_be_read_is_told_before_the_cluster_is_asked(tmp_pat
 
 def test_token_mode_without_any_token_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(EngineDenied, match="there is none: set RAY_AUTH_TOKEN_PATH to its file"):
+    with pytest.raises(EngineDenied, match="no token is given: set RAY_AUTH_TOKEN_PATH to its file"):
         check_auth({"RAY_AUTH_MODE": "token"})
     check_auth({"RAY_AUTH_MODE": "disabled"})
     check_auth({})

@@ -1,4 +1,4 @@
-"""A whole simulated experiment: the same code as a launch, the same answers each time."""
+"""Checks a whole simulated experiment: the same code as a launch, the same answers each time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from muster.base.clock import ManualClock
 from muster.errors import StoreError
 from muster.sim.tune.curve import FunctionCurve
-from muster.sim.tune.experiment import ForgetfulStore, SimulatedExperiment
+from muster.sim.tune.experiment import NullTrialStore, SimulatedExperiment
 from muster.sim.tune.history import best_at
 from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import TrialController
@@ -82,7 +82,7 @@ def saving(life, store, clock):
     return TrialController(life.state, engine=life.engine, store=store, clock=clock, saver=saver), saver
 
 
-def test_a_real_controller_runs_on_it_unchanged_and_another_goes_on():
+def test_a_real_controller_runs_on_it_unchanged_and_another_resumes():
     asked = experiment(make_scheduler=lambda: ASHAScheduler(max_t=5, type="promotion", reduction_factor=2))
     whole = asked.run()
     store = MemoryTrialStore(root="/simulated")
@@ -100,9 +100,9 @@ def test_a_real_controller_runs_on_it_unchanged_and_another_goes_on():
     assert again.history.best.value == whole.history.best.value
 
 
-def test_a_store_that_keeps_nothing_says_so():
-    store = ForgetfulStore()
+def test_a_store_that_keeps_nothing_reports_it():
+    store = NullTrialStore()
     experiment().run(store)
     assert store.appended > 40
-    with pytest.raises(StoreError, match="use MemoryTrialStore"):
+    with pytest.raises(StoreError, match="pass a MemoryTrialStore"):
         store.load()

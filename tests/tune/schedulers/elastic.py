@@ -8,7 +8,7 @@ from typing import Any
 
 from muster.base.resources import Resources
 from muster.sim.tune.engine import Costs
-from muster.sim.tune.experiment import Life, SimulatedExperiment
+from muster.sim.tune.experiment import SimulatedExperiment, SimulatedRun
 from muster.sim.tune.faults import FaultPlan, FaultRates
 from muster.trials.placement_group import PlacementGroupFactory as Pgf
 from muster.tune.schedulers import (
@@ -101,7 +101,7 @@ class Watched:
     """A life whose every step is looked at."""
 
     def __init__(self, asked: SimulatedExperiment) -> None:
-        self.life: Life = asked.begin()
+        self.life: SimulatedRun = asked.begin()
         self.iterations: dict[str, list[int]] = {}
         self.sizes: dict[str, list[Resources]] = {}  # at each start
         self._fire, self.life.state.plugins.hooks = self.life.state.plugins.hooks.fire, self

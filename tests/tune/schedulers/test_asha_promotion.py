@@ -106,6 +106,7 @@ def test_one_worker_does_the_jobs_of_algorithm_2_in_its_order(losses, eta, rungs
     check_against_algorithm_2(losses, eta, rungs)
 
 
+@pytest.mark.conformance("C-154")
 @given(LOSSES, st.sampled_from([2, 3]), st.integers(2, 4))
 def test_nan_is_never_promoted_and_counts_as_the_worst(losses, eta, rungs):
     check_against_algorithm_2(losses, eta, rungs)

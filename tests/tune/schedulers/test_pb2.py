@@ -35,6 +35,7 @@ def pb2(**changes):
     return PB2(**asked)
 
 
+@pytest.mark.conformance("C-176")
 @pytest.mark.parametrize(
     ("bounds", "kind", "text"),
     [
@@ -52,6 +53,7 @@ def test_bounds_that_cannot_be_are_refused(bounds, kind, text):
         pb2(hyperparam_bounds=bounds)
 
 
+@pytest.mark.conformance("C-176")
 def test_missing_values_are_drawn_within_their_bounds():
     view = ControllerView(TrialIndex({"CPU": 1}), None)
     scheduler = pb2(hyperparam_bounds={"lr": [2, 3], "deep": {"n": [5, 6]}})
@@ -76,6 +78,7 @@ def histories(scheduler, nested):
     return scheduler._new_config(trials[0], trials[1])
 
 
+@pytest.mark.conformance("C-176")
 def test_nested_and_flat_bounds_give_the_same_values_of_the_types_they_had():
     flat = histories(pb2(hyperparam_bounds={"lr": [0.0, 1.0], "n": [1, 9]}), nested=False)
     nested = histories(pb2(hyperparam_bounds={"lr": [0.0, 1.0], "deep": {"n": [1, 9]}}), nested=True)
@@ -91,6 +94,7 @@ def test_without_data_of_the_copied_trial_its_values_are_kept_and_the_users_func
     assert scheduler._new_config(donor, donor) == {"lr": 0.4, "x": 1, "mine": True}
 
 
+@pytest.mark.conformance("C-176")
 def test_it_can_be_pickled_with_a_lambda():
     scheduler = pickle.loads(cloudpickle.dumps(pb2(custom_explore_fn=lambda config: config)))
     assert scheduler.save_state() == pb2().save_state()

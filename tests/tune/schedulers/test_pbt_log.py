@@ -85,6 +85,7 @@ def population(tmp_path, **changes):
     return world
 
 
+@pytest.mark.conformance("C-169")
 @pytest.mark.parametrize("synch", [True, False])
 def test_every_row_has_six_fields_and_replaying_them_gives_the_values_that_were_used(tmp_path, synch):
     world = population(tmp_path, synch=synch, resample_probability=0)
@@ -160,6 +161,7 @@ def test_a_second_trial_is_refused_and_a_configuration_replaced_with_a_warning(t
         replay.on_trial_add(view, Trial("f", trial_id="b"))
 
 
+@pytest.mark.conformance("C-169")
 @pytest.mark.parametrize(
     "content", ["no json\n", "[1, 2]\n", '["a", "b", 1, 1, 2, 3]\n', '["a", "b", 1, "x", {}, {}]\n']
 )

@@ -101,7 +101,8 @@ def cpus(*amounts):
     return [[{"CPU": float(amount)}] for amount in amounts]
 
 
-def test_c177_free_cpus_are_shared_evenly():
+@pytest.mark.conformance("C-177")
+def test_free_cpus_are_shared_evenly():
     hand = Hand(DistributeResources(), {"CPU": 8})
     assert hand.round(0, 1) == cpus(2, 2)
     assert hand.round(2, 3) == cpus(2, 2)
@@ -114,7 +115,8 @@ def test_c177_free_cpus_are_shared_evenly():
     assert hand.used == {"CPU": 8.0}
 
 
-def test_c178_units_of_cpus_and_gpus():
+@pytest.mark.conformance("C-178")
+def test_units_of_cpus_and_gpus():
     hand = Hand(
         DistributeResources(increase_by={"cpu": 2, "GPU": 2}),
         {"CPU": 8, "GPU": 8},
@@ -128,14 +130,16 @@ def test_c178_units_of_cpus_and_gpus():
     assert hand.round(0) == [[{"CPU": 8.0, "GPU": 8.0}]]
 
 
-def test_c179_no_more_than_so_many_units():
+@pytest.mark.conformance("C-179")
+def test_no_more_than_so_many_units():
     hand = Hand(DistributeResources(increase_by={"CPU": 1}, increase_by_times=2), {"CPU": 8}, count=1)
     assert hand.round(0) == cpus(3)
     assert hand.report(0, time=2) == ("CONTINUE", [])
 
 
+@pytest.mark.conformance("C-180")
 @pytest.mark.parametrize("allocate", [DistributeResources(), DistributeResourcesToTopJob()])
-def test_c180_a_trial_with_too_much_shrinks_when_others_wait(allocate):
+def test_a_trial_with_too_much_shrinks_when_others_wait(allocate):
     hand = Hand(allocate, {"CPU": 4}, count=1)
     assert hand.round(0) == cpus(4)
     for _ in range(3):
@@ -164,7 +168,8 @@ def test_two_trials_do_not_give_back_the_same():
     assert [trial.placement_group_factory.bundles for trial in hand.index.order] == cpus(3, 4, 1)
 
 
-def test_c181_bundles_are_added_and_taken_away_and_the_head_stays():
+@pytest.mark.conformance("C-181")
+def test_bundles_are_added_and_taken_away_and_the_head_stays():
     needs = Pgf([{}, {"CPU": 1}, {"CPU": 1, "GPU": 1}], strategy="SPREAD")
     hand = Hand(DistributeResources(add_bundles=True), {"CPU": 8, "GPU": 4}, count=2, needs=needs)
     worker = {"CPU": 1.0, "GPU": 1.0}
@@ -176,7 +181,8 @@ def test_c181_bundles_are_added_and_taken_away_and_the_head_stays():
     assert hand.round(0) == [[{"CPU": 1.0}, worker, worker, worker]]
 
 
-def test_c182_only_the_best_trial_grows():
+@pytest.mark.conformance("C-182")
+def test_only_the_best_trial_grows():
     hand = Hand(DistributeResourcesToTopJob(), {"CPU": 8})
     for number in range(4):
         hand.trial(number).last_result = {"score": number}

@@ -17,7 +17,7 @@ from typing_extensions import ParamSpec
 
 from muster.base import codec
 from muster.base.ids import InstanceId, RequestId
-from muster.cluster.model import Instance, NodeKind, StatusChange
+from muster.cluster.model import Instance, NodeKind, StatusChange, merged_records
 from muster.cluster.plan import Action, Plan
 from muster.cluster.ports import Ledger
 from muster.cluster.snapshot import FailedLaunch, Memory
@@ -79,7 +79,7 @@ class LedgerState(Struct, frozen=True, kw_only=True):
             outbox[action.request_id] = action
         return LedgerState(
             version=version,
-            instances=_merged(self.instances, written),
+            instances=merged_records(self.instances, written),
             memory=plan.memory,
             outbox=outbox,
             failures=newest_failures((*self.failures, *failures_among(written))),
@@ -131,18 +131,6 @@ def _failed(record: Instance) -> FailedLaunch:
         failed_at=record.since,
         reason=record.details,
     )
-
-
-def _merged(live: Mapping[InstanceId, Instance], written: Sequence[Instance]) -> dict[InstanceId, Instance]:
-    merged = dict(live)
-    for record in written:
-        if record.state in TERMINAL:
-            merged.pop(record.instance_id, None)
-        else:
-            merged[record.instance_id] = record
-    if any(record.instance_id not in live for record in written):
-        return dict(sorted(merged.items()))  # the order a restart would find, so that restarts change nothing
-    return merged
 
 
 VERSION_LIMIT = 2**62  # SQLite and the runtime's protocol count in signed 64 bits

@@ -113,9 +113,10 @@ def _open_engine(spec: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine | 
         from muster.tune.execution.upload import reach_of
 
         reach = reach_of(spec.place, spec.run)
-        return open_ray_engine(trainables=trainables, options=RayOptions(env=env, reach=reach))
+        return open_ray_engine(trainables=trainables, options=RayOptions(env=env, remote_storage=reach))
     from muster.base.clock import SystemClock
-    from muster.engines.local.engine import LocalEngine, LocalOptions
+    from muster.engines.local.engine import LocalEngine
+    from muster.engines.local.worker_pool import LocalOptions
 
     return LocalEngine(clock=SystemClock(), trainables=trainables, options=LocalOptions(env=env))
 

@@ -24,7 +24,12 @@ from muster.stores.storage import Storage
 from muster.trials.model import Trial
 from muster.tune.search.trial_names import trial_dirname, unique_dirname
 
-STAGING = "~/.cache/muster/experiments"  # XDG's place for what can be fetched again
+
+def _staging() -> Path:
+    """Returns where this system keeps what can be fetched again: `~/.cache/muster/experiments` on Linux."""
+    from platformdirs import user_cache_path  # only for remote storage: importing it takes 10 ms
+
+    return user_cache_path("muster") / "experiments"
 
 
 class ExperimentPaths:
@@ -38,7 +43,7 @@ class ExperimentPaths:
         self.is_remote = not self.storage.is_local
         if self.is_remote:
             digest = hashlib.sha256(self.storage.uri.encode()).hexdigest()[:12]
-            self.directory = Path(os.path.abspath(os.path.expanduser(STAGING)), digest, name)
+            self.directory = _staging() / digest / name
         else:
             self.directory = self.storage.path
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
 from muster.errors import RestoreError, StoreError, TuneError
+from muster.host.atomic_write import atomic_write
 from muster.session.publish import MANIFEST
 from muster.stores.checkpoints import CheckpointStore, delete_directory, sweep
 from muster.stores.storage import Storage
@@ -71,8 +72,8 @@ class SavedTuner:
                 f"the experiment could not be resumed later, because its {' and '.join(parts)} cannot be "
                 f"pickled: {error}. Keep open files, locks and connections out of it"
             ) from error
-        _write(directory / TRAINABLE_FILE, code)
-        _write(directory / TUNER_FILE, content)
+        atomic_write(directory / TRAINABLE_FILE, code)
+        atomic_write(directory / TUNER_FILE, content)
 
     @staticmethod
     def read(directory: Path, address: str = "") -> SavedTuner:
@@ -136,13 +137,6 @@ def checked_space(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
             "new experiment"
         )
     return dict(given)
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Writes atomically: a crash must not leave half a pickle."""
-    partial = file.with_name(f".{file.name}.partial")
-    partial.write_bytes(content)
-    os.replace(partial, file)
 
 
 def _can_be_pickled(part: object) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from muster.base.clock import Clock
+from muster.base.text import moment
 from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.reporting import summary
@@ -22,7 +23,6 @@ from muster.tune.reporting.formats import (
     cell,
     detail,
     duration,
-    moment,
     rate,
 )
 from muster.tune.reporting.periodic import PeriodicReporter

@@ -1,0 +1,310 @@
+"""WorkerPool holds the processes of LocalEngine: makes them, keeps spares and idle ones, sees them end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from muster.base.clock import Clock
+from muster.base.framing import Frame, FrameKind, frame, unpack
+from muster.engines.local.fork_server import ForkServerClient
+from muster.engines.process_engine import EngineTimeouts
+from muster.engines.worker.handle import TrialRun, WorkerHandle, WorkerState
+from muster.engines.worker.poller import Poller, SpinThenWait
+from muster.host.machine import process_activity
+
+if TYPE_CHECKING:
+    from muster.trials.commands import StartTrial
+
+_QUICK_S = 0.05  # trials that follow each other like this
+_MORE_SPARES = 3  # are worth making so many more processes at once, which is cheaper than one by one
+_MOST_AT_ONCE = 32  # one message carries the descriptors of no more than about a hundred
+_QUIT = frame(FrameKind.QUIT)
+
+
+class WorkerListener(Protocol):
+    """A WorkerListener is called with the frames and ends of processes."""
+
+    def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None: ...
+
+    def on_worker_gone(self, worker: WorkerHandle, status: int | None, note: str) -> None: ...
+
+
+class LocalOptions(EngineTimeouts, frozen=True, kw_only=True):
+    """A LocalOptions holds what few users need to change."""
+
+    max_idle: int = 64  # processes kept for reuse
+    spares: int = 2  # processes made ahead of need
+    quiet: bool = (
+        False  # drops the output of trials without log_to_file, which otherwise goes where the driver's goes
+    )
+    env: Mapping[str, str] = {}  # added to the environment of trials; of OMP_NUM_THREADS see `_env_of`
+
+
+class WorkerPool:
+    """A WorkerPool holds every process that the engine has made and not seen end."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        options: LocalOptions,
+        warm: bool,
+        trainables: dict[str, bytes],
+        owner: WorkerListener,
+    ) -> None:
+        self._clock = clock
+        self._options = options
+        self._warm = warm
+        self._trainables = trainables
+        self._owner = owner
+        self._version = 0
+        self._poller = Poller()
+        self._spinner = SpinThenWait()
+        self._workers: dict[int, WorkerHandle] = {}  # by token
+        self._by_read_fd: dict[int, WorkerHandle] = {}
+        self._by_write_fd: dict[int, WorkerHandle] = {}  # only those with something left to send
+        self._spares: list[WorkerHandle] = []
+        self._idle: list[WorkerHandle] = []
+        self._next_token = 0
+        self._spawned_at = 0.0
+        self._is_writing = False  # whether bytes wait until the fork server reads
+        self._fork_server: ForkServerClient | None = None
+        self._is_closed = False
+        self._open_fork_server()
+        if warm and trainables:
+            self._spares = self._spawn(1)
+
+    def register(self, name: str, blob: bytes) -> None:
+        self._trainables[name] = blob
+        self._version += 1
+        if self._fork_server is not None:
+            self._fork_server.register(name, blob)
+        for worker in [*self._spares, *self._idle]:
+            self._retire(worker)
+
+    # Processes for trials
+
+    def find_idle(self, command: StartTrial) -> WorkerHandle | None:
+        """Returns a kept process that served the same trainable with the same resources."""
+        for worker in self._idle:
+            if worker.key is not None and worker.key[:2] == (command.trainable_name, command.resources):
+                return worker
+        return None
+
+    def assign(self, run: TrialRun, idle: WorkerHandle | None) -> WorkerHandle:
+        """Binds a trial to that idle process, or to a new one."""
+        gpu_ids = run.grant.gpu_ids if run.grant is not None else ()
+        if idle is not None:
+            self._idle.remove(idle)
+            worker, run.reused = idle, True
+        else:
+            self._clear_gpus(gpu_ids)
+            # The oldest: a younger one may not have been forked yet.
+            worker = self._spares.pop(0) if self._spares else self._spawn(1)[0]
+            if self._warm and not run.command.may_reuse and len(self._spares) < self._options.spares:
+                self._spawn_spares()
+        worker.role, worker.run, run.worker = WorkerState.BUSY, run, worker
+        worker.key = (run.command.trainable_name, run.command.resources, gpu_ids)
+        worker.last_seen_at, worker.cpu_s = self._clock.monotonic(), None
+        return worker
+
+    def release(self, worker: WorkerHandle, *, keep: bool) -> None:
+        """Keeps the process of an ended trial for another one, or lets it end by itself."""
+        if not keep:
+            worker.role = WorkerState.LEAVING
+            return
+        worker.role, worker.run = WorkerState.IDLE, None
+        self._idle.append(worker)
+        if len(self._idle) > self._options.max_idle:
+            self._retire(self._idle[0])
+
+    def _clear_gpus(self, gpu_ids: Sequence[str]) -> None:
+        """Ends idle processes that may hold memory of GPUs which another trial is about to use."""
+        for worker in [d for d in self._idle if d.key is not None and not set(gpu_ids).isdisjoint(d.key[2])]:
+            self._retire(worker)
+
+    def _retire(self, worker: WorkerHandle) -> None:
+        for group in (self._spares, self._idle):
+            if worker in group:
+                group.remove(worker)
+        worker.role = WorkerState.LEAVING
+        self.send(worker, _QUIT)
+
+    def kill(self, worker: WorkerHandle, number: signal.Signals) -> None:
+        """Sends SIGKILL to the whole process group, any other signal to the process."""
+        if self._fork_server is not None:
+            self._fork_server.signal(worker.token, number, whole_group=number == signal.SIGKILL)
+            self._poll_fork_server_writes()
+
+    def is_silent(self, worker: WorkerHandle, now: float) -> bool:
+        """Returns whether a process has shown no activity for too long.
+
+        Frames, heartbeats and processor time count; without a heartbeat also being able to run. (A trial deep
+        in C code sends no heartbeat, but works.)
+        """
+        if not worker.pid or now - worker.last_seen_at < self._options.beat_s:
+            return False
+        seen = process_activity(worker.pid)
+        if seen is not None and (seen.cpu_s != worker.cpu_s or (seen.can_run and not worker.beats)):
+            worker.cpu_s, worker.last_seen_at = seen.cpu_s, now
+        return now - worker.last_seen_at >= self._options.silent_after_s
+
+    # Making processes
+
+    def _open_fork_server(self) -> ForkServerClient:
+        options = self._options
+        made = ForkServerClient(warm=self._warm, beat_s=options.beat_s, env=options.env, quiet=options.quiet)
+        for name, blob in self._trainables.items():
+            made.register(name, blob)
+        self._fork_server, self._is_writing = made, False
+        self._poller.add_reader(made.fileno())
+        self._poll_fork_server_writes()
+        return made
+
+    def _spawn(self, count: int) -> list[WorkerHandle]:
+        fork_server = self._fork_server or self._open_fork_server()
+        tokens = range(self._next_token, self._next_token + count)
+        self._next_token += count
+        pipes = fork_server.spawn(tokens)
+        self._poll_fork_server_writes()
+        now = self._clock.monotonic()
+        made = []
+        for token, (read_fd, write_fd) in zip(tokens, pipes, strict=True):
+            worker = WorkerHandle(token, read_fd, write_fd, version=self._version, now=now)
+            self._workers[token] = self._by_read_fd[read_fd] = worker
+            self._poller.add_reader(read_fd)
+            made.append(worker)
+        return made
+
+    def _spawn_spares(self) -> None:
+        """Spawns as many spares as are always kept, and some more when trials follow each other quickly."""
+        now = self._clock.monotonic()
+        more = _MORE_SPARES if now < self._spawned_at + _QUICK_S else 0
+        self._spawned_at = now
+        count = self._options.spares - len(self._spares) + more
+        self._spares += self._spawn(min(count, _MOST_AT_ONCE))
+
+    # Exchanging frames
+
+    def send(self, worker: WorkerHandle, data: bytes) -> None:
+        if not worker.write(data) and worker.write_fd not in self._by_write_fd:
+            self._by_write_fd[worker.write_fd] = worker
+            self._poller.add_writer(worker.write_fd)
+
+    def wait(self, timeout_s: float, now: float) -> None:
+        """Handles everything that is ready, waiting up to `timeout_s` for the first."""
+        poll = self._poller.poll
+        ready = self._spinner.poll(poll) if timeout_s > 0 else None
+        for fd, _ in ready or poll(timeout_s if timeout_s > 0 else 0):
+            worker = self._by_read_fd.get(fd)
+            if worker is not None:
+                worker.last_seen_at = now  # the time before the wait: no call of the clock per frame
+                self._read(worker)
+            elif self._fork_server is not None and fd == self._fork_server.fileno():
+                self._read_fork_server(self._fork_server)
+            else:
+                self._flush(fd)
+
+    def _read(self, worker: WorkerHandle) -> None:
+        frames = worker.read()
+        if frames is None:
+            self._stop_reading(worker)  # the fork server reports its end, with the reason
+            return
+        for kind, payload in frames:
+            if kind == FrameKind.BEAT:
+                worker.beats = True
+            else:
+                self._owner.on_frame(worker, kind, payload)
+
+    def _stop_reading(self, worker: WorkerHandle) -> None:
+        if self._by_read_fd.pop(worker.read_fd, None) is not None:
+            self._poller.forget(worker.read_fd)
+
+    def _flush(self, fd: int) -> None:
+        worker = self._by_write_fd.get(fd)
+        if worker is not None and worker.flush():
+            del self._by_write_fd[fd]
+            self._poller.forget(fd)
+
+    def _poll_fork_server_writes(self) -> None:
+        fork_server = self._fork_server
+        if fork_server is not None and fork_server.has_more_to_send != self._is_writing:
+            self._is_writing = fork_server.has_more_to_send
+            self._poller.set_writing(fork_server.fileno(), writing=self._is_writing)
+
+    def _read_fork_server(self, fork_server: ForkServerClient) -> None:
+        fork_server.flush()
+        messages = fork_server.take()
+        if messages is None:
+            self._on_fork_server_lost(fork_server)
+            return
+        self._poll_fork_server_writes()
+        for message in messages:
+            self._on_fork_server_message(message)
+
+    def _on_fork_server_message(self, message: Frame) -> None:
+        kind, payload = message
+        if kind == FrameKind.CHILD:
+            for token, pid in unpack(payload):
+                if token in self._workers:
+                    self._workers[token].pid = pid
+        elif kind == FrameKind.GONE:
+            for token, status, note in unpack(payload):
+                worker = self._workers.get(token)
+                if worker is not None:
+                    self._drop(worker, status, note)
+
+    def _drop(self, worker: WorkerHandle, status: int | None, note: str) -> None:
+        """Handles the last frames of an ended process, then closes its pipes."""
+        while worker.read_fd in self._by_read_fd:
+            frames = worker.read()
+            if not frames:
+                self._stop_reading(worker)
+                break
+            for kind, payload in frames:
+                self._owner.on_frame(worker, kind, payload)
+        self._forget(worker)
+        self._owner.on_worker_gone(worker, status, note)
+
+    def _forget(self, worker: WorkerHandle) -> None:
+        self._stop_reading(worker)
+        if self._by_write_fd.pop(worker.write_fd, None) is not None:
+            self._poller.forget(worker.write_fd)
+        del self._workers[worker.token]
+        for group in (self._spares, self._idle):
+            if worker in group:
+                group.remove(worker)
+        worker.close()
+
+    def _on_fork_server_lost(self, fork_server: ForkServerClient) -> None:
+        """Ends every process of a fork server that was killed; the next trial gets a new one."""
+        self._poller.forget(fork_server.fileno())
+        self._fork_server = None
+        fork_server.close()
+        for worker in list(self._workers.values()):
+            _kill_group(worker.pid)
+            self._drop(worker, None, "")
+
+    def close(self) -> None:
+        """Ends every process, and waits for that."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        orderly = self._fork_server is None or self._fork_server.close()
+        self._fork_server = None
+        for worker in list(self._workers.values()):
+            if not orderly:
+                _kill_group(worker.pid)
+            self._forget(worker)
+        self._poller.close()
+
+
+def _kill_group(pid: int) -> None:
+    if pid:
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            return
