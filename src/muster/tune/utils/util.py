@@ -33,8 +33,8 @@ def wait_for_gpu(
 
     Args:
         gpu_id: Its number or its UUID; None: the first one this process may use.
-        retry: How often to look.
-        delay_s: Seconds between two looks.
+        retry: How often to check.
+        delay_s: Seconds between two checks.
     """
     if gpu_memory_limit is not None:
         raise ValueError("wait_for_gpu(gpu_memory_limit=...) does not exist any more: use target_util")

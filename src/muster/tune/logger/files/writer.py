@@ -1,7 +1,7 @@
 """Writes the files of all trials off the control thread, which only appends to a queue.
 
-Rows wait a moment, are encoded together and appended with one write per file: by a thread, and once there is
-much to do by a process of its own, to which the thread then only forwards.
+Rows wait a moment, are encoded together and appended with one write per file: by a thread, and under load by
+a separate process, to which the thread then only forwards.
 """
 
 from __future__ import annotations
