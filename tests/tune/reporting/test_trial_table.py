@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tests.tune.reporting.scene import trial
+from tests.tune.reporting.examples import trial
 
 from muster.tune.reporting.tables import (
     TrialTable,

@@ -22,7 +22,7 @@ class EndedSearch:
 
 
 class ByHand:
-    """Decisions are carried out at once, wishes after the hook has returned."""
+    """Decisions are carried out at once, requests after the hook has returned."""
 
     def __init__(self, scheduler: Any, count: int = 0, search: Any = None) -> None:
         self.scheduler = scheduler

@@ -1,4 +1,4 @@
-"""AsyncHyperBandScheduler, stopping type: Ray's rules with exact values (spec C-154 to C-156 and 13.2)."""
+"""AsyncHyperBandScheduler, stopping type: Ray's rules with exact values (C-154 to C-156)."""
 
 import json
 import math
@@ -258,7 +258,7 @@ def test_importing_it_does_not_load_numpy():
 
 
 class Naive:
-    """The rules of the specification in the plainest form, with numpy's percentile."""
+    """Ray's rules in the plainest form, with numpy's percentile."""
 
     def __init__(self, max_t, grace, factor, stop_last):
         count = int(math.log(max_t / grace) / math.log(factor) + 1)

@@ -1,4 +1,4 @@
-"""Each stock stopper with exact values (spec 6.1, 13.1.15 and C-190 to C-193)."""
+"""Tests each built-in stopper with exact values (C-190 to C-193)."""
 
 import math
 import pickle

@@ -160,9 +160,7 @@ class BoxCharacters(NamedTuple):
 
 BOX = BoxCharacters("╭╮", "├┤", "╰╯", "│", "─")
 ASCII = BoxCharacters("++", "++", "++", "|", "-")
-PSQL = BoxCharacters(
-    "++", "||", "++", "|", "-", " | ", "-+-"
-)  # as the PostgreSQL shell, and Ray, draw tables
+PSQL = BoxCharacters("++", "||", "++", "|", "-", " | ", "-+-")  # Ray's tables
 
 
 def frame_for(encoding: str | None) -> BoxCharacters:

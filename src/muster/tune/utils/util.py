@@ -131,7 +131,7 @@ def _compare(first: Any, second: Any, name: str) -> None:  # noqa: ANN401
         first.train()
     saved = first.save()
     second.restore(saved)
-    _agree(first.get_state(), second.get_state(), f"{name}: restored from a checkpoint, it stands elsewhere")
+    _agree(first.get_state(), second.get_state(), f"{name}: restored from a checkpoint, it has another state")
     again = second.save()
     if again.checkpoint.path == saved.checkpoint.path:
         raise AssertionError(f"{name}: a second save overwrote the checkpoint {saved.checkpoint.path}")

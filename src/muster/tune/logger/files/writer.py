@@ -49,9 +49,7 @@ class LogWriter:
         self._open_limit = open_limit
         self._process_from = queue_limit if process_from is None else process_from
         self._queue: deque[Entry] = deque()
-        self._threshold = min(
-            self._limit, self._process_from
-        )  # the length at which a process is started or rows wait
+        self._threshold = min(self._limit, self._process_from)  # of the queue: then a process is started
         self.running: dict[str, TrialLog] = {}  # by trial id; control thread only
         self._dropped = 0
         self._is_overrun = False
