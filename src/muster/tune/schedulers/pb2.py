@@ -18,7 +18,6 @@ from muster.tune.search.paths import copied
 from muster.tune.search.space import uniform
 
 MOST_POINTS = 1000
-Bounds = dict[Path, tuple[float, float]]
 
 
 class PB2(PopulationBasedTraining):
