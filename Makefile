@@ -19,7 +19,7 @@ SETUP := PYTHON='$(PYTHON)' sh tools/setup.sh $(VENV)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart demo setup fmt lint types imports sizes duplicates test test-fast sim sim-tune series soak bench check docs clean
+.PHONY: help quickstart demo setup fmt lint types imports sizes test test-fast sim sim-tune series soak bench check docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,9 +70,6 @@ imports: $(VENV)/.installed-dev ## Check the layers (import-linter)
 sizes: $(VENV)/.installed-dev ## Check that files and functions stay small
 	$(BIN)/python tools/check_sizes.py
 
-duplicates: ## List repeated code, where the `duplicates` command exists
-	@if command -v duplicates >/dev/null 2>&1; then duplicates; else echo "duplicates: not installed, skipped"; fi
-
 test: $(VENV)/.installed-dev ## Run every test a clone can run (PYTEST_ARGS=..., TEST_JOBS=2: processes)
 	$(PYTEST) -n $(TEST_JOBS) --dist loadscope --no-loadscope-reorder --durations=25 $(PYTEST_ARGS)
 
@@ -85,7 +82,7 @@ sim: $(VENV)/.installed-core ## Simulate 2,000 seeds with all faults (SIM_SEEDS=
 sim-tune: $(VENV)/.installed-dev ## Simulate 2,000 experiments with faults per scheduler (TUNE_SEEDS=...)
 	MUSTER_TUNE_SEEDS=$(TUNE_SEEDS) $(BIN)/python -m pytest tests/sim/tune/test_chaos.py --durations=0
 
-series: $(VENV)/.installed-dev ## The long series of kills and seeds of which `make test` runs a sample, 15 minutes
+series: $(VENV)/.installed-dev ## The long series of kills and seeds of which `make test` runs a sample
 	MUSTER_SERIES=1 $(PYTEST) -n 2 --dist loadscope $$(grep -rl "from tests.series" tests --include='test_*.py') $(PYTEST_ARGS)
 
 soak: $(VENV)/.installed-dev ## A Ray cluster here for 20 minutes; nodes and monitor are killed (SOAK_MINUTES=...)
@@ -102,7 +99,7 @@ bench: $(VENV)/.installed-bench ## Compare with Ray 2.60 on the same inputs
 docs: $(VENV)/.installed-dev ## Check links in the docs and run the commands they show
 	$(BIN)/python tools/check_docs.py
 
-check: lint types imports sizes duplicates test ## All of it: the meaning of "green"
+check: lint types imports sizes test ## All of it: the meaning of "green"
 
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

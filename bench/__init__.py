@@ -1,1 +1,1 @@
-"""Benchmarks that run Ray's own code and ours on the same inputs: `python -m bench NAME`."""
+"""Runs Ray's own code and ours on the same inputs: `python -m bench NAME`."""

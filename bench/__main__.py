@@ -1,4 +1,4 @@
-"""`python -m bench NAME`: run one benchmark, print its tables and, as the last line, its figures as JSON."""
+"""Runs one benchmark, prints its tables and, as the last line, its figures as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.options import Options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one benchmark; 1 when a floor was missed."""
+    """Runs one benchmark; returns 1 when a floor was missed."""
     given = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clusters and children are ended on the way out
     with_peer = not given.ours_only
@@ -34,10 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    made.add_argument("name", choices=sorted(floors.FLOORS), help="which benchmark")
-    made.add_argument("--quick", action="store_true", help="a small form in under a minute")
-    made.add_argument("--ours-only", action="store_true", help="leave Ray out")
-    made.add_argument("--only", default="*", metavar="PATTERN", help="only the cases whose name matches")
+    made.add_argument("name", choices=sorted(floors.FLOORS), help="the benchmark to run")
+    made.add_argument("--quick", action="store_true", help="run a small form; under a minute for most")
+    made.add_argument("--ours-only", action="store_true", help="do not run Ray")
+    made.add_argument("--only", default="*", metavar="PATTERN", help="run only the cases whose name matches")
     made.add_argument("--no-floors", action="store_true", help="exit with 0 even when a floor is missed")
     return made
 

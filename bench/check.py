@@ -1,6 +1,6 @@
-"""Does an answer of the planner hold up? Necessary conditions, counted from the problem's own numbers.
+"""Checks answers of the planner: necessary conditions, counted from the problem's own numbers.
 
-A benchmark that does not look at the answers measures how fast nonsense is made.
+A benchmark that does not check the answers measures how fast wrong ones are made.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SLACK = 1e-6
 
 
 def problems(workload: Workload, packing: Packing) -> list[str]:
-    """Everything that is wrong with the answer; empty when nothing is."""
+    """Returns everything that is wrong with the answer."""
     available = {node.id: node.available for node in workload.nodes}
     total = {node.id: node.total for node in workload.nodes}
     return [
@@ -34,19 +34,19 @@ def placed_in_all(outcome: ItemOutcome) -> int:
     return sum(sum(place.values()) for place in places) + outcome.unplaced
 
 
-def uncounted(asked: Sequence[DemandData], told: Sequence[ItemOutcome], what: str) -> Iterator[str]:
-    """Every request is somewhere, exactly once."""
-    counts = {outcome.index: placed_in_all(outcome) for outcome in told}
+def uncounted(asked: Sequence[DemandData], found: Sequence[ItemOutcome], what: str) -> Iterator[str]:
+    """Checks that every request is somewhere, exactly once."""
+    counts = {outcome.index: placed_in_all(outcome) for outcome in found}
     for index, demand in enumerate(asked):
         if counts.get(index) != demand.count:
             yield f"{what} {index}: {demand.count} asked, {counts.get(index)} accounted for"
 
 
 def uncounted_gangs(workload: Workload, packing: Packing) -> Iterator[str]:
-    """Every gang is placed as a whole or not at all."""
-    told = {outcome.index: outcome for outcome in packing.gangs}
+    """Checks that every gang is placed as a whole or not at all."""
+    found = {outcome.index: outcome for outcome in packing.gangs}
     for index, gang in enumerate(workload.gangs):
-        outcome = told.get(index)
+        outcome = found.get(index)
         if outcome is None or placed_in_all(outcome) != len(gang.bundles):
             yield f"gang {gang.id}: its bundles are not accounted for"
         elif outcome.unplaced not in (0, len(gang.bundles)):
@@ -54,20 +54,20 @@ def uncounted_gangs(workload: Workload, packing: Packing) -> Iterator[str]:
 
 
 def overfull(
-    asked: Sequence[DemandData], told: Iterable[ItemOutcome], room: Mapping[str, Bag]
+    asked: Sequence[DemandData], found: Iterable[ItemOutcome], room: Mapping[str, Bag]
 ) -> Iterator[str]:
-    """No existing node holds more than it has."""
-    used = sums((key, asked[o.index].shape, count) for o in told for key, count in o.placed.items())
+    """Checks that no existing node holds more than it has."""
+    used = sums((key, asked[o.index].shape, count) for o in found for key, count in o.placed.items())
     for key, bag in used.items():
         if any(quantity > room[key].get(name, 0.0) + SLACK for name, quantity in bag.items()):
             yield f"node {key}: {dict(bag)} on {room[key]}"
 
 
 def overbought(workload: Workload, packing: Packing) -> Iterator[str]:
-    """All new machines of one type together hold what was put on them (both books, each apart)."""
+    """Checks that all new machines of one type together hold what was put on them, per kind of demand."""
     sizes = {node_type.name: node_type.resources for node_type in workload.node_types}
-    for asked, told in ((workload.demands, packing.demands), (workload.constraints, packing.constraints)):
-        used = sums((name, asked[o.index].shape, count) for o in told for name, count in o.bought.items())
+    for asked, found in ((workload.demands, packing.demands), (workload.constraints, packing.constraints)):
+        used = sums((name, asked[o.index].shape, count) for o in found for name, count in o.bought.items())
         for node_type, bag in used.items():
             bought = packing.launch.get(node_type, 0)
             if any(q > sizes[node_type].get(name, 0.0) * bought + SLACK for name, q in bag.items()):
@@ -75,7 +75,7 @@ def overbought(workload: Workload, packing: Packing) -> Iterator[str]:
 
 
 def beyond_limits(workload: Workload, launch: Mapping[str, int]) -> Iterator[str]:
-    """No type and not the cluster grow beyond their maximum."""
+    """Checks that neither a type nor the cluster grows beyond its maximum."""
     after = Counter(node.type for node in workload.nodes) + Counter(launch)
     for node_type in workload.node_types:
         if after[node_type.name] > node_type.max_workers:
@@ -85,7 +85,7 @@ def beyond_limits(workload: Workload, launch: Mapping[str, int]) -> Iterator[str
 
 
 def sums(entries: Iterable[tuple[str, Bag, int]]) -> dict[str, Counter[str]]:
-    """What was put where, added up by resource."""
+    """Returns what was put where, added up by resource."""
     found: dict[str, Counter[str]] = {}
     for key, shape, count in entries:
         bag = found.setdefault(key, Counter())

@@ -1,4 +1,4 @@
-"""What the figures must reach; the one table of it. `python -m bench` exits with 1 when one is missed."""
+"""Lists what the figures must reach. `python -m bench` exits with 1 when one is missed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 @dataclass(frozen=True)
 class Floor:
-    """`pattern` names one figure, or with a * several, each of which must reach the bound."""
+    """A Floor names one figure, or with a * several, each of which must reach the bound."""
 
     pattern: str
     at_least: float | None = None
@@ -78,7 +78,7 @@ FLOORS: dict[str, tuple[Floor, ...]] = {
 
 
 def missed(bench: str, figures: Mapping[str, float], *, partial: bool) -> list[str]:
-    """One sentence per floor that was missed. In a partial run a figure may be absent; otherwise not."""
+    """Returns one sentence per floor that was missed. In a partial run a figure may be absent."""
     found = []
     for floor in FLOORS[bench]:
         matches = {name: value for name, value in figures.items() if fnmatchcase(name, floor.pattern)}

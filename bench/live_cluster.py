@@ -1,4 +1,4 @@
-"""LiveCluster: a real cluster on this computer by `muster up` and `muster down`, and what is seen of it.
+"""Runs a real cluster on this computer by `muster up` and `muster down`, and reads its state.
 
 For the soak and the end-to-end tests. Free ports, a home and a token of its own; everything is known and
 ended by process id, so another Ray on the computer is never touched.
@@ -24,13 +24,13 @@ from muster.providers.process.records import NodeDirectory, NodeRecord
 
 T = TypeVar("T")
 COMMAND_S = 240.0  # a head waits up to 120 s for itself on a busy computer, and the monitor comes after it
-LOOK_S = 0.1
+POLL_S = 0.1
 TRIES = 3  # of `up`: Ray gives its own parts 30 s, whatever else the computer has to do
 _GAVE_UP = "timed out during startup"
 
 
 class LiveCluster:
-    """The cluster of one file. `folder` gets the file, the home and whatever tests put there."""
+    """A LiveCluster is the cluster of one file; `folder` has the file, the home and files of tests."""
 
     def __init__(
         self,
@@ -49,43 +49,43 @@ class LiveCluster:
         self._own = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         self._own.update({**(settings or {}), "MUSTER_HOME": str(folder / "home")})
         self._token = token
-        self.family = Family(self)
+        self.processes = ProcessTracker(self)
 
     def edit(self, config: str) -> None:
-        """As an editor does it: the file is replaced as a whole."""
+        """Replaces the file as a whole, as an editor does."""
         fresh = self.file.with_suffix(".new")
         fresh.write_text(config, encoding="utf-8")
         os.replace(fresh, self.file)
 
-    # -- what people say --------------------------------------------------------------------------
+    # -- what users run ---------------------------------------------------------------------------
 
     def muster(self, *words: str, timeout_s: float = COMMAND_S) -> subprocess.CompletedProcess[str]:
-        return self._said([sys.executable, "-m", "muster.cli.main", *words], self._own, timeout_s)
+        return self._run_command([sys.executable, "-m", "muster.cli.main", *words], self._own, timeout_s)
 
     def muster_json(self, *words: str) -> dict[str, Any]:
-        """What a command says with --json; `muster status` ends with 3 when it is out of date."""
-        said = self.muster(*words, "--json")
-        if said.returncode not in (0, 3):
-            raise RuntimeError(f"muster {' '.join(words)}: {said.stdout}{said.stderr}")
-        return dict(json.loads(said.stdout))
+        """Returns what a command prints with --json; `muster status` exits with 3 when it is out of date."""
+        done = self.muster(*words, "--json")
+        if done.returncode not in (0, 3):
+            raise RuntimeError(f"muster {' '.join(words)}: {done.stdout}{done.stderr}")
+        return dict(json.loads(done.stdout))
 
     def ray(self, *words: str) -> str:
         command = [sys.executable, "-m", "ray.scripts.scripts", *words]
-        return self._said(command, self.environment(), COMMAND_S).stdout
+        return self._run_command(command, self.environment(), COMMAND_S).stdout
 
     def up(self) -> str:
-        """Start it, or what is missing of it; what the command said."""
+        """Starts the cluster, or what is missing of it; returns the command's output."""
         for _ in range(TRIES):
             self._keep_token()
-            said = self.muster("up", str(self.file), "--yes")
-            if _GAVE_UP not in said.stderr:
+            done = self.muster("up", str(self.file), "--yes")
+            if _GAVE_UP not in done.stderr:
                 break
-        if said.returncode != 0:
-            raise RuntimeError(f"muster up failed: {said.stdout}{said.stderr}\n{self.last_words()}")
-        return said.stdout
+        if done.returncode != 0:
+            raise RuntimeError(f"muster up failed: {done.stdout}{done.stderr}\n{self.log_tail()}")
+        return done.stdout
 
     def _keep_token(self) -> None:
-        """A start that failed has removed it."""
+        """Writes the token again after a start that failed, which removes it."""
         if self._token and not self.home.token.exists():
             self.home.token.touch(mode=0o600)
             self.home.token.write_text(self._token, encoding="ascii")
@@ -94,7 +94,7 @@ class LiveCluster:
         return self.muster("down", self.name, "--yes")
 
     def environment(self) -> dict[str, str]:
-        """For drivers and tools."""
+        """Returns the environment for drivers and tools."""
         record = read_record(self.home)
         if record is None:
             raise RuntimeError(f"{self.name} is not up")
@@ -104,20 +104,20 @@ class LiveCluster:
     def address(self) -> str:
         return self.environment()["RAY_ADDRESS"]
 
-    def last_words(self, lines: int = 30) -> str:
-        """The end of the monitor's log."""
+    def log_tail(self, lines: int = 30) -> str:
+        """Returns the end of the monitor's log."""
         try:
-            said = self.home.monitor_log.read_text(encoding="utf-8", errors="replace")
+            text = self.home.monitor_log.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
-            return "the monitor has said nothing"
-        return "\n".join(said.splitlines()[-lines:])
+            return "the monitor has logged nothing"
+        return "\n".join(text.splitlines()[-lines:])
 
     # -- what is there ----------------------------------------------------------------------------
 
     def published(self) -> PublishedStatus:
         status = read_status(self.home)
         if status is None:
-            raise RuntimeError(f"{self.name}: no status yet\n{self.last_words()}")
+            raise RuntimeError(f"{self.name}: no status yet\n{self.log_tail()}")
         return status
 
     def monitor_pid(self) -> int | None:
@@ -125,11 +125,11 @@ class LiveCluster:
         return None if record is None else record.monitor_pid
 
     def node_records(self) -> list[NodeRecord]:
-        """What the process provider has written down, nodes that ended included."""
+        """Returns the records of the process provider, nodes that ended included."""
         return NodeDirectory(self.home.nodes).records() if self.home.nodes.is_dir() else []
 
     def temp_root(self) -> str:
-        """The directory of all sockets and logs of its nodes; "" when there is none."""
+        """Returns the directory of all sockets and logs of its nodes; "" when there is none."""
         with contextlib.suppress(FileNotFoundError):
             return (self.home.nodes / "temp_dir").read_text(encoding="utf-8").strip()
         return ""
@@ -137,7 +137,7 @@ class LiveCluster:
     # -- what happens to it -----------------------------------------------------------------------
 
     def kill_node(self, cloud_id: str) -> int:
-        """-9 to everything in the node's session, as when a machine loses power; how many processes."""
+        """Kills everything in the node's session, as a loss of power would; returns how many processes."""
         record = NodeDirectory(self.home.nodes).find(cloud_id)
         if record is None or record.process is None:
             return 0
@@ -148,13 +148,13 @@ class LiveCluster:
         return len(killed)
 
     def kill_monitor(self) -> int | None:
-        """-9 to the monitor, and only to it: what it started is left as it is."""
+        """Kills the monitor, and only the monitor: what it started continues."""
         pid = self.monitor_pid()
         if pid is not None:
             _kill(pid)
         return pid
 
-    def _said(
+    def _run_command(
         self, command: list[str], env: Mapping[str, str], timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -168,16 +168,16 @@ class LiveCluster:
         )
 
 
-class Family:
-    """Every process a cluster ever had, by id and start time; `living` is what is left of it."""
+class ProcessTracker:
+    """A ProcessTracker records every process a cluster ever had, by id and start time."""
 
     def __init__(self, cluster: LiveCluster) -> None:
         self._cluster = cluster
         self._seen: dict[tuple[int, str], str] = {}
         self._words: set[str] = {str(cluster.home.path)}
 
-    def look(self) -> None:
-        """By the session of each node, by the monitor's id, and by paths of the cluster in the command."""
+    def update(self) -> None:
+        """Finds processes by the session of each node, the monitor's id, and paths in the command."""
         root = self._cluster.temp_root()
         if root:
             self._words.add(root)
@@ -188,9 +188,9 @@ class Family:
                 self._seen.setdefault((one.pid, one.started), one.name)
 
     def living(self) -> dict[int, str]:
-        """Process ids to names; callers of ours, who name the paths too, are not of the cluster."""
+        """Returns process ids and names, without this process and its callers."""
         ours = _ancestors()
-        self.look()
+        self.update()
         now = {(one.pid, one.started): one for one in table() if one.lives}
         return {
             pid: self._seen[pid, started]
@@ -203,17 +203,17 @@ class Family:
 
 
 def wait_for(
-    look: Callable[[], T], happens: Callable[[T], object], what: str, patience_s: float = 120.0
+    read: Callable[[], T], happens: Callable[[T], object], what: str, patience_s: float = 120.0
 ) -> T:
-    """The first look that shows it; gives up with what was seen last."""
+    """Returns the first value for which `happens`; fails with the last value."""
     give_up = time.monotonic() + patience_s
     while True:
-        seen = look()
+        seen = read()
         if happens(seen):
             return seen
         if time.monotonic() > give_up:
             raise AssertionError(f"not within {patience_s:.0f} s: {what}; last seen: {seen}")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def _kill(pid: int) -> None:
@@ -230,7 +230,7 @@ def _names(pid: int, words: Iterable[str]) -> bool:
 
 
 def _ancestors() -> set[int]:
-    """This process and those that called it."""
+    """Returns this process and those that called it."""
     by_pid: dict[int, ProcessInfo] = {one.pid: one for one in table()}
     found, pid = set(), os.getpid()
     while pid in by_pid and pid not in found:

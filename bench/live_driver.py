@@ -1,4 +1,4 @@
-"""Driver: a Ray driver in a process of its own that does what it is told, one line of JSON at a time.
+"""Runs a Ray driver in a process of its own that executes commands, one line of JSON at a time.
 
 A process can be connected to one Ray only, and a killed driver must not take the test with it. The other end
 is a script that calls `serve` with its commands.
@@ -20,7 +20,7 @@ ANSWER_S = 150.0
 
 
 class Driver:
-    """`ask("command", option=value)` returns what the command returned."""
+    """A Driver sends commands: `ask("command", option=value)` returns what the command returned."""
 
     def __init__(self, script: Path, environment: Mapping[str, str], log: Path) -> None:
         self._log = log
@@ -49,7 +49,7 @@ class Driver:
         return answer["value"]
 
     def close(self) -> None:
-        """Its demand goes with it."""
+        """Kills the process; its demand goes with it."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -62,23 +62,23 @@ class Driver:
         ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
         line = self._process.stdout.readline() if ready else b""
         if not line:
-            said = self._log.read_text(encoding="utf-8", errors="replace")[-3000:]
-            raise RuntimeError(f"{command}: the driver did not answer within {timeout_s:.0f} s; {said}")
+            log = self._log.read_text(encoding="utf-8", errors="replace")[-3000:]
+            raise RuntimeError(f"{command}: the driver did not answer within {timeout_s:.0f} s; {log}")
         return dict(json.loads(line))
 
 
 def serve(commands: Mapping[str, Callable[..., Any]], answers: TextIO) -> None:
-    """Until the input ends."""
+    """Answers commands until the input ends."""
     for line in sys.stdin:
         order = json.loads(line)
         try:
-            said = {"value": commands[order["do"]](**order["with"])}
-        except Exception:  # noqa: BLE001 - whatever it is, the other side is told
-            said = {"error": traceback.format_exc()}
-        print(json.dumps(said), file=answers, flush=True)
+            reply = {"value": commands[order["do"]](**order["with"])}
+        except Exception:  # noqa: BLE001 - any error is sent to the other side
+            reply = {"error": traceback.format_exc()}
+        print(json.dumps(reply), file=answers, flush=True)
 
 
 def answers_only() -> TextIO:
-    """The stream for answers; whatever else is printed goes to the log."""
+    """Returns the stream for answers; whatever else is printed goes to the log."""
     answers, sys.stdout = sys.stdout, sys.stderr
     return answers

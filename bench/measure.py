@@ -1,4 +1,4 @@
-"""CPU seconds, taken in turns: what is compared is measured side by side, never one block after the other."""
+"""Measures CPU seconds in turns: what is compared is measured side by side, not block after block."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ CPU_LIMIT_S = 300.0  # a case that needs more is recorded as "more than this", n
 
 @dataclass(frozen=True)
 class Timed:
-    """What one run answered, and the CPU time of this process it took."""
+    """A Timed is the answer of one run, and the CPU time of this process that it took."""
 
     value: Any
     cpu_s: float
 
 
 def timed(prepare: Callable[[], Any], run: Callable[[Any], Any]) -> Timed:
-    """Run once on fresh input; making the input and collecting old garbage are not counted."""
+    """Runs once on fresh input; making the input and collecting old garbage are not counted."""
     given = prepare()
     gc.collect()
     started = time.process_time()
@@ -31,7 +31,7 @@ def timed(prepare: Callable[[], Any], run: Callable[[Any], Any]) -> Timed:
 
 @dataclass
 class Party:
-    """One side of a comparison. `once` runs it one time; None means that it hit the limit."""
+    """A Party is one side of a comparison; `once` runs it one time, and returns None at the limit."""
 
     name: str
     once: Callable[[], Timed | None]
@@ -48,7 +48,7 @@ class Party:
             self.runs.append(result)
 
     def wants_more(self) -> bool:
-        """Whether it has not had its share of runs and of CPU yet."""
+        """Returns whether the side has not had its share of runs and of CPU yet."""
         spent = sum(run.cpu_s for run in self.runs)
         typical = spent / len(self.runs) if self.runs else 0.0
         return (
@@ -59,17 +59,17 @@ class Party:
 
     @property
     def cpu_s(self) -> float:
-        """The median; the limit itself, a lower bound, when it was hit."""
+        """Returns the median; the limit itself, a lower bound, when it was hit."""
         return CPU_LIMIT_S if self.over_limit else statistics.median(run.cpu_s for run in self.runs)
 
     @property
     def value(self) -> Any:
-        """What it answered (the last time; None when it never came back)."""
+        """Returns the last answer; None when every run hit the limit."""
         return self.runs[-1].value if self.runs else None
 
 
 def interleave(*parties: Party) -> None:
-    """Turn by turn until nobody wants another run, so that noise of the machine falls on all of them."""
+    """Runs all sides turn by turn, so that noise of the machine falls on all of them."""
     waiting = [party for party in parties if party.wants_more()]
     while waiting:
         for party in waiting:

@@ -1,4 +1,4 @@
-"""The planner benchmark: Ray's ResourceDemandScheduler and ours on the same problems, turn by turn."""
+"""Compares planners: Ray's ResourceDemandScheduler and ours on the same problems, turn by turn."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SERIES = (500, 1000, 2000)
 
 @dataclass(frozen=True)
 class Case:
-    """One workload, measured."""
+    """A Case is one workload, measured."""
 
     workload: Workload
     bounds: Bounds | None
@@ -39,25 +39,25 @@ class Case:
 
     @property
     def has_cost_bound(self) -> bool:
-        """False where limits bind: there the question is how much is served."""
+        """Returns False where limits bind: there the question is how much is served."""
         return self.bounds is not None and self.bounds.cost_lower_bound_per_hour is not None
 
     def served(self, party: Party) -> int:
         return self.workload.requests - unserved(party.value)
 
     def price(self, party: Party) -> float:
-        """$/hour of what it would buy."""
+        """Returns $/hour of what it would buy."""
         return self.workload.price(dict(party.value.launch))
 
     @property
     def cost_ratio(self) -> float | None:
-        """Our $/hour over the bound; None without a bound or when something was left unserved."""
+        """Returns our $/hour over the bound; None without a bound or when something was left unserved."""
         if not self.has_cost_bound or unserved_in_all(self.cost.value):
             return None
         return self.price(self.cost) / self.bounds.cost_lower_bound_per_hour
 
     def differs(self) -> bool:
-        """Whether our launch map is not Ray's: the recorded one, and the one seen now if Ray ran."""
+        """Returns whether our launch map is not Ray's: the recorded one, and the one seen now if Ray ran."""
         ours = {name: count for name, count in self.utilization.value.launch.items() if count}
         answers = [self.bounds.ray_2_60.launch] if self.bounds else []
         if self.ray and self.ray.value:
@@ -73,7 +73,7 @@ class Case:
 
 
 def run(options: Options) -> dict[str, float]:
-    """Measure, print the tables, return the figures."""
+    """Measures, prints the tables, returns the figures."""
     warm_up()
     unseen: dict[str, float] = {}
     with ExitStack() as stack:
@@ -101,19 +101,19 @@ def run(options: Options) -> dict[str, float]:
 
 
 def warm_up() -> None:
-    """The first pass imports the engines; that is not planning."""
+    """Runs a first pass, which imports the engines; that is not planning."""
     smallest = load("zero_0n_100p_1s")
     for objective in (Objective.UTILIZATION, Objective.COST):
         plan(smallest, objective)
 
 
 def recorded_cases(options: Options, ray: PeerProcess | None) -> list[Case]:
-    """The workloads of bench/data that were asked for."""
+    """Yields the workloads of bench/data that were requested."""
     return [recorded_case(name, options, ray) for name in names() if options.wants(name)]
 
 
 def recorded_case(name: str, options: Options, ray: PeerProcess | None) -> Case:
-    """One workload of bench/data; Ray takes part unless this is a quick run and it is slow here."""
+    """Measures one workload of bench/data; Ray runs unless this is a quick run and it is slow here."""
     table.progress(f"planner: {name}")
     workload, bounds = load(name), load_bounds()[name]
     utilization, cost = our_parties(workload, options)
@@ -137,7 +137,7 @@ def is_slow(name: str, bounds: Bounds) -> bool:
 
 
 def generated_cases(options: Options) -> list[Case]:
-    """Problems for ours alone: nobody recorded Ray's answer, and Ray would need hours for some.
+    """Measures problems for ours alone: Ray's answer is not recorded, and Ray would need hours for some.
 
     The steps of the growth series take turns with each other, because they are compared with each other.
     """
@@ -149,7 +149,7 @@ def generated_cases(options: Options) -> list[Case]:
 
 
 def in_turns(workloads: list[Workload], options: Options) -> list[Case]:
-    """Both objectives on each, all of them taking turns."""
+    """Runs both objectives on each, all of them taking turns."""
     cases = [Case(workload, None, *our_parties(workload, options)) for workload in workloads]
     for case in cases:
         table.progress(f"planner: {case.workload.name}")
@@ -187,7 +187,7 @@ def case_figures(cases: list[Case]) -> dict[str, float]:
 
 
 def growth_figures(prefix: str, family: str, cases: list[Case]) -> dict[str, float]:
-    """CPU time when everything doubles; the plain name is the worse of the two objectives."""
+    """Returns CPU time when everything doubles; the plain name is the worse of the two objectives."""
     sizes = {
         nodes: case
         for case in cases
@@ -205,7 +205,7 @@ def growth_figures(prefix: str, family: str, cases: list[Case]) -> dict[str, flo
 
 
 def large_figures(cases: list[Case]) -> dict[str, float]:
-    """The 100,000 demands; the plain name is the slower of the two objectives."""
+    """Returns figures of the 100,000 demands; the plain name is the slower of the two objectives."""
     figures: dict[str, float] = {}
     for case in cases:
         if case.workload.requests == 100_000:
@@ -243,7 +243,7 @@ def case_row(case: Case) -> tuple[str, ...]:
 
 
 def show_served(case: Case) -> None:
-    """With the limits binding, what counts is how much is served."""
+    """Prints how much is served, which counts when the limits bind."""
     asked = case.workload.requests
     answer = case.bounds.ray_2_60
     rows = [("Ray 2.60", f"{asked - answer.infeasible_requests}", f"{answer.cost_per_hour:,.2f}")]

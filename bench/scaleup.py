@@ -1,4 +1,4 @@
-"""The scale-up benchmark: from demand to N ready nodes, and from idle to gone, on real Ray clusters here.
+"""Measures from demand to N ready nodes, and from idle to gone, on real Ray clusters here.
 
 Ray's autoscaler v2 with its fake multi-node provider (nodes started inside its monitor) and ours with the
 process provider (`ray start` per node), in turns. Wall seconds; medians.
@@ -25,7 +25,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def run(options: Options) -> dict[str, float]:
-    """Clusters in turns, then our monitor at rest."""
+    """Runs clusters in turns, then our monitor at rest."""
     rounds = 1 if options.quick else ROUNDS
     sides: dict[str, list[Mapping[str, float]]] = {"ours": [], "ray": []}
     for number in range(rounds):
@@ -57,7 +57,7 @@ def round_of_ours() -> dict[str, float]:
 
 
 def driven(address: str, auth: Mapping[str, str]) -> dict[str, float]:
-    command = [sys.executable, "-m", "bench.scaleup_drive", address, str(NODES)]
+    command = [sys.executable, "-m", "bench.scaleup_demand", address, str(NODES)]
     environment = {**os.environ, **auth}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -103,7 +103,7 @@ def compared(sides: Mapping[str, list[Mapping[str, float]]]) -> dict[str, float]
 
 
 def at_rest(seconds: float) -> float:
-    """CPU of our monitor as a share of one core, nodes idle and kept by min_workers."""
+    """Returns the CPU of our monitor as a share of one core, nodes idle and kept by min_workers."""
     with ours.cluster(MAX_WORKERS, 3600.0, SPEED, min_workers=REST_NODES) as running:
         time.sleep(60.0)  # four nodes come, one after another
         before, began = cpu_s(running.monitor_pid), time.monotonic()
@@ -112,6 +112,6 @@ def at_rest(seconds: float) -> float:
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process and of those of its children that it has waited for."""
+    """Returns user and system time of a process and of those of its children that it has waited for."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
     return sum(int(value) for value in fields[11:15]) / _TICKS_PER_S

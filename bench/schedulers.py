@@ -1,4 +1,4 @@
-"""The scheduler benchmark: every scheduler and searcher on ten problems in virtual time, beside Ray Tune's.
+"""Compares every scheduler and searcher on ten problems in virtual time, beside Ray Tune's.
 
 Virtual hours and node-hours are exact and the same on every machine; only `decisions_per_s` is measured.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench import schedulers_large, schedulers_plot, schedulers_scale, schedulers_summary, table
 from bench.options import Options
-from bench.schedulers_race import SAMPLES, WORKERS, Entry, Race, race
+from bench.schedulers_run import SAMPLES, WORKERS, Entry, SchedulerRun, run_candidate
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled, make_searcher
 from muster.sim.tune.problems import PROBLEMS
 from muster.tune.search.space import uniform
@@ -27,11 +27,11 @@ SEEDS, COSTLY_SEEDS = 20, 3
 COSTLY = {"pb2"}  # a Gaussian process per decision: fewer seeds
 WITH_OPTUNA = ("fifo", "asha", "asha_promotion", "hyperband", "bohb", "median")
 QUICK = ("power_law", "crossing", "branin", "conditional")
-Board = dict[str, dict[str, list[Race]]]  # problem -> contestant -> one race per seed
+Board = dict[str, dict[str, list[SchedulerRun]]]  # problem -> candidate -> one run per seed
 
 
 def run(options: Options) -> dict[str, float]:
-    """Race, draw, print the tables, return the figures."""
+    """Runs, draws, prints the tables, returns the figures."""
     live = 10_000 if options.quick else 50_000
     figures = {
         "decisions_per_s.asha": decisions_per_s(live),
@@ -41,9 +41,9 @@ def run(options: Options) -> dict[str, float]:
         figures |= schedulers_large.large(options.quick)
     if options.wants("scale"):
         figures |= schedulers_scale.scale(options.quick, [name for name in SCHEDULERS if _is_there(name)])
-    entries = contestants(options.with_peer)
+    entries = candidates(options.with_peer)
     problems = [name for name in (QUICK if options.quick else PROBLEMS) if options.wants(name)]
-    board = raced(problems, entries, 3 if options.quick else SEEDS, 32 if options.quick else SAMPLES)
+    board = run_all(problems, entries, 3 if options.quick else SEEDS, 32 if options.quick else SAMPLES)
     for problem, found in board.items():
         figures |= figures_of(problem, found)
         show(problem, found)
@@ -59,8 +59,8 @@ def run(options: Options) -> dict[str, float]:
     return figures
 
 
-def contestants(with_peer: bool) -> list[Entry]:
-    """Those that exist here; the others are named with the reason."""
+def candidates(with_peer: bool) -> list[Entry]:
+    """Returns those that exist here; the others are named with the reason."""
     found = [Entry(name) for name in SCHEDULERS if _is_there(name)]
     try:
         make_searcher("optuna", 0)
@@ -83,8 +83,8 @@ def _is_there(name: str) -> bool:
     return True
 
 
-def raced(problems: Iterable[str], entries: Iterable[Entry], seeds: int, samples: int) -> Board:
-    """All of them, over as many processes as there are processors."""
+def run_all(problems: Iterable[str], entries: Iterable[Entry], seeds: int, samples: int) -> Board:
+    """Runs all of them, over as many processes as there are processors."""
     board: Board = {}
     entries = list(entries)
     context = multiprocessing.get_context("spawn")
@@ -93,7 +93,7 @@ def raced(problems: Iterable[str], entries: Iterable[Entry], seeds: int, samples
             table.progress(f"schedulers: {problem}")
             jobs = {
                 entry.name: [
-                    pool.submit(race, problem, entry, seed, samples)
+                    pool.submit(run_candidate, problem, entry, seed, samples)
                     for seed in range(min(seeds, COSTLY_SEEDS) if entry.scheduler in COSTLY else seeds)
                 ]
                 for entry in entries
@@ -102,39 +102,39 @@ def raced(problems: Iterable[str], entries: Iterable[Entry], seeds: int, samples
     return board
 
 
-def figures_of(problem: str, found: Mapping[str, list[Race]]) -> dict[str, float]:
-    """What the plot shows, as numbers: the regret at shares of FIFO's time and node-hours, and at the end."""
+def figures_of(problem: str, found: Mapping[str, list[SchedulerRun]]) -> dict[str, float]:
+    """Returns what the plot shows: the regret at shares of FIFO's time and node-hours, and at the end."""
     optimum = PROBLEMS[problem].optimum
     ends = {axis: schedulers_plot.span(found["fifo"], axis) for axis in schedulers_plot.AXES}
     figures: dict[str, float] = {}
-    for name, races in found.items():
+    for name, runs in found.items():
         for axis, end in ends.items():
             for percent in (5, 25, 100):
-                median = schedulers_plot.quantiles(races, axis, end * percent / 100)[1]
+                median = schedulers_plot.quantiles(runs, axis, end * percent / 100)[1]
                 figures[f"regret.{problem}.{name}.{axis}_{percent}pct"] = median - optimum
-        low, _, high = schedulers_plot.quantiles(races, "hours", math.inf)
+        low, _, high = schedulers_plot.quantiles(runs, "hours", math.inf)
         figures[f"regret.{problem}.{name}.q1"] = low - optimum
         figures[f"regret.{problem}.{name}.q3"] = high - optimum
-        figures[f"end_h.{problem}.{name}"] = statistics.median(one.end_h for one in races)
-        figures[f"node_h.{problem}.{name}"] = statistics.median(one.used_node_h for one in races)
+        figures[f"end_h.{problem}.{name}"] = statistics.median(one.end_h for one in runs)
+        figures[f"node_h.{problem}.{name}"] = statistics.median(one.used_node_h for one in runs)
     return figures
 
 
-def show(problem: str, found: Mapping[str, list[Race]]) -> None:
+def show(problem: str, found: Mapping[str, list[SchedulerRun]]) -> None:
     optimum = PROBLEMS[problem].optimum
     target = schedulers_plot.quantiles(found["fifo"], "hours", math.inf)[2]
     rows = []
-    for name, races in found.items():
-        low, median, high = schedulers_plot.quantiles(races, "hours", math.inf)
+    for name, runs in found.items():
+        low, median, high = schedulers_plot.quantiles(runs, "hours", math.inf)
         rows.append(
             (
                 name,
                 f"{median - optimum:.4f}",
                 f"{low - optimum:.4f} .. {high - optimum:.4f}",
-                _hours(statistics.median(one.reach("hours", target) for one in races)),
-                _hours(statistics.median(one.reach("node_hours", target) for one in races)),
-                f"{statistics.median(one.end_h for one in races):.2f}",
-                f"{statistics.median(one.used_node_h for one in races):.1f}",
+                _hours(statistics.median(one.reach("hours", target) for one in runs)),
+                _hours(statistics.median(one.reach("node_hours", target) for one in runs)),
+                f"{statistics.median(one.end_h for one in runs):.2f}",
+                f"{statistics.median(one.used_node_h for one in runs):.1f}",
             )
         )
     columns = ("", "regret", "quartiles", "h to FIFO's q3", "node-h to it", "end, h", "node-h in all")
@@ -147,7 +147,7 @@ def _hours(value: float) -> str:
 
 
 def decisions_per_s(live: int, **more: str) -> float:
-    """`on_trial_result` of ASHAScheduler alone, per CPU second; every result falls on a rung."""
+    """Measures `on_trial_result` of ASHAScheduler alone, per CPU second; every result is on a rung."""
     from muster.trials.model import Trial
     from muster.tune.schedulers import ASHAScheduler
 

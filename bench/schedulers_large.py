@@ -1,4 +1,4 @@
-"""One large simulated experiment per scheduler: does a result cost more when there are many trials?
+"""Runs one large simulated experiment per scheduler: does a result cost more when there are many trials?
 
 Part of `python -m bench schedulers`. CPU seconds of everything: controller, searcher, scheduler, engine.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from bench import table
-from bench.schedulers_race import COSTS
+from bench.schedulers_run import COSTS
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.sim.tune.problems import PROBLEMS
@@ -19,7 +19,7 @@ TRIALS, QUICK_TRIALS, FEW_TRIALS = 100_000, 5_000, 1_000
 
 
 def large(quick: bool) -> dict[str, float]:
-    """CPU seconds of the large experiment, and the cost of a result there over that in a small one."""
+    """Returns CPU seconds of the large experiment, and the cost of a result there over a small one."""
     trials = QUICK_TRIALS if quick else TRIALS
     figures: dict[str, float] = {}
     rows = []
@@ -36,9 +36,9 @@ def large(quick: bool) -> dict[str, float]:
 
 
 def experiment(name: str, trials: int) -> tuple[float, int]:
-    """CPU seconds, and results."""
+    """Returns CPU seconds and the number of results."""
     problem = PROBLEMS["power_law"]
-    terms = CandidateSettings(max_t=problem.max_t, seed=1, space=problem.space())
+    settings = CandidateSettings(max_t=problem.max_t, seed=1, space=problem.space())
     asked = SimulatedExperiment(
         curve=problem.curve(1),
         space=problem.space(),
@@ -46,15 +46,15 @@ def experiment(name: str, trials: int) -> tuple[float, int]:
         mode=problem.mode,
         num_samples=trials,
         workers=WORKERS,
-        make_scheduler=lambda: SCHEDULERS[name].make(terms),
+        make_scheduler=lambda: SCHEDULERS[name].make(settings),
         max_t=problem.max_t,
         costs=COSTS,
         seed=1,
         ahead=WORKERS,
     )
     began = time.process_time()
-    life = asked.run()
+    simulated = asked.run()
     spent = time.process_time() - began
-    if len(life.state.trials) != trials or not life.state.is_finished:
-        raise RuntimeError(f"{name}: {len(life.state.trials)} of {trials} trials")
-    return spent, life.history.results
+    if len(simulated.state.trials) != trials or not simulated.state.is_finished:
+        raise RuntimeError(f"{name}: {len(simulated.state.trials)} of {trials} trials")
+    return spent, simulated.history.results

@@ -1,4 +1,4 @@
-"""The picture of the scheduler benchmark: a row per problem, best value over hours and over node-hours."""
+"""Draws the scheduler benchmark: a row per problem, best value over hours and over node-hours."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.schedulers_race import Race
+from bench.schedulers_run import SchedulerRun
 
 POINTS = 80
 _DASHES = ("-", "--", ":")
 AXES = {"hours": "simulated hours", "node_hours": "node-hours"}
 
 
-def quantiles(races: Sequence[Race], axis: str, moment: float) -> tuple[float, float, float]:
-    """First quartile, median, third quartile of the value at a moment; NaN while a run has none."""
-    values = sorted(race.at(axis, moment) for race in races)
+def quantiles(runs: Sequence[SchedulerRun], axis: str, moment: float) -> tuple[float, float, float]:
+    """Returns the quartiles and the median of the value at a moment; NaN while a run has none."""
+    values = sorted(run.at(axis, moment) for run in runs)
     if any(math.isnan(value) for value in values):
         return (math.nan,) * 3
     return tuple(values[round(share * (len(values) - 1))] for share in (0.25, 0.5, 0.75))  # type: ignore[return-value]
 
 
-def span(races: Sequence[Race], axis: str) -> float:
-    return max(race.end_h if axis == "hours" else race.used_node_h for race in races)
+def span(runs: Sequence[SchedulerRun], axis: str) -> float:
+    return max(run.end_h if axis == "hours" else run.used_node_h for run in runs)
 
 
-def draw(board: Mapping[str, Mapping[str, Sequence[Race]]], optima: Mapping[str, float], path: Path) -> None:
-    """Regret (value less optimum) on a log scale: medians as lines, quartiles as bands."""
+def draw(
+    board: Mapping[str, Mapping[str, Sequence[SchedulerRun]]], optima: Mapping[str, float], path: Path
+) -> None:
+    """Draws regret (value less optimum) on a log scale: medians as lines, quartiles as bands."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -35,9 +37,9 @@ def draw(board: Mapping[str, Mapping[str, Sequence[Race]]], optima: Mapping[str,
     figure, grid = pyplot.subplots(len(board), 2, figsize=(14, 4.2 * len(board)), squeeze=False)
     for row, (problem, entries) in zip(grid, board.items(), strict=True):
         for axis, cell in zip(AXES, row, strict=True):
-            for number, (name, races) in enumerate(entries.items()):
+            for number, (name, runs) in enumerate(entries.items()):
                 style = {"color": f"C{number % 10}", "linestyle": _DASHES[number // 10 % 3]}
-                _line(cell, races, axis, optima[problem], {**style, "label": name})
+                _line(cell, runs, axis, optima[problem], {**style, "label": name})
             cell.set(
                 title=problem, xlabel=AXES[axis], ylabel="regret of the incumbent", yscale="log", xscale="log"
             )
@@ -48,10 +50,10 @@ def draw(board: Mapping[str, Mapping[str, Sequence[Race]]], optima: Mapping[str,
     pyplot.close(figure)
 
 
-def _line(cell, races: Sequence[Race], axis: str, optimum: float, style: Mapping[str, str]) -> None:
-    end = span(races, axis)
+def _line(cell, runs: Sequence[SchedulerRun], axis: str, optimum: float, style: Mapping[str, str]) -> None:
+    end = span(runs, axis)
     moments = [end * 10 ** (-2.5 + 2.5 * k / (POINTS - 1)) for k in range(POINTS)]
-    bands = [quantiles(races, axis, moment) for moment in moments]
+    bands = [quantiles(runs, axis, moment) for moment in moments]
     regret = [[max(value - optimum, 1e-6) for value in band] for band in zip(*bands, strict=True)]
     cell.plot(moments, regret[1], linewidth=1.3, **style)
     cell.fill_between(moments, regret[0], regret[2], color=style["color"], alpha=0.08)

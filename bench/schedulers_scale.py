@@ -1,6 +1,6 @@
-"""Every scheduler with more and more live trials: does a decision cost more than O(log n)?
+"""Runs every scheduler with more and more live trials: does a decision cost more than O(log n)?
 
-Part of `python -m bench schedulers` (case `scale`). All trials are asked for before the first one starts, so
+Part of `python -m bench schedulers` (case `scale`). All trials are requested before the first one starts, so
 all are live at once; timed is every hook of the scheduler, and beside it the whole experiment.
 """
 
@@ -36,7 +36,7 @@ HOOKS = (
 
 
 class Cost(NamedTuple):
-    """CPU microseconds per result."""
+    """A Cost is CPU microseconds per result."""
 
     decision_us: float  # in the scheduler's hooks
     whole_us: float  # of everything: controller, searcher, scheduler, engine
@@ -44,7 +44,7 @@ class Cost(NamedTuple):
 
 
 def scale(quick: bool, names: Sequence[str]) -> dict[str, float]:
-    """The table; per scheduler the cost at each size, and the largest size's over the smallest's."""
+    """Prints the table; returns the cost at each size, and the largest size's over the smallest's."""
     figures: dict[str, float] = {}
     rows = []
     for name in names:
@@ -85,37 +85,37 @@ def _row(name: str, sizes: Sequence[int], costs: Sequence[Cost]) -> tuple[str, .
 
 
 def cost_of(name: str, trials: int) -> Cost:
-    """One experiment."""
+    """Runs one experiment."""
     problem = PROBLEMS["power_law"]
-    terms = CandidateSettings(max_t=MAX_T, seed=1, space=problem.space())
-    watch = Watch()
-    asked = SimulatedExperiment(
+    settings = CandidateSettings(max_t=MAX_T, seed=1, space=problem.space())
+    timer = HookTimer()
+    experiment = SimulatedExperiment(
         curve=problem.curve(1),
         space=problem.space(),
         metric=problem.metric,
         mode=problem.mode,
         num_samples=trials,
         workers=WORKERS,
-        make_scheduler=lambda: watch.over(SCHEDULERS[name].make(terms)),
+        make_scheduler=lambda: timer.over(SCHEDULERS[name].make(settings)),
         max_t=MAX_T,
         seed=1,
         ahead=2 * trials + WORKERS,
     )
-    life = asked.begin()
-    gc.collect()  # what an earlier experiment left would be cleared away in somebody's hook
+    simulated = experiment.begin()
+    gc.collect()  # what an earlier experiment left would be collected inside a hook
     began = time.thread_time()
-    while not life.state.is_exhausted:
-        life.state._take_in(0.0)  # a step would begin with the first few
-    life.run()
+    while not simulated.state.is_exhausted:
+        simulated.state._take_in(0.0)  # a step would begin with the first few
+    simulated.run()
     spent = time.thread_time() - began
-    if len(life.state.trials) != trials or not life.state.is_finished:
-        raise RuntimeError(f"{name}: {len(life.state.trials)} of {trials} trials")
-    results = life.history.results
-    return Cost(1e6 * watch.spent_s / results, 1e6 * spent / results, results)
+    if len(simulated.state.trials) != trials or not simulated.state.is_finished:
+        raise RuntimeError(f"{name}: {len(simulated.state.trials)} of {trials} trials")
+    results = simulated.history.results
+    return Cost(1e6 * timer.spent_s / results, 1e6 * spent / results, results)
 
 
-class Watch:
-    """CPU time in a scheduler's hooks."""
+class HookTimer:
+    """A HookTimer measures CPU time in a scheduler's hooks."""
 
     def __init__(self) -> None:
         self.spent_s = 0.0

@@ -1,6 +1,6 @@
-"""The scheduler benchmark over all problems: ours beside Ray's, and promotion beside stopping.
+"""Summarises the scheduler benchmark over all problems: ours beside Ray's, and promotion beside stopping.
 
-"The same best value within noise" is asked with a rank test per problem: ours is worse where the two-sided
+"The same best value within noise" is tested with a rank test per problem: ours is worse where the two-sided
 Mann-Whitney U test over the seeds gives p < 0.01 and Ray's has the better ranks. The rule is the same for
 every pair. p is not corrected for the number of problems, which would only make the rule milder.
 """
@@ -12,11 +12,11 @@ import statistics
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from bench import ranks, schedulers_plot, table
-from bench.schedulers_race import Race
+from bench import rank_test, schedulers_plot, table
+from bench.schedulers_run import SchedulerRun
 
 SIGNIFICANCE = 0.01
-Board = Mapping[str, Mapping[str, list[Race]]]  # problem -> contestant -> one race per seed
+Board = Mapping[str, Mapping[str, list[SchedulerRun]]]  # problem -> candidate -> one run per seed
 PAIRS = (
     ("promotion_over_stopping", "asha_promotion", "asha"),
     *((f"over_ray.{name}", name, f"ray:{name}") for name in ("asha", "hyperband", "median", "pbt")),
@@ -24,24 +24,24 @@ PAIRS = (
 
 
 class Verdict(NamedTuple):
-    """Two contestants on one problem, by the values they end with."""
+    """A Verdict compares two candidates on one problem, by the values they end with."""
 
     label: str
     problem: str
     medians: tuple[float, float]  # ours, the other's
-    ranks: ranks.Ranks  # the chance that ours is better, and p
+    ranks: rank_test.Ranks  # the chance that ours is better, and p
     is_outside: bool  # our median is beyond the other's quartiles, on the bad side
 
     @property
     def differs(self) -> int:
-        """1: ours is better, -1: worse, 0: no difference that chance could not make."""
+        """Returns 1: ours is better, -1: worse, 0: no difference that chance could not make."""
         if self.ranks.p >= SIGNIFICANCE:
             return 0
         return 1 if self.ranks.chance > 0.5 else -1
 
 
 def summary(board: Board) -> dict[str, float]:
-    """Prints the verdicts; the figures."""
+    """Prints the verdicts; returns the figures."""
     figures: dict[str, float] = {}
     verdicts: list[Verdict] = []
     for label, mine, other in PAIRS:
@@ -49,31 +49,33 @@ def summary(board: Board) -> dict[str, float]:
             name: (found[mine], found[other]) for name, found in board.items() if {mine, other} <= {*found}
         }
         if both:
-            told = [verdict(label, problem, *races) for problem, races in both.items()]
-            figures |= _figures(label, list(both.values()), told)
-            verdicts += told
+            found = [verdict(label, problem, *runs) for problem, runs in both.items()]
+            figures |= _figures(label, list(both.values()), found)
+            verdicts += found
     if verdicts:
         _show(verdicts)
     return figures
 
 
-def verdict(label: str, problem: str, mine: list[Race], other: list[Race]) -> Verdict:
-    ends = [[one.values[-1] for one in races] for races in (mine, other)]
+def verdict(label: str, problem: str, mine: list[SchedulerRun], other: list[SchedulerRun]) -> Verdict:
+    ends = [[one.values[-1] for one in runs] for runs in (mine, other)]
     _, middle, _ = schedulers_plot.quantiles(mine, "hours", math.inf)
     _, its_middle, its_high = schedulers_plot.quantiles(other, "hours", math.inf)
-    return Verdict(label, problem, (middle, its_middle), ranks.compared(*ends), middle > its_high)
+    return Verdict(label, problem, (middle, its_middle), rank_test.compared(*ends), middle > its_high)
 
 
-def _figures(label: str, both: list[tuple[list[Race], list[Race]]], told: list[Verdict]) -> dict[str, float]:
+def _figures(
+    label: str, both: list[tuple[list[SchedulerRun], list[SchedulerRun]]], found: list[Verdict]
+) -> dict[str, float]:
     figures = {
         f"time_ratio.{label}": _mean([_ratio(one, two, "hours") for one, two in both]),
         f"node_h_ratio.{label}": _mean([_ratio(one, two, "node_hours") for one, two in both]),
         f"used_node_h_ratio.{label}": _mean([_used(one) / _used(two) for one, two in both]),
-        f"worse_problems.{label}": float(sum(one.differs < 0 for one in told)),
-        f"better_problems.{label}": float(sum(one.differs > 0 for one in told)),
-        f"outside_quartiles.{label}": float(sum(one.is_outside for one in told)),
+        f"worse_problems.{label}": float(sum(one.differs < 0 for one in found)),
+        f"better_problems.{label}": float(sum(one.differs > 0 for one in found)),
+        f"outside_quartiles.{label}": float(sum(one.is_outside for one in found)),
     }
-    for one in told:
+    for one in found:
         figures[f"chance_better.{label}.{one.problem}"] = one.ranks.chance
         figures[f"p_value.{label}.{one.problem}"] = one.ranks.p
     return figures
@@ -99,8 +101,8 @@ def _show(verdicts: list[Verdict]) -> None:
     table.show(title, columns, rows)
 
 
-def _ratio(mine: list[Race], other: list[Race], axis: str) -> float:
-    """Median over seeds: what ours needs to be as good as both get in the end, over what the other needs."""
+def _ratio(mine: list[SchedulerRun], other: list[SchedulerRun], axis: str) -> float:
+    """Returns what ours needs to be as good as both get in the end, over what the other needs."""
     ratios = []
     for one, two in zip(mine, other, strict=True):
         target = max(one.values[-1], two.values[-1])
@@ -108,8 +110,8 @@ def _ratio(mine: list[Race], other: list[Race], axis: str) -> float:
     return statistics.median(ratios)
 
 
-def _used(races: list[Race]) -> float:
-    return statistics.median(one.used_node_h for one in races)
+def _used(runs: list[SchedulerRun]) -> float:
+    return statistics.median(one.used_node_h for one in runs)
 
 
 def _mean(ratios: list[float]) -> float:

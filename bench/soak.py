@@ -1,7 +1,7 @@
-"""The soak: a cluster on this computer under random demand, with a node killed every minute and the monitor
-every two; in the end all work is done, nothing is left, and no limit was ever passed.
+"""Runs a cluster on this computer under random demand, with a node and the monitor killed regularly.
 
-`make soak` (SOAK_MINUTES=20 SOAK_SEED=0), `python -m bench.soak`; docs/soak.md tells the rules.
+In the end all work is done, nothing is left, and no limit was ever passed. `make soak` (SOAK_MINUTES=20
+SOAK_SEED=0), `python -m bench.soak`; docs/soak.md has the rules.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 from bench import table
 from bench.live_cluster import LiveCluster, wait_for
 from bench.live_driver import Driver
-from bench.live_watch import Watch
-from bench.soak_judge import MARGIN_S, Judge, Limits
+from bench.live_watch import ClusterWatch
+from bench.soak_checks import MARGIN_S, LimitChecker, Limits
 from muster.stores.ledger.history import open_history
 
 NODE_EVERY_S, MONITOR_EVERY_S = 60.0, 120.0
@@ -52,12 +52,12 @@ AT_MOST = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """1 when a rule was broken."""
+    """Runs the soak; returns 1 when a rule was broken."""
     given = parser().parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="muster-soak-") as folder:
         cluster = LiveCluster(Path(folder), CONFIG, name="soak")
-        soak = Soak(cluster, Judge(cluster, LIMITS), random.Random(given.seed))
-        soak.say(f"{given.minutes:g} minutes, seed {given.seed}: starting the cluster")
+        soak = Soak(cluster, LimitChecker(cluster, LIMITS), random.Random(given.seed))
+        soak.log(f"{given.minutes:g} minutes, seed {given.seed}: starting the cluster")
         try:
             cluster.up()
             soak.run(given.seed, 60 * given.minutes)
@@ -84,10 +84,10 @@ def parser() -> argparse.ArgumentParser:
 
 @dataclass
 class Soak:
-    """One run."""
+    """A Soak is one run."""
 
     cluster: LiveCluster
-    judge: Judge
+    checker: LimitChecker
     rng: random.Random
     began: float = field(default_factory=time.monotonic)
     events: dict[str, int] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Soak:
     empty_s: float = float("nan")
     left: dict[int, str] = field(default_factory=dict)
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         table.note(f"{time.monotonic() - self.began:7.1f} s  {text}")
 
     def count(self, name: str) -> None:
@@ -106,12 +106,12 @@ class Soak:
         driver = Driver(
             Path(__file__).with_name("soak_work.py"), environment, self.cluster.folder / "driver.log"
         )
-        watch = Watch(
+        watch = ClusterWatch(
             self.cluster.address,
             environment,
             every_s=WATCH_S,
-            family=self.cluster.family,
-            hear=self.judge.hear,
+            processes=self.cluster.processes,
+            on_snapshot=self.checker.on_snapshot,
         )
         try:
             driver.ask("me")  # connected while there is only the head, so it is attached to that
@@ -123,7 +123,7 @@ class Soak:
             driver.close()
             watch.close()
 
-    def _disturb(self, watch: Watch, driver: Driver, seconds: float) -> None:
+    def _disturb(self, watch: ClusterWatch, driver: Driver, seconds: float) -> None:
         start = time.monotonic()
         node_at, monitor_at, told_at = start + NODE_EVERY_S, start + MONITOR_EVERY_S * 0.75, start
         while (now := time.monotonic()) < start + seconds:
@@ -134,64 +134,64 @@ class Soak:
                 monitor_at += MONITOR_EVERY_S
             if now >= told_at:
                 told_at += 15.0
-                self._tell(watch, driver)
+                self._report(watch, driver)
             time.sleep(0.2)
 
-    def _kill_node(self, watch: Watch) -> bool:
-        """One that has joined; when there is none, the next that does."""
+    def _kill_node(self, watch: ClusterWatch) -> bool:
+        """Kills one that has joined; when there is none, the next that does."""
         workers = sorted(watch.now().workers, key=lambda node: node.node_id)
-        known = [node for node in workers if str(node.cloud_id) not in self.judge.killed]
+        known = [node for node in workers if str(node.cloud_id) not in self.checker.killed]
         if not known:
             return False
         victim = self.rng.choice(known)
-        self.judge.note_killed(str(victim.cloud_id), time.monotonic())
+        self.checker.note_killed(str(victim.cloud_id), time.monotonic())
         count = self.cluster.kill_node(str(victim.cloud_id))
         self.count("nodes_killed")
-        self.say(f"killed node {victim.cloud_id} ({victim.node_type}): {count} processes")
+        self.log(f"killed node {victim.cloud_id} ({victim.node_type}): {count} processes")
         return True
 
     def _kill_monitor(self) -> None:
-        self.judge.note_monitor_gone(time.monotonic())
+        self.checker.note_monitor_gone(time.monotonic())
         pid = self.cluster.kill_monitor()
-        self.say(f"killed the monitor, process {pid}")
+        self.log(f"killed the monitor, process {pid}")
         time.sleep(SUPERVISOR_S)
         self.cluster.up()
-        self.judge.note_monitor_back(time.monotonic())
+        self.checker.note_monitor_back(time.monotonic())
         self.count("monitors_killed")
-        self.say(f"a new monitor, process {self.cluster.monitor_pid()}")
+        self.log(f"a new monitor, process {self.cluster.monitor_pid()}")
 
-    def _tell(self, watch: Watch, driver: Driver) -> None:
+    def _report(self, watch: ClusterWatch, driver: Driver) -> None:
         self.work = driver.ask("state")
         work = self.work
         done = f"{work['tasks_done']}/{work['tasks']} tasks, {work['gangs_done']}/{work['gangs']} gangs"
-        self.say(f"{done} ({work['gangs_again']} made anew); workers {watch.now().counts()}")
+        self.log(f"{done} ({work['gangs_again']} made again); workers {watch.now().counts()}")
 
-    def _finish(self, watch: Watch, driver: Driver) -> None:
-        """Everything that was asked for is done, then everything that was bought is given back."""
-        self.say("no more is asked for; waiting for what is open")
+    def _finish(self, watch: ClusterWatch, driver: Driver) -> None:
+        """Waits until everything requested is done, and everything bought is given back."""
+        self.log("no more demand; waiting for what is open")
         give_up = time.monotonic() + FINISH_S
         while not driver.ask("state")["is_done"] and time.monotonic() < give_up:
             time.sleep(0.5)
-        self._tell(watch, driver)
+        self._report(watch, driver)
         done_at = time.monotonic()
         try:
-            wait_for(watch.now, lambda look: not look.workers, "all workers gone", 120.0)
+            wait_for(watch.now, lambda snapshot: not snapshot.workers, "all workers gone", 120.0)
             self.empty_s = time.monotonic() - done_at
-            self.say(f"no worker is left, {self.empty_s:.1f} s after the last work")
+            self.log(f"no worker is left, {self.empty_s:.1f} s after the last work")
         except AssertionError as error:
-            self.judge.broken["workers do not go"] = str(error)[:500]
+            self.checker.broken["workers do not go"] = str(error)[:500]
 
     def end(self) -> None:
-        self.cluster.family.look()
-        said = self.cluster.down()
-        self.say(said.stdout.splitlines()[0] if said.stdout else said.stderr.strip())
+        self.cluster.processes.update()
+        done = self.cluster.down()
+        self.log(done.stdout.splitlines()[0] if done.stdout else done.stderr.strip())
         give_up = time.monotonic() + 30.0
-        while (left := self.cluster.family.living()) and time.monotonic() < give_up:
+        while (left := self.cluster.processes.living()) and time.monotonic() < give_up:
             time.sleep(0.2)
         self.left = left
 
     def figures(self) -> dict[str, float]:
-        work, broken = self.work, self.judge.broken
+        work, broken = self.work, self.checker.broken
         return {
             "unfinished": float(work.get("open", 1)),
             "errors": float(len(work.get("errors", []))),
@@ -202,11 +202,11 @@ class Soak:
             "gangs_made_anew": float(work.get("gangs_again", 0)),
             "nodes_killed": float(self.events.get("nodes_killed", 0)),
             "monitors_killed": float(self.events.get("monitors_killed", 0)),
-            "looks": float(self.judge.looks),
-            "most_workers": float(self.judge.most_workers),
-            "longest_idle_s": self.judge.longest_idle_s,
+            "snapshots": float(self.checker.snapshots),
+            "most_workers": float(self.checker.most_workers),
+            "longest_idle_s": self.checker.longest_idle_s,
             "empty_after_s": self.empty_s,
-            "processes_seen": float(len(self.cluster.family)),
+            "processes_seen": float(len(self.cluster.processes)),
             "machines_bought": float(bought(self.cluster)),
         }
 
@@ -222,7 +222,7 @@ def show(soak: Soak, figures: Mapping[str, float]) -> None:
         for name, value in figures.items()
     ]
     table.show("Soak", ("figure", "value", "at most"), rows)
-    for what, how in soak.judge.broken.items():
+    for what, how in soak.checker.broken.items():
         table.note(f"BROKEN: {what}: {how}")
     for pid, name in soak.left.items():
         table.note(f"LEAKED: process {pid} ({name})")

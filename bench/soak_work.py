@@ -1,7 +1,7 @@
-"""The driver of the soak: random tasks and gangs from a seed, each done again until it is done.
+"""Submits random tasks and gangs from a seed, each again until it is done: the driver of the soak.
 
 A process of its own, run by `bench.live_driver.Driver`. Tasks are retried by Ray. A gang is a placement group
-with one actor per bundle; when one of them is lost, the whole gang is made anew.
+with one actor per bundle; when one of them is lost, the whole gang is made again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository: `bench` is
 from bench.live_driver import answers_only, serve
 
 MOST_OPEN = 12  # tasks and gangs at a time: several times what fits
-GANG_S = 90.0  # after this a gang that does not come together is asked for anew
+GANG_S = 90.0  # after this a gang that does not come together is requested again
 STRATEGIES = ("PACK", "SPREAD", "STRICT_SPREAD", "STRICT_PACK")
 
 
@@ -34,13 +34,15 @@ def task(seconds: float, number: int) -> int:
 
 @ray.remote(num_cpus=1)
 class Member:
+    """A Member is one actor of a gang."""
+
     def work(self, seconds: float) -> str:
         time.sleep(seconds)
         return str(ray.get_runtime_context().get_node_id())
 
 
 class Work:
-    """What was asked for and what became of it."""
+    """Work holds what was requested and its state."""
 
     def __init__(self) -> None:
         self.counts = {"tasks": 0, "tasks_done": 0, "gangs": 0, "gangs_done": 0, "gangs_again": 0}
@@ -49,7 +51,7 @@ class Work:
         self._asking = False
 
     def start(self, seed: int, seconds: float) -> None:
-        """Returns at once; `state` tells how far it is."""
+        """Returns at once; `state` reports the progress."""
         self._asking = True
         threading.Thread(target=self._ask, args=(random.Random(seed), seconds), daemon=True).start()
 
@@ -88,7 +90,7 @@ class Work:
         def run() -> None:
             try:
                 work(*arguments)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+            except Exception as error:  # noqa: BLE001 - any error is reported
                 self.errors.append(f"{kind}: {type(error).__name__}: {error}"[:300])
             else:
                 self._count(f"{kind}_done")

@@ -1,44 +1,44 @@
-"""The tune benchmark: Ray Tune 2.60, Optuna alone and ours on the same jobs, in turns, in wall seconds."""
+"""Compares Ray Tune 2.60, Optuna alone and ours on the same jobs, in turns, in wall seconds."""
 
 from __future__ import annotations
 
 import importlib.util
 
-from bench import table, tune_bare, tune_start
+from bench import table, tune_baseline, tune_start
 from bench.options import Options
 from bench.ours import tune as ours
 from bench.peer import tune as peer
 from bench.tune_job import Fit, Job, state_bytes
-from bench.tune_lab import Lab, Side, in_turns
+from bench.tune_processes import BenchProcesses, Side, in_turns
 
 ROW = ("experiment", "Ray Tune /s", "ours /s", "ours / Ray", "ours CPU ms each")
 
 
 def run(options: Options) -> dict[str, float]:
-    """Measure, print the tables, return the figures."""
+    """Measures, prints the tables, returns the figures."""
     figures: dict[str, float] = {}
-    with Lab(options) as lab:
+    with BenchProcesses(options) as processes:
         for name, case in CASES.items():
             if options.wants(name):
-                figures |= case(lab)
-                lab.renew_ours()
+                figures |= case(processes)
+                processes.renew_ours()
     return figures
 
 
 def compare(
-    lab: Lab, name: str, mine: tuple[Job, int], theirs: tuple[Job, int], *others: Side
+    processes: BenchProcesses, name: str, mine: tuple[Job, int], theirs: tuple[Job, int], *others: Side
 ) -> tuple[Side, Side]:
-    """Both sides on a job each, so many times; Ray only if it takes part; others in between."""
+    """Runs both sides on a job each, as often as given; Ray only if it takes part; others in between."""
     (my_job, my_repeats), (their_job, their_repeats) = mine, theirs
-    us = Side("ours", lambda: lab.ours(ours.fit, my_job, lab.storage()), my_repeats)
-    them = Side("Ray Tune", lambda: lab.ray(peer.fit, their_job, lab.storage()), their_repeats)
-    lab.ours(ours.fit, Job(trials=2), lab.storage())
-    in_turns(name, us, *others, *([them] if lab.with_ray else []))
+    us = Side("ours", lambda: processes.ours(ours.fit, my_job, processes.storage()), my_repeats)
+    them = Side("Ray Tune", lambda: processes.ray(peer.fit, their_job, processes.storage()), their_repeats)
+    processes.ours(ours.fit, Job(trials=2), processes.storage())
+    in_turns(name, us, *others, *([them] if processes.with_ray else []))
     return us, them
 
 
 def rate_figures(figure: str, name: str, us: Side[Fit], them: Side[Fit]) -> dict[str, float]:
-    """Trials or results per second of both, and their ratio."""
+    """Returns trials or results per second of both, and their ratio."""
     rate = Fit.trials_per_s.fget if figure == "trials" else Fit.results_per_s.fget
     figures = {f"{figure}_per_s.{name}": us.median(rate)}
     if figure == "results":
@@ -65,17 +65,31 @@ def rate_row(title: str, figure: str, name: str, us: Side[Fit], figures: dict[st
     )
 
 
-def trials(lab: Lab) -> dict[str, float]:
-    """Trivial trials, one report each, a process each or processes used again."""
+def trials(processes: BenchProcesses) -> dict[str, float]:
+    """Measures trivial trials, one report each, with a process each or processes used again."""
     figures: dict[str, float] = {}
     rows = []
-    files = Side("bare files", lambda: tune_bare.files_s(lab.size(500, 100), lab.storage()), lab.size(5, 3))
+    files = Side(
+        "bare files",
+        lambda: tune_baseline.files_s(processes.size(500, 100), processes.storage()),
+        processes.size(5, 3),
+    )
     for name, reuse, mine, theirs in (
-        ("reuse", True, (lab.size(2000, 400), lab.size(5, 3)), (lab.size(300, 40), lab.size(3, 1))),
-        ("noreuse", False, (lab.size(500, 100), lab.size(5, 3)), (lab.size(8, 3), lab.size(3, 1))),
+        (
+            "reuse",
+            True,
+            (processes.size(2000, 400), processes.size(5, 3)),
+            (processes.size(300, 40), processes.size(3, 1)),
+        ),
+        (
+            "noreuse",
+            False,
+            (processes.size(500, 100), processes.size(5, 3)),
+            (processes.size(8, 3), processes.size(3, 1)),
+        ),
     ):
         us, them = compare(
-            lab,
+            processes,
             f"trials, {name}",
             (Job(mine[0], reuse=reuse), mine[1]),
             (Job(theirs[0], reuse=reuse), theirs[1]),
@@ -90,18 +104,22 @@ def trials(lab: Lab) -> dict[str, float]:
     return figures
 
 
-def results(lab: Lab) -> dict[str, float]:
-    """Reports of one trial and of sixteen at once; and the pipe that no report can beat."""
-    one = Job(trials=1, reports=lab.size(10_000, 2000))
-    rounds = lab.size(20_000, 5000)
-    pipe = Side("a pipe", lambda: tune_bare.round_trips_per_s(rounds), lab.size(5, 3))
-    us, them = compare(lab, "results, one trial", (one, lab.size(7, 3)), (one, lab.size(3, 1)), pipe)
+def results(processes: BenchProcesses) -> dict[str, float]:
+    """Measures reports of one trial and of sixteen at once; and the pipe that no report can beat."""
+    one = Job(trials=1, reports=processes.size(10_000, 2000))
+    rounds = processes.size(20_000, 5000)
+    pipe = Side("a pipe", lambda: tune_baseline.round_trips_per_s(rounds), processes.size(5, 3))
+    us, them = compare(
+        processes, "results, one trial", (one, processes.size(7, 3)), (one, processes.size(3, 1)), pipe
+    )
     figures = rate_figures("results", "one", us, them)
     figures["pipe_round_trips_per_s"] = pipe.median()
     figures["results_over_pipe"] = figures["results_per_s.one"] / pipe.median()
     rows = [rate_row(f"one trial, {one.reports} reports", "results", "one", us, figures)]
-    many = Job(trials=16, reports=lab.size(250, 25), cpus=0.125)
-    us, them = compare(lab, "results, sixteen trials", (many, lab.size(7, 3)), (many, lab.size(3, 1)))
+    many = Job(trials=16, reports=processes.size(250, 25), cpus=0.125)
+    us, them = compare(
+        processes, "results, sixteen trials", (many, processes.size(7, 3)), (many, processes.size(3, 1))
+    )
     figures |= rate_figures("results", "sixteen", us, them)
     rows.append(rate_row(f"16 at once, {many.reports} reports each", "results", "sixteen", us, figures))
     table.show("tune: results, loggers on", ROW, rows)
@@ -110,19 +128,21 @@ def results(lab: Lab) -> dict[str, float]:
     return figures
 
 
-def growth(lab: Lab) -> dict[str, float]:
-    """Cost per trial with many and with few, start and end taken off; memory of the driver."""
-    few, many, mark = 200, lab.size(20_000, 2000), lab.size(1000, 200)
-    repeats = lab.size(9, 5)
-    nothing = Side("ours, 2 trials", lambda: lab.ours(ours.fit, Job(2), lab.storage()), repeats)
-    small = Side(f"ours, {few} trials", lambda: lab.ours(ours.fit, Job(few), lab.storage()), repeats)
+def growth(processes: BenchProcesses) -> dict[str, float]:
+    """Measures the cost per trial with many and with few, without start and end; memory of the driver."""
+    few, many, mark = 200, processes.size(20_000, 2000), processes.size(1000, 200)
+    repeats = processes.size(9, 5)
+    nothing = Side("ours, 2 trials", lambda: processes.ours(ours.fit, Job(2), processes.storage()), repeats)
+    small = Side(
+        f"ours, {few} trials", lambda: processes.ours(ours.fit, Job(few), processes.storage()), repeats
+    )
 
     def big_fit() -> Fit:
-        lab.renew_ours()
-        return lab.ours(ours.fit, Job(many), lab.storage(), (mark,))
+        processes.renew_ours()
+        return processes.ours(ours.fit, Job(many), processes.storage(), (mark,))
 
-    big = Side(f"ours, {many} trials", big_fit, lab.size(2, 1))
-    lab.ours(ours.fit, Job(few), lab.storage())
+    big = Side(f"ours, {many} trials", big_fit, processes.size(2, 1))
+    processes.ours(ours.fit, Job(few), processes.storage())
     in_turns("growth", nothing, small, big)
     figures: dict[str, float] = {}
     rows = []
@@ -142,13 +162,13 @@ def growth(lab: Lab) -> dict[str, float]:
     return figures
 
 
-def restore(lab: Lab) -> dict[str, float]:
-    """From the path of a finished experiment to its results; and what is kept about a trial."""
-    job = Job(lab.size(2000, 60))
-    repeats = lab.size(5, 3)
+def restore(processes: BenchProcesses) -> dict[str, float]:
+    """Measures from the path of a finished experiment to its results, and the state per trial."""
+    job = Job(processes.size(2000, 60))
+    repeats = processes.size(5, 3)
     table.progress(f"tune: restore: {job.trials} trials to restore")
-    mine = lab.ours(ours.fit, job, lab.storage())
-    theirs = lab.ray(peer.fit, job, lab.storage()) if lab.with_ray else None
+    mine = processes.ours(ours.fit, job, processes.storage())
+    theirs = processes.ray(peer.fit, job, processes.storage()) if processes.with_ray else None
     figures = {"state_bytes_per_trial": state_bytes(mine.directory) / job.trials}
     if theirs:
         figures["peer_state_bytes_per_trial"] = state_bytes(theirs.directory) / job.trials
@@ -156,10 +176,12 @@ def restore(lab: Lab) -> dict[str, float]:
         figures[f"peer_trials_per_s.{job.trials}"] = theirs.trials_per_s
     rows = []
     for suffix, then in (("", "get_results"), (".fit", "fit")):
-        us = Side("ours", lambda then=then: lab.ours(ours.restore, job, mine.directory, then), repeats)
+        us = Side("ours", lambda then=then: processes.ours(ours.restore, job, mine.directory, then), repeats)
         sides = [us]
         if theirs:
-            them = Side("Ray", lambda then=then: lab.ray(peer.restore, job, theirs.directory, then), repeats)
+            them = Side(
+                "Ray", lambda then=then: processes.ray(peer.restore, job, theirs.directory, then), repeats
+            )
             sides.append(them)
         in_turns(f"restore, {then}", *sides)
         figures[f"seconds.restore{suffix}"] = us.median()
@@ -188,17 +210,17 @@ def restore(lab: Lab) -> dict[str, float]:
     return figures
 
 
-def optuna(lab: Lab) -> dict[str, float]:
-    """TPE through Tuner.fit, processes and logs and all, over study.optimize in one process."""
+def optuna(processes: BenchProcesses) -> dict[str, float]:
+    """Measures TPE through Tuner.fit, with processes and logs, over study.optimize in one process."""
     if importlib.util.find_spec("optuna") is None:
         table.note("Optuna is not installed, so optuna_overhead is absent: pip install 'muster[bench]'")
         return {}
-    number = lab.size(2000, 200)
-    repeats = lab.size(3, 3)
-    alone = Side("Optuna alone", lambda: lab.ours(ours.optuna_alone, number), repeats)
-    through = Side("ours", lambda: lab.ours(ours.with_optuna, number, lab.storage()), repeats)
-    lab.ours(ours.optuna_alone, 20)
-    lab.ours(ours.with_optuna, 20, lab.storage())
+    number = processes.size(2000, 200)
+    repeats = processes.size(3, 3)
+    alone = Side("Optuna alone", lambda: processes.ours(ours.optuna_alone, number), repeats)
+    through = Side("ours", lambda: processes.ours(ours.with_optuna, number, processes.storage()), repeats)
+    processes.ours(ours.optuna_alone, 20)
+    processes.ours(ours.with_optuna, 20, processes.storage())
     in_turns("optuna", alone, through)
     overhead = through.median() / alone.median()
     table.show(

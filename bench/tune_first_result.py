@@ -1,4 +1,4 @@
-"""A user's script, run as a program: prints the time (seconds since 1970) at which its first result came.
+"""Runs a user's script as a program: prints the time (seconds since 1970) of its first result.
 
 usage: tune_first_result.py muster|ray STORAGE PLACE_FOR_RAYS_OWN_FILES
 Ray is started as cheaply as it can be; nothing else differs.
@@ -23,6 +23,8 @@ else:
 
 
 class FirstResult(tune.Callback):
+    """A FirstResult callback prints the time of each result to stderr."""
+
     def on_trial_result(self, iteration, trials, trial, result, **info):
         sys.stderr.write(f"first result at {time.time()}\n")
 

@@ -1,4 +1,4 @@
-"""One experiment that Ray Tune and ours run alike: the same lines of code, given the one module or the other.
+"""Runs one experiment with Ray Tune and with ours: the same lines of code, given one module or the other.
 
 Called in the child processes of `bench.ours.tune` and `bench.peer.tune`; imports neither system.
 """
@@ -20,7 +20,7 @@ METRIC = "score"
 
 @dataclass(frozen=True)
 class Job:
-    """`trials` times a function that reports `reports` times and does nothing else."""
+    """A Job runs a function that reports `reports` times and does nothing else, `trials` times."""
 
     trials: int
     reports: int = 1
@@ -35,7 +35,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Fit:
-    """What one `fit()` took."""
+    """A Fit is what one `fit()` took."""
 
     job: Job
     directory: str  # of the experiment
@@ -58,7 +58,7 @@ class Fit:
 
 
 class Marks:
-    """What the callback saw. Not kept in the callback: a Tuner may copy its callbacks."""
+    """Marks are what the callback saw. Not kept in the callback: a Tuner may copy its callbacks."""
 
     def __init__(self) -> None:
         self.first_result_at = 0.0
@@ -80,7 +80,7 @@ MARKS = Marks()
 
 
 def watcher(tune: Any) -> Any:
-    """A callback of either system."""
+    """Returns a callback of either system."""
 
     class Watcher(tune.Callback):
         def on_trial_result(self, iteration, trials, trial, result, **info) -> None:
@@ -93,7 +93,7 @@ def watcher(tune: Any) -> Any:
 
 
 def trainable(tune: Any, job: Job) -> Any:
-    """The same function on both sides. What it calls is inside, so that it travels with it."""
+    """Returns the same function for both sides. What it calls is inside, so that it is pickled with it."""
 
     def meet(place: str, expected: int) -> None:
         import os
@@ -113,7 +113,7 @@ def trainable(tune: Any, job: Job) -> Any:
 
 
 def fit(tune: Any, job: Job, storage: str, look_at: tuple[int, ...] = (), **run_options: Any) -> Fit:
-    """Run it, loggers and all, silently; an error of any trial is an error here."""
+    """Runs the job with all loggers, silently; an error of any trial is an error here."""
     MARKS.__init__()  # type: ignore[misc]
     MARKS.look_at = frozenset(look_at)
     space = {"x": tune.uniform(0.0, 1.0), "reports": job.reports, "trials": job.trials, "meeting": ""}
@@ -142,7 +142,7 @@ def fit(tune: Any, job: Job, storage: str, look_at: tuple[int, ...] = (), **run_
 
 
 def restore(tune: Any, job: Job, directory: str, then: str) -> float:
-    """Seconds from the path of a finished experiment to all of its results; `then`: get_results or fit."""
+    """Returns seconds from the path of a finished experiment to all results; `then`: get_results or fit."""
     started = time.perf_counter()
     tuner = tune.Tuner.restore(directory, trainable=trainable(tune, job))
     check_results(getattr(tuner, then)(), job)  # timed too: results may be read when they are looked at
@@ -150,7 +150,7 @@ def restore(tune: Any, job: Job, directory: str, then: str) -> float:
 
 
 def check_results(grid: Any, job: Job) -> None:
-    """A fast answer that is not the answer is worth nothing."""
+    """Checks the results: a fast wrong answer is worth nothing."""
     if grid.errors:
         raise RuntimeError(f"{len(grid.errors)} of {job.trials} trials failed: {grid.errors[0]}")
     seen = [result.metrics["training_iteration"] for result in grid if METRIC in result.metrics]
@@ -159,7 +159,7 @@ def check_results(grid: Any, job: Job) -> None:
 
 
 def check_logs(directory: str, job: Job) -> None:
-    """All three loggers have written, to the last line, by the time fit() returns."""
+    """Checks that all three loggers have written to the last line by the time fit() returns."""
     place = next(entry for entry in Path(directory).iterdir() if entry.is_dir())
     lines = [len((place / name).read_bytes().splitlines()) for name in ("result.json", "progress.csv")]
     if lines != [job.reports, job.reports + 1] or not list(place.glob("events.out.tfevents.*")):
@@ -167,18 +167,18 @@ def check_logs(directory: str, job: Job) -> None:
 
 
 def state_bytes(directory: str) -> int:
-    """What the system keeps about the experiment beside the directories of its trials."""
+    """Returns what the system keeps about the experiment beside the directories of its trials."""
     return sum(entry.stat().st_size for entry in Path(directory).iterdir() if entry.is_file())
 
 
 def cpu_s() -> float:
-    """CPU seconds of this process and of its children that have ended."""
+    """Returns CPU seconds of this process and of its children that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def resident_bytes() -> int:
-    """Memory of this process; where the system does not tell, the most it ever had."""
+    """Returns the memory of this process; the maximum where the system does not report the current one."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:
@@ -188,9 +188,9 @@ def resident_bytes() -> int:
 
 
 def settle(environment: dict[str, str]) -> None:
-    """Make this process the home of one side: two processors, nothing printed, this environment."""
+    """Prepares this process for one side: two processors, nothing printed, this environment."""
     os.environ.update(environment)
-    sys.dont_write_bytecode = False  # it came with the start method; see bench.tune_lab.bytecode_cache
+    sys.dont_write_bytecode = False  # it came with the start method; see bench.tune_processes.bytecode_cache
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CPUS])
     null = os.open(os.devnull, os.O_WRONLY)
@@ -199,7 +199,7 @@ def settle(environment: dict[str, str]) -> None:
 
 
 def timed(function: Callable[[], Any]) -> float:
-    """Wall seconds."""
+    """Returns wall seconds."""
     started = time.perf_counter()
     function()
     return time.perf_counter() - started

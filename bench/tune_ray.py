@@ -1,4 +1,4 @@
-"""The tune-ray benchmark: Ray Tune 2.60 and ours on one and the same Ray cluster, in turns, loggers on.
+"""Compares Ray Tune 2.60 and ours on one and the same Ray cluster, in turns, loggers on.
 
 Each side is a driver process of its own, connected before anything is measured. The head's CPUs are those of
 the machine's first two processors; both sides ask for the same shares of them.
@@ -15,7 +15,7 @@ from bench.ours import tune_ray as ours
 from bench.peer import tune_ray as peer
 from bench.tune import rate_figures
 from bench.tune_job import CPUS, Fit, Job
-from bench.tune_lab import Lab, Side, in_turns
+from bench.tune_processes import BenchProcesses, Side, in_turns
 from bench.tune_ray_cluster import open_cluster
 
 RATES = ("experiment", "Ray Tune /s", "ours /s", "ours / Ray")
@@ -23,8 +23,8 @@ RESULTS = (*RATES, "since the first: Ray Tune /s", "ours /s", "ours / Ray")
 COSTS = ("driver CPU s per 1,000 results", "Ray Tune", "ours", "Ray / ours")
 
 
-class ClusterLab(Lab):
-    """A lab whose two sides are drivers of one cluster."""
+class ClusterBenchProcesses(BenchProcesses):
+    """A ClusterBenchProcesses has two sides that are drivers of one cluster."""
 
     _stop_ray = staticmethod(peer.stop)
 
@@ -35,31 +35,33 @@ class ClusterLab(Lab):
 
 
 def run(options: Options) -> dict[str, float]:
-    """Measure, print the tables, return the figures."""
+    """Measures, prints the tables, returns the figures."""
     if not peers.installed():
         table.note("tune-ray needs Ray on both sides: pip install 'muster[bench]'")
         return {}
     figures: dict[str, float] = {}
     table.progress("tune-ray: starting a cluster")
-    with open_cluster(CPUS) as environment, ClusterLab(options, environment) as lab:
+    with open_cluster(CPUS) as environment, ClusterBenchProcesses(options, environment) as processes:
         for name, case in CASES.items():
             if options.wants(name):
-                figures |= case(lab)
+                figures |= case(processes)
     return figures
 
 
-def compare(lab: Lab, name: str, mine: tuple[Job, int], theirs: tuple[Job, int]) -> tuple[Side, Side]:
-    """Both sides on a job each, so many times."""
+def compare(
+    processes: BenchProcesses, name: str, mine: tuple[Job, int], theirs: tuple[Job, int]
+) -> tuple[Side, Side]:
+    """Runs both sides on a job each, as often as given."""
     (my_job, my_repeats), (their_job, their_repeats) = mine, theirs
-    us = Side("ours", lambda: lab.ours(ours.fit, my_job, lab.storage()), my_repeats)
-    them = Side("Ray Tune", lambda: lab.ray(peer.fit, their_job, lab.storage()), their_repeats)
-    lab.ours(ours.fit, Job(trials=2), lab.storage())
-    in_turns(f"on Ray: {name}", us, *([them] if lab.with_ray else []))
+    us = Side("ours", lambda: processes.ours(ours.fit, my_job, processes.storage()), my_repeats)
+    them = Side("Ray Tune", lambda: processes.ray(peer.fit, their_job, processes.storage()), their_repeats)
+    processes.ours(ours.fit, Job(trials=2), processes.storage())
+    in_turns(f"on Ray: {name}", us, *([them] if processes.with_ray else []))
     return us, them
 
 
 def row(title: str, figure: str, name: str, figures: dict[str, float]) -> tuple[str, ...]:
-    """`name` may be one of `<name>.since_first`, too."""
+    """Returns a row; `name` may be one of `<name>.since_first`, too."""
     theirs = figures.get(f"peer_{figure}_per_s.{name}")
     return (
         title,
@@ -69,30 +71,32 @@ def row(title: str, figure: str, name: str, figures: dict[str, float]) -> tuple[
     )
 
 
-def trials(lab: Lab) -> dict[str, float]:
-    """Trivial trials, one report each, actors used again."""
-    mine, theirs = Job(lab.size(2000, 400)), Job(lab.size(300, 40))
-    us, them = compare(lab, "trials", (mine, lab.size(5, 3)), (theirs, lab.size(3, 1)))
+def trials(processes: BenchProcesses) -> dict[str, float]:
+    """Measures trivial trials, one report each, actors used again."""
+    mine, theirs = Job(processes.size(2000, 400)), Job(processes.size(300, 40))
+    us, them = compare(processes, "trials", (mine, processes.size(5, 3)), (theirs, processes.size(3, 1)))
     figures = rate_figures("trials", "reuse", us, them)
     title = f"{mine.trials} trials (Ray: {theirs.trials}), reuse_actors=True"
     table.show("tune-ray: trivial trials", RATES, [row(title, "trials", "reuse", figures)])
     return figures
 
 
-def results(lab: Lab) -> dict[str, float]:
-    """Reports of one trial and of sixteen at once; what they cost the driver."""
+def results(processes: BenchProcesses) -> dict[str, float]:
+    """Measures reports of one trial and of sixteen at once; what they cost the driver."""
     jobs: dict[str, tuple[str, Job]] = {
-        "one": ("one trial", Job(trials=1, reports=lab.size(10_000, 2000))),
+        "one": ("one trial", Job(trials=1, reports=processes.size(10_000, 2000))),
         "sixteen": (
             "16 trials at once",
-            Job(trials=16, reports=lab.size(1000, 250), cpus=0.125, together=True),
+            Job(trials=16, reports=processes.size(1000, 250), cpus=0.125, together=True),
         ),
     }
     figures: dict[str, float] = {}
     rates: list[tuple[str, ...]] = []
     costs: list[tuple[str, ...]] = []
     for name, (title, job) in jobs.items():
-        us, them = compare(lab, f"results, {title}", (job, lab.size(5, 3)), (job, lab.size(3, 1)))
+        us, them = compare(
+            processes, f"results, {title}", (job, processes.size(5, 3)), (job, processes.size(3, 1))
+        )
         figures |= rate_figures("results", name, us, them) | cost_figures(name, us, them)
         title_row = row(f"{title}, {job.reports} reports each", "results", name, figures)
         rates.append((*title_row, *row("", "results", f"{name}.since_first", figures)[1:]))
@@ -110,7 +114,7 @@ def results(lab: Lab) -> dict[str, float]:
 
 
 def cost_figures(name: str, us: Side[Fit], them: Side[Fit]) -> dict[str, float]:
-    """User and system time of the driver, its threads and the processes it started, per 1,000 results."""
+    """Returns user and system time of the driver and the processes it started, per 1,000 results."""
 
     def cost(fit: Fit) -> float:
         return 1000 * fit.cpu_s / fit.job.results

@@ -1,4 +1,4 @@
-"""The cluster that both sides of tune-ray use: one head on free ports, ended by process id."""
+"""Runs the cluster that both sides of tune-ray use: one head on free ports, ended by process id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _READY_S = 90.0
 
 @contextmanager
 def open_cluster(cpus: int) -> Iterator[dict[str, str]]:
-    """What drivers need in their environment."""
+    """Yields what drivers need in their environment."""
     before = dict(os.environ)
     os.environ.update(NODE_ENVIRONMENT)  # nodes inherit ours
     try:

@@ -1,4 +1,4 @@
-"""How long people wait: `import muster.tune`, and a script from its start to its first result."""
+"""Measures how long users wait: `import muster.tune`, and a script from its start to its first result."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 
 from bench import table
 from bench.peer.tune import ENVIRONMENT
-from bench.tune_lab import Lab, Side, in_turns
+from bench.tune_processes import BenchProcesses, Side, in_turns
 
 SCRIPT = Path(__file__).with_name("tune_first_result.py")
-SAID = "first result at "
+PREFIX = "first result at "
 ROOT = Path(__file__).parents[1]
 
 
-def imports(lab: Lab) -> dict[str, float]:
-    """Fresh interpreters; what an empty one takes is subtracted."""
-    repeats = lab.size(21, 7)
+def imports(processes: BenchProcesses) -> dict[str, float]:
+    """Measures fresh interpreters; the time of an empty one is subtracted."""
+    repeats = processes.size(21, 7)
     bare = Side("an empty interpreter", lambda: seconds_of("pass"), repeats)
     plain = Side("import muster.tune", lambda: seconds_of("import muster.tune"), repeats)
     whole = Side("every name of it", lambda: seconds_of("from muster.tune import *"), repeats)
@@ -42,18 +42,18 @@ def imports(lab: Lab) -> dict[str, float]:
     return figures
 
 
-def first_result(lab: Lab) -> dict[str, float]:
-    """From the start of the process to the first call of on_trial_result."""
-    mine = Side("ours", lambda: first_result_s("muster", lab.storage()), lab.size(9, 3))
-    theirs = Side("Ray Tune", lambda: first_result_s("ray", lab.storage()), lab.size(3, 1))
-    sides = [mine, theirs] if lab.with_ray else [mine]
-    for side in [mine] if lab.options.quick else sides:
+def first_result(processes: BenchProcesses) -> dict[str, float]:
+    """Measures from the start of the process to the first call of on_trial_result."""
+    mine = Side("ours", lambda: first_result_s("muster", processes.storage()), processes.size(9, 3))
+    theirs = Side("Ray Tune", lambda: first_result_s("ray", processes.storage()), processes.size(3, 1))
+    sides = [mine, theirs] if processes.with_ray else [mine]
+    for side in [mine] if processes.options.quick else sides:
         table.progress(f"tune: first result: {side.name}, once before it counts")
         side.once()
     in_turns("first result", *sides)
     figures = {"seconds.first_result": mine.median()}
     rows = [("ours", table.seconds(mine.median()))]
-    if lab.with_ray:
+    if processes.with_ray:
         figures["peer_seconds.first_result"] = theirs.median()
         figures["first_result_speedup"] = theirs.median() / mine.median()
         rows.append(("Ray Tune 2.60, ray.init in the script", table.seconds(theirs.median())))
@@ -74,7 +74,7 @@ def first_result_s(system: str, storage: str) -> float:
         done = subprocess.run(
             command, check=False, capture_output=True, text=True, env={**os.environ, **ENVIRONMENT}, cwd=ROOT
         )
-    said = [line for line in done.stderr.splitlines() if line.startswith(SAID)]
-    if done.returncode or not said:
+    found = [line for line in done.stderr.splitlines() if line.startswith(PREFIX)]
+    if done.returncode or not found:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    return float(said[0].removeprefix(SAID)) - started
+    return float(found[0].removeprefix(PREFIX)) - started

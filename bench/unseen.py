@@ -1,4 +1,4 @@
-"""Parity beyond the recorded workloads: generated problems on which Ray and ours must buy the same."""
+"""Checks parity beyond the recorded workloads: generated problems on which Ray and ours must buy the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUICK_PROBLEMS = 10
 
 
 def parity_figures(options: Options, ray: PeerProcess) -> dict[str, float]:
-    """How many of the problems were planned differently from Ray."""
+    """Returns how many of the problems were planned differently from Ray."""
     count = QUICK_PROBLEMS if options.quick else PROBLEMS
     table.progress(f"planner: {count} problems that are in no file")
     differing = [number for number in range(count) if differs(number, ray)]
@@ -25,7 +25,7 @@ def parity_figures(options: Options, ray: PeerProcess) -> dict[str, float]:
 
 
 def differs(number: int, ray: PeerProcess) -> bool:
-    """Whether launches or the number of unserved requests differ."""
+    """Returns whether launches or the number of unserved requests differ."""
     workload = unseen(number)
     theirs = ray.call(peer.schedule, workload)
     if theirs is None:

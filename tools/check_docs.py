@@ -1,4 +1,4 @@
-"""The docs are true: links lead somewhere, and the commands shown print what is shown.
+"""Checks the docs: links lead somewhere, and the commands shown print what is shown.
 
 Run by `make docs`; `--write` puts the real output into the docs instead of comparing. Shown commands stand in
 ```console blocks that start with `$ muster `; the lines up to the next `$ muster ` are a command's output.
@@ -23,7 +23,7 @@ TIMEOUT_S = 60
 
 
 def pages(root: Path) -> list[Path]:
-    """Every Markdown file of the project."""
+    """Returns every Markdown file of the project."""
     folders = [root, root / "docs", root / "changelog.d", root / "examples"]
     return sorted({page for folder in folders for page in _markdown(folder, deep=folder != root)})
 
@@ -33,7 +33,7 @@ def _markdown(folder: Path, *, deep: bool) -> Iterator[Path]:
 
 
 def broken_links(page: Path) -> list[str]:
-    """Links of one page to files or headings that do not exist; web addresses are not visited."""
+    """Returns links of one page to files or headings that do not exist; web addresses are not visited."""
     broken = []
     for target in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
         if "://" in target or target.startswith("mailto:"):
@@ -46,13 +46,13 @@ def broken_links(page: Path) -> list[str]:
 
 
 def _anchors(page: Path) -> set[str]:
-    """The names under which GitHub-style renderers know a page's headings."""
+    """Returns the names under which GitHub-style renderers know a page's headings."""
     headings = HEADING.findall(FENCE.sub("", page.read_text(encoding="utf-8")))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def with_real_output(text: str) -> str:
-    """The page with each shown `muster` command followed by what it prints today."""
+    """Returns the page with each shown `muster` command followed by what it prints today."""
     return CONSOLE.sub(lambda block: f"```console\n{_session(block[1])}```", text)
 
 
@@ -62,7 +62,7 @@ def _session(shown: str) -> str:
 
 
 def _output(command: str) -> str:
-    """What a `muster` command prints when its output is not a terminal."""
+    """Returns what a `muster` command prints when its output is not a terminal."""
     words = shlex.split(command)
     run = subprocess.run(
         [sys.executable, "-m", "muster.cli.main", *words[1:]],
@@ -77,7 +77,7 @@ def _output(command: str) -> str:
 
 
 def untrue_output(page: Path) -> list[str]:
-    """A diff from what the page shows to what its commands print; empty when they agree."""
+    """Returns a diff from what the page shows to what its commands print; empty when they agree."""
     text = page.read_text(encoding="utf-8")
     name = page.relative_to(ROOT).as_posix()
     real = with_real_output(text)
@@ -89,10 +89,12 @@ def main(arguments: list[str]) -> int:
     if "--write" in arguments:
         for page in found:
             page.write_text(with_real_output(page.read_text(encoding="utf-8")), encoding="utf-8")
-    told = [f"{page.relative_to(ROOT)}: broken link {link}" for page in found for link in broken_links(page)]
-    told += [line for page in found for line in untrue_output(page)]
-    sys.stdout.write("".join(f"{line}\n" for line in told) or f"docs: {len(found)} pages are true\n")
-    return 1 if told else 0
+    problems = [
+        f"{page.relative_to(ROOT)}: broken link {link}" for page in found for link in broken_links(page)
+    ]
+    problems += [line for page in found for line in untrue_output(page)]
+    sys.stdout.write("".join(f"{line}\n" for line in problems) or f"docs: {len(found)} pages are correct\n")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Files and functions stay small: the stop sizes of CONTRIBUTING.md, with a list that may only shrink.
+"""Checks that files and functions stay small: the limits of CONTRIBUTING.md; exceptions may only shrink.
 
 Run by `make sizes`. Exceptions stand in pyproject.toml under [tool.muster.sizes.allowed], each with the
 size it has today: it may get smaller, not larger, and leaves the list once it is within the limit.
@@ -25,7 +25,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def oversized(root: Path) -> dict[str, int]:
-    """Everything over its limit: `path` or `path::function` to lines."""
+    """Returns everything over its limit: `path` or `path::function` to lines."""
     found: dict[str, int] = {}
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*.py")):
@@ -43,7 +43,7 @@ def _oversized_in(name: str, text: str) -> Iterator[tuple[str, int]]:
 
 
 def _length(function: Function) -> int:
-    """Lines of a function without its docstring."""
+    """Returns the lines of a function without its docstring."""
     lines = (function.end_lineno or function.lineno) - function.lineno + 1
     first = function.body[0]
     if ast.get_docstring(function) is not None:
@@ -52,33 +52,33 @@ def _length(function: Function) -> int:
 
 
 def complaints(found: Mapping[str, int], allowed: Mapping[str, int]) -> list[str]:
-    """What is too big and not allowed to be, and what no longer needs to be allowed."""
-    told = []
+    """Returns what is too big and not allowed to be, and what no longer needs to be allowed."""
+    problems = []
     for name, lines in found.items():
         limit = MAX_FUNCTION_LINES if "::" in name else MAX_FILE_LINES
         if lines > allowed.get(name, limit):
-            told.append(
+            problems.append(
                 f"{name}: {lines} lines, at most {allowed.get(name, limit)}; split it by responsibility"
             )
-    told += [
+    problems += [
         f"{name}: allowed {lines} in pyproject.toml, has {found.get(name, 'few enough')}; shrink the list"
         for name, lines in allowed.items()
         if found.get(name, 0) < lines
     ]
-    return told
+    return problems
 
 
 def allowed_sizes(root: Path) -> dict[str, int]:
-    """The exceptions of pyproject.toml."""
+    """Returns the exceptions of pyproject.toml."""
     config = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     sizes: dict[str, int] = config["tool"]["muster"]["sizes"]["allowed"]
     return sizes
 
 
 def main() -> int:
-    told = complaints(oversized(ROOT), allowed_sizes(ROOT))
-    sys.stdout.write("".join(f"{line}\n" for line in told) or "sizes: all within limits\n")
-    return 1 if told else 0
+    problems = complaints(oversized(ROOT), allowed_sizes(ROOT))
+    sys.stdout.write("".join(f"{line}\n" for line in problems) or "sizes: all within limits\n")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

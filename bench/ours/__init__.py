@@ -1,1 +1,1 @@
-"""muster on the neutral facts of `bench.workloads` and `bench.fleet`."""
+"""Runs muster on the neutral facts of `bench.workloads` and `bench.fleet`."""

@@ -1,4 +1,4 @@
-"""muster's planner on a workload: the whole pass, from PackRequest to Packing."""
+"""Runs muster's planner on a workload: the whole pass, from PackRequest to Packing."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from muster.cluster.model import Constraint, Demand, Gang, NodeType, Objective, 
 
 
 def plan(workload: Workload, objective: Objective) -> Timed:
-    """One planning pass on fresh input (nothing is cached from an earlier one), in CPU seconds."""
+    """Runs one planning pass on fresh input (nothing is cached from an earlier one), in CPU seconds."""
     return timed(lambda: request_of(workload, objective), pack)
 
 
 def unserved(packing: Packing) -> int:
-    """Single requests without a place."""
+    """Returns the number of single requests without a place."""
     return sum(outcome.unplaced for outcome in packing.demands)
 
 
 def unserved_in_all(packing: Packing) -> int:
-    """Requests of every sort without a place: a plan that leaves some out may not call itself cheap."""
+    """Returns the number of requests of every kind without a place."""
     outcomes = (*packing.demands, *packing.gangs, *packing.constraints)
     return sum(outcome.unplaced for outcome in outcomes)
 

@@ -1,4 +1,4 @@
-"""Our monitor with the process provider, brought up and down by the commands that people use."""
+"""Runs our monitor with the process provider, started and stopped by the commands that users run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UP_S = 180.0
 
 @dataclass(frozen=True)
 class Running:
-    """A cluster of ours."""
+    """A Running is a cluster of ours."""
 
     address: str
     environment: dict[str, str]
@@ -31,7 +31,7 @@ class Running:
     ledger: Path
 
     def first_launch_at(self, since: float) -> float:
-        """When the first machine after a moment was asked for, by the ledger."""
+        """Returns when the first machine after a moment was requested, by the ledger."""
         with contextlib.closing(open_history(self.ledger)) as history:
             asked = [
                 moment
@@ -46,7 +46,7 @@ class Running:
 def cluster(
     max_workers: int, idle_s: float, upscaling_speed: float, min_workers: int = 0
 ) -> Iterator[Running]:
-    """`muster up` of a one-CPU worker type, `muster down` in the end."""
+    """Runs `muster up` of a one-CPU worker type, and `muster down` in the end."""
     folder = Path(tempfile.mkdtemp(prefix="mb-", dir="/tmp"))
     config = folder / "cluster.yaml"
     config.write_text(yaml.safe_dump(document(max_workers, idle_s, upscaling_speed, min_workers)))
@@ -66,7 +66,7 @@ def cluster(
 
 
 def document(max_workers: int, idle_s: float, speed: float, min_workers: int) -> dict[str, object]:
-    """The same sizes and limits as the peer's."""
+    """Returns the cluster file, with the same sizes and limits as the peer's."""
     return {
         "cluster_name": "ours",
         "max_workers": max_workers,

@@ -1,4 +1,4 @@
-"""muster.tune on the jobs of `bench.tune_job`, and Optuna alone. Called in a child process of its own."""
+"""Runs muster.tune on the jobs of `bench.tune_job`, and Optuna alone, in a child process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bench.tune_job import Fit, Job
 
 
 def start() -> None:
-    """Nothing runs between two fits; only the imports are out of the way."""
+    """Imports; nothing runs between two fits."""
     tune_job.settle({})
     import muster.tune.tuner  # noqa: F401
 
@@ -25,7 +25,7 @@ def restore(job: Job, directory: str, then: str) -> float:
 
 
 def with_optuna(trials: int, storage: str) -> float:
-    """Wall seconds of `trials` trivial trials that TPE chooses, through Tuner.fit."""
+    """Returns wall seconds of `trials` trivial trials that TPE chooses, through Tuner.fit."""
     import optuna
 
     from muster import tune
@@ -53,7 +53,7 @@ def with_optuna(trials: int, storage: str) -> float:
 
 
 def optuna_alone(trials: int) -> float:
-    """Wall seconds of the same with study.optimize in this process, the study in memory."""
+    """Returns wall seconds of the same with study.optimize in this process, the study in memory."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)

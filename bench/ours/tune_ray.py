@@ -1,4 +1,4 @@
-"""muster.tune as a driver of a Ray cluster that is there. Called in a child process."""
+"""Runs muster.tune as a driver of an existing Ray cluster, in a child process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.tune_job import Fit, Job
 
 
 def start(environment: dict[str, str]) -> None:
-    """Connected, as the other side is."""
+    """Connects, as the other side does."""
     tune_job.settle(environment)
     import ray
 

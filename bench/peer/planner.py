@@ -1,4 +1,4 @@
-"""Ray 2.60's ResourceDemandScheduler on one of our workloads. Called in the peer process."""
+"""Runs Ray 2.60's ResourceDemandScheduler on one of our workloads, in the peer process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.workloads import Bag, GangData, NodeData, Workload
 
 @dataclass(frozen=True)
 class PeerPlan:
-    """What Ray would do."""
+    """A PeerPlan is what Ray would do."""
 
     launch: dict[str, int]
     unserved: int  # single requests without a place
@@ -19,7 +19,7 @@ class PeerPlan:
 
 
 def schedule(workload: Workload) -> Timed:
-    """One `schedule` call on fresh input, in CPU seconds."""
+    """Runs one `schedule` call on fresh input, in CPU seconds."""
     logging.disable(logging.CRITICAL)
     from ray.autoscaler.v2.scheduler import ResourceDemandScheduler
 
@@ -39,7 +39,7 @@ def plan_of(reply) -> PeerPlan:
 
 
 def request_of(workload: Workload):
-    """A SchedulingRequest as Ray's reconciler would make it."""
+    """Returns a SchedulingRequest as Ray's reconciler would make it."""
     from ray.autoscaler.v2.instance_manager.config import NodeTypeConfig
     from ray.autoscaler.v2.scheduler import SchedulingRequest
     from ray.core.generated import autoscaler_pb2 as pb
@@ -89,7 +89,7 @@ def gang_of(gang: GangData):
 
 
 def instance_of(node: NodeData):
-    """A running worker, known to the cloud, to Ray and to the instance manager."""
+    """Returns a running worker, known to the cloud, to Ray and to the instance manager."""
     from ray.autoscaler.v2.schema import AutoscalerInstance
     from ray.core.generated import autoscaler_pb2 as pb
     from ray.core.generated import instance_manager_pb2 as im

@@ -1,7 +1,7 @@
-"""Ray's autoscaler v2 with its fake multi-node provider, as a cluster that can be opened and closed.
+"""Runs Ray's autoscaler v2 with its fake multi-node provider, as a cluster that can be opened and closed.
 
 The wheel lacks the defaults file of `type: fake_multinode`, so its class is named as an external provider.
-The head is told the identity which that provider expects of it. Ended by process group, not by `ray stop`.
+The head gets the identity which that provider expects. Ended by process group, not by `ray stop`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from muster.host.ports import answers, free_ports
+from muster.host.ports import free_ports, is_listening
 
 HEAD_ID, HEAD_TYPE = "f" * 51 + "00000", "ray.head.default"  # what the fake provider calls the head
 START_S = 120.0
@@ -28,7 +28,7 @@ START_S = 120.0
 
 @contextlib.contextmanager
 def cluster(max_workers: int, idle_s: float, upscaling_speed: float) -> Iterator[tuple[str, dict[str, str]]]:
-    """Its address and what a driver's environment needs, while it is up."""
+    """Yields the address and what a driver's environment needs, while the cluster is up."""
     temp_dir = Path(tempfile.mkdtemp(prefix="mb-", dir="/tmp"))
     gcs, client, http, grpc, metrics, monitor = free_ports(6)
     config = temp_dir / "cluster.yaml"
@@ -64,7 +64,7 @@ def cluster(max_workers: int, idle_s: float, upscaling_speed: float) -> Iterator
 
 
 def document(gcs_port: int, max_workers: int, idle_s: float, upscaling_speed: float) -> dict[str, object]:
-    """The cluster file. Workers of one CPU, the head has none."""
+    """Returns the cluster file. Workers have one CPU, the head has none."""
     worker = {
         "resources": {"CPU": 1, "object_store_memory": 100_000_000},
         "node_config": {},
@@ -96,10 +96,10 @@ def document(gcs_port: int, max_workers: int, idle_s: float, upscaling_speed: fl
 
 
 def wait_for_monitor(head: subprocess.Popen[bytes], gcs_port: int, temp_dir: Path) -> None:
-    """Until the head listens and its autoscaler has begun to write its log, and a few of its rounds more."""
+    """Waits until the head listens and its autoscaler has begun to log, and a few of its rounds more."""
     give_up = time.monotonic() + START_S
     log = temp_dir / "session_latest" / "logs" / "monitor.log"
-    while not (answers(gcs_port) and log.exists() and log.stat().st_size):
+    while not (is_listening(gcs_port) and log.exists() and log.stat().st_size):
         _check(head, temp_dir, is_late=time.monotonic() > give_up)
         time.sleep(0.2)
     time.sleep(12.0)
@@ -108,5 +108,5 @@ def wait_for_monitor(head: subprocess.Popen[bytes], gcs_port: int, temp_dir: Pat
 
 def _check(head: subprocess.Popen[bytes], temp_dir: Path, *, is_late: bool = False) -> None:
     if is_late or head.poll() is not None:
-        said = (temp_dir / "head.log").read_text(errors="replace")[-1500:]
-        raise RuntimeError(f"Ray's head did not start within {START_S:.0f} s; it said:\n{said}")
+        log = (temp_dir / "head.log").read_text(errors="replace")[-1500:]
+        raise RuntimeError(f"Ray's head did not start within {START_S:.0f} s; the end of its log:\n{log}")

@@ -1,7 +1,8 @@
-"""Ray Tune's schedulers as black boxes on our simulated engine: their hooks are called as their own
-controller calls them, with our trials and our view, which have the names that Ray documents for them.
+"""Runs Ray Tune's schedulers as black boxes on our simulated engine.
 
-Only what a scheduler answers is Ray's; trials, configs and time are those of the other contestants.
+Their hooks are called as their own controller calls them, with our trials and our view, which have the names
+that Ray documents for them. Only what a scheduler answers is Ray's; trials, configs and time are those of the
+other candidates.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from muster.sim.tune.candidates import CandidateSettings
 NAMES = ("asha", "hyperband", "median", "pbt")
 
 
-def scheduler(name: str, terms: CandidateSettings) -> Any:
-    """With the parameters that ours gets."""
+def scheduler(name: str, settings: CandidateSettings) -> Any:
+    """Creates the scheduler with the parameters that ours gets."""
     from ray.tune import schedulers
 
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     if name == "asha":
-        return schedulers.ASHAScheduler(max_t=terms.max_t, reduction_factor=terms.eta)
+        return schedulers.ASHAScheduler(max_t=settings.max_t, reduction_factor=settings.eta)
     if name == "hyperband":
-        return schedulers.HyperBandScheduler(max_t=terms.max_t, reduction_factor=terms.eta)
+        return schedulers.HyperBandScheduler(max_t=settings.max_t, reduction_factor=settings.eta)
     if name == "median":
         return schedulers.MedianStoppingRule(
-            time_attr="training_iteration", grace_period=max(1, terms.max_t // 9)
+            time_attr="training_iteration", grace_period=max(1, settings.max_t // 9)
         )
     if name == "pbt":
         from bench.peer.population import population
 
-        return population(terms)
+        return population(settings)
     raise ValueError(f"no black box {name!r}")

@@ -1,4 +1,4 @@
-"""Ray Tune 2.60 on the jobs of `bench.tune_job`. Called in a child process, with one local Ray in it."""
+"""Runs Ray Tune 2.60 on the jobs of `bench.tune_job`, in a child process with one local Ray."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEEDED = ("pandas", "pyarrow", "tensorboardX")  # without the last, its TensorBo
 
 
 def missing() -> list[str]:
-    """What Ray Tune lacks to run with all its default loggers."""
+    """Returns what Ray Tune lacks to run with all its default loggers."""
     return [name for name in NEEDED if importlib.util.find_spec(name) is None]
 
 
@@ -25,7 +25,7 @@ _place: list[str] = []  # of the files that Ray makes for itself, outside of any
 
 
 def start() -> None:
-    """Ray up and one experiment behind it, so that nothing is started for the first time when it counts."""
+    """Starts Ray and runs one experiment, so that nothing is started for the first time when it counts."""
     tune_job.settle(ENVIRONMENT)
     _place.append(tempfile.mkdtemp(prefix="muster-ray-", dir="/tmp"))  # short: it holds Unix sockets
     begin(_place[0])
@@ -46,7 +46,7 @@ def begin(directory: str) -> None:
 
 
 def stop() -> None:
-    """End Ray's processes and remove its files."""
+    """Ends Ray's processes and removes its files."""
     import ray
 
     ray.shutdown()

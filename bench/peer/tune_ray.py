@@ -1,4 +1,4 @@
-"""Ray Tune 2.60 as a driver of a cluster that is there. Called in a child process."""
+"""Runs Ray Tune 2.60 as a driver of an existing cluster, in a child process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.tune_job import Fit, Job
 
 
 def start(environment: dict[str, str]) -> None:
-    """Connected, and one experiment behind it."""
+    """Connects, and runs one experiment."""
     tune_job.settle({**ENVIRONMENT, **environment})
     import ray
 

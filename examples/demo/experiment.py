@@ -1,6 +1,7 @@
-"""The demo's experiment: trials of one CPU each, more of them than the head can hold. Run by run.py.
+"""Runs the experiment of the demo: trials of one CPU each, more of them than the head can hold.
 
-It is an ordinary script: `engine="ray"` is all that says where the trials run, and RAY_ADDRESS which cluster.
+run.py starts this ordinary tuning script: `engine="ray"` makes the trials run on Ray, and RAY_ADDRESS names
+the cluster.
 """
 
 from __future__ import annotations
@@ -18,29 +19,29 @@ STEPS, STEP_S = 8, 1.0
 
 
 def train(config):
-    """Pretends to work; says on which kind of machine."""
+    """Simulates work and reports the type of the machine that runs the trial."""
     for step in range(STEPS):
         time.sleep(STEP_S)
         loss = (config["x"] - 0.3) ** 2 + 1.0 / (step + 1)
         tune.report({"loss": loss, "machine": os.environ.get("RAY_NODE_TYPE_NAME", "")})
 
 
-class Diary(Callback):
-    """One JSON line per trial that starts or ends; the picture and run.py read them."""
+class TrialEvents(Callback):
+    """A TrialEvents writes one JSON line per start or end of a trial, for picture.py and run.py."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def on_trial_start(self, iteration, trials, trial, **info):
-        self._note("start", trial)
+        self._write("start", trial)
 
     def on_trial_complete(self, iteration, trials, trial, **info):
-        self._note("complete", trial)
+        self._write("complete", trial)
 
     def on_trial_error(self, iteration, trials, trial, **info):
-        self._note("error", trial)
+        self._write("error", trial)
 
-    def _note(self, event, trial) -> None:
+    def _write(self, event, trial) -> None:
         machine = (trial.last_result or {}).get("machine", "")
         line = {"event": event, "trial": trial.trial_id, "at": time.time(), "machine": machine}
         with self._path.open("a", encoding="utf-8") as file:
@@ -51,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, required=True)
     parser.add_argument("--storage", type=Path, required=True)
-    parser.add_argument("--diary", type=Path, required=True)
+    parser.add_argument("--events", type=Path, required=True)
     given = parser.parse_args()
     tuner = Tuner(
         tune.with_resources(train, {"cpu": 1}),
@@ -61,7 +62,7 @@ def main() -> None:
             name="demo",
             engine="ray",
             storage_path=str(given.storage),
-            callbacks=[Diary(given.diary)],
+            callbacks=[TrialEvents(given.events)],
             verbose=0,
         ),
     )

@@ -1,4 +1,4 @@
-"""The demo's picture: demand, machines, trials and spend over time, from the monitor's timeline."""
+"""Plots the demand, machines, trials and spend of the demo over time, from the monitor's timeline."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 from muster.autoscaler.publish import TimelinePoint, read_timeline
 
 MUTED, GRID = "#6b7280", "#e5e7eb"
-WAITING = {"being bought": "#f59e0b", "machine on its way": "#fcd34d", "fits, about to start": "#a7f3d0"}
+WAITING = {"being launched": "#f59e0b", "machine starting": "#fcd34d", "fits, about to start": "#a7f3d0"}
 VERDICTS = {
-    "waiting-for-launch": "being bought",
-    "waiting-for-node": "machine on its way",
-    "waiting-for-resize": "machine on its way",
+    "waiting-for-launch": "being launched",
+    "waiting-for-node": "machine starting",
+    "waiting-for-resize": "machine starting",
     "placed": "fits, about to start",
 }
 BLOCKED, BLOCKED_COLOUR = "at a limit", "#ef4444"
 TYPES = ("#94a3b8", "#2563eb", "#0d9488", "#9333ea", "#ca8a04")
-COMING = {"QUEUED", "REQUESTED", "ALLOCATED", "RAY_INSTALLING"}
+STARTING = {"QUEUED", "REQUESTED", "ALLOCATED", "RAY_INSTALLING"}
 TRIAL, SPEND, RATE = "#2563eb", "#16a34a", "#86efac"
 
 
 def draw(timeline: Path, trials: Path, target: Path, *, title: str) -> None:
-    """Write a PNG; raises ValueError when the monitor noted nothing."""
+    """Writes a PNG file, or raises ValueError when the timeline is empty."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -30,7 +30,7 @@ def draw(timeline: Path, trials: Path, target: Path, *, title: str) -> None:
 
     points = read_timeline(timeline)
     if not points:
-        raise ValueError(f"{timeline} is empty: the monitor noted nothing")
+        raise ValueError(f"{timeline} is empty: the monitor recorded no tick; see monitor.log of the cluster")
     spans = trial_spans(trials)
     start = points[0].at
     end = max([points[-1].at, *(span[1] for span in spans)]) - start
@@ -45,15 +45,15 @@ def draw(timeline: Path, trials: Path, target: Path, *, title: str) -> None:
     _trials(axes[2], spans, start, colours)
     _spend(axes[3], times, end, points)
     for axis in axes:
-        _plain(axis)
-    axes[-1].set_xlabel("seconds since the monitor's first look")
+        _style(axis)
+    axes[-1].set_xlabel("seconds since the monitor's first tick")
     axes[-1].set_xlim(0, end * 1.01)
     figure.savefig(target, dpi=130)
     pyplot.close(figure)
 
 
 def trial_spans(trials: Path) -> list[tuple[float, float, str, str]]:
-    """Start, end, outcome and machine of every trial that ended, in the order in which they started."""
+    """Returns start, end, outcome and machine of every trial that ended, in the order of their starts."""
     begun: dict[str, float] = {}
     spans = []
     for line in trials.read_text(encoding="utf-8").splitlines() if trials.exists() else ():
@@ -76,7 +76,7 @@ def _waiting(axis, times, end, points: list[TimelinePoint]) -> None:
     ]
     if kept:
         _steps(axis, times, end, [[row.get(label, 0) for row in rows] for label, _ in kept], kept)
-    _dress(axis, "Requests that wait", "requests")
+    _label(axis, "Waiting requests", "requests")
 
 
 def _by_verdict(point: TimelinePoint) -> dict[str, int]:
@@ -96,18 +96,20 @@ def _type_colours(points: list[TimelinePoint]) -> dict[str, str]:
 
 def _machines(axis, times, end, points: list[TimelinePoint], colours: dict[str, str]) -> None:
     layers = [[point.types.get(name, 0) for point in points] for name in colours]
-    layers.append([sum(count for state, count in point.nodes.items() if state in COMING) for point in points])
-    _steps(axis, times, end, layers, [*colours.items(), ("on its way", "#fde68a")])
-    _dress(axis, "Machines", "nodes")
+    layers.append(
+        [sum(count for state, count in point.nodes.items() if state in STARTING) for point in points]
+    )
+    _steps(axis, times, end, layers, [*colours.items(), ("starting", "#fde68a")])
+    _label(axis, "Machines", "nodes")
 
 
 def _trials(axis, spans, start, colours) -> None:
     for row, (begin, end, outcome, machine) in enumerate(spans):
         colour = colours.get(machine, TRIAL) if outcome == "complete" else BLOCKED_COLOUR
         axis.barh(row, end - begin, left=begin - start, height=0.7, color=colour)
-    axis.set_ylim(len(spans) - 0.4, -0.6)  # the first one on top
+    axis.set_ylim(len(spans) - 0.4, -0.6)  # the first trial on top
     axis.set_yticks([])
-    _dress(axis, f"Trials: {len(spans)}, each in the colour of its machine", "trials")
+    _label(axis, f"Trials: {len(spans)}, each in the colour of its machine", "trials")
 
 
 def _spend(axis, times, end, points: list[TimelinePoint]) -> None:
@@ -115,7 +117,7 @@ def _spend(axis, times, end, points: list[TimelinePoint]) -> None:
     spent = [point.spent for point in points] + [last.spent + last.price_per_hour * (end - times[-1]) / 3600]
     axis.plot([*times, end], [1000 * amount for amount in spent], color=SPEND, linewidth=2, label="spent")
     axis.set_ylim(bottom=0)
-    _dress(axis, "Spend", "thousandths of a $")
+    _label(axis, "Spend", "thousandths of a $")
     rate = axis.twinx()
     rate.step(
         [*times, end],
@@ -136,7 +138,7 @@ def _spend(axis, times, end, points: list[TimelinePoint]) -> None:
 
 
 def _steps(axis, times, end, layers, named) -> None:
-    """Stacked steps: a value holds until the next look."""
+    """Draws stacked steps, because a value holds until the next tick."""
     axis.stackplot(
         [*times, end],
         [[*layer, layer[-1]] for layer in layers],
@@ -151,7 +153,7 @@ def _steps(axis, times, end, layers, named) -> None:
 
 
 def _legend(axis, handles) -> None:
-    """Above the panel, at the height of its title: never over the data."""
+    """Draws the legend above the panel, beside its title, so that it never covers the data."""
     axis.legend(
         handles=handles,
         loc="lower right",
@@ -165,12 +167,12 @@ def _legend(axis, handles) -> None:
     )
 
 
-def _dress(axis, title: str, unit: str) -> None:
+def _label(axis, title: str, unit: str) -> None:
     axis.set_title(title, loc="left", fontsize=11)
     axis.set_ylabel(unit, color=MUTED)
 
 
-def _plain(axis) -> None:
+def _style(axis) -> None:
     axis.grid(axis="both", color=GRID, linewidth=0.8)
     axis.set_axisbelow(True)
     axis.tick_params(colors=MUTED)

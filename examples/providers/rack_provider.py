@@ -1,4 +1,4 @@
-"""A rack of computers as a cluster: each host of a list is a node while it is needed, and then free again."""
+"""Runs a cluster on a rack of computers: each listed host is a node only while it is needed."""
 
 import json
 import sqlite3
@@ -14,7 +14,7 @@ TABLE = """CREATE TABLE IF NOT EXISTS nodes (number INTEGER PRIMARY KEY AUTOINCR
 class RackProvider(NodeProvider):
     @contextmanager
     def _nodes(self):
-        """The state, locked: a file, so that it survives us; one change at a time, whatever the thread."""
+        """Opens the state for one change at a time; it is a file, so that it survives this process."""
         db = sqlite3.connect(self.provider_config["state"], timeout=60, isolation_level=None)
         try:
             db.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""The class API: setup, step, save, load. Trials fail now and then and go on from their checkpoint.
+"""Shows the class API: setup, step, save, load. Each trial fails once and resumes from its checkpoint.
 
 python examples/tune/class_api.py [DIRECTORY]
 """
@@ -14,7 +14,7 @@ from muster import tune
 
 
 class Descent(tune.Trainable):
-    """Gradient descent on a parabola; the machine it runs on is shaky."""
+    """A Descent runs gradient descent on a parabola and fails once after its fifth iteration."""
 
     def setup(self, config: dict) -> None:
         self.x, self.rate = 10.0, config["rate"]
@@ -22,7 +22,7 @@ class Descent(tune.Trainable):
 
     def step(self) -> dict:
         if self.iteration == 5 and self.is_first_attempt:
-            raise RuntimeError("the machine is shaky")
+            raise RuntimeError("a simulated failure")
         self.x -= self.rate * 2 * self.x
         return {"loss": self.x**2}
 
@@ -51,8 +51,8 @@ def main() -> None:
     grid = tuner.fit()
     best = grid.get_best_result()
     print(f"best loss {best.metrics['loss']:.2g} with {best.config}")
-    print(f"its newest checkpoint: {best.checkpoint.path}")
-    print(f"trials that failed for good: {grid.num_errors}")
+    print(f"newest checkpoint of the best trial: {best.checkpoint.path}")
+    print(f"trials that ended with an error: {grid.num_errors}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A callback of one's own: writes a line to a diary when the best result changes; survives a restart.
+"""Shows how to write a callback: it logs each new best result to a file, and its state survives a restart.
 
 python examples/tune/custom_callback.py [DIRECTORY]
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 from muster import tune
 
 
-class Diary(tune.Callback):
-    """Hooks are called by keyword on the control thread: keep them short."""
+class BestResultLog(tune.Callback):
+    """A callback's methods are called by keyword on the control thread: keep them short."""
 
     def __init__(self, file: str) -> None:
         self.file, self.best = file, float("inf")
@@ -29,18 +29,18 @@ class Diary(tune.Callback):
         self._write(f"{trial}: failed")
 
     def on_experiment_end(self, trials: list, **info: object) -> None:
-        self._write(f"the end, after {len(trials)} trials")
+        self._write(f"finished after {len(trials)} trials")
 
     def get_state(self) -> dict:
-        """Saved with the experiment, so that a restored one does not praise old results anew."""
+        """Returns the state that is saved with the experiment, so that old results are not logged again."""
         return {"best": self.best}
 
     def set_state(self, state: dict) -> None:
         self.best = state["best"]
 
     def _write(self, line: str) -> None:
-        with open(self.file, "a", encoding="utf-8") as diary:
-            diary.write(f"{line}\n")
+        with open(self.file, "a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
 
 
 def train(config: dict) -> None:
@@ -52,14 +52,16 @@ def train(config: dict) -> None:
 
 def main() -> None:
     storage = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="muster-")
-    diary = str(Path(storage, "diary.txt"))
+    log = str(Path(storage, "best_results.txt"))
     tune.Tuner(
         train,
         param_space={"x": tune.grid_search([0, 1, 2, 3, 4])},
         tune_config=tune.TuneConfig(metric="loss", mode="min", max_concurrent_trials=1),
-        run_config=tune.RunConfig(name="diary", storage_path=storage, verbose=0, callbacks=[Diary(diary)]),
+        run_config=tune.RunConfig(
+            name="callback", storage_path=storage, verbose=0, callbacks=[BestResultLog(log)]
+        ),
     ).fit()
-    print(Path(diary).read_text(), end="")
+    print(Path(log).read_text(), end="")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Early stopping: the same forty configurations with every epoch, and with ASHA; how much work was saved.
+"""Compares forty configurations trained for all epochs with the same forty under ASHA.
 
 python examples/tune/early_stopping.py [DIRECTORY]
 """
@@ -17,14 +17,14 @@ EPOCHS = 27
 
 
 def train(config: dict) -> None:
-    """A learning curve: it falls towards a floor that depends on the configuration."""
+    """Reports a learning curve that falls towards a floor, which depends on the configuration."""
     floor = (math.log10(config["lr"]) + 2) ** 2
     for epoch in range(1, EPOCHS + 1):
         tune.report({"loss": floor + 3 / epoch})
 
 
 def run(storage: str, name: str, scheduler: object) -> tuple[float, int]:
-    """The best loss, and the epochs that were trained for it."""
+    """Returns the best loss and the number of epochs that were trained."""
     tuner = tune.Tuner(
         train,
         param_space={"lr": tune.loguniform(1e-5, 1.0)},

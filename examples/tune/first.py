@@ -1,4 +1,4 @@
-"""Find the best learning rate and width for a toy model; stops bad trials early and keeps checkpoints.
+"""Finds the best learning rate and width of a toy model, stops bad trials early and keeps checkpoints.
 
 python examples/tune/first.py [DIRECTORY]
 """
@@ -16,7 +16,7 @@ from muster.tune.schedulers import ASHAScheduler
 
 
 def train(config: dict) -> None:
-    """Pretends to train: the loss falls faster the nearer the configuration is to the best one."""
+    """Simulates training: the loss is lower the nearer the configuration is to the best one."""
     step = 0
     checkpoint = tune.get_checkpoint()
     if checkpoint is not None:

@@ -1,6 +1,6 @@
-"""The same experiment on this machine or on a Ray cluster: only the engine has another name.
+"""Runs the same experiment on this machine or on a Ray cluster.
 
-python examples/tune/on_ray.py [DIRECTORY]            here, or on Ray where RAY_ADDRESS is set
+python examples/tune/on_ray.py [DIRECTORY]            on this machine, or on Ray where RAY_ADDRESS is set
 RAY_ADDRESS=head:6379 python examples/tune/on_ray.py DIRECTORY_THAT_EVERY_NODE_MOUNTS
 """
 
@@ -17,7 +17,7 @@ STEPS = 5
 
 
 def train(config: dict) -> None:
-    """Goes on from its checkpoint when its node was lost or taken back."""
+    """Trains, and resumes from its checkpoint when its node was lost or taken back."""
     step = 0
     checkpoint = tune.get_checkpoint()
     if checkpoint is not None:
@@ -40,8 +40,8 @@ def main() -> None:
         run_config=tune.RunConfig(
             name="on_ray",
             storage_path=storage,
-            engine="auto",  # "ray": on a cluster or not at all; "local": on this machine in any case
-            failure_config=tune.FailureConfig(max_failures=2),  # a lost node is one; a preempted one is not
+            engine="auto",  # "ray": only on a cluster; "local": only on this machine
+            failure_config=tune.FailureConfig(max_failures=2),  # a lost node counts, a preempted one does not
             verbose=0,
         ),
     )

@@ -1,4 +1,4 @@
-"""Two goals at once with Optuna: accuracy up, latency down. Prints the configurations nothing else beats.
+"""Optimises two objectives with Optuna, accuracy and latency, and prints the Pareto-optimal configurations.
 
 python examples/tune/optuna_multi_objective.py [DIRECTORY]     (needs optuna: pip install "muster[optuna]")
 """
@@ -13,7 +13,7 @@ from muster.tune.search.optuna import OptunaSearch
 
 
 def train(config: dict) -> dict:
-    """A model that gets better and slower as it grows; past some size it only gets slower."""
+    """Simulates a model that becomes better and slower as it grows."""
     size = config["width"] * config["depth"]
     return {
         "accuracy": 1 - 1 / (1 + size / 50) - 0.02 * (config["dropout"] - 0.3) ** 2,
@@ -35,11 +35,11 @@ def main() -> None:
             num_samples=60,
             max_concurrent_trials=2,
         ),
-        run_config=tune.RunConfig(name="two-goals", storage_path=storage, verbose=0),
+        run_config=tune.RunConfig(name="two-objectives", storage_path=storage, verbose=0),
     )
     results = tuner.fit()
     front = results.get_pareto_front(["accuracy", "latency_ms"], ["max", "min"])
-    print(f"{len(front)} of {len(results)} configurations are beaten by no other:")
+    print(f"{len(front)} of {len(results)} configurations are Pareto-optimal:")
     for each in sorted(front, key=lambda one: one.metrics["latency_ms"]):
         accuracy, latency_ms = each.metrics["accuracy"], each.metrics["latency_ms"]
         chosen = {key: each.config[key] for key in ("width", "depth")}

@@ -1,9 +1,9 @@
-"""Tune a neural network that reads handwritten digits: ASHA stops the bad trials, checkpoints keep the good.
+"""Tunes a neural network that reads handwritten digits; ASHA stops the bad trials early.
 
 python examples/tune/quickstart.py [DIRECTORY]
 
-Needs scikit-learn and matplotlib: pip install "muster[quickstart]". Takes less than a minute on two cores.
-Stop it with Ctrl-C and start it again with the same directory: it goes on where it was.
+The script needs scikit-learn and matplotlib (pip install "muster[quickstart]") and takes less than a minute
+on two cores. Stop it with Ctrl-C and start it again with the same directory: the experiment resumes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Imported here and not in `train`: it is done once, before trials are forked, instead of in each of them.
+# Imports at the top run once, before trials are forked; imports in `train` would run in each trial.
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
@@ -25,7 +25,7 @@ EPOCHS = 27
 
 
 def train(config: dict, data: tuple) -> None:
-    """One trial: up to 27 epochs over the digits of scikit-learn, with a checkpoint at every third."""
+    """Trains for up to 27 epochs on the digits of scikit-learn, with a checkpoint at every third."""
     x, x_held_out, y, y_held_out = data
     model, epoch = _resumed() or (
         MLPClassifier(
@@ -50,7 +50,7 @@ def train(config: dict, data: tuple) -> None:
 
 
 def _resumed() -> tuple | None:
-    """The model of an earlier attempt and how far it had come."""
+    """Returns the model and the epoch of the checkpoint, or None in a new trial."""
     checkpoint = tune.get_checkpoint()
     if checkpoint is None:
         return None
@@ -59,7 +59,7 @@ def _resumed() -> tuple | None:
 
 
 def make_tuner(storage: str) -> tune.Tuner:
-    """A new experiment, or the one that was interrupted."""
+    """Returns a new experiment, or the one that was interrupted."""
     images, digits = load_digits(return_X_y=True)
     data = train_test_split(images / 16, digits, test_size=0.3, random_state=0)
     trainable = tune.with_parameters(train, data=data)
@@ -93,19 +93,19 @@ def main() -> None:
     storage = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="muster-")
     grid = make_tuner(storage).fit()
     if grid.num_terminated < len(grid):
-        return  # interrupted: the last lines say how to go on
+        return  # interrupted: `fit` has printed how to resume
     best = grid.get_best_result()
     epochs = sum(result.metrics["training_iteration"] for result in grid)
     print(f"\nBest accuracy on held-out digits: {best.metrics['accuracy']:.3f}")
     for name, value in best.config.items():
         print(f"  {name:14} {value:.3g}" if isinstance(value, float) else f"  {name:14} {value}")
     print(f"Epochs trained: {epochs} of {len(grid) * EPOCHS}; early stopping saved the rest.")
-    print(f"Picture:        {grid.plot()}")
+    print(f"Plot:           {grid.plot()}")
     print("\nWhat to try next")
     print(f"  muster tune ls {grid.experiment_path}")
     print(f"  muster tune best {grid.experiment_path}")
-    print("  examples/tune/ has the class API, Optuna, callbacks, resuming after a kill")
-    print("  muster sim day  shows the other half: an autoscaled cluster, simulated")
+    print("  examples/tune/  contains the class API, Optuna, callbacks, and resuming after a kill")
+    print("  muster sim day  simulates a day of an autoscaled cluster")
 
 
 if __name__ == "__main__":

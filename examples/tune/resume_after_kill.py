@@ -1,4 +1,4 @@
-"""Resume after a kill: an experiment whose driver is killed with -9 in the middle goes on without a loss.
+"""Resumes an experiment whose driver was killed with `kill -9`, without losing a result.
 
 python examples/tune/resume_after_kill.py [DIRECTORY]
 """
@@ -17,7 +17,7 @@ from muster import tune
 
 
 def train(config: dict) -> None:
-    """Twenty steps; every fifth one leaves a checkpoint."""
+    """Runs twenty steps and reports a checkpoint at every fifth."""
     step = 0
     checkpoint = tune.get_checkpoint()
     if checkpoint is not None:
@@ -36,7 +36,7 @@ def train(config: dict) -> None:
 
 
 def run(storage: str) -> None:
-    """Begin, or go on: the usual way to write a script that may be killed."""
+    """Starts the experiment or resumes it, as a script that may be killed should do."""
     path = Path(storage, "resumable")
     if tune.Tuner.can_restore(path):
         tuner = tune.Tuner.restore(path, train)
@@ -49,8 +49,8 @@ def run(storage: str) -> None:
         )
     grid = tuner.fit()
     steps = [[row["training_iteration"] for row in result.metrics_history] for result in grid]
-    is_whole = all(each == list(range(1, 21)) for each in steps)
-    print(f"{len(grid)} trials, each of the 20 results there once: {'yes' if is_whole else 'no'}")
+    is_complete = all(each == list(range(1, 21)) for each in steps)
+    print(f"{len(grid)} trials, each of the 20 results recorded once: {'yes' if is_complete else 'no'}")
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
     time.sleep(1.5)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    print("killed the first driver; its trials are gone with it")
+    print("killed the first driver, which also ended its trials")
     subprocess.run(command, check=True)
 
 

@@ -1,29 +1,27 @@
-"""Every public exception, grouped by what the caller should do about it.
+"""Defines every public exception, grouped by what the caller should do about it.
 
 MusterError                   retryable: ClassVar[bool] = False
   ConfigError                 fix the file: carries path, file and line
-  InvalidTransition           a bug; carries the entity and its story
+  InvalidTransition           a bug; carries the entity and its history
   StoreError                  the ledger file cannot be used; says which and what to do
-    VersionConflict           somebody else committed; observe again
-    LedgerCorrupt             says what is damaged and how to go on; the file is left as it is
+    VersionConflict           another process committed; observe again
+    LedgerCorrupt             says what is damaged and how to continue; the file is not changed
     LedgerLocked              another process holds the ledger
     StoreFull                 no room on the disk, or it does not answer; nothing was written   retryable
   ProviderError               kind says how to react
     CapacityExhausted         try another type, or later        retryable
     QuotaExceeded             raise the quota; do not loop
     Throttled                 back off                          retryable
-    ProviderDenied            credentials or permissions: tell the user, do not loop
+    ProviderDenied            credentials or permissions: notify the user, do not loop
     ProviderMisconfigured     the request can never work: fix the node type
   EngineError                 what trials or nodes run on cannot be used
     EngineMissing             Ray is not installed, or another version: the message says which
-    EngineUnreachable         nobody answers at the address     retryable
+    EngineUnreachable         no cluster answers at the address retryable
     EngineDenied              the token is missing or wrong
-  ClusterError                a cluster cannot be found, brought up or taken down; says what to do
-  TuneError                   Ray's public name: an experiment that cannot go on, and what to change
-    RestoreError              an experiment that cannot be continued from its directory
-  SimulationError
-    InvariantBroken           carries seed and tick
-    NotConverged              carries seed and tick
+  ClusterError                a cluster cannot be found, started or stopped; says what to do
+  TuneError                   Ray's public name: an experiment that cannot continue, and what to change
+    RestoreError              an experiment that cannot be resumed from its directory
+  SimulationError             the simulator found something wrong; carries seed and tick
 """
 
 from __future__ import annotations
@@ -33,13 +31,13 @@ from typing import ClassVar
 
 
 class MusterError(Exception):
-    """Base of every error raised on purpose by muster."""
+    """A MusterError is the base of every error that muster raises on purpose."""
 
     retryable: ClassVar[bool] = False
 
 
 class ConfigError(MusterError):
-    """A configuration that cannot be used, with the place to fix."""
+    """A ConfigError reports a configuration that cannot be used, with the place to fix."""
 
     def __init__(self, message: str, *, path: str = "", file: str = "", line: int | None = None) -> None:
         self.message, self.path, self.file, self.line = message, path, file, line
@@ -52,20 +50,20 @@ class ConfigError(MusterError):
 
 
 class InvalidTransition(MusterError):
-    """A state change that the transition table does not allow."""
+    """An InvalidTransition is a state change that the transition table does not allow."""
 
-    def __init__(self, entity: str, source: str, target: str, story: Sequence[str] = ()) -> None:
-        self.entity, self.source, self.target, self.story = entity, source, target, tuple(story)
-        tail = f" (story: {' > '.join(self.story)})" if self.story else ""
+    def __init__(self, entity: str, source: str, target: str, history: Sequence[str] = ()) -> None:
+        self.entity, self.source, self.target, self.history = entity, source, target, tuple(history)
+        tail = f" (history: {' > '.join(self.history)})" if self.history else ""
         super().__init__(f"{entity} may not go from {source} to {target}{tail}")
 
 
 class StoreError(MusterError):
-    """The ledger cannot be read or written."""
+    """A StoreError means that the ledger cannot be read or written."""
 
 
 class VersionConflict(StoreError):
-    """The ledger moved on since it was read: observe again, then decide again."""
+    """A VersionConflict means that another process committed since the read: observe and decide again."""
 
     retryable = True
 
@@ -75,100 +73,92 @@ class VersionConflict(StoreError):
 
 
 class LedgerCorrupt(StoreError):
-    """The ledger file is damaged."""
+    """A LedgerCorrupt means that the ledger file is damaged; the message says how to continue."""
 
 
 class LedgerLocked(StoreError):
-    """Another process holds the ledger."""
+    """A LedgerLocked means that another process holds the ledger."""
 
     retryable = True
 
 
 class StoreFull(StoreError):
-    """The disk has no room, or does not take what is written; nothing was written."""
+    """A StoreFull means that the disk is full or does not answer; nothing was written."""
 
     retryable = True
 
 
 class ProviderError(MusterError):
-    """A provider refused; `kind` is one of the values of `cluster.model.FailureKind`."""
+    """A ProviderError is a refusal; `kind` is one of the values of `cluster.model.FailureKind`."""
 
     kind: ClassVar[str] = "unknown"
 
 
 class CapacityExhausted(ProviderError):
-    """Sold out: another type, another zone, or later."""
+    """A CapacityExhausted means sold out: try another type, another zone, or later."""
 
     kind = "capacity"
     retryable = True
 
 
 class QuotaExceeded(ProviderError):
-    """The account's limit: a person must raise it."""
+    """A QuotaExceeded means the account's limit: a user must raise it."""
 
     kind = "quota"
 
 
 class Throttled(ProviderError):
-    """Too many calls."""
+    """A Throttled means too many calls: wait and retry."""
 
     kind = "throttled"
     retryable = True
 
 
 class ProviderDenied(ProviderError):
-    """Credentials or permissions: a person must act."""
+    """A ProviderDenied means missing credentials or permissions: a user must act."""
 
     kind = "permission"
 
 
 class ProviderMisconfigured(ProviderError):
-    """The request can never succeed as written."""
+    """A ProviderMisconfigured request can never succeed as written."""
 
     kind = "config"
 
 
 class EngineError(MusterError):
-    """What trials or nodes run on cannot be used; the message is one line: cause and fix."""
+    """An EngineError means that what trials or nodes run on cannot be used; one line with cause and fix."""
 
 
 class EngineMissing(EngineError):
-    """Ray is not installed, or is not of the line this version of muster works with."""
+    """An EngineMissing means that Ray is not installed, or in a version that muster does not support."""
 
 
 class EngineUnreachable(EngineError):
-    """Nobody answers at the address."""
+    """An EngineUnreachable means that no cluster answers at the address."""
 
     retryable = True
 
 
 class EngineDenied(EngineError):
-    """The cluster wants a token that was not given, or another one."""
+    """An EngineDenied means that the cluster's token is missing or wrong."""
 
 
 class ClusterError(MusterError):
-    """A cluster cannot be found, brought up or taken down; the message says what to do."""
+    """A ClusterError means that a cluster cannot be found, started or stopped; it says what to do."""
 
 
 class TuneError(MusterError):
-    """An experiment that cannot go on; the message names the component and the fix."""
+    """A TuneError means that an experiment cannot continue; the message names the component and the fix."""
 
 
 class RestoreError(TuneError):
-    """An experiment that cannot be continued from its directory."""
+    """A RestoreError means that an experiment cannot be resumed from its directory."""
 
 
 class SimulationError(MusterError):
-    """The simulator found something wrong; the message ends with the replay command."""
+    """A SimulationError reports what the simulator found; the message ends with the replay command."""
 
     def __init__(self, message: str, *, seed: int, tick: int) -> None:
         self.seed, self.tick = seed, tick
         super().__init__(f"{message}\n  replay: muster sim replay --seed {seed} --until-tick {tick}")
-
-
-class InvariantBroken(SimulationError):
-    """A safety property failed after a tick."""
-
-
-class NotConverged(SimulationError):
-    """A liveness property failed after the faults had stopped."""

@@ -5,10 +5,7 @@ from __future__ import annotations
 from tests.cluster.fakes import Stage
 from tests.cluster.worlds import HEAD_NODE, machine
 
-from muster.autoscaler.monitor import Loop, Monitor
-from muster.autoscaler.recording_ports import Sightings, watched
-from muster.autoscaler.tick import Tick
-from muster.autoscaler.tick_interval import TickInterval
+from muster.autoscaler.monitor import Loop, Monitor, Tick, TickInterval
 from muster.cluster.controller import ClusterController
 from muster.testing.builders import node_report
 
@@ -20,7 +17,7 @@ class Heard:
         self.ticks: list[Tick] = []
         self.failing = failing
 
-    def hear(self, tick):
+    def on_tick(self, tick):
         if self.failing is not None:
             raise self.failing
         self.ticks.append(tick)
@@ -48,25 +45,21 @@ class Scene:
 
     def __init__(self, *, wishes=None, outlets=(), metrics=None, looks=False, **stage):
         self.stage = Stage(wishes=wishes, installer=False, **stage)
-        self.seen = Sightings()
         self.heard = Heard()
         self.closed = 0
         self.stamp = 1
         self.looked = 0
-        ports = watched(self.stage.ports, self.seen)
         self.loop = Loop(
-            controller=ClusterController(ports, self.stage.ambient),
-            store=self.stage.store,
-            seen=self.seen,
-            look=self._look if looks else None,
+            controller=ClusterController(self.stage.ports, self.stage.ambient),
+            poll=self._look if looks else None,
             stamp=lambda: self.stamp,
         )
         self.monitor = Monitor(
             self.loop,
             TickInterval(base_s=1.0, max_s=5.0),
             clock=self.stage.clock,
-            outlets=(*outlets, self.heard),
-            metrics=metrics,
+            listeners=(*outlets, self.heard),
+            problems=metrics,
             close=self._close,
         )
 

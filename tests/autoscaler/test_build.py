@@ -70,7 +70,7 @@ def test_the_token_is_that_of_the_environment_then_of_up_then_of_the_home(home):
 
 
 def options(config, home, address="127.0.0.1:1"):
-    return MonitorOptions(config=config, home=home, reach=HeadAddress(address))
+    return MonitorOptions(config=config, home=home, head=HeadAddress(address))
 
 
 @pytest.mark.slow

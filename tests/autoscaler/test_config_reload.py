@@ -10,7 +10,7 @@ from tests.autoscaler.scenes import Scene
 from muster.autoscaler.build import CommandLineOverrides, ConfigReload
 from muster.autoscaler.events import EventLog
 from muster.autoscaler.metrics import DEFAULT_PORT, Metrics, MetricsServer
-from muster.autoscaler.tick_interval import TickInterval
+from muster.autoscaler.monitor import TickInterval
 from muster.base.clock import ManualClock
 from muster.config.source import FileSpecSource
 from muster.stores.ledger.store import SqliteInstanceStore
@@ -34,11 +34,11 @@ class Desk:
         self._file = folder / "cluster.yaml"
         self.write()
         self._source = FileSpecSource(self._file)
-        self.pace, self.events, self.server = TickInterval(1.0, 5.0), EventLog(), server
-        self._adoption = ConfigReload(
+        self.interval, self.events, self.server = TickInterval(1.0, 5.0), EventLog(), server
+        self._reload = ConfigReload(
             config=lambda: self._source.config,
             given=CommandLineOverrides(**given),
-            pace=self.pace,
+            interval=self.interval,
             store=store,
             server=server,
             events=self.events,
@@ -54,7 +54,7 @@ class Desk:
         self.write(**changes)
         for _ in range(3):  # an edit counts once two looks found it
             self._source.current()
-            self._adoption.adopt()
+            self._reload.apply()
         return [event.message for event in self.events.newest[before:]]
 
 
@@ -74,7 +74,7 @@ def server():
 def test_intervals_and_retention_are_taken_on(tmp_path, store):
     desk = Desk(tmp_path, store)
     assert desk.edit(interval=0.5, longest=30, records=3) == []
-    assert (desk.pace.base_s, desk.pace.max_s) == (0.5, 30.0)
+    assert (desk.interval.base_s, desk.interval.max_s) == (0.5, 30.0)
     assert (store._retention.max_ended, store._pruner.retention.max_ended) == (3, 3)
 
 
@@ -97,13 +97,13 @@ def test_the_metrics_move_and_stay_where_they_are_when_the_port_is_taken(tmp_pat
 
 def test_what_counts_only_at_a_start_is_said_once(tmp_path, store):
     desk = Desk(tmp_path, store)
-    later = "was changed in the cluster file, and counts when the monitor is started again."
+    later = "was changed in the cluster file; it takes effect when the monitor is restarted."
     assert desk.edit(name="c2") == [f"cluster_name {later}"]
     assert desk.edit(name="c2", more=", region: x") == [f"provider {later}"]
     assert desk.edit(name="c2", more=", region: x", batch=9) == [f"muster.limits.max_launch_batch {later}"]
     assert desk.edit(more=", region: x") == []  # two are as at the start again
     assert desk.edit(port=9) == [
-        "muster.monitor.metrics_port: no metrics are served; 9 counts when the monitor is started again."
+        "muster.monitor.metrics_port: no metrics are served; 9 takes effect when the monitor is restarted."
     ]
     assert {event.level for event in desk.events.newest} == {"warning"}
 
@@ -113,22 +113,23 @@ def test_the_command_line_stands_over_the_file(tmp_path, store, server):
     desk = Desk(tmp_path, store, server, interval_s=2.0, metrics_port=0)
     before = server.port
     assert desk.edit(interval=0.5, longest=9, port=DEFAULT_PORT) == [
-        "muster.monitor.interval_s was changed in the cluster file, and does not count: --interval 2 does.",
-        "muster.monitor.metrics_port was changed in the cluster file, and does not count: --metrics-port 0"
-        " does.",
+        "muster.monitor.interval_s was changed in the cluster file; it is ignored: --interval 2"
+        " overrides it.",
+        "muster.monitor.metrics_port was changed in the cluster file; it is ignored: --metrics-port 0"
+        " overrides it.",
     ]
-    assert (desk.pace.base_s, desk.pace.max_s, server.port) == (2.0, 9.0, before)
+    assert (desk.interval.base_s, desk.interval.max_s, server.port) == (2.0, 9.0, before)
 
 
 def test_it_is_asked_before_the_next_pause_is_chosen_and_cannot_end_the_monitor(caplog):
     scene = Scene()
     scene.tick()
-    object.__setattr__(scene.loop, "adopt", lambda: scene.monitor._pace.change(0.25, 0.25))
+    object.__setattr__(scene.loop, "reload", lambda: scene.monitor._interval.change(0.25, 0.25))
     assert scene.tick().interval_s == 0.25
 
     def fail():
         raise RuntimeError("no")
 
-    object.__setattr__(scene.loop, "adopt", fail)
+    object.__setattr__(scene.loop, "reload", fail)
     assert scene.tick().interval_s == 0.25
-    assert "an edit is not taken on: RuntimeError: no" in caplog.text
+    assert "an edit of the config is not applied: RuntimeError: no" in caplog.text

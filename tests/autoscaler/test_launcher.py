@@ -73,7 +73,7 @@ class Site:
     def launcher(self, programs: Programs = CHEAP) -> Launcher:
         clock, ids = SystemClock(), RandomIds()
         return Launcher(
-            self.root, dict(os.environ), clock=clock, ids=ids, tell=self.told.append, programs=programs
+            self.root, dict(os.environ), clock=clock, ids=ids, report=self.told.append, programs=programs
         )
 
 
@@ -143,7 +143,7 @@ def test_a_head_that_died_is_replaced(site: Site):
 def test_when_the_monitor_fails_nothing_is_left_and_its_last_words_are_told(site: Site):
     broken = replace(CHEAP, monitor=(sys.executable, "-c", "raise SystemExit('error: the token is refused')"))
     with pytest.raises(
-        ClusterError, match=r"ended at once; it said: error: the token is refused \(all of it: "
+        ClusterError, match=r"ended at once; its last output: error: the token is refused \(its log: "
     ):
         site.launcher(broken).up(site.file)
     assert running_head(site.home.nodes) is None
@@ -154,7 +154,7 @@ def test_a_head_that_does_not_start_is_told_in_one_line(site: Site):
     dying = NodeProgram(command=lambda record, ports: [sys.executable, "-c", "raise SystemExit('no raylet')"])
     with pytest.raises(ClusterError) as told:
         site.launcher(replace(CHEAP, head=dying)).up(site.file)
-    assert str(told.value).startswith("the head did not start; it last said: no raylet (Ray needs some")
+    assert str(told.value).startswith("the head did not start; its last output: no raylet (Ray needs some")
     assert "\n" not in str(told.value)
     assert not site.home.cluster.exists()
 

@@ -8,12 +8,13 @@ import logging
 import pytest
 from msgspec.structs import replace
 from tests.autoscaler.scenes import Countdown, Heard, Scene
-from tests.cluster.worlds import spec
+from tests.cluster.worlds import HEAD_NODE, spec
 
-from muster.cluster.model import NodeStatus
+from muster.autoscaler.monitor import state_of, urgent_state
+from muster.cluster.model import NodeStatus, RuntimeReport
 from muster.cluster.plan import Drain
 from muster.errors import EngineDenied, EngineUnreachable, StoreError
-from muster.testing.builders import amounts, demand, node_type
+from muster.testing.builders import amounts, demand, node_report, node_type
 
 
 def test_nothing_changes_so_it_looks_less_and_less_often():
@@ -173,6 +174,14 @@ def test_an_edit_of_the_config_is_looked_at_at_once_and_again_a_second_later():
     assert scene.run(8, edit)[:4] == [0, 2.2, 3.2, 5.2]
 
 
+def test_the_ledger_is_read_once_per_tick(monkeypatch):
+    scene = Scene()
+    reads, load = [], scene.stage.store.load
+    monkeypatch.setattr(scene.stage.store, "load", lambda: reads.append(1) or load())
+    scene.tick()
+    assert len(reads) == 1
+
+
 def test_once_is_one_tick():
     scene = Scene()
     scene.monitor.run(Countdown(scene.stage.clock, 100), once=True)
@@ -184,3 +193,42 @@ def test_rows_that_make_no_sense_are_neither_told_on_nor_news():
     scene.stage.runtime.demands = ["nonsense", demand({"CPU": 99})]
     assert scene.run(9) == [0, 1, 3, 7]
     assert scene.heard.ticks[-1].runtime.demands == (demand({"CPU": 99}),)
+
+
+def test_time_alone_is_no_change():
+    scene = Scene()
+    scene.tick()
+    before, after = scene.tick(), scene.tick(3600)
+    assert after.plan.at - before.plan.at == 3600
+    assert state_of(before) == state_of(after)
+
+
+def test_the_order_of_a_report_is_no_change():
+    scene = Scene()
+    nodes, demands = [HEAD_NODE, node_report("n-a")], [demand({"CPU": 64}), demand({"GPU": 1})]
+    scene.stage.runtime.nodes, scene.stage.runtime.demands = nodes, demands
+    before = scene.tick()
+    scene.stage.runtime.nodes, scene.stage.runtime.demands = nodes[::-1], demands[::-1]
+    after = scene.tick()
+    assert urgent_state(before.runtime) == urgent_state(after.runtime)
+    assert state_of(before) == state_of(after)
+
+
+def test_free_room_is_a_change_but_can_wait():
+    busy, free = node_report(available=amounts({"CPU": 0})), node_report()
+    assert urgent_state(RuntimeReport(nodes=(busy,))) == urgent_state(RuntimeReport(nodes=(free,), version=9))
+    scene = Scene()
+    before = scene.tick()
+    scene.stage.runtime.nodes = [replace(HEAD_NODE, available=amounts({"CPU": 0}))]
+    assert state_of(before) != state_of(scene.tick())
+
+
+def test_demand_and_nodes_that_come_or_go_cannot_wait():
+    rest = RuntimeReport(nodes=(HEAD_NODE,))
+    news = [
+        replace(rest, demands=(demand(),)),
+        replace(rest, nodes=(HEAD_NODE, node_report())),
+        replace(rest, nodes=(replace(HEAD_NODE, status=NodeStatus.DEAD),)),
+        replace(rest, nodes=()),
+    ]
+    assert [urgent_state(each) != urgent_state(rest) for each in news] == [True] * 4

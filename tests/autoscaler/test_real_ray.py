@@ -130,7 +130,7 @@ def test_a_refused_token_is_said_in_one_line_and_not_in_it(cluster, tmp_path):
 def test_a_task_that_does_not_fit_gets_a_node_and_the_node_goes_when_it_idles(cluster):
     config, home, address = cluster
     stop = threading.Event()
-    options = MonitorOptions(config=config, home=home, reach=HeadAddress(address, AUTH), metrics_port=0)
+    options = MonitorOptions(config=config, home=home, head=HeadAddress(address, AUTH), metrics_port=0)
 
     def run():  # a ledger belongs to the thread that opened it
         build_monitor(options, os.environ, stop).run(stop)

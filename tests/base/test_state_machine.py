@@ -28,7 +28,7 @@ def test_check_raises_with_entity_and_story():
     LIGHTS.check("lamp 3", Light.OFF, Light.ON)
     with pytest.raises(InvalidTransition) as caught:
         LIGHTS.check("lamp 3", Light.BROKEN, Light.ON, ["OFF", "ON", "BROKEN"])
-    assert str(caught.value) == "lamp 3 may not go from BROKEN to ON (story: OFF > ON > BROKEN)"
+    assert str(caught.value) == "lamp 3 may not go from BROKEN to ON (history: OFF > ON > BROKEN)"
     assert (caught.value.source, caught.value.target) == ("BROKEN", "ON")
 
 

@@ -35,7 +35,7 @@ def test_the_planner_without_ray_gives_our_figures_and_marks_rays_time_as_record
     assert 1.0 <= figures[f"cost_ratio.{case}"] <= 1.05
 
 
-def test_where_limits_bind_the_planner_tells_how_many_requests_are_served(capsys):
+def test_where_limits_bind_the_planner_reports_how_many_requests_are_served(capsys):
     case = "tight_60n_3000p_10s"
     _, figures, out = run(capsys, "planner", "--quick", "--ours-only", "--only", case)
     assert figures[f"served.{case}.utilization"] == 728
@@ -58,14 +58,14 @@ def test_reconcile_without_ray_gives_our_figures(capsys, monkeypatch):
     ]
 
 
-def test_a_missed_floor_is_said_and_makes_the_exit_code_1_unless_floors_are_off(capsys, monkeypatch):
+def test_a_missed_floor_is_reported_and_makes_the_exit_code_1_unless_floors_are_off(capsys, monkeypatch):
     monkeypatch.setattr(reconcile, "run", lambda options: {"history_factor.100k": 9.0})
     code, _, out = run(capsys, "reconcile", "--ours-only")
     assert (code, out.splitlines()[0]) == (1, "MISSED: history_factor.100k is 9: at most 1.1")
     assert run(capsys, "reconcile", "--ours-only", "--no-floors")[0] == 0
 
 
-def test_without_ray_installed_it_says_so_and_goes_on(capsys, monkeypatch):
+def test_without_ray_installed_that_is_reported_and_ours_runs(capsys, monkeypatch):
     seen = []
     monkeypatch.setattr(cli.peer, "installed", lambda: False)
     monkeypatch.setattr(reconcile, "run", lambda options: seen.append(options.with_peer) or {})

@@ -20,7 +20,7 @@ def test_parties_take_turns():
     assert log == ["a", "b", "a", "b", "a", "b"]
 
 
-def test_a_slow_party_runs_once_while_a_fast_one_goes_on():
+def test_a_slow_party_runs_once_while_a_fast_one_continues():
     log: list[str] = []
     fast = scripted("fast", log, 0.1, budget_s=1.0, max_runs=4)
     slow = scripted("slow", log, 100.0, budget_s=1.0, max_runs=4)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from bench.ranks import compared
+from bench.rank_test import compared
 
 
 def test_three_against_three_is_counted_by_hand():

@@ -9,7 +9,7 @@ pytest.importorskip(
 )
 
 from bench.peer import population
-from bench.schedulers_race import Entry, race
+from bench.schedulers_run import Entry, run_candidate
 
 RAY = Entry("pbt", is_ray=True)
 
@@ -20,8 +20,8 @@ def made(monkeypatch):
     found = []
     original = population.population
 
-    def noted(terms):
-        found.append(original(terms))
+    def noted(settings):
+        found.append(original(settings))
         return found[-1]
 
     monkeypatch.setattr(population, "population", noted)
@@ -29,7 +29,7 @@ def made(monkeypatch):
 
 
 def test_every_exploit_that_ray_decides_is_carried_out(made):
-    done = race("power_law", RAY, 3, 24)  # more trials than workers: they take turns
+    done = run_candidate("power_law", RAY, 3, 24)  # more trials than workers: they take turns
     (boxed,) = made
     assert boxed.num_exploits > 10
     assert f" {boxed.num_exploits} perturbs" in boxed.debug_string()
@@ -37,9 +37,9 @@ def test_every_exploit_that_ray_decides_is_carried_out(made):
 
 
 def test_equal_seeds_make_equal_races():
-    assert race("branin", RAY, 5, 16) == race("branin", RAY, 5, 16)
+    assert run_candidate("branin", RAY, 5, 16) == run_candidate("branin", RAY, 5, 16)
 
 
 def test_choices_and_integers_are_changed_too(made):
-    race("conditional", RAY, 1, 16)
+    run_candidate("conditional", RAY, 1, 16)
     assert made[0].num_exploits > 5

@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from bench.schedulers_race import Entry, Race, race
+from bench.schedulers_run import Entry, SchedulerRun, run_candidate
 
 from bench import __main__ as cli
 from bench import schedulers, schedulers_plot, schedulers_scale, schedulers_summary
@@ -12,16 +12,16 @@ from bench import schedulers, schedulers_plot, schedulers_scale, schedulers_summ
 
 def made(values, ends=(9.0, 90.0)):
     hours = tuple(float(k + 1) for k in range(len(values)))
-    return Race(hours, tuple(10.0 * one for one in hours), tuple(values), *ends, results=len(values))
+    return SchedulerRun(hours, tuple(10.0 * one for one in hours), tuple(values), *ends, results=len(values))
 
 
 def test_a_race_is_the_same_whenever_it_is_run():
-    assert race("branin", Entry("asha"), 3, 8) == race("branin", Entry("asha"), 3, 8)
-    assert race("branin", Entry("asha"), 4, 8) != race("branin", Entry("asha"), 3, 8)
+    assert run_candidate("branin", Entry("asha"), 3, 8) == run_candidate("branin", Entry("asha"), 3, 8)
+    assert run_candidate("branin", Entry("asha"), 4, 8) != run_candidate("branin", Entry("asha"), 3, 8)
 
 
 def test_the_value_that_counts_is_the_true_one():
-    noisy = race("ackley", Entry("fifo"), 1, 4)
+    noisy = run_candidate("ackley", Entry("fifo"), 1, 4)
     assert min(noisy.values) >= 0.0  # a reading with noise may be below the optimum
 
 
@@ -38,7 +38,7 @@ def test_values_at_a_moment_and_when_a_value_was_reached():
 def test_one_problem_gives_tables_a_plot_and_figures_for_every_contestant(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(schedulers.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(
-        schedulers, "contestants", lambda with_peer: [Entry("fifo"), Entry("asha"), Entry("asha_promotion")]
+        schedulers, "candidates", lambda with_peer: [Entry("fifo"), Entry("asha"), Entry("asha_promotion")]
     )
     monkeypatch.setattr(schedulers, "decisions_per_s", lambda live, **more: 1e6)
     code = cli.main(["schedulers", "--quick", "--ours-only", "--only", "branin"])
@@ -96,12 +96,12 @@ def test_all_trials_of_the_scale_case_are_live_at_once(monkeypatch):
     make = schedulers_scale.SimulatedExperiment.begin
 
     def noted(asked):
-        life = make(asked)
-        hook = life.state.scheduler.on_trial_result
-        life.state.scheduler.on_trial_result = lambda view, *rest: (
+        simulated = make(asked)
+        hook = simulated.state.plugins.scheduler.on_trial_result
+        simulated.state.plugins.scheduler.on_trial_result = lambda view, *rest: (
             live.append(view.occupancy().live) or hook(view, *rest)
         )
-        return life
+        return simulated
 
     monkeypatch.setattr(schedulers_scale.SimulatedExperiment, "begin", noted)
     assert schedulers_scale.cost_of("fifo", 300).results == 300 * schedulers_scale.MAX_T
@@ -127,7 +127,7 @@ def test_worse_is_what_chance_does_not_explain(capsys):
     assert better[f"chance_better.{name}.branin"] == 1 - worse[f"chance_better.{name}.branin"] > 0.8
 
 
-def test_the_old_measure_by_quartiles_is_told_beside_it():
+def test_the_old_measure_by_quartiles_is_reported_beside_it():
     # A median beyond the quartiles that twenty seeds do not tell from chance, at one in a hundred.
     figures = schedulers_summary.summary(board([0, 1, 8, 9, 9.5], [0.5, 2, 3, 4, 5]))
     assert figures["outside_quartiles.over_ray.hyperband"] == 1.0

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from bench.options import Options
 from bench.tune_job import Job
-from bench.tune_lab import Lab, Side, in_turns
+from bench.tune_processes import BenchProcesses, Side, in_turns
 
 from bench import __main__ as cli
-from bench import tune_bare, tune_job, tune_lab, tune_start
+from bench import tune_baseline, tune_job, tune_processes, tune_start
 from muster import tune
 
 TINY = 12
@@ -18,7 +18,7 @@ TINY = 12
 
 @pytest.fixture
 def tiny(monkeypatch):
-    monkeypatch.setattr(Lab, "size", lambda self, full, quick: min(quick, TINY))
+    monkeypatch.setattr(BenchProcesses, "size", lambda self, full, quick: min(quick, TINY))
 
 
 def figures_of(capsys, case: str) -> dict[str, float]:
@@ -60,13 +60,13 @@ def test_starting_gives_the_time_of_the_import_and_of_the_first_result(capsys, t
 
 
 @pytest.mark.slow
-def test_a_script_that_fails_is_told_with_what_it_said(tmp_path):
+def test_a_script_that_fails_is_reported_with_its_output(tmp_path):
     with pytest.raises(RuntimeError, match=r"(?s)result\.py muster .* ended with 1:\n.*StoreError"):
         (tmp_path / "file").write_text("")
         tune_start.first_result_s("muster", str(tmp_path / "file" / "below_a_file"))
 
 
-def test_a_fit_tells_its_times_its_memory_and_where_it_wrote(tmp_path):
+def test_a_fit_reports_its_times_its_memory_and_where_it_wrote(tmp_path):
     job = Job(trials=4, reports=3, cpus=0.5)
     fit = tune_job.fit(tune, job, str(tmp_path), look_at=(2,))
     assert (fit.job, fit.directory) == (job, str(tmp_path / "bench"))
@@ -95,7 +95,7 @@ def test_state_is_what_lies_beside_the_trials_directories(tmp_path):
     assert tune_job.state_bytes(str(tmp_path)) == 8
 
 
-def test_sides_take_turns_and_the_one_with_more_repeats_goes_on_alone(capsys):
+def test_sides_take_turns_and_the_one_with_more_repeats_continues_alone(capsys):
     log: list[str] = []
     a = Side("a", lambda: log.append("a") or len(log), repeats=3)
     b = Side("b", lambda: log.append("b") or len(log), repeats=1)
@@ -106,24 +106,27 @@ def test_sides_take_turns_and_the_one_with_more_repeats_goes_on_alone(capsys):
 
 
 def test_a_lab_gives_fresh_directories_and_leaves_none_behind(capsys):
-    with Lab(Options(quick=True, with_peer=False)) as lab:
-        first, second = Path(lab.storage()), Path(lab.storage())
+    with BenchProcesses(Options(quick=True, with_peer=False)) as processes:
+        first, second = Path(processes.storage()), Path(processes.storage())
         assert first != second
         assert first.is_dir() and second.is_dir()
-        assert (lab.size(9, 3), lab.with_ray) == (3, False)
+        assert (processes.size(9, 3), processes.with_ray) == (3, False)
     assert not first.parent.exists()
 
 
 def test_without_rays_loggers_the_comparison_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr(tune_lab.peer, "missing", lambda: ["tensorboardX"])
-    with Lab(Options()) as lab, pytest.raises(tune_lab.PeerError, match=r"needs tensorboardX: pip install"):
-        lab.ray(tune_lab.peer.stop)
+    monkeypatch.setattr(tune_processes.peer, "missing", lambda: ["tensorboardX"])
+    with (
+        BenchProcesses(Options()) as processes,
+        pytest.raises(tune_processes.PeerError, match=r"needs tensorboardX: pip install"),
+    ):
+        processes.ray(tune_processes.peer.stop)
 
 
 def test_bare_files_are_a_directory_with_five_files_for_each_trial(tmp_path):
-    assert 0.0 < tune_bare.files_s(2, str(tmp_path)) < 10.0
+    assert 0.0 < tune_baseline.files_s(2, str(tmp_path)) < 10.0
     assert [len(list(place.iterdir())) for place in tmp_path.iterdir()] == [5, 5]
 
 
 def test_a_pipe_goes_there_and_back_more_than_once_a_millisecond_or_so():
-    assert tune_bare.round_trips_per_s(200) > 100
+    assert tune_baseline.round_trips_per_s(200) > 100

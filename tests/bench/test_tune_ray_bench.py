@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pytest
 from bench.floors import FLOORS
 from bench.tune_job import Fit, Job
-from bench.tune_lab import Lab, Side
+from bench.tune_processes import BenchProcesses, Side
 
 from bench import __main__ as cli
 from bench import peer, tune_ray
@@ -45,7 +45,7 @@ def test_floors_are_on_figures_that_are_measured():
     assert {floor.pattern for floor in FLOORS["tune-ray"]} <= made
 
 
-def test_without_ray_nothing_is_measured_and_that_is_said(monkeypatch, capsys):
+def test_without_ray_nothing_is_measured_and_that_is_reported(monkeypatch, capsys):
     monkeypatch.setattr(peer, "installed", lambda: False)
     assert cli.main(["tune-ray", "--quick"]) == 0
     assert "tune-ray needs Ray on both sides" in capsys.readouterr().out
@@ -54,7 +54,7 @@ def test_without_ray_nothing_is_measured_and_that_is_said(monkeypatch, capsys):
 @pytest.mark.ray
 def test_ours_alone_runs_on_a_cluster(plain_head, monkeypatch, capsys):
     monkeypatch.setattr(tune_ray, "open_cluster", lambda cpus: nullcontext(plain_head.environment()))
-    monkeypatch.setattr(Lab, "size", lambda self, full, quick: min(quick, 6))
+    monkeypatch.setattr(BenchProcesses, "size", lambda self, full, quick: min(quick, 6))
     assert cli.main(["tune-ray", "--quick", "--ours-only", "--only", "trials"]) == 0
     told = json.loads(capsys.readouterr().out.rstrip("\n").splitlines()[-1])
     assert (told["bench"], sorted(told["figures"])) == ("tune-ray", ["trials_per_s.reuse"])

@@ -77,7 +77,7 @@ def test_a_question_is_asked_unless_told_otherwise(home: ClusterHome):
     asked = CliRunner().invoke(cli, ["down", "laptop"], input="n\n")
     assert (asked.exit_code, asked.output.splitlines()[0]) == (
         1,
-        "End cluster 'laptop' and all that runs on it? [Y/n]: n",
+        "Stop cluster 'laptop' and everything that runs on it? [Y/n]: n",
     )
     assert home.cluster.exists()
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from muster import __version__
 from muster.cli import main
-from muster.errors import InvariantBroken
+from muster.errors import SimulationError
 
 
 def test_help_names_every_command_and_imports_none_of_them():
@@ -43,13 +43,16 @@ def test_an_unknown_command_is_bad_input(muster):
 def test_our_errors_become_one_line_without_a_traceback(muster):
     result = muster("plan", "no.yaml", "--demand", "none.yaml")
     assert result.exit_code == 2
-    assert result.output == "error: no.yaml: cannot be read: No such file or directory\n"
+    assert (
+        result.output
+        == "error: no.yaml: cannot be read: No such file or directory; check the path and its permissions\n"
+    )
 
 
 def test_a_failed_simulation_is_not_called_bad_input(monkeypatch: pytest.MonkeyPatch):
     @click.command()
     def broken() -> None:
-        raise InvariantBroken("two machines for one record", seed=7, tick=12)
+        raise SimulationError("two machines for one record", seed=7, tick=12)
 
     monkeypatch.setattr(main.LazyGroup, "get_command", lambda *_: broken)
     result = CliRunner().invoke(main.cli, ["sim"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from muster.autoscaler.home import ClusterHome
-from muster.host.processes import environment_says, table
+from muster.host.processes import table, was_started_with
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,7 @@ def muster(tmp_path: Path):
 
 def left_of(home: ClusterHome) -> list[str]:
     entry = f"MUSTER_HOME={home.path.parent.parent}"
-    return [f"{one.pid} {one.name}" for one in table() if one.lives and environment_says(one.pid, entry)]
+    return [f"{one.pid} {one.name}" for one in table() if one.lives and was_started_with(one.pid, entry)]
 
 
 def test_without_ray_the_fix_is_told_and_nothing_is_made(muster):

@@ -11,8 +11,8 @@ from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import write_status
 from muster.base.clock import ManualClock
 from muster.cli.main import cli
-from muster.cli.status.status_frame import PageSize
-from muster.cli.why import DEMAND, GANG, MACHINE, NODE_TYPE, Known, Meant, answer, meant_by, why_page
+from muster.cli.status.view import PageSize
+from muster.cli.why import DEMAND, GANG, MACHINE, NODE_TYPE, Known, WhySubject, answer, find_subject, why_page
 from muster.cluster.model import StatusChange
 from muster.cluster.plan import Plan, Reason, Subject, Verdict
 from muster.cluster.states import InstanceState
@@ -57,7 +57,7 @@ def known(**changes) -> Known:
     return Known(**{**given, "records": (ended_record(),), **changes})
 
 
-def page(meant: Meant, seen: Known, width: int = 80) -> list[str]:
+def page(meant: WhySubject, seen: Known, width: int = 80) -> list[str]:
     from rich.console import Console
 
     console = Console(width=width, highlight=False, markup=False, emoji=False, force_terminal=False)
@@ -79,7 +79,7 @@ def clock_utc(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_story_of_an_ended_machine_reads_as_written_here(clock_utc):
-    assert page(Meant(kind=MACHINE, key=ENDED), known()) == [
+    assert page(WhySubject(kind=MACHINE, key=ENDED), known()) == [
         "machine t-111111111111-i1  of laptop",
         "now    gone",
         "cost   $0.0064 so far",
@@ -97,18 +97,18 @@ def test_the_story_of_an_ended_machine_reads_as_written_here(clock_utc):
 
 def test_a_live_machine_has_its_verdict_and_who_waits_for_it(clock_utc):
     live = {record.instance_id: record for record in published().instances}
-    idle = page(Meant(kind=MACHINE, key=IDLE), known(records=(live[IDLE],)))
+    idle = page(WhySubject(kind=MACHINE, key=IDLE), known(records=(live[IDLE],)))
     assert idle[1:4] == [
         "now    idle for 13 s, type big, CPU 0/2, memory 0/1 GB in use",
         "why    kept-not-idle-long-enough: idle for 12 of 30 s",
         "cost   $0.0031 so far",
     ]
-    coming = page(Meant(kind=MACHINE, key=COMING), known(records=(live[COMING],)))
+    coming = page(WhySubject(kind=MACHINE, key=COMING), known(records=(live[COMING],)))
     assert "Waiting for it: 1 request" in coming
 
 
 def test_all_that_waits_is_told_with_the_verdict_of_every_type():
-    lines = page(Meant(kind=DEMAND, key=""), known())
+    lines = page(WhySubject(kind=DEMAND, key=""), known())
     assert lines[0] == "everything that waits  of laptop"
     assert "Waiting: 5 requests" in lines
     assert "  big    type-at-maximum" in lines
@@ -116,11 +116,11 @@ def test_all_that_waits_is_told_with_the_verdict_of_every_type():
 
 def test_nothing_that_waits_is_said_so():
     seen = known(published=None)
-    assert page(Meant(kind=DEMAND, key=""), seen)[1] == "Nothing is waiting."
+    assert page(WhySubject(kind=DEMAND, key=""), seen)[1] == "Nothing is waiting."
 
 
 def test_a_node_type_has_its_verdict_and_its_newest_machines():
-    lines = page(Meant(kind=NODE_TYPE, key="big"), known())
+    lines = page(WhySubject(kind=NODE_TYPE, key="big"), known())
     assert "  big   type-at-maximum" in lines
     assert f"{ENDED}: TERMINATED, $0.0064" in lines
 
@@ -128,29 +128,31 @@ def test_a_node_type_has_its_verdict_and_its_newest_machines():
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        ("big", Meant(kind=NODE_TYPE, key="big")),
-        ("big-1", Meant(kind=MACHINE, key=IDLE)),
-        ("bbbb", Meant(kind=MACHINE, key=BUSY)),
-        ("t-99", Meant(kind=MACHINE, key=COMING)),
-        (ENDED, Meant(kind=MACHINE, key=ENDED)),
-        ("4f0", Meant(kind=GANG, key=GANG_ID)),
-        ("gpu", Meant(kind=NODE_TYPE, key="gpu")),
-        ("demand", Meant(kind=DEMAND, key="")),
+        ("big", WhySubject(kind=NODE_TYPE, key="big")),
+        ("big-1", WhySubject(kind=MACHINE, key=IDLE)),
+        ("bbbb", WhySubject(kind=MACHINE, key=BUSY)),
+        ("t-99", WhySubject(kind=MACHINE, key=COMING)),
+        (ENDED, WhySubject(kind=MACHINE, key=ENDED)),
+        ("4f0", WhySubject(kind=GANG, key=GANG_ID)),
+        ("gpu", WhySubject(kind=NODE_TYPE, key="gpu")),
+        ("demand", WhySubject(kind=DEMAND, key="")),
     ],
 )
-def test_a_word_means_a_name_or_the_beginning_of_one(word: str, meant: Meant):
-    assert meant_by(word, known()) == meant
+def test_a_word_means_a_name_or_the_beginning_of_one(word: str, meant: WhySubject):
+    assert find_subject(word, known()) == meant
 
 
 def test_an_unknown_word_gets_the_nearest_names_and_an_ambiguous_one_the_choices():
     with pytest.raises(
         ClusterError, match=r"nothing here is called 'bigg'; did you mean 'big', 'big-1', 'big-2'\? "
     ):
-        meant_by("bigg", known())
-    with pytest.raises(ClusterError, match=f"'t-5f4' may be '{BUSY}', '{IDLE}': give more of it"):
-        meant_by("t-5f4", known())
+        find_subject("bigg", known())
+    with pytest.raises(
+        ClusterError, match=f"'t-5f4' is the beginning of '{BUSY}', '{IDLE}': give more characters"
+    ):
+        find_subject("t-5f4", known())
     with pytest.raises(ClusterError, match="nothing has happened here yet"):
-        meant_by("x", known(published=None, records=(), node_types=()))
+        find_subject("x", known(published=None, records=(), node_types=()))
 
 
 @pytest.fixture
@@ -184,7 +186,7 @@ def test_the_story_of_a_gang_tells_every_change_of_its_verdict_once(ledger_home)
         (AT, "waiting-for-launch"),
         (AT + 2, "waiting-for-node"),
     ]
-    assert [row["told"] for row in answer_told["pending"]] == ["a machine of type small is being bought"]
+    assert [row["detail"] for row in answer_told["pending"]] == ["a machine of type small is being bought"]
 
 
 def test_the_ledger_alone_is_enough_after_the_cluster_is_gone(ledger_home):
@@ -199,5 +201,5 @@ def test_an_unknown_subject_is_one_line_and_bad_input(ledger_home):
     assert (told.exit_code, told.output) == (
         2,
         "error: nothing here is called 'smal1'; did you mean 'small'? "
-        "(`muster why demand` tells about everything that waits)\n",
+        "(`muster why demand` shows everything that waits)\n",
     )

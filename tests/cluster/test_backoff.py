@@ -14,7 +14,7 @@ from muster.cluster.backoff import (
 from muster.cluster.model import Backoff, FailureKind
 from muster.cluster.snapshot import TypeHealth
 
-POLICY = Backoff(base_s=5.0, max_s=600.0, person_base_s=60.0, decay_s=300.0)
+POLICY = Backoff(base_s=5.0, max_s=600.0, user_action_base_s=60.0, decay_s=300.0)
 
 
 def fail_again_and_again(kind, times, start=0.0):

@@ -12,6 +12,7 @@ from tests.cluster.worlds import HEAD, HEAD_MACHINE, HEAD_NODE, S, machine, node
 from muster.cluster.controller import ClusterController
 from muster.cluster.model import FailureKind, LaunchFailure, LaunchLimits, NodeStatus, TerminateFailure
 from muster.cluster.plan import Launch
+from muster.cluster.ports import PortErrors
 from muster.errors import CapacityExhausted, StoreError, Throttled
 from muster.stores.ledger.memory import MemoryInstanceStore
 from muster.testing.builders import amounts, demand
@@ -54,7 +55,41 @@ def loop(stage):
 
 def tick(stage, loop, seconds=5.0):
     stage.clock.advance(seconds)
-    return loop.tick()
+    return loop.tick().plan
+
+
+def test_the_result_holds_the_ledger_as_the_store_has_it(stage, loop):
+    stage.runtime.demands = [demand()]
+    stage.provider.machines["c-odd"] = machine("odd")  # without a node: terminated after an hour
+    stage.clock.advance(5.0)
+    stage.provider.answers["terminate"] = RuntimeError("boom")  # its effect stays in the outbox
+    for seconds in (5.0, 5.0, 3601.0, 5.0):
+        stage.clock.advance(seconds)
+        result = loop.tick()
+        left = stage.store.load()
+        assert (result.ledger.version, result.ledger.memory) == (left.version, left.memory)
+        assert list(result.ledger.instances.items()) == list(left.instances.items())
+        assert (result.ledger.outbox, result.ledger.newest_at) == (left.outbox, left.newest_at)
+    assert left.outbox
+    assert result.port_errors == PortErrors(terminate=1)
+
+
+def test_the_result_counts_what_the_ports_refused(stage, loop):
+    stage.provider.answers["launch"] = CapacityExhausted("sold out")
+    stage.runtime.demands = [demand()]
+    stage.provider.answers["poll_terminate_failures"] = (TerminateFailure(cloud_id="c", message="no"),)
+    stage.spec.answers["current"] = (spec(), "line 3")
+    assert loop.tick().port_errors == PortErrors(launch=1, terminate=1, config="line 3")
+    stage.runtime.answers["read"] = away = OSError("away")
+    result = loop.tick()
+    assert (result.port_errors.runtime, result.snapshot.runtime) == (away, None)
+
+
+def test_the_result_of_a_tick_without_a_ledger(stage, loop, monkeypatch):
+    monkeypatch.setattr(stage.store, "load", lambda: (_ for _ in ()).throw(StoreError("gone")))
+    result = loop.tick()
+    assert (result.snapshot, result.ledger) == (None, None)
+    assert [q.source for q in result.plan.quarantined] == ["ledger"]
 
 
 def workers(stage):
@@ -301,7 +336,7 @@ def test_time_does_not_go_back_for_a_new_controller_on_a_machine_with_a_wrong_cl
     stage.runtime.demands = [demand()]
     assert tick(stage, loop).at == START + 5
     stage.clock.jump(-9_000)
-    assert ClusterController(stage.ports, stage.ambient).tick().at >= START + 5
+    assert ClusterController(stage.ports, stage.ambient).tick().plan.at >= START + 5
 
 
 def test_a_record_whose_history_had_to_be_mended_can_be_stored(stage):
@@ -311,7 +346,7 @@ def test_a_record_whose_history_had_to_be_mended_can_be_stored(stage):
     store._state = replace(store._state, version=1, instances={"odd": odd, "head": replace(HEAD, version=1)})
     stage.provider.machines = {"c-head": HEAD_MACHINE, "c-odd": machine("odd")}
     stage.runtime.nodes = [HEAD_NODE, node("odd")]
-    plan = ClusterController(stage.ports, stage.ambient).tick()
+    plan = ClusterController(stage.ports, stage.ambient).tick().plan
     assert [q.source for q in plan.quarantined] == ["record odd"]
     mended = store.load().instances["odd"]
     assert (mended.version, mended.since) == (2, START)

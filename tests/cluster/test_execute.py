@@ -7,7 +7,6 @@ from tests.cluster.fakes import Stage
 from tests.cluster.worlds import S, past, record
 
 from muster.cluster.controller import Executor, is_wanted
-from muster.cluster.failure_inbox import FailureInbox
 from muster.cluster.model import (
     DrainFailure,
     FailureKind,
@@ -16,6 +15,7 @@ from muster.cluster.model import (
     StopCause,
     TerminateFailure,
 )
+from muster.cluster.observe import FailureInbox
 from muster.cluster.plan import Drain, Install, Launch, Resize, Terminate
 from muster.errors import (
     CapacityExhausted,
@@ -158,7 +158,8 @@ def test_an_installation_without_installer_is_a_failure_a_person_can_read():
     inbox = run(stage, actions=(INSTALL,))
     assert inbox.install == [
         InstallFailure(
-            instance_id="i", message="the cluster is to install the runtime, but no installer is configured"
+            instance_id="i",
+            message="the runtime is to be installed on machines, but no installer is configured",
         )
     ]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster.cluster.failure_inbox import FailureInbox
 from muster.cluster.model import DrainFailure, InstallFailure, LaunchFailure, TerminateFailure
+from muster.cluster.observe import FailureInbox
 
 
 def test_failures_are_kept_by_kind_in_order_and_cleared_together():
@@ -33,22 +33,22 @@ def offered_inbox():
 
 def test_a_commit_that_was_stored_in_silence_settles_what_it_decided():
     inbox = offered_inbox()
-    inbox.settle(8)
+    inbox.resolve_offer(8)
     assert inbox.launch == [FAILURES[2]]
-    inbox.settle(9)
+    inbox.resolve_offer(9)
     assert inbox.launch == [FAILURES[2]]
 
 
 def test_a_commit_that_was_not_stored_settles_nothing():
     inbox = offered_inbox()
-    inbox.settle(7)
+    inbox.resolve_offer(7)
     assert inbox.launch == list(FAILURES)
-    inbox.settle(8)  # the offer is over: a later version says nothing about it
+    inbox.resolve_offer(8)  # the offer is over: a later version says nothing about it
     assert inbox.launch == list(FAILURES)
 
 
 def test_an_inbox_that_offered_nothing_keeps_everything():
     inbox = FailureInbox()
     inbox.put(FAILURES[0])
-    inbox.settle(99)
+    inbox.resolve_offer(99)
     assert inbox.launch == [FAILURES[0]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.cluster.model import (
-    NEEDS_A_PERSON,
+    NEEDS_USER_ACTION,
     FailureKind,
     NodeKind,
     NodeStatus,
@@ -48,4 +48,4 @@ def test_records_cannot_be_changed_in_place():
 
 
 def test_only_quota_permission_and_config_need_a_person():
-    assert {FailureKind.QUOTA, FailureKind.PERMISSION, FailureKind.CONFIG} == NEEDS_A_PERSON
+    assert {FailureKind.QUOTA, FailureKind.PERMISSION, FailureKind.CONFIG} == NEEDS_USER_ACTION

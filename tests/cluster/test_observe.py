@@ -7,7 +7,6 @@ from tests.cluster.fakes import START, Stage
 from tests.cluster.worlds import CPU, HEAD_MACHINE, HEAD_NODE, machine, node, spec
 
 from muster.base.resources import Resources
-from muster.cluster.failure_inbox import FailureInbox
 from muster.cluster.model import (
     Constraint,
     DrainFailure,
@@ -19,7 +18,7 @@ from muster.cluster.model import (
     RuntimeReport,
     TerminateFailure,
 )
-from muster.cluster.observe import Observer
+from muster.cluster.observe import FailureInbox, Observer
 from muster.cluster.snapshot import ProviderTraits, Quarantined
 from muster.errors import ConfigError, StoreError
 from muster.testing.builders import demand, gang

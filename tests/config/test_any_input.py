@@ -1,4 +1,4 @@
-"""Whatever is in the file: a good value or a ConfigError of one line that names the file, nothing else."""
+"""Checks any input: a good value or a ConfigError of one line that names the file, nothing else."""
 
 from __future__ import annotations
 

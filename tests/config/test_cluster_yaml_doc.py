@@ -1,4 +1,4 @@
-"""docs/cluster-yaml.md against the schema: every key with its default, every variable, and nothing else."""
+"""Checks docs/cluster-yaml.md against the schema: every key with its default, every variable."""
 
 from __future__ import annotations
 

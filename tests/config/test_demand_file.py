@@ -5,7 +5,8 @@ import pytest
 from muster.base.resources import Resources
 from muster.cluster.model import Constraint, Demand, Gang, LabelMatch, LabelOperator, Strategy
 from muster.cluster.states import InstanceState
-from muster.config.demand_file import PlannedDemand, load_demand
+from muster.cluster.what_if import PlannedDemand
+from muster.config.demand_file import load_demand
 from muster.errors import ConfigError
 from muster.testing.builders import cluster_spec, node_type, pack_node
 
@@ -85,9 +86,18 @@ def test_an_empty_file_asks_for_nothing(write):
         ("demand: []", ":1: demand: unknown key; did you mean 'demands'?"),
         ("demands: {CPU: 1}", ":1: demands: must be a list, not a mapping"),
         ("demands:\n- CPU: 1", ":2: demands[0].CPU: unknown key; valid here: count, labels, name,"),
-        ("demands:\n- resources: {CPU: -1}", ":2: demands[0].resources.CPU: -1 must be from 0 to"),
-        ("demands:\n- resources: {CPU: .nan}", ":2: demands[0].resources.CPU: nan must be from 0 to"),
-        ("demands:\n- resources: {CPU: 1}\n  count: 0", ":3: demands[0].count: 0 must be from 1 to"),
+        (
+            "demands:\n- resources: {CPU: -1}",
+            ":2: demands[0].resources.CPU: -1 must be at least 0 and at most",
+        ),
+        (
+            "demands:\n- resources: {CPU: .nan}",
+            ":2: demands[0].resources.CPU: nan must be at least 0 and at most",
+        ),
+        (
+            "demands:\n- resources: {CPU: 1}\n  count: 0",
+            ":3: demands[0].count: 0 must be at least 1 and at most",
+        ),
         (
             "demands:\n- {resources: {}, labels: {a: b}, selectors: [{a: c}]}",
             ":2: demands[0].selectors: give either 'labels' or 'selectors', not both",

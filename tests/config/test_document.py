@@ -17,7 +17,7 @@ def test_every_key_knows_its_line():
     ]
 
 
-def test_paths_are_written_the_way_people_read_them():
+def test_paths_are_written_the_way_users_read_them():
     assert dotted(("demands", 0, "resources", "CPU")) == "demands[0].resources.CPU"
     assert dotted(("labels", "two\nlines", "")) == r"labels.'two\nlines'.''"
 
@@ -31,11 +31,11 @@ def test_a_merged_mapping_keeps_its_own_keys_and_gains_the_others():
     ("text", "message"),
     [
         ("a: 1\na: 2\n", "f.yaml:1: a: appears twice; keep one"),
-        ("a: [1\nb: 2\n", "f.yaml:2: is not YAML: "),
+        ("a: [1\nb: 2\n", "f.yaml:2: is not valid YAML: "),
         ("? [1, 2]\n: 3\n", "f.yaml:1: a key must be text"),
         ("a: !!python/object:os.system {}\n", "f.yaml:1: a: has the tag tag:yaml.org,2002:python/"),
         ("a: &x [*x]\n", "f.yaml:1: a[0]"),
-        ("--- 1\n--- 2\n", "f.yaml:2: is not YAML: expected a single document"),
+        ("--- 1\n--- 2\n", "f.yaml:2: is not valid YAML: expected a single document"),
     ],
 )
 def test_what_is_not_a_plain_document_is_refused_with_its_line(text, message):
@@ -63,7 +63,7 @@ def test_json_keeps_json_numbers_and_may_be_indented_with_tabs():
 
 
 def test_a_yaml_file_that_pretends_to_be_json_is_refused():
-    with pytest.raises(ConfigError, match=r"f\.json:1: is not JSON"):
+    with pytest.raises(ConfigError, match=r"f\.json:1: is not valid JSON"):
         Document("a: 1\n", "f.json")
 
 

@@ -71,12 +71,12 @@ def test_variables_that_are_empty_or_not_ours_change_nothing():
     ("name", "text", "message"),
     [
         ("AUTOSCALER_MAX_LAUNCH_BATCH", "many", "must be a whole number, not 'many'"),
-        ("AUTOSCALER_MAX_LAUNCH_BATCH", "0", "0 must be from 1 to 1e+06"),
+        ("AUTOSCALER_MAX_LAUNCH_BATCH", "0", "0 must be at least 1 and at most 1e+06"),
         ("AUTOSCALER_MAX_CONCURRENT_LAUNCHES", "2.5", "must be a whole number, not 2.5"),
-        ("AUTOSCALER_MAX_CONCURRENT_LAUNCHES", "nan", "nan must be from 0 to 1e+06"),
-        ("AUTOSCALER_UPDATE_INTERVAL_S", "inf", "inf must be from 0.05 to 86,400"),
+        ("AUTOSCALER_MAX_CONCURRENT_LAUNCHES", "nan", "nan must be at least 0 and at most 1e+06"),
+        ("AUTOSCALER_UPDATE_INTERVAL_S", "inf", "inf must be at least 0.05 and at most 86,400"),
         ("AUTOSCALER_CONSERVE_GPU_NODES", "maybe", "must be 1 or 0, not 'maybe'"),
-        (f"{PREFIX}REQUEST_STATUS_TIMEOUT_S", "0", "0 must be above 0 to 3.1536e+08"),
+        (f"{PREFIX}REQUEST_STATUS_TIMEOUT_S", "0", "0 must be above 0 and at most 3.1536e+08"),
     ],
 )
 def test_a_bad_value_is_refused_with_the_name_of_the_variable(name, text, message):

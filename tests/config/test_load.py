@@ -36,21 +36,25 @@ def test_a_good_file_loads_and_keeps_the_order_of_its_types(write):
         ("max_workers: 10", "max_workers: ten", "c.yaml:2: max_workers: must be a whole number, not 'ten'"),
         ("max_workers: 10", "max_workers: 2.5", "c.yaml:2: max_workers: must be a whole number, not 2.5"),
         ("max_workers: 10", "max_workers: true", "c.yaml:2: max_workers: must be a whole number, not True"),
-        ("max_workers: 10", "max_workers: -1", "c.yaml:2: max_workers: -1 must be from 0 to 1e+06"),
+        (
+            "max_workers: 10",
+            "max_workers: -1",
+            "c.yaml:2: max_workers: -1 must be at least 0 and at most 1e+06",
+        ),
         (
             "max_workers: 10",
             "max_workers: 99999999",
-            "c.yaml:2: max_workers: 99999999 must be from 0 to 1e+06",
+            "c.yaml:2: max_workers: 99999999 must be at least 0 and at most 1e+06",
         ),
         (
             "CPU: 8,",
             "CPU: .nan,",
-            "c.yaml:12: available_node_types.cpu.resources.CPU: nan must be from 0 to 9e+14",
+            "c.yaml:12: available_node_types.cpu.resources.CPU: nan must be at least 0 and at most 9e+14",
         ),
         (
             "CPU: 8,",
             "CPU: -8,",
-            "c.yaml:12: available_node_types.cpu.resources.CPU: -8 must be from 0 to 9e+14",
+            "c.yaml:12: available_node_types.cpu.resources.CPU: -8 must be at least 0 and at most 9e+14",
         ),
         (
             "CPU: 8,",
@@ -61,7 +65,7 @@ def test_a_good_file_loads_and_keeps_the_order_of_its_types(write):
         (
             "price_per_hour: 0.4",
             "price_per_hour: .inf",
-            "c.yaml:15: available_node_types.cpu.price_per_hour: inf must be from 0 to 1e+06",
+            "c.yaml:15: available_node_types.cpu.price_per_hour: inf must be at least 0 and at most 1e+06",
         ),
         (
             "price_per_hour: 0.4",
@@ -89,7 +93,7 @@ def test_a_good_file_loads_and_keeps_the_order_of_its_types(write):
         (
             "  type: aws",
             "  type: external\n  module: Mine",
-            "c.yaml:5: provider.module: 'Mine' is not like package.module.Class",
+            "c.yaml:5: provider.module: 'Mine' is not the path of a class; write it as package.module.Class",
         ),
         (
             "    price_per_hour: 0.4",
@@ -166,7 +170,7 @@ def test_a_good_file_loads_and_keeps_the_order_of_its_types(write):
         (
             "max_workers: 10",
             f"max_workers: 0x{'f' * 5000}",
-            "c.yaml:2: max_workers: a number of absurd size must be from 0 to 1e+06",
+            "c.yaml:2: max_workers: a number of absurd size must be at least 0 and at most 1e+06",
         ),
         (
             "resources: {CPU: 2}",
@@ -196,25 +200,46 @@ def test_an_upscaling_speed_that_would_stop_the_loop_is_refused(value):
             "timeouts: {request: 5}",
             "c.yaml:17: muster.timeouts.request: unknown key; did you mean 'request_s'?",
         ),
-        ("timeouts: {allocate_s: 0}", "c.yaml:17: muster.timeouts.allocate_s: must be above 0"),
-        ("timeouts: {allocate_s: .nan}", "c.yaml:17: muster.timeouts.allocate_s: nan must be from 0 to"),
-        ("backoff: {decay_s: 0}", "c.yaml:17: muster.backoff.decay_s: must be above 0"),
-        ("backoff: {base_s: 50, max_s: 5}", "c.yaml:17: muster.backoff.max_s: 5 is less than base_s, 50"),
+        (
+            "timeouts: {allocate_s: 0}",
+            "c.yaml:17: muster.timeouts.allocate_s: must be above 0; raise it or remove the key",
+        ),
+        (
+            "timeouts: {allocate_s: .nan}",
+            "c.yaml:17: muster.timeouts.allocate_s: nan must be at least 0 and at most",
+        ),
+        (
+            "backoff: {decay_s: 0}",
+            "c.yaml:17: muster.backoff.decay_s: must be above 0; raise it or remove the key",
+        ),
+        (
+            "backoff: {base_s: 50, max_s: 5}",
+            "c.yaml:17: muster.backoff.max_s: 5 is less than base_s, 50; raise it",
+        ),
         ("limits: {upscaling_speed: 1}", "c.yaml:17: muster.limits.upscaling_speed: unknown key; valid here"),
         (
             "monitor: {interval_s: 9, max_interval_s: 2}",
-            "c.yaml:17: muster.monitor.max_interval_s: 2 is less than interval_s, 9",
+            "c.yaml:17: muster.monitor.max_interval_s: 2 is less than interval_s, 9; raise it",
         ),
-        ("monitor: {interval_s: 0}", "c.yaml:17: muster.monitor.interval_s: 0 must be from 0.05 to"),
-        ("monitor: {metrics_port: 70000}", "c.yaml:17: muster.monitor.metrics_port: 70000 must be from 0 to"),
-        ("retention: {max_records: -1}", "c.yaml:17: muster.retention.max_records: -1 must be from 0 to"),
+        (
+            "monitor: {interval_s: 0}",
+            "c.yaml:17: muster.monitor.interval_s: 0 must be at least 0.05 and at most",
+        ),
+        (
+            "monitor: {metrics_port: 70000}",
+            "c.yaml:17: muster.monitor.metrics_port: 70000 must be at least 0 and at most",
+        ),
+        (
+            "retention: {max_records: -1}",
+            "c.yaml:17: muster.retention.max_records: -1 must be at least 0 and at most",
+        ),
     ],
 )
 def test_a_mistake_in_our_own_section_is_named_too(section, message):
     assert refusal(GOOD + f"muster:\n  {section}\n").startswith(message)
 
 
-def test_an_empty_file_says_what_it_needs():
+def test_the_error_of_an_empty_file_names_what_it_needs():
     assert refusal("# nothing\n") == (
         "c.yaml: is empty; it needs cluster_name, provider and available_node_types"
     )

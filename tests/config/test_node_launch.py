@@ -11,7 +11,7 @@ from muster.stores.ledger.state import DEFAULT_RETENTION, Retention
 CONFIG = parse_config(Document(GOOD, "c.yaml"))
 
 
-def test_a_provider_is_told_all_of_a_type_in_the_order_of_the_file():
+def test_a_provider_gets_all_of_a_type_in_the_order_of_the_file():
     auth = {"ssh_user": "ubuntu"}
     assert list(node_launches(CONFIG).values()) == [
         NodeLaunch(
@@ -29,7 +29,7 @@ def test_a_provider_is_told_all_of_a_type_in_the_order_of_the_file():
     ]
 
 
-def test_the_planner_compares_the_hashes_that_providers_are_told():
+def test_the_planner_compares_the_hashes_that_providers_get():
     told = {name: launch.launch_hash for name, launch in node_launches(CONFIG).items()}
     assert {t.name: t.launch_hash for t in to_spec(CONFIG).node_types} == told
 

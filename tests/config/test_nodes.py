@@ -36,7 +36,7 @@ def test_a_type_that_left_the_cluster_file_can_be_described_by_its_size(write):
     ("text", "message"),
     [
         ("", ": 'nodes' is missing; add it"),
-        ("nodes:\n- {type: cpu, idle_s: -5}", ":2: nodes[0].idle_s: -5 must be from 0 to"),
+        ("nodes:\n- {type: cpu, idle_s: -5}", ":2: nodes[0].idle_s: -5 must be at least 0 and at most"),
         ("nodes:\n- {id: x}", ":2: nodes[0]: 'type' is missing; add it"),
         ("nodes:\n- {type: cpu, state: dead}", ":2: nodes[0].state: 'dead' is not one of running, coming;"),
         (
@@ -46,11 +46,11 @@ def test_a_type_that_left_the_cluster_file_can_be_described_by_its_size(write):
         ),
         (
             "nodes:\n- type: cpu\n  available:\n    CPU: 9",
-            ":4: nodes[0].available.CPU: 9 is more than the node has in all",
+            ":4: nodes[0].available.CPU: 9 is more than the node's total; lower it or raise 'total'",
         ),
         (
             "nodes:\n- {type: cpu, available: {GPU: 1}}",
-            ":2: nodes[0].available.GPU: 1 is more than the node has in all",
+            ":2: nodes[0].available.GPU: 1 is more than the node's total; lower it or raise 'total'",
         ),
         (
             "nodes:\n- {type: cpu, id: a}\n- {type: cpu, id: a}",
@@ -58,7 +58,7 @@ def test_a_type_that_left_the_cluster_file_can_be_described_by_its_size(write):
         ),
         (
             "nodes:\n- {type: cpu, head: true}\n- {type: cpu, id: b, head: true}",
-            ":3: nodes[1].head: a cluster has one head; this is the second",
+            ":3: nodes[1].head: a cluster has one head; set 'head: true' on one node only",
         ),
     ],
 )

@@ -165,7 +165,7 @@ def test_listed_computers_are_one_type_of_as_many_as_there_are(more, least, most
     assert (config.head_type, config.max_workers, config.auth.ssh_user) == (LOCAL_TYPE, most, "ubuntu")
 
 
-def test_a_coordinator_hands_out_as_many_computers_as_the_file_says():
+def test_a_coordinator_assigns_as_many_computers_as_the_file_allows():
     text = "provider: {type: local, coordinator_address: 'h:1'}\n"
     assert refusal(text).startswith("c.yaml:1: 'max_workers' is missing; with a coordinator_address ")
     config = parsed(text + "max_workers: 5\n")
@@ -200,7 +200,7 @@ def test_a_local_file_that_was_prepared_before_stays_as_it_is():
 
 
 @pytest.mark.parametrize("provider", ["process", "kuberay"])
-def test_machines_that_come_with_the_runtime_are_not_installed_unless_the_file_says_so(provider):
+def test_machines_that_come_with_the_runtime_are_not_installed_unless_configured(provider):
     types = "available_node_types: {a: {resources: {}}}\n"
     assert to_spec(parsed(f"provider: {{type: {provider}}}\n{types}")).install_runtime is False
     said = f"provider: {{type: {provider}, disable_node_updaters: false}}\n{types}"

@@ -1,4 +1,4 @@
-"""The keys of `ray up`'s file, written down once more: each is accepted, typed and defaulted; no other is."""
+"""Checks the keys of `ray up`'s file: each is accepted, typed and defaulted; no other is."""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ from muster.cluster.model import ClusterSpec
 from muster.config.source import FileSpecSource
 from muster.errors import ConfigError
 
+KEPT = "(the last good configuration stays in force)"
+
 
 def looked_twice(source: FileSpecSource) -> tuple[ClusterSpec, str]:
     source.current()
@@ -42,12 +44,12 @@ def test_half_a_file_that_is_valid_by_itself_does_not_count_while_it_is_being_wr
     assert source.current()[0].max_nodes == 21
 
 
-def test_a_bad_edit_keeps_the_last_good_spec_and_says_so_until_it_is_mended(write):
+def test_a_bad_edit_keeps_the_last_good_spec_and_is_reported_until_it_is_mended(write):
     path = write(GOOD)
     source = FileSpecSource(path)
     good = source.current()[0]
     write(GOOD.replace("max_workers: 10", "max_workers: .inf"))
-    told = f"{path}:2: max_workers: inf must be from 0 to 1e+06 (the last good configuration stays in force)"
+    told = f"{path}:2: max_workers: inf must be at least 0 and at most 1e+06 {KEPT}"
     assert [looked_twice(source), source.current()] == [(good, told), (good, told)]
     write(GOOD)
     assert looked_twice(source) == (good, "")
@@ -58,7 +60,7 @@ def test_a_file_that_vanishes_keeps_the_last_good_spec(write):
     source = FileSpecSource(path)
     good = source.current()[0]
     path.unlink()
-    told = f"{path}: cannot be read: No such file or directory (the last good configuration stays in force)"
+    told = f"{path}: cannot be read: No such file or directory; check the path and its permissions {KEPT}"
     assert source.current() == (good, told)
     write(GOOD)
     assert source.current() == (good, "")
@@ -69,7 +71,7 @@ def test_without_a_good_file_to_begin_with_there_is_no_source(write):
         FileSpecSource(write(GOOD.replace("max_workers: 10", "max_workers: x")))
 
 
-def test_cf_5_the_config_is_kept_until_the_next_look(write):
+def test_cf_5_the_config_is_kept_until_the_next_read(write):
     source = FileSpecSource(write(GOOD))
     write(GOOD.replace("max_workers: 10", "max_workers: 20"))
     assert source.config.max_workers == 10
@@ -113,5 +115,5 @@ def test_a_file_that_may_not_be_read_keeps_the_last_good_spec(write):
     path.chmod(0)
     assert source.current() == (
         good,
-        f"{path}: cannot be read: Permission denied (the last good configuration stays in force)",
+        f"{path}: cannot be read: Permission denied; check the path and its permissions {KEPT}",
     )

@@ -1,4 +1,4 @@
-"""The program that C-241 kills: a grid, one with points, or two grids in a row; begins or goes on.
+"""Runs a grid, one with points, or two grids in a row; test_restore_storage.py kills this program.
 
 Usage: python grid_program.py STORAGE KIND    (KIND: plain, points, two)
 """
@@ -18,7 +18,7 @@ POINTS = [{"a": -1, "b": -1}, {"a": -1}, {"b": -1}]
 
 
 def train(config):
-    """While there is a file `hold` above its directory, trials after so many as it says wait to be killed."""
+    """While a file `hold` is above the directory, trials after the number in the file wait to be killed."""
     hold = Path.cwd().parents[1] / "hold"
     while hold.exists() and len(list(hold.parent.glob("*/*/done"))) >= int(hold.read_text()):
         time.sleep(0.05)

@@ -1,11 +1,11 @@
-"""Conformance list, C-006 and C-007: results that a trial sends together (TUNE_RESULT_BUFFER_LENGTH)."""
+"""Checks results that a trial sends together (TUNE_RESULT_BUFFER_LENGTH)."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
-from tests.conformance.scenes import Counter, checkpoints, column, fit
+from tests.conformance.trainables import Counter, checkpoints, column, fit
 
 from muster import tune
 from muster.tune import Callback, CheckpointConfig
@@ -17,7 +17,7 @@ NEVER = CheckpointConfig(checkpoint_at_end=False)
 
 
 class Tells(Callback):
-    """Notes, at each result, how far the trial is by then."""
+    """Tells records, at each result, how far the trial is by then."""
 
     def __init__(self):
         self.ahead, self.saved = [], []
@@ -32,7 +32,7 @@ class Tells(Callback):
 
 
 class Notes(Counter):
-    """Writes down how far it is."""
+    """Notes writes how far it is."""
 
     def step(self):
         with open("at", "w", encoding="utf-8") as stream:
@@ -45,7 +45,8 @@ def seven(monkeypatch):
     monkeypatch.setenv("TUNE_RESULT_BUFFER_LENGTH", "7")
 
 
-def test_c006_a_buffer_ends_where_a_checkpoint_is_due(tmp_path, seven):
+@pytest.mark.conformance("C-006")
+def test_a_buffer_ends_where_a_checkpoint_is_due(tmp_path, seven):
     tells = Tells()
     policy = CheckpointConfig(checkpoint_frequency=3, checkpoint_at_end=False)
     run = {"stop": {"training_iteration": 9}, "callbacks": [tells], "checkpoint_config": policy}
@@ -56,7 +57,8 @@ def test_c006_a_buffer_ends_where_a_checkpoint_is_due(tmp_path, seven):
     assert len(checkpoints(result)) == 3
 
 
-def test_c006_without_checkpoints_all_seven_come_together(tmp_path, seven):
+@pytest.mark.conformance("C-006")
+def test_without_checkpoints_all_seven_come_together(tmp_path, seven):
     tells = Tells()
     run = {"stop": {"training_iteration": 10}, "callbacks": [tells], "checkpoint_config": NEVER}
     (result,) = fit(Notes, tmp_path, run=run)
@@ -64,7 +66,8 @@ def test_c006_without_checkpoints_all_seven_come_together(tmp_path, seven):
     assert tells.ahead == [6, 5, 4, 3, 2, 1, 0, 6, 5, 4]
 
 
-def test_c007_a_checkpoint_at_the_end_turns_buffers_off(tmp_path, seven):
+@pytest.mark.conformance("C-007")
+def test_a_checkpoint_at_the_end_turns_buffers_off(tmp_path, seven):
     tells = Tells()
     policy = CheckpointConfig(checkpoint_at_end=True)
     run = {"stop": {"training_iteration": 4}, "callbacks": [tells], "checkpoint_config": policy}

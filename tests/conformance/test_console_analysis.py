@@ -1,4 +1,4 @@
-"""Conformance list, 10.6: what is known of an experiment after it ran, from the objects and the files."""
+"""Checks what is known of an experiment after it ran, from the objects and from the files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.tune import ExperimentAnalysis, RunConfig, TuneConfig, Tuner
 
 
 class OwnError(ValueError):
-    """Of the user's own making, with more than a text."""
+    """An OwnError is a user's exception with more than a text."""
 
     def __init__(self, code, where):
         super().__init__(code, where)
@@ -49,8 +49,9 @@ def grid(tmp_path_factory):
     ).fit()
 
 
+@pytest.mark.conformance("C-211")
 @pytest.mark.slow
-def test_c211_the_best_trial_by_scope(grid):
+def test_the_best_trial_by_scope(grid):
     analysis = ExperimentAnalysis(grid.experiment_path, default_metric="loss", default_mode="min")
     for scope, best in (("last", 2), ("all", 1), ("avg", 2), ("last-5-avg", 2)):
         assert grid.get_best_result(scope=scope).config["x"] == best, scope
@@ -59,7 +60,8 @@ def test_c211_the_best_trial_by_scope(grid):
     assert grid.get_best_result("loss", "max").config["x"] == 1
 
 
-def test_c212_tables_of_json_and_csv_are_equal(grid, tmp_path):
+@pytest.mark.conformance("C-212")
+def test_tables_of_json_and_csv_are_equal(grid, tmp_path):
     import pandas
 
     copy = tmp_path / "copy"
@@ -79,7 +81,8 @@ def test_c212_tables_of_json_and_csv_are_equal(grid, tmp_path):
             assert list(frame[column]) == list(other[column]), (name, column)
 
 
-def test_c212_missing_files_only_warn(grid, tmp_path, caplog):
+@pytest.mark.conformance("C-212")
+def test_missing_files_only_warn(grid, tmp_path, caplog):
     copy = tmp_path / "copy"
     shutil.copytree(grid.experiment_path, copy)
     for file in (*copy.glob("*x=1*/result.json"), *copy.glob("*x=1*/progress.csv")):
@@ -89,20 +92,23 @@ def test_c212_missing_files_only_warn(grid, tmp_path, caplog):
     assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1
 
 
-def test_c214_a_pickled_analysis_is_usable(grid):
+@pytest.mark.conformance("C-214")
+def test_a_pickled_analysis_is_usable(grid):
     analysis = ExperimentAnalysis(grid.experiment_path, default_metric="loss", default_mode="min")
     again = pickle.loads(pickle.dumps(analysis))
     assert (again.best_config, again.best_result["training_iteration"]) == ({"x": 2, "net": {"width": 8}}, 3)
     assert len(again.dataframe()) == len(analysis.dataframe())
 
 
-def test_c215_the_repr_hides_what_was_filled_in(grid):
+@pytest.mark.conformance("C-215")
+def test_the_repr_hides_what_was_filled_in(grid):
     shown = repr(grid[0])
     assert "loss" in shown
     assert not any(name in shown for name in ("hostname", "pid", "node_ip", "time_since_restore"))
 
 
-def test_c216_errors_are_those_that_were_raised_with_all_they_held(grid):
+@pytest.mark.conformance("C-216")
+def test_errors_are_those_that_were_raised_with_all_they_held(grid):
     (error,) = grid.errors
     assert (type(error), error.code, error.where) == (OwnError, 42, "here")
     assert (grid.num_errors, grid.num_terminated, len(grid)) == (1, 3, 4)
@@ -110,7 +116,8 @@ def test_c216_errors_are_those_that_were_raised_with_all_they_held(grid):
     assert "OwnError" in Path(result.path, "error.txt").read_text()
 
 
-def test_c213_without_a_checkpoint_there_is_none_to_find(grid):
+@pytest.mark.conformance("C-213")
+def test_without_a_checkpoint_there_is_none_to_find(grid):
     analysis = ExperimentAnalysis(grid.experiment_path, default_metric="loss", default_mode="min")
     assert (analysis.best_checkpoint, analysis.get_last_checkpoint(), grid[0].checkpoint) == (
         None,

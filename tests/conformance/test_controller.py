@@ -1,9 +1,9 @@
-"""Conformance list, 10.1: the controller, as far as no process is needed to see it."""
+"""Checks the controller, as far as no process is needed to see it."""
 
 from __future__ import annotations
 
 import pytest
-from tests.trials.puppets import First, ListSearch, Noted, Stage, steps, trials
+from tests.trials.scripted import First, ListSearch, Noted, Stage, steps, trials
 
 from muster.base.clock import ManualClock
 from muster.errors import TuneError
@@ -11,7 +11,7 @@ from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.controller import TrialController
 from muster.trials.plugins import CONTINUE
 from muster.tune.callback import CallbackList
-from muster.tune.execution.loop import Execution
+from muster.tune.execution.saver import ExperimentSaver
 
 
 class SlowStore(MemoryTrialStore):
@@ -27,13 +27,15 @@ class SlowStore(MemoryTrialStore):
         super().snapshot(*content)
 
 
-def test_c008_a_snapshot_of_two_seconds_is_followed_by_forty_without_one():
+@pytest.mark.conformance("C-008")
+def test_a_snapshot_of_two_seconds_is_followed_by_forty_without_one():
     clock = ManualClock()
     store = SlowStore(clock)
     stage = Stage(steps(100), trials(1))
-    execution = Execution(stage.state, engine=stage.engine, store=store, clock=clock)
+    saver = ExperimentSaver(stage.state, store=store, clock=clock)
+    controller = TrialController(stage.state, engine=stage.engine, store=store, clock=clock, saver=saver)
     for _ in range(100):
-        execution.step(0.0)
+        controller.step(0.0)
         clock.advance(1.0)
     waits = [later - earlier for earlier, later in zip(store.saved_at, store.saved_at[1:], strict=False)]
     assert len(waits) == 2
@@ -51,7 +53,8 @@ class StopsOthers(First):
         return CONTINUE
 
 
-def test_c013_a_stopped_trial_makes_room_and_a_stopped_waiting_one_never_starts():
+@pytest.mark.conformance("C-013")
+def test_a_stopped_trial_makes_room_and_a_stopped_waiting_one_never_starts():
     stage = Stage(steps(5), trials(4), scheduler=StopsOthers()).run()
     started = [trial for hook, *rest in stage.hooks.fired if hook == "on_trial_start" for trial in rest]
     iterations = {t.trial_id: t.last_result.get("training_iteration") for t in stage.state.trials.values()}
@@ -61,7 +64,8 @@ def test_c013_a_stopped_trial_makes_room_and_a_stopped_waiting_one_never_starts(
     assert stage.engine.most_at_once == 2
 
 
-def test_c016_a_step_after_the_end_says_so_and_does_nothing():
+@pytest.mark.conformance("C-016")
+def test_a_step_after_the_end_returns_false_and_does_nothing():
     stage = Stage(steps(1), trials(1))
     store = MemoryTrialStore()
     controller = TrialController(stage.state, engine=stage.engine, store=store, clock=ManualClock())
@@ -72,9 +76,10 @@ def test_c016_a_step_after_the_end_says_so_and_does_nothing():
     assert (len(stage.engine.commands), store.appended) == (told, facts)
 
 
+@pytest.mark.conformance("C-017")
 @pytest.mark.parametrize("allowed", [0, 1, 2])
 @pytest.mark.parametrize("is_permanent", [True, False])
-def test_c017_failures_are_counted_and_the_searcher_hears_only_of_the_end(allowed, is_permanent):
+def test_failures_are_counted_and_the_searcher_is_notified_only_of_the_end(allowed, is_permanent):
     attempts = []
 
     def script(config, start):
@@ -92,7 +97,7 @@ def test_c017_failures_are_counted_and_the_searcher_hears_only_of_the_end(allowe
 
 
 class Stalled(ListSearch):
-    """Gives its last trial only when it is told to go on."""
+    """Stalled suggests its last trial only after the test allows it."""
 
     goes_on = False
 
@@ -101,12 +106,13 @@ class Stalled(ListSearch):
 
 
 def with_search(stage, search):
-    stage.search = stage.state.search = search
-    stage.state.view.search_alg = search
+    stage.search = stage.state.plugins.search = search
+    stage.state.plugins.view.search_alg = search
     return stage
 
 
-def test_c026_a_stalled_searcher_keeps_the_experiment_open():
+@pytest.mark.conformance("C-026")
+def test_a_stalled_searcher_keeps_the_experiment_open():
     stage = with_search(Stage(steps(2), []), Stalled(trials(2)))
     for _ in range(20):
         assert stage.step()
@@ -116,7 +122,7 @@ def test_c026_a_stalled_searcher_keeps_the_experiment_open():
 
 
 class EndsWhenAsked(ListSearch):
-    """Knows that it has ended only when it is asked for a trial it does not have."""
+    """EndsWhenAsked is finished only when it is asked for a trial that it does not have."""
 
     def next_trial(self):
         trial = super().next_trial()
@@ -128,24 +134,26 @@ class EndsWhenAsked(ListSearch):
         return self._finished
 
 
-def test_c027_a_searcher_may_end_inside_next_trial():
+@pytest.mark.conformance("C-027")
+def test_a_searcher_may_end_inside_next_trial():
     stage = with_search(Stage(steps(1), []), EndsWhenAsked(trials(1)))
     assert stage.run().statuses == {"t0": "TERMINATED"}
 
 
 class Counts(Noted):
-    """Notes the hooks of steps with their iteration."""
+    """Counts records the hooks of steps with their iteration."""
 
     def fire(self, hook, *, iteration, trials, **info):
         if hook.startswith("on_step"):
             self.fired.append((hook, iteration))
 
 
-def test_c038_a_step_ends_one_iteration_later_than_it_began():
+@pytest.mark.conformance("C-038")
+def test_a_step_ends_one_iteration_later_than_it_began():
     hooks = Counts()
     stage = Stage(steps(2), trials(1), hooks=hooks)
-    execution = Execution(stage.state, engine=stage.engine, store=MemoryTrialStore(), clock=ManualClock())
-    execution.run()
+    store = MemoryTrialStore()
+    TrialController(stage.state, engine=stage.engine, store=store, clock=ManualClock()).run()
     begun = [number for hook, number in hooks.fired if hook == "on_step_begin"]
     ended = [number for hook, number in hooks.fired if hook == "on_step_end"]
     assert begun == list(range(len(begun)))
@@ -157,7 +165,8 @@ class Breaks:
         raise KeyError("the callback's own slip")
 
 
-def test_c041_an_exception_of_a_callback_is_named():
+@pytest.mark.conformance("C-041")
+def test_an_exception_of_a_callback_is_named():
     stage = Stage(steps(2), trials(1), hooks=CallbackList([Breaks()]))
     with pytest.raises(TuneError, match=r"(?s)Breaks.*on_trial_result.*KeyError.*own slip"):
         stage.run()

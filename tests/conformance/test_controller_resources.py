@@ -1,9 +1,9 @@
-"""Conformance list, 10.1: resources, lost machines, and how many trials wait or run."""
+"""Checks resources, lost machines, and how many trials wait or run."""
 
 from __future__ import annotations
 
 import pytest
-from tests.trials.puppets import First, Stage, steps, trials
+from tests.trials.scripted import First, Stage, steps, trials
 
 from muster.trials.events import TrialFailure, TrialFailureKind
 from muster.trials.model import FailurePolicy
@@ -11,9 +11,10 @@ from muster.trials.plugins import CONTINUE, PAUSE
 from muster.trials.restore import restore, snapshot
 from muster.trials.template import TrialTemplate
 from muster.tune import PlacementGroupFactory as Pgf
-from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.config import RunConfig
 from muster.tune.execution.assemble import search_of, settings_of
 from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater, Searcher
+from muster.tune.tune_config import TuneConfig
 
 
 class Ones(Searcher):
@@ -24,6 +25,7 @@ class Ones(Searcher):
         pass
 
 
+@pytest.mark.conformance("C-028")
 @pytest.mark.parametrize(
     ("make", "told", "expected"),
     [
@@ -36,12 +38,13 @@ class Ones(Searcher):
         (BasicVariantGenerator, {"TUNE_MAX_PENDING_TRIALS_PG": "7"}, 7),
     ],
 )
-def test_c028_how_many_trials_may_wait(make, told, expected):
+def test_how_many_trials_may_wait(make, told, expected):
     tune = TuneConfig(search_alg=make(), metric="x", mode="max")
     _, ahead = search_of(tune, TrialTemplate(trainable_name="f", num_samples=9))
     assert settings_of(tune, RunConfig(name="e"), "/x", ahead, told).max_pending == expected
 
 
+@pytest.mark.conformance("C-031")
 @pytest.mark.parametrize(
     ("needs", "capacity"),
     [
@@ -50,12 +53,13 @@ def test_c028_how_many_trials_may_wait(make, told, expected):
         (Pgf([{"CPU": 1, "licence": 1}]), {"CPU": 4, "licence": 1}),
     ],
 )
-def test_c031_bundles_and_custom_resources_that_leave_room_for_one(needs, capacity):
+def test_bundles_and_custom_resources_that_leave_room_for_one(needs, capacity):
     stage = Stage(steps(3), trials(2, placement_group_factory=needs), capacity=capacity).run()
     assert (set(stage.statuses.values()), stage.engine.most_at_once) == ({"TERMINATED"}, 1)
 
 
-def test_c032_three_quarters_of_a_gpu_are_not_shared():
+@pytest.mark.conformance("C-032")
+def test_three_quarters_of_a_gpu_are_not_shared():
     needs = Pgf([{"CPU": 1, "GPU": 0.75}])
     capacity = {"CPU": 8, "GPU": 2}
     stage = Stage(steps(3), trials(5, placement_group_factory=needs), capacity=capacity).run()
@@ -63,7 +67,7 @@ def test_c032_three_quarters_of_a_gpu_are_not_shared():
 
 
 class Doubles(First):
-    """Pauses each trial at its first result and gives it two CPUs before it goes on."""
+    """Doubles pauses each trial at its first result and gives it two CPUs before it resumes."""
 
     def on_trial_result(self, tune_controller, trial, result):
         if result["training_iteration"] > 1:
@@ -79,11 +83,12 @@ class Doubles(First):
         return chosen
 
 
-def test_c033_resources_may_change_at_a_pause_and_the_new_ones_are_held():
+@pytest.mark.conformance("C-033")
+def test_resources_may_change_at_a_pause_and_the_new_ones_are_held():
     stage = Stage(steps(3), trials(1), scheduler=Doubles())
     used = []
     while stage.step():
-        used.append(stage.state.roster.used.to_floats().get("CPU", 0.0))
+        used.append(stage.state.index.used.to_floats().get("CPU", 0.0))
     assert stage.statuses == {"t0": "TERMINATED"}
     assert [amount for n, amount in enumerate(used) if amount and used[n - 1 : n] != [amount]] == [1.0, 2.0]
     revived = Stage(steps(3), [])
@@ -92,7 +97,8 @@ def test_c033_resources_may_change_at_a_pause_and_the_new_ones_are_held():
     assert revived.trial("t0").placement_group_factory == Pgf([{"CPU": 2}])
 
 
-def test_c034_a_limit_of_one_waiting_trial():
+@pytest.mark.conformance("C-034")
+def test_a_limit_of_one_waiting_trial():
     stage = Stage(steps(3), trials(4), max_pending=1)
     for _ in range(4):
         stage.step()
@@ -104,7 +110,8 @@ def lost(kind):
     return TrialFailure(kind=kind, message="the machine is gone")
 
 
-def test_c035_a_lost_machine_is_a_failure_that_is_tried_again():
+@pytest.mark.conformance("C-035")
+def test_a_lost_machine_is_a_failure_that_is_tried_again():
     seen = []
 
     def script(config, start):
@@ -117,6 +124,7 @@ def test_c035_a_lost_machine_is_a_failure_that_is_tried_again():
     assert seen == [0, 0]  # it had no checkpoint
 
 
+@pytest.mark.conformance("C-036", "C-037")
 @pytest.mark.parametrize(
     ("kind", "is_flagged", "failures", "status"),
     [
@@ -126,7 +134,7 @@ def test_c035_a_lost_machine_is_a_failure_that_is_tried_again():
         (TrialFailureKind.KILLED, True, 1, "ERROR"),
     ],
 )
-def test_c036_c037_preemption_is_nobodys_fault_unless_it_is_to_be_counted(kind, is_flagged, failures, status):
+def test_preemption_is_no_failure_unless_configured(kind, is_flagged, failures, status):
     seen = []
 
     def script(config, start):
@@ -137,7 +145,8 @@ def test_c036_c037_preemption_is_nobodys_fault_unless_it_is_to_be_counted(kind, 
     assert (stage.statuses, stage.trial("t0").num_failures) == ({"t0": status}, failures)
 
 
-def test_c039_unlike_requests_do_not_block_each_other_for_ever():
+@pytest.mark.conformance("C-039")
+def test_unlike_requests_do_not_block_each_other_for_ever():
     asked = [{"CPU": 1}, {"CPU": 2}, {"CPU": 0.5}]
     mixed = trials(12)
     for number, trial in enumerate(mixed):

@@ -1,4 +1,4 @@
-"""Conformance list, 10.1: experiments that are interrupted and gone on with."""
+"""Checks experiments that are interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import os
 import signal
 
 import pytest
-from tests.conformance.scenes import ALL_CPUS, Counter, Interrupts, checkpoints, column, fit, resumed
+from tests.conformance.trainables import ALL_CPUS, Counter, Interrupts, checkpoints, column, fit, resumed
 
 from muster import tune
 from muster.stores.experiment.reader import open_trials
 from muster.tune import Callback, CheckpointConfig
 
 
-def test_c005_the_last_two_checkpoints_remain_also_after_a_resume(tmp_path):
+@pytest.mark.conformance("C-005")
+def test_the_last_two_checkpoints_remain_also_after_a_resume(tmp_path):
     run = {
         "stop": {"training_iteration": 5},
         "checkpoint_config": CheckpointConfig(num_to_keep=2, checkpoint_frequency=1),
@@ -41,8 +42,9 @@ def failing(tmp_path):
     (tmp_path / "mended").touch()
 
 
+@pytest.mark.conformance("C-020")
 @pytest.mark.slow
-def test_c020_an_errored_trial_stays_or_is_run_again(tmp_path):
+def test_an_errored_trial_stays_or_is_run_again(tmp_path):
     failing(tmp_path)
     skipped = resumed(tmp_path, fails_if_told).fit()
     assert (skipped.num_errors, column(skipped, "step")) == (1, [2, 1])
@@ -58,7 +60,8 @@ class InterruptsThird(Callback):
             os.kill(os.getpid(), signal.SIGUSR1)
 
 
-def test_c021_c022_only_the_trial_that_ran_runs_again_and_all_are_known(tmp_path):
+@pytest.mark.conformance("C-021", "C-022")
+def test_only_the_trial_that_ran_runs_again_and_all_are_known(tmp_path):
     def train(config):
         tune.report({"step": 1})
         if config["i"] == 1:
@@ -82,7 +85,7 @@ def test_c021_c022_only_the_trial_that_ran_runs_again_and_all_are_known(tmp_path
 
 
 class Net:
-    """An object that cannot be compared; `made` says by which run."""
+    """A Net cannot be compared; `made` is the run that made it."""
 
     def __init__(self, name, made):
         self.name, self.made = name, made
@@ -101,7 +104,7 @@ def space_made(run):
 
 
 def described(config):
-    """Names of objects with the run that made them, and everything else as it is."""
+    """Returns names of objects with the run that made them, and everything else as it is."""
     if isinstance(config, dict):
         return {key: described(value) for key, value in config.items()}
     return (config.name, config.made) if hasattr(config, "made") else config
@@ -119,7 +122,8 @@ def says_config(config):
     tune.report({"seen": described(config)})
 
 
-def test_c019_old_trials_get_the_new_objects_of_the_same_space(tmp_path, caplog):
+@pytest.mark.conformance("C-019")
+def test_old_trials_get_the_new_objects_of_the_same_space(tmp_path, caplog):
     run = {"callbacks": [Interrupts(1)]}
     settings = {"num_samples": 4, "max_concurrent_trials": 2}
     before = fit(says_config, tmp_path, space_made(1), run=run, **settings)

@@ -1,4 +1,4 @@
-"""Conformance list, 10.1: the controller with real processes."""
+"""Checks the controller with real processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from tests.conformance.scenes import (
+from tests.conformance.trainables import (
     ALL_CPUS,
     Counter,
     Interrupts,
@@ -20,12 +20,13 @@ from tests.conformance.scenes import (
 
 from muster import tune
 from muster.errors import TuneError
-from muster.host.machine import process_state
+from muster.host.processes import find
 from muster.stores.experiment.reader import STORE_NAME, open_trials
 from muster.tune import Callback, CheckpointConfig, SyncConfig
 
 
-def test_c001_a_checkpoint_of_the_first_iteration_is_of_that_iteration(tmp_path):
+@pytest.mark.conformance("C-001")
+def test_a_checkpoint_of_the_first_iteration_is_of_that_iteration(tmp_path):
     run = {"stop": {"training_iteration": 1}, "checkpoint_config": CheckpointConfig(checkpoint_frequency=1)}
     (result,) = fit(Counter, tmp_path, run=run)
     ((_, metrics),) = result.best_checkpoints
@@ -38,7 +39,8 @@ class EverySecond(Callback):
         result["should_checkpoint"] = result["training_iteration"] % 2 == 0
 
 
-def test_c010_a_callback_may_ask_for_checkpoints(tmp_path):
+@pytest.mark.conformance("C-010")
+def test_a_callback_may_ask_for_checkpoints(tmp_path):
     run = {
         "stop": {"training_iteration": 6},
         "callbacks": [EverySecond()],
@@ -61,11 +63,10 @@ class Broken(MemoryFileSystem):
         raise ConnectionError("reset by peer")
 
 
+@pytest.mark.conformance("C-011", "C-012")
 @pytest.mark.slow
 @pytest.mark.parametrize("hangs", [True, False], ids=["c011", "c012"])
-def test_c011_c012_a_storage_that_hangs_or_fails_is_told_and_costs_nothing_else(
-    tmp_path, monkeypatch, caplog, hangs
-):
+def test_a_storage_that_hangs_or_fails_is_logged_and_costs_nothing_else(tmp_path, monkeypatch, caplog, hangs):
     monkeypatch.setenv("HOME", str(tmp_path))
     filesystem = Broken()
     filesystem.gate = threading.Event() if hangs else None
@@ -81,12 +82,13 @@ def test_c011_c012_a_storage_that_hangs_or_fails_is_told_and_costs_nothing_else(
     assert "not everything was copied to" in caplog.text
 
 
-def test_c014_one_process_serves_one_trial_after_the_other_and_none_is_left(tmp_path):
+@pytest.mark.conformance("C-014")
+def test_one_process_serves_one_trial_after_the_other_and_none_is_left(tmp_path):
     space = {"i": tune.grid_search([0, 1, 2, 3])}
     run = {"stop": {"training_iteration": 1}}
     grid = fit(tune.with_resources(Counter, ALL_CPUS), tmp_path, space, run=run, reuse_actors=True)
     (pid,) = set(column(grid, "process"))
-    assert process_state(pid) == ("", 0)
+    assert find(pid) is None
 
 
 class Notes(Callback):
@@ -106,14 +108,16 @@ class Notes(Callback):
         self.hooks.append("on_experiment_end")
 
 
-def test_c038_setup_comes_first_and_the_end_last(tmp_path):
+@pytest.mark.conformance("C-038")
+def test_setup_comes_first_and_the_end_last(tmp_path):
     notes = Notes()
     fit(report_steps, tmp_path, run={"callbacks": [notes]})
     assert (notes.hooks[0], notes.hooks[-1]) == ("setup", "on_experiment_end")
     assert notes.hooks[1:-1] == ["on_step_begin", "on_step_end"] * (len(notes.hooks) // 2 - 1)
 
 
-def test_c040_ctrl_c_saves_what_there_is_and_ends(tmp_path):
+@pytest.mark.conformance("C-040")
+def test_ctrl_c_saves_what_there_is_and_ends(tmp_path):
     before = signal.getsignal(signal.SIGINT)
     run = {"callbacks": [Interrupts(5, signal.SIGINT)]}
     grid = fit(report_steps, tmp_path, {"steps": 1_000_000}, run=run)
@@ -127,7 +131,8 @@ def test_c040_ctrl_c_saves_what_there_is_and_ends(tmp_path):
     assert (tmp_path / "e" / STORE_NAME).stat().st_size > 0
 
 
-def test_c040_a_thread_can_run_an_experiment_without_a_handler(tmp_path):
+@pytest.mark.conformance("C-040")
+def test_a_thread_can_run_an_experiment_without_a_handler(tmp_path):
     found, handlers = [], []
 
     class Looks(Callback):
@@ -149,6 +154,7 @@ class Breaks(Callback):
         raise KeyError("the callback's own slip")
 
 
-def test_c041_an_exception_of_a_callback_ends_fit_with_its_name(tmp_path):
+@pytest.mark.conformance("C-041")
+def test_an_exception_of_a_callback_ends_fit_with_its_name(tmp_path):
     with pytest.raises(TuneError, match=r"(?s)Breaks.*KeyError.*own slip"):
         fit(report_steps, tmp_path, run={"callbacks": [Breaks()]})

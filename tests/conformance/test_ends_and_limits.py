@@ -1,4 +1,4 @@
-"""Conformance list, 10.3: how runs end, what they must report, and how much runs at once."""
+"""Checks how runs end, what they must report, and how many trials run at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.conformance.scenes import Counter, Wants, column, fit, nested_steps, report_steps
+from tests.conformance.trainables import Counter, Wants, column, fit, nested_steps, report_steps
 
 from muster import tune
 from muster.errors import TuneError
@@ -20,7 +20,8 @@ from muster.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 pytestmark = pytest.mark.slow
 
 
-def test_c080_a_nested_key_ends_a_trial(tmp_path):
+@pytest.mark.conformance("C-080")
+def test_a_nested_key_ends_a_trial(tmp_path):
     grid = fit(nested_steps, tmp_path, run={"stop": {"a/b/c": 2}})
     assert column(grid, "step") == [2]
 
@@ -30,12 +31,14 @@ class Judge:
         return result["step"] >= 3
 
 
+@pytest.mark.conformance("C-081")
 @pytest.mark.parametrize("stop", [lambda trial_id, result: result["step"] >= 3, Judge().ends])
-def test_c081_functions_and_methods_end_trials(tmp_path, stop):
+def test_functions_and_methods_end_trials(tmp_path, stop):
     assert column(fit(report_steps, tmp_path, {"steps": 50}, run={"stop": stop}), "step") == [3]
 
 
-def test_c081_a_stop_function_of_one_argument_is_an_error(tmp_path):
+@pytest.mark.conformance("C-081")
+def test_a_stop_function_of_one_argument_is_an_error(tmp_path):
     with pytest.raises(TuneError, match=r"cannot be called with \(trial_id, result\)"):
         fit(report_steps, tmp_path, {"steps": 2}, run={"stop": lambda result: True})
 
@@ -48,7 +51,8 @@ class AtOnce(Stopper):
         return True
 
 
-def test_c082_a_stopper_may_end_everything_before_any_result(tmp_path):
+@pytest.mark.conformance("C-082")
+def test_a_stopper_may_end_everything_before_any_result(tmp_path):
     grid = fit(report_steps, tmp_path, {"steps": 10**9}, run={"stop": AtOnce()}, num_samples=3)
     assert (grid.num_errors, grid.num_terminated) == (0, len(grid))
     assert all("step" not in result.metrics for result in grid)
@@ -60,8 +64,9 @@ def endless(config):
         tune.report({"x": 1})
 
 
+@pytest.mark.conformance("C-083")
 @pytest.mark.parametrize("budget", [0.4, timedelta(seconds=0.4)])
-def test_c083_a_budget_ends_the_run(tmp_path, budget):
+def test_a_budget_ends_the_run(tmp_path, budget):
     grid = fit(endless, tmp_path, time_budget_s=budget)
     assert (grid.num_terminated, grid.num_errors) == (1, 0)
 
@@ -75,7 +80,8 @@ class Ends(Callback):
         self.waiting = sum(trial.start_time is None for trial in trials)
 
 
-def test_c084_samples_without_end_end_with_the_budget(tmp_path, monkeypatch):
+@pytest.mark.conformance("C-084")
+def test_samples_without_end_end_with_the_budget(tmp_path, monkeypatch):
     monkeypatch.setenv("TUNE_MAX_PENDING_TRIALS_PG", "1")
     ends_ = Ends()
     grid = fit(report_steps, tmp_path, run={"callbacks": [ends_]}, num_samples=-1, time_budget_s=0.6)
@@ -83,7 +89,8 @@ def test_c084_samples_without_end_end_with_the_budget(tmp_path, monkeypatch):
     assert 0 <= ends_.waiting <= 1 + cpu_count()  # one in the queue, and those whose process was coming up
 
 
-def test_c085_infinity_is_a_metric(tmp_path):
+@pytest.mark.conformance("C-085")
+def test_infinity_is_a_metric(tmp_path):
     def train(config):
         tune.report({"score": math.inf})
         tune.report({"score": -math.inf if config["x"] else math.inf})
@@ -103,8 +110,9 @@ class Watches(Callback):
         self.most = max(self.most, sum(not trial.is_finished() for trial in trials))
 
 
+@pytest.mark.conformance("C-100")
 @pytest.mark.parametrize("search", [None, BasicVariantGenerator(), Wants()])
-def test_c100_no_more_trials_at_once_than_asked_for(tmp_path, monkeypatch, search):
+def test_no_more_trials_at_once_than_asked_for(tmp_path, monkeypatch, search):
     monkeypatch.setenv("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     watches = Watches()
     run = {"callbacks": [watches], "stop": {"training_iteration": 2}}
@@ -112,7 +120,8 @@ def test_c100_no_more_trials_at_once_than_asked_for(tmp_path, monkeypatch, searc
     assert (len(grid), watches.most) == (5, 2)
 
 
-def test_c100_two_limits_that_differ_are_refused(tmp_path):
+@pytest.mark.conformance("C-100")
+def test_two_limits_that_differ_are_refused(tmp_path):
     limited = ConcurrencyLimiter(Wants(), max_concurrent=3)
     with pytest.raises(ValueError, match=r"max_concurrent_trials=2.*max_concurrent=3"):
         fit(Counter, tmp_path, search_alg=limited, max_concurrent_trials=2)
@@ -124,7 +133,8 @@ class Exports(Counter):
         return dict.fromkeys(export_formats, str(Path(export_dir, "model.txt")))
 
 
-def test_c097_models_of_trials_that_ended_well_are_in_their_directories(tmp_path):
+@pytest.mark.conformance("C-097")
+def test_models_of_trials_that_ended_well_are_in_their_directories(tmp_path):
     told = {"name": "e", "storage_path": str(tmp_path), "verbose": 0, "raise_on_failed_trial": False}
     space = {"fails": tune.grid_search([False, True])}
     found = tune.run(Exports, config=space, stop={"at": 3}, export_formats=["model", "h5"], **told)

@@ -1,4 +1,4 @@
-"""Conformance list, 10.3: trainables, what they report, and how runs of them end."""
+"""Checks trainables, what they report, and how runs of them end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.conformance.scenes import Wants, column, fit, nested_steps, report_steps
+from tests.conformance.trainables import Wants, column, fit, nested_steps, report_steps
 
 from muster import tune
 from muster.errors import TuneError
@@ -15,7 +15,7 @@ from muster.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 
 
 def ends(config):
-    """Ends in the way that `config["how"]` says."""
+    """Ends in the way that `config["how"]` names."""
     how = config["how"]
     if how == "number":
         return 4.5
@@ -39,7 +39,7 @@ def yields(config):
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """Results by the way in which their trial ended."""
+    """Returns results by the way in which their trial ended."""
     place = tmp_path_factory.mktemp("ended")
     ways = ["number", "dict", "reported", "early", "nothing"]
     grid = fit(ends, place, {"how": tune.grid_search(ways)})
@@ -51,8 +51,9 @@ def rows(result):
     return [json.loads(line) for line in Path(result.path, "result.json").read_text().splitlines()]
 
 
+@pytest.mark.conformance("C-071")
 @pytest.mark.slow
-def test_c071_numbers_and_dicts_are_reported_and_the_last_yield_stands(ended):
+def test_numbers_and_dicts_are_reported_and_the_last_yield_stands(ended):
     assert ended["number"].metrics["_metric"] == 4.5
     assert (ended["dict"].metrics["score"], ended["dict"].metrics["nested"]) == (3, {"a": 1})
     assert ended["numbers"].metrics["_metric"] == 5
@@ -60,17 +61,20 @@ def test_c071_numbers_and_dicts_are_reported_and_the_last_yield_stands(ended):
     assert ended["dicts"].metrics["score"] == 5
 
 
-def test_c076_a_trial_without_a_report_is_done(ended):
+@pytest.mark.conformance("C-076")
+def test_a_trial_without_a_report_is_done(ended):
     nothing = ended["nothing"]
     assert (nothing.metrics["done"], nothing.error, rows(nothing)) == (True, None, [])
 
 
-def test_c077_an_early_return_leaves_the_last_values(ended):
+@pytest.mark.conformance("C-077")
+def test_an_early_return_leaves_the_last_values(ended):
     early = ended["early"].metrics
     assert (early["score"], early["done"], early["training_iteration"]) == (7, True, 1)
 
 
-def test_c078_every_report_is_logged_once_and_one_row_at_most_is_done(ended):
+@pytest.mark.conformance("C-078")
+def test_every_report_is_logged_once_and_one_row_at_most_is_done(ended):
     for how, scores in (("reported", [0, 1, 2]), ("dicts", [1, 2, 5]), ("early", [7])):
         logged = rows(ended[how])
         assert [row["score"] for row in logged] == scores
@@ -80,6 +84,7 @@ def test_c078_every_report_is_logged_once_and_one_row_at_most_is_done(ended):
         assert len(table) == 1 + len(scores)
 
 
+@pytest.mark.conformance("C-086")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "who"),
@@ -89,7 +94,7 @@ def test_c078_every_report_is_logged_once_and_one_row_at_most_is_done(ended):
         ({"search_alg": Wants()}, "searcher Wants"),
     ],
 )
-def test_c086_a_metric_that_is_missing_is_named_with_who_needs_it(tmp_path, monkeypatch, settings, who):
+def test_a_metric_that_is_missing_is_named_with_who_needs_it(tmp_path, monkeypatch, settings, who):
     def train(config):
         tune.report({"there": 1, "too": 2})
 
@@ -99,7 +104,8 @@ def test_c086_a_metric_that_is_missing_is_named_with_who_needs_it(tmp_path, monk
     assert column(fit(train, tmp_path, **settings), "there") == [1]
 
 
-def test_c087_c088_names_of_the_users_own(tmp_path):
+@pytest.mark.conformance("C-087", "C-088")
+def test_names_of_the_users_own(tmp_path):
     grid = fit(
         report_steps,
         tmp_path,
@@ -122,6 +128,7 @@ def speaks(config):
     tune.report({"x": 1})
 
 
+@pytest.mark.conformance("C-089")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("told", "written"),
@@ -132,13 +139,14 @@ def speaks(config):
         (("out", "err"), {"out": "to out\n", "err": "to err\n"}),
     ],
 )
-def test_c089_output_goes_to_files_in_four_ways(tmp_path, told, written):
+def test_output_goes_to_files_in_four_ways(tmp_path, told, written):
     (result,) = fit(speaks, tmp_path, run={"log_to_file": told})
     kept = {"stdout", "stderr", "both", "out", "err"} & {path.name for path in Path(result.path).iterdir()}
     assert {name: Path(result.path, name).read_text() for name in kept} == written
 
 
-def test_c091_what_a_trial_does_to_its_config_stays_there(tmp_path):
+@pytest.mark.conformance("C-091")
+def test_what_a_trial_does_to_its_config_stays_there(tmp_path):
     def spoils(config):
         config["a"]["b"] = 99
         config["new"] = 1
@@ -171,7 +179,8 @@ class Hears(Wants):
         self.seen.append(("end", "a/b/c" in result, "a" in result))
 
 
-def test_c096_plug_ins_get_flat_results_and_the_last_one_stays_nested(tmp_path):
+@pytest.mark.conformance("C-096")
+def test_plug_ins_get_flat_results_and_the_last_one_stays_nested(tmp_path):
     scheduler = Keys()
     search = Hears(scheduler.seen)
     (result,) = fit(nested_steps, tmp_path, run={"stop": {"step": 1}}, scheduler=scheduler, search_alg=search)
@@ -187,7 +196,8 @@ class Failures(Callback):
         self.told.append(failure)
 
 
-def test_c104_what_is_told_of_a_failure_is_short_and_its_file_has_all(tmp_path):
+@pytest.mark.conformance("C-104")
+def test_the_report_of_a_failure_is_short_and_its_file_has_all(tmp_path):
     def fails(config):
         def deeper(level, odd):
             if level == 0:

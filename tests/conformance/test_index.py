@@ -1,49 +1,56 @@
-"""Every line of the conformance list is a test here or elsewhere, or it is said why not."""
+"""Checks that every behaviour of behaviours.md has a test that carries its id."""
 
 from __future__ import annotations
 
 import ast
-import importlib
 import re
 from pathlib import Path
 
-import pytest
-from tests.conformance.elsewhere import DIFFERENT, ELSEWHERE, IDS, NOT_HERE
-
 HERE = Path(__file__).parent
+NOT_IN_MUSTER = "Not in muster"
 
 
-def ids_here():
-    """Ids in the names of the tests of this directory (`test_c021_c022_...` has two)."""
-    found = set()
-    for file in HERE.glob("test_*.py"):
+def listed():
+    """Returns the ids of behaviours.md by heading."""
+    sections = re.split(r"^## ", (HERE / "behaviours.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {text.partition("\n")[0]: re.findall(r"^- (C-\d{3}): .", text, re.MULTILINE) for text in sections}
+
+
+def carried():
+    """Returns the ids in the conformance markers of all tests, with the tests."""
+    found = {}
+    for file in sorted(HERE.parent.rglob("test_*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and (name := re.match(r"test((?:_c\d{3})+)_", node.name)):
-                found.update(f"C-{digits}" for digits in re.findall(r"\d{3}", name[1]))
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                for line in ids_of(node):
+                    found.setdefault(line, []).append(f"{file.name}::{node.name}")
     return found
 
 
-def test_every_line_is_somewhere():
-    known = ids_here() | ELSEWHERE.keys() | DIFFERENT.keys() | NOT_HERE.keys()
-    assert [line for line in IDS if line not in known] == []
+def ids_of(function):
+    for decorator in function.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.conformance":
+            yield from map(ast.literal_eval, decorator.args)
 
 
-def test_no_line_is_left_out_that_has_its_test_here():
-    assert ids_here() & NOT_HERE.keys() == set()
-    assert set(ELSEWHERE) & (DIFFERENT.keys() | NOT_HERE.keys()) == set()
-    assert {*ELSEWHERE, *DIFFERENT, *NOT_HERE} <= set(IDS)
+def test_every_behaviour_has_a_test_and_every_id_is_listed():
+    sections = listed()
+    left_out = set(sections.pop(NOT_IN_MUSTER))
+    expected = {line for lines in sections.values() for line in lines}
+    found = carried()
+    assert {"without a test": expected - found.keys(), "not listed": found.keys() - expected - left_out} == {
+        "without a test": set(),
+        "not listed": set(),
+    }
+    assert [(line, found[line]) for line in left_out & found.keys()] == []
 
 
-NAMED = [
-    *((line, name) for line, names in ELSEWHERE.items() for name in names),
-    *((line, name) for line, (_, name) in DIFFERENT.items()),
-]
+def test_no_id_is_listed_twice():
+    ids = [line for lines in listed().values() for line in lines]
+    assert len(ids) == len(set(ids)) == 196
 
 
-@pytest.mark.parametrize(("line", "name"), NAMED)
-def test_what_is_named_exists(line, name):
-    path, *parts = name.split("::")
-    found = importlib.import_module(path.removesuffix(".py").replace("/", "."))
-    for part in parts:
-        found = getattr(found, part)
-    assert callable(found), f"{line}: {name}"
+def test_the_code_itself_cites_no_id():
+    root = HERE.parent.parent / "src"
+    cited = [str(file) for file in root.rglob("*.py") if re.search(r"\bC-\d{3}\b", file.read_text("utf-8"))]
+    assert cited == []

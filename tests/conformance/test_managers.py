@@ -1,4 +1,4 @@
-"""Conformance list, 10.8: processes and resources, as the embedded engine gives them out."""
+"""Checks how the embedded engine gives out processes and resources."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def those(driver, kind):
     return sorted(event.trial_id for event in driver.events if isinstance(event, kind))
 
 
-def test_c260_c261_those_that_fit_start_in_order_and_each_end_lets_another_one_start(driver):
+@pytest.mark.conformance("C-260", "C-261")
+def test_those_that_fit_start_in_order_and_each_end_lets_another_one_start(driver):
     names = [f"t{number}" for number in range(10)]
     for name in names:
         driver.start(name, "counts")
@@ -46,10 +47,11 @@ def test_c260_c261_those_that_fit_start_in_order_and_each_end_lets_another_one_s
         driver.engine.submit(StopTrial(trial_id=name))
     driver.poll_until(lambda: len(those(driver, TrialExited)) == 10, answer=False)
     assert (those(driver, TrialStarted), those(driver, TrialExited)) == (names[:6], names)
-    assert driver.engine._budget.free_units()["CPU"] == 40_000
+    assert driver.engine._resources.free_units()["CPU"] == 40_000
 
 
-def test_c266_an_empty_first_bundle_is_nothing_for_the_trainable_itself():
+@pytest.mark.conformance("C-266")
+def test_an_empty_first_bundle_is_nothing_for_the_trainable_itself():
     needs = Pgf([{}, {"CPU": 1}, {"CPU": 2}])
     assert (needs.head_cpus, needs.head_bundle_is_empty, needs.bundles) == (
         0.0,
@@ -61,7 +63,8 @@ def test_c266_an_empty_first_bundle_is_nothing_for_the_trainable_itself():
     assert Pgf([{"CPU": 1}, {"CPU": 2}]) != needs
 
 
-def test_c269_requests_are_equal_without_their_zeros_and_differ_by_strategy():
+@pytest.mark.conformance("C-269")
+def test_requests_are_equal_without_their_zeros_and_differ_by_strategy():
     one = Pgf([{"CPU": 1, "GPU": 0}, {"CPU": 2}])
     assert one == Pgf([{"CPU": 1}, {"CPU": 2.0, "memory": 0}])
     assert hash(one) == hash(Pgf([{"CPU": 1.0}, {"CPU": 2}]))

@@ -1,4 +1,4 @@
-"""Conformance list, 10.7: restore and storage, as a user meets them."""
+"""Checks restore and storage as a user meets them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def checkpoints(result):
     return {place.name: (place / "step").read_text() for place in found}
 
 
-def test_c230_a_finished_run_keeps_its_trials_and_results_with_or_without_fit(tmp_path):
+@pytest.mark.conformance("C-230")
+def test_a_finished_run_keeps_its_trials_and_results_with_or_without_fit(tmp_path):
     train = make_counter(2)
     Tuner(train, tune_config=TuneConfig(num_samples=3), run_config=quiet(tmp_path)).fit()
     store = {file: file.stat().st_mtime_ns for file in tmp_path.glob("exp/*/result.json")}
@@ -82,7 +83,8 @@ class StartsNoted(Callback):
             os.kill(os.getpid(), signal.SIGUSR1)
 
 
-def test_c232_what_had_begun_goes_on_before_what_waits(tmp_path):
+@pytest.mark.conformance("C-232")
+def test_started_trials_resume_before_waiting_ones_start(tmp_path):
     def train(config):
         tune.report({"step": 1})
         while os.path.exists(config["hold"]):
@@ -128,8 +130,9 @@ class Stubborn(tune.Trainable):
         self.step_number = state["step"]
 
 
+@pytest.mark.conformance("C-233")
 @pytest.mark.parametrize(("retries", "score", "errors"), [(2, 5, 0), (0, 2, 1)])
-def test_c233_failures_to_restore_are_retried_without_counting(tmp_path, monkeypatch, retries, score, errors):
+def test_failures_to_restore_are_retried_without_counting(tmp_path, monkeypatch, retries, score, errors):
     monkeypatch.setenv("TUNE_RESTORE_RETRY_NUM", str(retries))
     grid = Tuner(
         Stubborn,
@@ -143,7 +146,8 @@ def test_c233_failures_to_restore_are_retried_without_counting(tmp_path, monkeyp
     assert (grid[0].metrics["score"], grid.num_errors) == (score, errors)
 
 
-def test_c235_a_trainable_with_parameters_is_restored_with_parameters(tmp_path):
+@pytest.mark.conformance("C-235")
+def test_a_trainable_with_parameters_is_restored_with_parameters(tmp_path):
     def train(config, payload):
         if os.path.exists(config["broken"]):
             raise RuntimeError("broken")
@@ -163,7 +167,8 @@ def test_c235_a_trainable_with_parameters_is_restored_with_parameters(tmp_path):
     assert [result.metrics["total"] for result in grid] == [1000, 1001]
 
 
-def test_c236_a_moved_experiment_goes_on_there_and_keeps_as_many_checkpoints(tmp_path):
+@pytest.mark.conformance("C-236")
+def test_a_moved_experiment_resumes_there_and_keeps_as_many_checkpoints(tmp_path):
     broken = tmp_path / "broken"
     broken.touch()
     Tuner(
@@ -227,7 +232,8 @@ def score(config):
     return {"score": config["x"] * 10}
 
 
-def test_c237_the_searcher_and_the_scheduler_of_the_first_tuner_go_on(tmp_path):
+@pytest.mark.conformance("C-237")
+def test_the_searcher_and_the_scheduler_of_the_first_tuner_continue(tmp_path):
     Tuner(
         score,
         tune_config=TuneConfig(
@@ -245,7 +251,8 @@ def test_c237_the_searcher_and_the_scheduler_of_the_first_tuner_go_on(tmp_path):
     assert (type(scheduler), scheduler.seen) == (Watching, [0, 1, 2, 3, 4, 5])
 
 
-def test_c238_checkpoints_are_numbered_on_after_a_restore(tmp_path):
+@pytest.mark.conformance("C-238")
+def test_checkpoints_are_numbered_on_after_a_restore(tmp_path):
     broken = tmp_path / "broken"
     broken.touch()
     first = Tuner(
@@ -262,8 +269,9 @@ def test_c238_checkpoints_are_numbered_on_after_a_restore(tmp_path):
     ]
 
 
+@pytest.mark.conformance("C-241")
 @pytest.mark.parametrize(("kind", "expected"), [("plain", 27), ("points", 34), ("two", 18)])
-def test_c241_a_grid_whose_driver_was_killed_has_exactly_its_trials_in_the_end(tmp_path, kind, expected):
+def test_a_grid_whose_driver_was_killed_has_exactly_its_trials_in_the_end(tmp_path, kind, expected):
     command = [sys.executable, str(PROGRAM), str(tmp_path), kind]
     hold = tmp_path / "hold"
     hold.write_text(str(expected * 2 // 3))
@@ -299,7 +307,8 @@ class SeesLastResults(Callback):
         Path(self.notes).write_text(json.dumps([trial.last_result, dict(trial.checkpoint.metrics)]))
 
 
-def test_c243_a_restored_trial_stands_at_the_metrics_of_its_checkpoint(tmp_path):
+@pytest.mark.conformance("C-243")
+def test_a_restored_trial_stands_at_the_metrics_of_its_checkpoint(tmp_path):
     def train(config):
         start = 0
         if tune.get_checkpoint() is not None:
@@ -321,7 +330,8 @@ def test_c243_a_restored_trial_stands_at_the_metrics_of_its_checkpoint(tmp_path)
     assert [row["step"] for row in grid[0].metrics_history] == [1, 2, 3, 4]
 
 
-def test_c243_a_trial_that_ends_without_a_word_after_a_restore_ended_at_its_checkpoint(tmp_path):
+@pytest.mark.conformance("C-243")
+def test_a_trial_that_ends_without_a_report_after_a_restore_ended_at_its_checkpoint(tmp_path):
     def train(config):
         if tune.get_checkpoint() is not None:
             return

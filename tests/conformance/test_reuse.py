@@ -1,4 +1,4 @@
-"""Conformance list, 10.2: one process for several trials."""
+"""Checks one process that serves several trials."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.conformance.scenes import ALL_CPUS, Counter, checkpoints, column, fit
+from tests.conformance.trainables import ALL_CPUS, Counter, checkpoints, column, fit
 
 from muster import tune
 from muster.errors import TuneError
@@ -39,12 +39,14 @@ class Late(tune.search.Searcher):
         self.live = 0
 
 
-def test_c029_a_trial_that_comes_later_takes_over_the_idle_process(tmp_path):
+@pytest.mark.conformance("C-029")
+def test_a_trial_that_comes_later_takes_over_the_idle_process(tmp_path):
     grid = fit(Counter, tmp_path, run=ONE, search_alg=Late(), num_samples=3, reuse_actors=True)
     assert (column(grid, "resets"), len(set(column(grid, "process")))) == ([0, 1, 2], 1)
 
 
-def test_c050_without_reuse_nothing_is_reset(tmp_path):
+@pytest.mark.conformance("C-050")
+def test_without_reuse_nothing_is_reset(tmp_path):
     grid = fit(Counter, tmp_path, grid_of(3), run=ONE, reuse_actors=False)
     assert (column(grid, "resets"), len(set(column(grid, "process")))) == ([0, 0, 0], 3)
 
@@ -54,14 +56,16 @@ class Pauses(FIFOScheduler):
         return TrialScheduler.PAUSE
 
 
-def test_c051_four_trials_paused_after_each_step_share_one_process(tmp_path):
+@pytest.mark.conformance("C-051")
+def test_four_trials_paused_after_each_step_share_one_process(tmp_path):
     alone = tune.with_resources(Counter, ALL_CPUS)
     grid = fit(alone, tmp_path, grid_of(4), run=TWO, scheduler=Pauses(), reuse_actors=True)
     assert column(grid, "resets") == [4, 5, 6, 7]
     assert (column(grid, "at"), column(grid, "training_iteration")) == ([2] * 4, [2] * 4)
 
 
-def test_c052_c056_a_failed_process_is_not_used_again(tmp_path):
+@pytest.mark.conformance("C-052", "C-056")
+def test_a_failed_process_is_not_used_again(tmp_path):
     alone = tune.with_resources(Counter, ALL_CPUS)
     space = {
         "i": tune.grid_search([0, 1, 2, 3]),
@@ -78,8 +82,9 @@ class NoReset(Trainable):
         return {"done": True}
 
 
+@pytest.mark.conformance("C-053")
 @pytest.mark.slow
-def test_c053_a_class_that_cannot_be_reset_ends_the_run_with_an_error(tmp_path):
+def test_a_class_that_cannot_be_reset_ends_the_run_with_an_error(tmp_path):
     alone = tune.with_resources(NoReset, ALL_CPUS)
     with pytest.raises(TuneError, match="Trials did not complete") as caught:
         tune.run(alone, config=grid_of(2), reuse_actors=True, name="e", storage_path=str(tmp_path), verbose=0)
@@ -89,7 +94,8 @@ def test_c053_a_class_that_cannot_be_reset_ends_the_run_with_an_error(tmp_path):
     assert "NoReset.reset_config did not return True" in text
 
 
-def test_c054_each_log_file_holds_what_its_own_trial_wrote(tmp_path):
+@pytest.mark.conformance("C-054")
+def test_each_log_file_holds_what_its_own_trial_wrote(tmp_path):
     alone = tune.with_resources(Counter, ALL_CPUS)
     grid = fit(alone, tmp_path, grid_of(3), run={**TWO, "log_to_file": True}, reuse_actors=True)
     assert column(grid, "resets") == [0, 1, 2]
@@ -105,9 +111,10 @@ def meets(config):
         tune.report({"process": os.getpid()})
 
 
+@pytest.mark.conformance("C-055")
 @pytest.mark.slow
 @pytest.mark.skipif(cpu_count() < 2, reason="two trials run at once")
-def test_c055_two_processes_serve_four_trials(tmp_path):
+def test_two_processes_serve_four_trials(tmp_path):
     place = tmp_path / "place"
     place.mkdir()
     half = tune.with_resources(meets, {"cpu": cpu_count() / 2})
@@ -118,21 +125,24 @@ def test_c055_two_processes_serve_four_trials(tmp_path):
     assert set(later) <= {first, second}
 
 
-def test_c057_six_trials_one_after_the_other(tmp_path):
+@pytest.mark.conformance("C-057")
+def test_six_trials_one_after_the_other(tmp_path):
     grid = fit(Counter, tmp_path, grid_of(6), run=ONE, max_concurrent_trials=1, reuse_actors=True)
     assert column(grid, "resets") == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.conformance("C-058")
 @pytest.mark.slow
-def test_c058_processes_are_reused_for_the_resources_they_were_made_with(tmp_path):
+def test_processes_are_reused_for_the_resources_they_were_made_with(tmp_path):
     kinds = [[{"CPU": 1}], [{"CPU": 0.5}], [{"CPU": 0.25}, {"CPU": 0.25}]]
     by_number = tune.with_resources(Counter, lambda config: PlacementGroupFactory(kinds[config["i"] % 3]))
     grid = fit(by_number, tmp_path, grid_of(6), run=ONE, max_concurrent_trials=1, reuse_actors=True)
     assert column(grid, "resets") == [0, 0, 0, 1, 1, 1]
 
 
+@pytest.mark.conformance("C-059")
 @pytest.mark.slow
-def test_c059_each_trial_keeps_its_own_checkpoints(tmp_path):
+def test_each_trial_keeps_its_own_checkpoints(tmp_path):
     alone = tune.with_resources(Counter, ALL_CPUS)
     run = {"stop": {"training_iteration": 2}, "checkpoint_config": CheckpointConfig(checkpoint_frequency=1)}
     grid = fit(alone, tmp_path, grid_of(3), run=run, reuse_actors=True)

@@ -1,4 +1,4 @@
-"""Conformance list, 10.4: searchers in whole experiments (their rules one by one: tests/tune/search)."""
+"""Checks searchers in whole experiments (their rules one by one: tests/tune/search)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def one_at_a_time():
     return ConcurrencyLimiter(OptunaSearch(SPACE, metric="loss", mode="min", seed=4), max_concurrent=1)
 
 
-def test_c132_two_halves_with_the_searcher_saved_between_them_are_one_whole(tmp_path):
+@pytest.mark.conformance("C-132")
+def test_two_halves_with_the_searcher_saved_between_them_are_one_whole(tmp_path):
     whole = [result.config for result in fit(tmp_path, "whole", one_at_a_time(), 13)]
     first = one_at_a_time()
     half = [result.config for result in fit(tmp_path, "first", first, 11)]
@@ -44,7 +45,8 @@ def test_c132_two_halves_with_the_searcher_saved_between_them_are_one_whole(tmp_
     assert half + rest == whole
 
 
-def test_c131_a_saved_searcher_keeps_suggestions_that_have_not_ended(tmp_path):
+@pytest.mark.conformance("C-131")
+def test_a_saved_searcher_keeps_suggestions_that_have_not_ended(tmp_path):
     first = OptunaSearch(SPACE, metric="loss", mode="min", seed=4)
     asked = {name: first.suggest(name) for name in "abc"}
     first.on_trial_complete("a", loss(asked["a"]))
@@ -62,7 +64,8 @@ def odd(config):
     return {"loss": [math.nan, math.inf, -math.inf, 1.0][config["index"]], "other": 1}
 
 
-def test_c129_numbers_that_are_none_do_not_break_optuna(tmp_path):
+@pytest.mark.conformance("C-129")
+def test_numbers_that_are_none_do_not_break_optuna(tmp_path):
     points = [{"index": index, "x": 0.5} for index in (0, 1, 2, 3)]
     searcher = OptunaSearch(metric="loss", mode="min", seed=1, points_to_evaluate=points)
     space = {"index": tune.randint(0, 4), "x": tune.uniform(0, 1)}
@@ -73,7 +76,8 @@ def test_c129_numbers_that_are_none_do_not_break_optuna(tmp_path):
     assert all(result.config["index"] in range(4) for result in grid)
 
 
-def test_c129_a_grid_is_refused_by_searchers(tmp_path):
+@pytest.mark.conformance("C-129")
+def test_a_grid_is_refused_by_searchers(tmp_path):
     with pytest.raises(ValueError, match="grid"):
         fit(
             tmp_path,
@@ -102,11 +106,12 @@ def spread(config):
     return {"loss": config["x"] + config["__trial_index__"]}
 
 
+@pytest.mark.conformance("C-127")
 @pytest.mark.parametrize(
     ("repeat", "samples", "configs", "means"),
     [(1, 2, [1, 2], [1, 2]), (4, 12, [1, 2, 3], [2.5, 3.5, 4.5]), (5, 11, [1, 2, 3], [3.0, 4.0])],
 )
-def test_c127_every_configuration_is_run_several_times(tmp_path, repeat, samples, configs, means):
+def test_every_configuration_is_run_several_times(tmp_path, repeat, samples, configs, means):
     searcher = Counting()
     grid = fit(tmp_path, "exp", Repeater(searcher, repeat=repeat), samples, spread)
     assert (len(grid), sorted({result.config["x"] for result in grid})) == (samples, configs)
@@ -129,7 +134,8 @@ def same(config):
     return {"loss": config["x"]}
 
 
-def test_c125_a_batch_is_asked_for_when_the_one_before_is_done_and_the_last_may_be_short(tmp_path):
+@pytest.mark.conformance("C-125")
+def test_a_batch_is_asked_for_when_the_one_before_is_done_and_the_last_may_be_short(tmp_path):
     searcher = Batchwise()
     grid = fit(tmp_path, "exp", ConcurrencyLimiter(searcher, max_concurrent=3, batch=True), 7, same)
     assert len(grid) == 7

@@ -1,4 +1,4 @@
-"""Conformance list, 10.5 (FIFO, ASHA) and 10.6: stoppers, loggers and callbacks in whole experiments."""
+"""Checks stoppers, loggers, callbacks and two schedulers in whole experiments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def forever(config):
         time.sleep(0.01)
 
 
-def test_c190_a_budget_that_is_used_up_stays_so_after_a_restore(tmp_path):
+@pytest.mark.conformance("C-190")
+def test_a_budget_that_is_used_up_stays_so_after_a_restore(tmp_path):
     begun = tmp_path / "begun"
     begun.touch()
     first = Tuner(
@@ -50,7 +51,8 @@ def test_c190_a_budget_that_is_used_up_stays_so_after_a_restore(tmp_path):
     assert (begun.read_text(), len(again)) == (before, len(first))
 
 
-def test_c190_an_expired_stopper_stays_expired_when_it_is_pickled():
+@pytest.mark.conformance("C-190")
+def test_an_expired_stopper_stays_expired_when_it_is_pickled():
     stopper = TimeoutStopper(0)
     assert stopper.stop_all()
     assert pickle.loads(pickle.dumps(stopper)).stop_all()
@@ -62,6 +64,7 @@ def series(config):
         tune.report({"m": max(10 - step, 4), "step": step})
 
 
+@pytest.mark.conformance("C-191", "C-192")
 @pytest.mark.parametrize(
     ("stopper", "at"),
     [
@@ -72,7 +75,7 @@ def series(config):
         (ExperimentPlateauStopper("m", std=0.001, top=3, patience=2), 9),
     ],
 )
-def test_c191_c192_stoppers_end_a_real_trial_at_the_very_result(tmp_path, stopper, at):
+def test_stoppers_end_a_real_trial_at_the_very_result(tmp_path, stopper, at):
     grid = Tuner(series, run_config=quiet(tmp_path, stop=stopper)).fit()
     assert (grid[0].metrics["step"], grid.num_terminated) == (at, 1)
     assert [row["step"] for row in grid[0].metrics_history] == list(range(1, at + 1))
@@ -103,7 +106,8 @@ class CrashesFirst(tune.Trainable):
         self.number = state["number"]
 
 
-def test_c200_logs_of_a_trial_that_crashed_and_began_again_are_whole(tmp_path):
+@pytest.mark.conformance("C-200")
+def test_logs_of_a_trial_that_crashed_and_began_again_are_whole(tmp_path):
     grid = Tuner(
         CrashesFirst,
         param_space={"place": str(tmp_path)},
@@ -142,18 +146,20 @@ def once(config):
     return {"score": 1}
 
 
-def test_c202_callbacks_named_in_the_environment_are_there(tmp_path, monkeypatch):
+@pytest.mark.conformance("C-202")
+def test_callbacks_named_in_the_environment_are_there(tmp_path, monkeypatch):
     names = f" {__name__}.Noting , ,{__name__}.NotingToo,"
     monkeypatch.setenv("RAY_TUNE_CALLBACKS", names)
     grid = Tuner(once, run_config=quiet(tmp_path)).fit()
     assert {path.name for path in Path(grid[0].path).glob("*.txt")} == {"Noting.txt", "NotingToo.txt"}
 
 
+@pytest.mark.conformance("C-202")
 @pytest.mark.parametrize(
     ("name", "cause"),
     [(f"{__name__}.Broken", TypeError), (f"{__name__}.Nothing", AttributeError), ("nowhere", ValueError)],
 )
-def test_c202_a_callback_that_cannot_be_made_is_told_with_its_cause(tmp_path, monkeypatch, name, cause):
+def test_a_callback_that_cannot_be_made_is_reported_with_its_cause(tmp_path, monkeypatch, name, cause):
     monkeypatch.setenv("RAY_TUNE_CALLBACKS", name)
     with pytest.raises(ValueError, match="Failed to import callback from ") as caught:
         Tuner(once, run_config=quiet(tmp_path)).fit()
@@ -166,7 +172,8 @@ def scored(config):
         tune.report({"score": value, "step": step} if value is not None else {"step": step, "score": -1.0})
 
 
-def test_c154_c155_asha_with_odd_scores_ends(tmp_path):
+@pytest.mark.conformance("C-154", "C-155")
+def test_asha_with_odd_scores_ends(tmp_path):
     grid = Tuner(
         scored,
         param_space={"value": tune.grid_search([float("nan"), float("inf"), float("-inf"), 2.0, None])},

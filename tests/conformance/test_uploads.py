@@ -1,4 +1,4 @@
-"""Conformance list, C-247 to C-249: remote storage that fails or hangs, relative paths, removed variables."""
+"""Checks remote storage that fails or hangs, relative paths and removed variables."""
 
 from __future__ import annotations
 
@@ -71,9 +71,8 @@ def errors(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_c247_a_storage_that_hangs_costs_no_more_than_the_timeout(
-    tmp_path, moody, caplog, capsys, monkeypatch
-):
+@pytest.mark.conformance("C-247")
+def test_a_storage_that_hangs_costs_no_more_than_the_timeout(tmp_path, moody, caplog, capsys, monkeypatch):
     monkeypatch.setattr("muster.tune.execution.upload.SOON_S", 0.1)
     Moody.gate.clear()
     asked = tuner(tmp_path, moody, sync_timeout=0.5)
@@ -93,7 +92,8 @@ def test_c247_a_storage_that_hangs_costs_no_more_than_the_timeout(
     assert len(kept) == 2
 
 
-def test_c247_what_fails_is_told_by_its_name_with_the_reason(tmp_path, moody, caplog):
+@pytest.mark.conformance("C-247")
+def test_a_failed_upload_is_logged_by_its_name_with_the_reason(tmp_path, moody, caplog):
     Moody.broken.add("weights")
     grid = tuner(tmp_path, moody, sync_timeout=3).fit()
     assert grid.num_errors == 0
@@ -104,7 +104,8 @@ def test_c247_what_fails_is_told_by_its_name_with_the_reason(tmp_path, moody, ca
     assert "result.json" not in told
 
 
-def test_c247_a_storage_that_recovers_gets_everything(tmp_path, moody, caplog):
+@pytest.mark.conformance("C-247")
+def test_a_storage_that_recovers_gets_everything(tmp_path, moody, caplog):
     Moody.broken.add("weights")
     threading.Timer(1.0, Moody.broken.clear).start()
     grid = tuner(tmp_path, moody, sync_timeout=60).fit()
@@ -114,7 +115,8 @@ def test_c247_a_storage_that_recovers_gets_everything(tmp_path, moody, caplog):
     assert [result.metrics["score"] for result in grid] == [1, 2]
 
 
-def test_c247_a_file_system_is_not_written_down_with_its_password(tmp_path, moody):
+@pytest.mark.conformance("C-247")
+def test_a_file_system_is_not_written_down_with_its_password(tmp_path, moody):
     secret = Moody(token="open sesame")
     tuner(tmp_path, secret).fit()
     saved = moody.cat_file(f"/{tmp_path.name}/exp/tuner.pkl")
@@ -123,14 +125,16 @@ def test_c247_a_file_system_is_not_written_down_with_its_password(tmp_path, mood
     assert [result.metrics["score"] for result in again] == [1, 2]
 
 
+@pytest.mark.conformance("C-247")
 @pytest.mark.parametrize("wanted", [True, False])
-def test_c247_files_of_trials_are_copied_when_that_is_asked_for(tmp_path, moody, wanted):
+def test_files_of_trials_are_copied_when_that_is_asked_for(tmp_path, moody, wanted):
     tuner(tmp_path, moody, sync_artifacts=wanted).fit()
     names = {name.partition("/")[2] for name in stored(tmp_path)}
     assert ("made_by_the_trial.txt" in names) is wanted
 
 
-def test_c248_a_relative_storage_path_counts_from_where_the_driver_stands(tmp_path, monkeypatch):
+@pytest.mark.conformance("C-248")
+def test_a_relative_storage_path_counts_from_where_the_driver_stands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(name):
@@ -160,7 +164,8 @@ def test_c248_a_relative_storage_path_counts_from_where_the_driver_stands(tmp_pa
     assert Path(analysis.experiment_path) == tmp_path / "results" / "run"
 
 
-def test_c248_the_driver_may_go_elsewhere_between_two_calls(tmp_path, monkeypatch):
+@pytest.mark.conformance("C-248")
+def test_the_driver_may_go_elsewhere_between_two_calls(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     made = Tuner(
@@ -174,8 +179,9 @@ def test_c248_the_driver_may_go_elsewhere_between_two_calls(tmp_path, monkeypatc
     assert os.listdir(".") == []
 
 
+@pytest.mark.conformance("C-249")
 @pytest.mark.parametrize("variable", ["TUNE_RESULT_DIR", "RAY_AIR_LOCAL_CACHE_DIR"])
-def test_c249_removed_variables_are_refused_before_anything_runs(tmp_path, monkeypatch, variable):
+def test_removed_variables_are_refused_before_anything_runs(tmp_path, monkeypatch, variable):
     monkeypatch.setenv(variable, str(tmp_path / "old"))
     run = RunConfig(name="exp", storage_path=str(tmp_path), verbose=0)
     experiment = tune.Experiment("exp", train, storage_path=str(tmp_path))
@@ -190,7 +196,8 @@ def test_c249_removed_variables_are_refused_before_anything_runs(tmp_path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_c249_local_dir_is_refused(tmp_path):
+@pytest.mark.conformance("C-249")
+def test_local_dir_is_refused(tmp_path):
     with pytest.raises(DeprecationWarning, match="storage_path"):
         RunConfig(local_dir=str(tmp_path))
     with pytest.raises(DeprecationWarning, match="storage_path"):

@@ -1,4 +1,4 @@
-"""Conformance list, 10.4: variants in whole experiments (rule by rule: tests/tune/search)."""
+"""Checks variants in whole experiments (rule by rule: tests/tune/search)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.tune.search.variant_generator import RecursiveDependencyError
 
 
 def trials(tmp_path, space, samples=1, **search):
-    """All trials of an experiment, each told one result as it is asked for."""
+    """Returns all trials of an experiment; each gets one result as soon as it is suggested."""
     tuner = tune.Tuner(
         param_space=space,
         tune_config=tune.TuneConfig(search_alg=BasicVariantGenerator(**search), num_samples=samples),
@@ -28,16 +28,19 @@ def tags(found):
     return [trial.experiment_tag for trial in found]
 
 
-def test_c110_samples_without_domains_are_numbered(tmp_path):
+@pytest.mark.conformance("C-110")
+def test_samples_without_domains_are_numbered(tmp_path):
     assert tags(trials(tmp_path, {"a": 1}, 2)) == ["0", "1"]
 
 
-def test_c111_an_expression_is_in_the_config_and_in_the_tag(tmp_path):
+@pytest.mark.conformance("C-111")
+def test_an_expression_is_in_the_config_and_in_the_tag(tmp_path):
     (trial,) = trials(tmp_path, {"foo": {"eval": "2 + 2"}})
     assert (trial.config, trial.experiment_tag) == ({"foo": 4}, "0_foo=4")
 
 
-def test_c112_grids_are_multiplied_and_the_first_by_name_is_fastest(tmp_path):
+@pytest.mark.conformance("C-112")
+def test_grids_are_multiplied_and_the_first_by_name_is_fastest(tmp_path):
     space = {"foo": tune.grid_search([1, 2, 3]), "bar": tune.grid_search([True, False])}
     found = trials(tmp_path, space)
     assert [trial.experiment_tag for trial in found] == [
@@ -53,7 +56,8 @@ def test_c112_grids_are_multiplied_and_the_first_by_name_is_fastest(tmp_path):
     ]
 
 
-def test_c113_c114_functions_of_other_values_whatever_the_order(tmp_path):
+@pytest.mark.conformance("C-113", "C-114")
+def test_functions_of_other_values_whatever_the_order(tmp_path):
     space = {
         "z": tune.sample_from(lambda config: config["y"] * 10),
         "y": tune.sample_from(lambda config: config["x"] + 1),
@@ -66,11 +70,13 @@ def test_c113_c114_functions_of_other_values_whatever_the_order(tmp_path):
     ]
 
 
-def test_c115_nested_values_are_named_by_their_path(tmp_path):
+@pytest.mark.conformance("C-115")
+def test_nested_values_are_named_by_their_path(tmp_path):
     (trial,) = trials(tmp_path, {"x": {"y": {"z": tune.choice([1])}}})
     assert (trial.config, trial.evaluated_params) == ({"x": {"y": {"z": 1}}}, {"x/y/z": 1})
 
 
+@pytest.mark.conformance("C-116")
 @pytest.mark.parametrize(
     "space",
     [
@@ -81,13 +87,14 @@ def test_c115_nested_values_are_named_by_their_path(tmp_path):
         },
     ],
 )
-def test_c116_a_circle_is_told(tmp_path, space):
+def test_a_circle_is_an_error(tmp_path, space):
     with pytest.raises(RecursiveDependencyError, match="recursively depends on"):
         trials(tmp_path, space)
 
 
+@pytest.mark.conformance("C-118")
 @pytest.mark.parametrize("seed", [5, numpy.random.default_rng(5), numpy.random.RandomState(5)])
-def test_c118_the_same_seed_makes_the_same_trials(tmp_path, seed):
+def test_the_same_seed_makes_the_same_trials(tmp_path, seed):
     import copy
 
     space = {"x": tune.uniform(0, 1), "n": tune.randint(0, 9), "c": tune.choice(["a", "b"])}
@@ -99,7 +106,8 @@ def test_c118_the_same_seed_makes_the_same_trials(tmp_path, seed):
     assert len({config["x"] for config in first}) == 3
 
 
-def test_c119_a_choice_keeps_the_types_of_its_elements(tmp_path):
+@pytest.mark.conformance("C-119")
+def test_a_choice_keeps_the_types_of_its_elements(tmp_path):
     options = [1, 1.0, True, "1", None, (1, 2), [1], {"a": 1}]
     space = {f"p{number}": tune.choice([option]) for number, option in enumerate(options)}
     (trial,) = trials(tmp_path, space)
@@ -109,7 +117,8 @@ def test_c119_a_choice_keeps_the_types_of_its_elements(tmp_path):
 GRIDS = {"a": tune.grid_search([1, 2, 3, 4]), "b": tune.grid_search([1, 2, 3]), "x": tune.uniform(0, 1)}
 
 
-def test_c121_points_count_as_samples_and_go_through_what_they_leave_open(tmp_path):
+@pytest.mark.conformance("C-121")
+def test_points_count_as_samples_and_go_through_what_they_leave_open(tmp_path):
     points = [{"a": 1}, {"b": 2}, {"a": 1, "b": 1}]
     found = trials(tmp_path, GRIDS, 4, points_to_evaluate=points, random_state=1)
     pairs = [(trial.config["a"], trial.config["b"]) for trial in found]
@@ -117,14 +126,16 @@ def test_c121_points_count_as_samples_and_go_through_what_they_leave_open(tmp_pa
     assert pairs[:8] == [(1, 1), (1, 2), (1, 3), (1, 2), (2, 2), (3, 2), (4, 2), (1, 1)]
 
 
-def test_c122_a_point_that_contradicts_a_constant_is_told_and_used(tmp_path, caplog):
+@pytest.mark.conformance("C-122")
+def test_a_point_that_contradicts_a_constant_is_logged_and_used(tmp_path, caplog):
     (trial,) = trials(tmp_path, {"a": 5, "x": tune.uniform(0, 1)}, points_to_evaluate=[{"a": 3}])
     assert trial.config["a"] == 3
     (told,) = [m for m in caplog.messages if "preset" in m]
     assert all(part in told for part in ("3", "'a'", "5"))
 
 
-def test_c123_random_values_are_shared_inside_a_sample_when_asked(tmp_path):
+@pytest.mark.conformance("C-123")
+def test_random_values_are_shared_inside_a_sample_when_asked(tmp_path):
     space = {"g": tune.grid_search([1, 2, 3]), "x": tune.uniform(0, 1)}
     shared = [t.config["x"] for t in trials(tmp_path / "one", space, 2, constant_grid_search=True)]
     assert [len(set(shared[:3])), len(set(shared[3:])), len(set(shared))] == [1, 1, 2]
@@ -132,7 +143,7 @@ def test_c123_random_values_are_shared_inside_a_sample_when_asked(tmp_path):
 
 
 class Model:
-    """Something a user puts into a space; has no equality."""
+    """A Model is an object that a user puts into a space; has no equality."""
 
     def __init__(self, size):
         self.size = size
@@ -142,8 +153,9 @@ def sized(config):
     return {"size": config["model"].size, "doubled": config["twice"], "pair": config["pair"][1].size}
 
 
+@pytest.mark.conformance("C-134")
 @pytest.mark.slow
-def test_c134_objects_and_functions_reach_trials_and_files_stay_readable(tmp_path):
+def test_objects_and_functions_reach_trials_and_files_stay_readable(tmp_path):
     found = tune.run(
         sized,
         config={

@@ -17,8 +17,34 @@ def open_local(trainables, capacity, **more):
 
 @pytest.mark.slow
 class TestLocalEngine(EngineContract):
+    """Runs the contract; overridden methods only carry the ids of the behaviours that they show."""
+
     def open_engine(self, trainables, capacity):
         return open_local(trainables, capacity)
+
+    @pytest.mark.conformance("C-015")
+    def test_an_unknown_trainable_fails_its_trial(self, driver):
+        super().test_an_unknown_trainable_fails_its_trial(driver)
+
+    @pytest.mark.conformance("C-015")
+    def test_one_trial_may_fail_while_another_goes_on(self, driver):
+        super().test_one_trial_may_fail_while_another_goes_on(driver)
+
+    @pytest.mark.conformance("C-262")
+    def test_each_start_has_exactly_one_exit(self, engine, driver):
+        super().test_each_start_has_exactly_one_exit(engine, driver)
+
+    @pytest.mark.conformance("C-263")
+    def test_stop_before_it_has_resources_is_an_exit_too(self, engine, driver):
+        super().test_stop_before_it_has_resources_is_an_exit_too(engine, driver)
+
+    @pytest.mark.conformance("C-264")
+    def test_ignoring_sigterm_helps_nothing(self, engine, driver, tmp_path):
+        super().test_ignoring_sigterm_helps_nothing(engine, driver, tmp_path)
+
+    @pytest.mark.conformance("C-264")
+    def test_stop_while_it_works_ends_it_after_the_grace(self, engine, driver):
+        super().test_stop_while_it_works_ends_it_after_the_grace(engine, driver)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ class TestProcessProvider(ProviderContract):
 
     @pytest.fixture(autouse=True)
     def _places(self, tmp_path: Path) -> Iterator[None]:
-        self._home, self._made = tmp_path, []
+        self._start_dir, self._made = tmp_path, []
         yield
         for provider in self._made:
             provider.close()
@@ -31,7 +31,7 @@ class TestProcessProvider(ProviderContract):
 
     def make_provider(self, cluster_name: str) -> ProcessNodeProvider:
         surroundings = ProviderContext(
-            cluster_name=cluster_name, home=self._home, address="", clock=SystemClock(), ids=RandomIds()
+            cluster_name=cluster_name, home=self._start_dir, address="", clock=SystemClock(), ids=RandomIds()
         )
         self._made.append(ProcessNodeProvider({}, cluster_name, surroundings, program=SLEEPER, grace_s=1.0))
         return self._made[-1]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from bench.live_cluster import LiveCluster, wait_for
 from bench.live_driver import Driver
-from bench.live_watch import Look, Watch
+from bench.live_watch import ClusterSnapshot, ClusterWatch
 
 from muster.cluster.states import InstanceState
 from muster.stores.ledger.history import open_history
@@ -47,7 +47,7 @@ DEMANDS = Path(__file__).with_name("demands.py")
 class Stage:
     """What a test works with."""
 
-    def __init__(self, cluster: LiveCluster, driver: Driver, watch: Watch) -> None:
+    def __init__(self, cluster: LiveCluster, driver: Driver, watch: ClusterWatch) -> None:
         self.cluster, self.driver, self.watch = cluster, driver, watch
         self._gates: list[Path] = []
 
@@ -56,14 +56,14 @@ class Stage:
         self._gates.append(self.cluster.folder / f"gate-{time.monotonic_ns()}")
         return self._gates[-1]
 
-    def wait_for_nodes(self, **counts: int) -> Look:
+    def wait_for_nodes(self, **counts: int) -> ClusterSnapshot:
         """Until exactly these workers live."""
         try:
-            return wait_for(self.watch.now, lambda look: look.counts() == counts, f"workers {counts}")
+            return wait_for(self.watch.now, lambda snapshot: snapshot.counts() == counts, f"workers {counts}")
         except AssertionError as error:
             raise AssertionError(f"{error}\nthe monitor said:\n{self.diary()}") from None
 
-    def wait_for_quiet(self) -> Look:
+    def wait_for_quiet(self) -> ClusterSnapshot:
         return self.wait_for_nodes()
 
     def stays(self, seconds: float, **counts: int) -> None:
@@ -83,8 +83,8 @@ class Stage:
 
     def type_of(self, node_id: str) -> str:
         """Also of a node that is gone: from what the watch saw."""
-        for look in reversed([*self.watch.looks, self.watch.now()]):
-            for node in look.report.nodes:
+        for snapshot in reversed([*self.watch.snapshots, self.watch.now()]):
+            for node in snapshot.report.nodes:
                 if node.node_id == node_id:
                     return node.node_type
         raise AssertionError(f"nobody saw node {node_id}")
@@ -101,7 +101,7 @@ class Stage:
             self.driver.ask("clear")
 
     def diary(self) -> str:
-        return self.cluster.last_words()
+        return self.cluster.log_tail()
 
 
 @pytest.fixture(scope="package")
@@ -117,19 +117,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
             raise RayDidNotStart("the cluster of `muster up`", str(error)) from error
         yield cluster
     finally:
-        cluster.family.look()
+        cluster.processes.update()
         said = cluster.down()
         for key in [key for key in os.environ if key.startswith("RAY_")]:
             os.environ.pop(key)
         os.environ.update(before)
     assert said.returncode == 0, said.stdout + said.stderr
-    left = wait_for(cluster.family.living, lambda living: not living, "no process is left", 30.0)
-    assert (left, len(cluster.family) > 20) == ({}, True)
+    left = wait_for(cluster.processes.living, lambda living: not living, "no process is left", 30.0)
+    assert (left, len(cluster.processes) > 20) == ({}, True)
 
 
 @pytest.fixture(scope="package")
-def watch(cluster: LiveCluster) -> Iterator[Watch]:
-    watch = Watch(cluster.address, AUTH, every_s=WATCH_S, family=cluster.family)
+def watch(cluster: LiveCluster) -> Iterator[ClusterWatch]:
+    watch = ClusterWatch(cluster.address, AUTH, every_s=WATCH_S, processes=cluster.processes)
     watch.start()
     try:
         yield watch
@@ -138,7 +138,7 @@ def watch(cluster: LiveCluster) -> Iterator[Watch]:
 
 
 @pytest.fixture(scope="package")
-def driver(cluster: LiveCluster, watch: Watch) -> Iterator[Driver]:
+def driver(cluster: LiveCluster, watch: ClusterWatch) -> Iterator[Driver]:
     """Made while there is only the head, so that it is attached to that: workers come and go."""
     driver = Driver(DEMANDS, cluster.environment(), cluster.folder / "driver.log")
     try:
@@ -150,7 +150,7 @@ def driver(cluster: LiveCluster, watch: Watch) -> Iterator[Driver]:
 
 
 @pytest.fixture
-def stage(cluster: LiveCluster, driver: Driver, watch: Watch) -> Iterator[Stage]:
+def stage(cluster: LiveCluster, driver: Driver, watch: ClusterWatch) -> Iterator[Stage]:
     """Quiet before; limits and sizes held all the time."""
     stage = Stage(cluster, driver, watch)
     stage.wait_for_quiet()
@@ -159,6 +159,6 @@ def stage(cluster: LiveCluster, driver: Driver, watch: Watch) -> Iterator[Stage]
         yield stage
     finally:
         stage.clear()
-    for look in watch.since(began):
-        assert len(look.workers) <= MAX_WORKERS
-        assert all(count <= LIMITS[name] for name, count in look.counts().items()), look.counts()
+    for snapshot in watch.since(began):
+        assert len(snapshot.workers) <= MAX_WORKERS
+        assert all(count <= LIMITS[name] for name, count in snapshot.counts().items()), snapshot.counts()

@@ -14,7 +14,7 @@ SEAT = {"CPU": 1, "seat": 1}
 
 def test_the_usage_tag_says_v2(stage):
     """E2E-4."""
-    told = stage.watch.link.kv_get("extra_usage_tag_autoscaler_version", "usage_stats")
+    told = stage.watch.client.kv_get("extra_usage_tag_autoscaler_version", "usage_stats")
     assert told == b"v2"
 
 
@@ -25,7 +25,9 @@ def test_a_requested_size_comes_stays_and_shrinks_then_tasks_and_gangs_grow_it(s
     driver.ask("request", bundles=[SEAT] * 3)
     stage.wait_for_nodes(small=3)
     idle_long = wait_for(
-        watch.now, lambda look: all(node.idle_s > IDLE_S + 1 for node in look.workers), "idle for long"
+        watch.now,
+        lambda snapshot: all(node.idle_s > IDLE_S + 1 for node in snapshot.workers),
+        "idle for long",
     )
     assert idle_long.counts() == {"small": 3}  # asked for, so it stays in spite of the timeout
     driver.ask("request", bundles=[SEAT])
@@ -34,8 +36,8 @@ def test_a_requested_size_comes_stays_and_shrinks_then_tasks_and_gangs_grow_it(s
     gate, asked = stage.gate(), time.monotonic()
     driver.ask("tasks", name="held", until=str(gate), count=3, num_cpus=1, resources={"seat": 1})
     wait_for(watch.now, busy(3), "three busy nodes")
-    wait_for(watch.now, lambda look: not look.report.demands, "no demand for tasks that run")
-    assert max(look.counts().get("small", 0) for look in watch.since(asked)) <= 3 + 1
+    wait_for(watch.now, lambda snapshot: not snapshot.report.demands, "no demand for tasks that run")
+    assert max(snapshot.counts().get("small", 0) for snapshot in watch.since(asked)) <= 3 + 1
     driver.ask("request", bundles=[])
     driver.ask("gang", name="spread", bundles=[SEAT] * 2, strategy="STRICT_SPREAD")
     assert driver.ask("ready", name="spread")
@@ -58,7 +60,7 @@ def test_a_requested_size_comes_stays_and_shrinks_then_tasks_and_gangs_grow_it(s
 
 
 def busy(count):
-    return lambda look: sum("CPU" not in node.available for node in look.workers) == count
+    return lambda snapshot: sum("CPU" not in node.available for node in snapshot.workers) == count
 
 
 def assert_told_impossible(stage, gang_id):
@@ -75,13 +77,13 @@ def assert_told_impossible(stage, gang_id):
     assert "infeasible" in stage.cluster.muster("status", "e2e").stdout
 
 
-def assert_told_consistently(looks):
+def assert_told_consistently(snapshots):
     """E2E-3, 8: gangs wait or run but not both, totals do not move."""
     totals: dict[str, set[str]] = {}
-    for look in looks:
-        held = {label for node in look.workers for label in node.labels if label.startswith("_PG_")}
-        assert not held & {gang.label for gang in look.report.gangs}
-        for node in look.workers:
+    for snapshot in snapshots:
+        held = {label for node in snapshot.workers for label in node.labels if label.startswith("_PG_")}
+        assert not held & {gang.label for gang in snapshot.report.gangs}
+        for node in snapshot.workers:
             totals.setdefault(node.node_id, set()).add(str(node.total.get("CPU")))
     assert all(len(seen) == 1 for seen in totals.values())
 
@@ -95,7 +97,7 @@ def test_selectors_and_priorities_choose_the_type(stage):
     driver.ask("tasks", name="ranked", until=str(gate), resources={"ranked": 1}, num_cpus=1)
     assert driver.ask("ready", name="bundle")
     (silver,) = driver.ask("homes", name="silver")
-    wait_for(stage.watch.now, lambda look: not look.report.demands, "everything runs")
+    wait_for(stage.watch.now, lambda snapshot: not snapshot.report.demands, "everything runs")
     gate.touch()
     (gold,), (ranked,) = driver.ask("nodes", name="gold"), driver.ask("nodes", name="ranked")
     assert [stage.type_of(node) for node in (gold, silver, ranked)] == ["gold", "silver", "first"]

@@ -49,17 +49,17 @@ class Experiment:
 def test_all_trials_are_shown_at_once_nodes_come_for_them_and_go_when_they_are_done(stage):
     before = stage.came_up()
     with Experiment(stage, "wide") as experiment:
-        wait_for(stage.watch.now, lambda look: look.report.gangs, "the first gang")
+        wait_for(stage.watch.now, lambda snapshot: snapshot.report.gangs, "the first gang")
         wait_for(
-            lambda: [len(look.report.gangs) for look in stage.watch.since(experiment.began)],
+            lambda: [len(snapshot.report.gangs) for snapshot in stage.watch.since(experiment.began)],
             lambda counts: max(counts, default=0) == 4,
             "four gangs wait at the same time",
         )
         stage.wait_for_nodes(small=4)
         assert experiment.outcome() == {"scores": [4] * 4, "errors": []}
-    looks = stage.watch.since(experiment.began)
-    first = next(look.at for look in looks if look.report.gangs)
-    every = next(look.at for look in looks if len(look.report.gangs) == 4)
+    snapshots = stage.watch.since(experiment.began)
+    first = next(snapshot.at for snapshot in snapshots if snapshot.report.gangs)
+    every = next(snapshot.at for snapshot in snapshots if len(snapshot.report.gangs) == 4)
     assert every - first < 5.0  # two looks on a quiet computer
     stage.wait_for_quiet()
     assert stage.came_up() - before == 4
@@ -74,5 +74,5 @@ def test_label_selectors_of_trials_choose_the_nodes_that_come_and_fail_fast_wher
     assert list(outcome["errors"]) == ["bronze"]
     assert "can never start: infeasible" in outcome["errors"]["bronze"]
     stage.wait_for_quiet()
-    looks = stage.watch.since(experiment.began)
-    assert {node.node_type for look in looks for node in look.workers} == {"gold", "silver"}
+    snapshots = stage.watch.since(experiment.began)
+    assert {node.node_type for snapshot in snapshots for node in snapshot.workers} == {"gold", "silver"}

@@ -28,8 +28,8 @@ def test_only_the_lost_bundle_is_bought_again_and_an_object_keeps_its_node(stage
     stays, dies = driver.ask("homes", name="actors")
     assert stage.cluster.kill_node(stage.cloud_id_of(dies)) > 3
 
-    wait_for(watch.now, lambda look: dies not in living(look), "the node is seen dead")
-    wait_for(watch.now, lambda look: len(look.workers) == 2, "a new node")
+    wait_for(watch.now, lambda snapshot: dies not in living(snapshot), "the node is seen dead")
+    wait_for(watch.now, lambda snapshot: len(snapshot.workers) == 2, "a new node")
     first, second = wait_for(
         lambda: driver.ask("homes", name="actors"), lambda at: dies not in at, "both again"
     )
@@ -40,15 +40,17 @@ def test_only_the_lost_bundle_is_bought_again_and_an_object_keeps_its_node(stage
 
     driver.ask("drop", names=["actors", "pair"])
     driver.ask("put", name="object", megabytes=5, num_cpus=1, resources={"seat": 1})
-    holder = wait_for(watch.now, lambda look: len(look.workers) == 1, "the node without the object goes")
+    holder = wait_for(
+        watch.now, lambda snapshot: len(snapshot.workers) == 1, "the node without the object goes"
+    )
     time.sleep(IDLE_S + 1.5)
     assert living(watch.now()) == living(holder)
     driver.ask("forget", name="object")
     stage.wait_for_quiet()
 
 
-def living(look):
-    return {node.node_id for node in look.workers}
+def living(snapshot):
+    return {node.node_id for node in snapshot.workers}
 
 
 def test_a_killed_monitor_is_followed_by_one_that_finds_every_node(stage):
@@ -68,7 +70,7 @@ def test_a_killed_monitor_is_followed_by_one_that_finds_every_node(stage):
     assert f"process {cluster.monitor_pid()}" in said.stderr + said.stdout
 
     stage.wait_for_nodes(small=3)
-    wait_for(stage.watch.now, lambda look: not look.report.demands, "every task runs")
+    wait_for(stage.watch.now, lambda snapshot: not snapshot.report.demands, "every task runs")
     stage.stays(1.5, small=3)
     assert agent_ports(cluster) == {one.cloud_id: one.ports.agent_http for one in small_records(cluster)}
     gate.touch()
@@ -98,7 +100,11 @@ def test_edits_of_the_file_are_taken_up_and_a_busy_node_may_finish(stage):
     small = "small: {resources: {CPU: 1, seat: 1}, min_workers: 0, max_workers: 5}"
     cluster.edit(CONFIG.replace(small, small.replace("min_workers: 0", "min_workers: 2")))
     idle = stage.wait_for_nodes(small=2)
-    wait_for(stage.watch.now, lambda look: all(n.idle_s > IDLE_S + 1 for n in look.workers), "idle, and kept")
+    wait_for(
+        stage.watch.now,
+        lambda snapshot: all(n.idle_s > IDLE_S + 1 for n in snapshot.workers),
+        "idle, and kept",
+    )
     assert living(stage.watch.now()) == living(idle)
 
     driver.ask("tasks", name="busy", until=str(gate), num_cpus=1, resources={"seat": 1})
@@ -106,7 +112,7 @@ def test_edits_of_the_file_are_taken_up_and_a_busy_node_may_finish(stage):
     cluster.edit(CONFIG.replace(small, small.replace("max_workers: 5", "max_workers: 0")))
     draining = wait_for(
         stage.watch.now,
-        lambda look: [node.status for node in look.workers] == [NodeStatus.DRAINING],
+        lambda snapshot: [node.status for node in snapshot.workers] == [NodeStatus.DRAINING],
         "the idle one is gone, the busy one drains",
     )
     cluster.edit(CONFIG.replace("max_workers: 8", "max_workers: many"))

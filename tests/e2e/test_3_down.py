@@ -9,7 +9,7 @@ import pytest
 from bench.live_cluster import wait_for
 
 from muster.autoscaler.status_files import read_record
-from muster.host.processes import environment_says, lives, table
+from muster.host.processes import lives, table, was_started_with
 from muster.testing.ray_cluster import AUTH
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
@@ -19,7 +19,7 @@ def left_of(cluster):
     """Drivers of these tests are our children, and no part of the cluster."""
     entry = f"MUSTER_HOME={cluster.folder / 'home'}"
     others = (one for one in table() if one.lives and one.parent != os.getpid())
-    return [f"{one.pid} {one.name}" for one in others if environment_says(one.pid, entry)]
+    return [f"{one.pid} {one.name}" for one in others if was_started_with(one.pid, entry)]
 
 
 def test_a_cluster_at_rest_is_shown_and_goes_without_a_trace(cluster, driver, watch):
@@ -41,7 +41,7 @@ def test_a_cluster_at_rest_is_shown_and_goes_without_a_trace(cluster, driver, wa
 
     down = cluster.muster("down", str(cluster.file), "-y")
     assert down.returncode == 0, down.stdout + down.stderr
-    assert down.stdout.startswith(f"e2e is down: ended its monitor (process {record.monitor_pid}) and ")
+    assert down.stdout.startswith(f"e2e is down: stopped its monitor (process {record.monitor_pid}) and ")
     assert left_of(cluster) == []
     assert not Path(record.temp_dir).exists()
     assert cluster.down().stdout.splitlines()[0] == "e2e was down already"

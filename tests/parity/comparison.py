@@ -1,4 +1,4 @@
-"""Two outcomes of the same scenarios compared value by value, and the differences we want.
+"""Compares two outcomes of the same scenarios value by value, with a list of deliberate differences.
 
 A key of DELIBERATE is a pattern of places `scenario/part/...`; every difference must match one, and every
 pattern must match a difference: what is not needed any more has to go.
@@ -47,7 +47,7 @@ def recorded() -> dict:
 
 
 def play(system: str, interpreter: str, out: Path, *scenarios: str) -> dict:
-    """What every scenario leaves behind, in a process of its own."""
+    """Returns what every scenario leaves behind, in a process of its own."""
     command = [interpreter, str(HERE / "scenarios" / "play.py"), str(out), *scenarios]
     done = subprocess.run(
         command,
@@ -62,7 +62,7 @@ def play(system: str, interpreter: str, out: Path, *scenarios: str) -> dict:
 
 
 def differences(theirs: object, ours: object, place: str = "") -> dict[str, tuple[object, object]]:
-    """Place -> (Ray's value, ours); lists of the same length and dicts are compared part by part."""
+    """Returns place -> (Ray's value, ours); lists of the same length and dicts are compared part by part."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         keys = list(dict.fromkeys([*theirs, *ours]))
         parts = [(key, theirs.get(key, "(nothing)"), ours.get(key, "(nothing)")) for key in keys]
@@ -77,11 +77,11 @@ def differences(theirs: object, ours: object, place: str = "") -> dict[str, tupl
 
 
 def reason(place: str) -> str | None:
-    """The pattern that makes a difference at this place a wanted one."""
+    """Returns the pattern that makes a difference at this place a deliberate one."""
     return next((pattern for pattern in DELIBERATE if re.fullmatch(pattern, place)), None)
 
 
 def ray_interpreter() -> str | None:
-    """A Python with Ray Tune: named by MUSTER_RAY_PYTHON, where "1" means this one."""
+    """Returns a Python with Ray Tune: named by MUSTER_RAY_PYTHON, where "1" means this one."""
     named = os.environ.get("MUSTER_RAY_PYTHON")
     return sys.executable if named == "1" else named

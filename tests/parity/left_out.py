@@ -1,4 +1,4 @@
-"""What Ray Tune 2.60 offers and muster does not, each with the reason. Checked by test_public_surface.py.
+"""Lists what Ray Tune 2.60 offers and muster does not, each with the reason; for test_public_surface.py.
 
 A key is a module (and everything below it), `module:name`, or `Name.member` of a class.
 An entry that is not needed any more fails the test, so the list only shrinks.

@@ -1,7 +1,7 @@
 """Writes ray_exports.json: the names that Ray Tune 2.60 offers, and the parameters of its public callables.
 
-Run it with an interpreter that has ray[tune]==2.60.0: `python tests/parity/record_exports.py`. It looks at
-Ray from outside only: module names, public names, signatures. No source is read.
+Run it with an interpreter that has ray[tune]==2.60.0: `python tests/parity/record_exports.py`. Ray is read
+from outside only: module names, public names, signatures. No source is read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def modules():
 
 
 def public_names(module):
-    """What the module says it offers; without such a list: what it defines, and its constants."""
+    """Returns what the module exports; without such a list: what it defines, and its constants."""
     listed = getattr(module, "__all__", None)
     if listed is not None:
         return sorted(listed)
@@ -56,7 +56,7 @@ def described(value):
 
 
 def methods(kind):
-    """Public methods that Ray itself defines, with their parameters; properties have none."""
+    """Returns public methods that Ray itself defines, with their parameters; properties have none."""
     found = {}
     for name in dir(kind):
         if name.startswith("_"):
@@ -70,7 +70,7 @@ def methods(kind):
 
 
 def parameters(value):
-    """As they would stand in a `def`; a default that is no literal is shown as the name of its type."""
+    """Returns parameters as in a `def`; a default that is no literal is shown as the name of its type."""
     try:
         signature = inspect.signature(value)
     except (TypeError, ValueError):

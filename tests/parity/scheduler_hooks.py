@@ -1,9 +1,9 @@
-"""The same calls of scheduler hooks under Ray Tune and muster: decisions, choices, debug strings.
+"""Makes the same calls of scheduler hooks under Ray Tune and muster: decisions, choices, debug strings.
 
-    PARITY_SYSTEM=ray python tests/parity/scheduler_hooks.py tests/parity/recorded/ray_hooks.json
+PARITY_SYSTEM=ray python tests/parity/scheduler_hooks.py tests/parity/recorded/ray_hooks.json
 
-Nothing fails and every milestone is met exactly: where it is not so, Ray's HyperBand leaves trials paused for
-ever, and ours does not follow it.
+Nothing fails and every milestone is met exactly: where it is not so, Ray's HyperBand leaves trials paused
+forever, and ours does not follow it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SEEDS = range(12)
 
 
 class FakeTrial:
-    """What a scheduler looks at."""
+    """A FakeTrial has what a scheduler reads."""
 
     def __init__(self, trial_id):
         self.trial_id, self.status, self.is_saving = trial_id, "PENDING", False
@@ -48,7 +48,7 @@ class FakeSearch:
 
 
 class FakeController:
-    """Carries everything out at once."""
+    """A FakeController carries everything out at once."""
 
     def __init__(self, scheduler, count):
         self.scheduler, self.search_alg, self.trials = scheduler, FakeSearch(), []
@@ -86,7 +86,7 @@ class FakeController:
 
 
 def halvings(kind, seed):
-    """Some workers, one report at a time, until nothing can be chosen."""
+    """Runs some workers, one report at a time, until nothing can be chosen."""
     draw = random.Random(seed)
     max_t, eta = draw.choice([(9, 3), (8, 2), (27, 3), (10, 4)])
     mode, stop_last = draw.choice(["min", "max"]), draw.random() < 0.7
@@ -118,7 +118,7 @@ def _sorted_statuses(debug_string):
 
 
 def medians(kind, seed):
-    """Trials at different times, some of which end by themselves."""
+    """Runs trials at different times, some of which end by themselves."""
     draw = random.Random(seed)
     scheduler = kind(
         time_attr="training_iteration",

@@ -1,4 +1,4 @@
-"""Ray's public surface, as recorded, beside ours: what is there, and what its parameters are.
+"""Compares Ray's public surface, as recorded, with ours: names and parameters.
 
 Read by tests/tune/test_public_surface.py. `record_exports.py` made the recording.
 """
@@ -15,7 +15,7 @@ RECORDING = Path(__file__).with_name("ray_exports.json")
 
 
 def recorded() -> dict[str, dict[str, dict]]:
-    """Ray's module -> public name -> kind, parameters and methods."""
+    """Returns Ray's module -> public name -> kind, parameters and methods."""
     return json.loads(RECORDING.read_text(encoding="utf-8"))["modules"]
 
 
@@ -24,7 +24,7 @@ def our_name(module: str) -> str:
 
 
 def differences(module: str, names: dict[str, dict]) -> dict[str, str]:
-    """`module`, `module:name` or `module:name.member` -> what is missing or incompatible."""
+    """Returns `module`, `module:name` or `module:name.member` -> what is missing or incompatible."""
     try:
         ours = importlib.import_module(our_name(module))
     except ImportError as error:
@@ -81,7 +81,7 @@ def _own_attributes(kind: object) -> set[str]:
 
 
 def incompatible(theirs: str | None, ours: object) -> str | None:
-    """Why a call that Ray accepts would not do the same here; None when every such call works."""
+    """Returns why a call that Ray accepts would not do the same here; None when every such call works."""
     if theirs is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A program that still imports Ray's own SDK asks our autoscaler, without a change: Ray's as a black box."""
+"""Checks that a program that imports Ray's own SDK reaches our autoscaler, without a change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.ray
 
 def test_rays_own_request_resources_reaches_us(plain_head) -> None:
     link = GcsClient(plain_head.address, AUTH)
-    StatePublisher(link).tell(ClusterSpec(node_types=(node_type(),)))
+    StatePublisher(link).publish(ClusterSpec(node_types=(node_type(),)))
     kept = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     driver = RayDriver({**kept, **plain_head.environment()})
     try:

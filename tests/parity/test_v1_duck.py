@@ -1,4 +1,4 @@
-"""A class derived from Ray's own NodeProvider runs unchanged under our adapter and passes our contract.
+"""Checks that a class derived from Ray's own NodeProvider runs unchanged under our adapter.
 
 Ray is run here as it is installed; the product itself never imports ray.autoscaler.
 """
@@ -29,7 +29,7 @@ lock = threading.RLock()
 
 
 class RayStyleProvider(node_provider.NodeProvider):
-    """Only what Ray asks of a provider."""
+    """A RayStyleProvider has only what Ray requires of a provider."""
 
     def __init__(self, provider_config, cluster_name):
         super().__init__(provider_config, cluster_name)

@@ -1,4 +1,4 @@
-"""Where the project is, for tests about the project itself."""
+"""Provides the path of the project, for tests about the project itself."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from msgspec import json as msgspec_json
 
 from muster.autoscaler.publish import TimelinePoint
 from muster.config.load import load_config
-from muster.host.processes import environment_says, table
+from muster.host.processes import table, was_started_with
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_the_clusters_of_the_examples_are_of_this_computer_and_have_prices(root:
         assert all(entry.price_per_hour for entry in workers.values())
 
 
-def test_the_picture_is_drawn_from_the_timeline_and_the_trials(picture, tmp_path: Path):
+def test_the_plot_is_drawn_from_the_timeline_and_the_trials(picture, tmp_path: Path):
     timeline, trials = tmp_path / "timeline.jsonl", tmp_path / "trials.jsonl"
     timeline.write_bytes(point(0, 1, 0) + point(5, 1, 2) + point(9, 3, 0))
     events = [
@@ -62,8 +62,8 @@ def test_the_picture_is_drawn_from_the_timeline_and_the_trials(picture, tmp_path
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_monitor_that_noted_nothing_is_no_empty_picture(picture, tmp_path: Path):
-    with pytest.raises(ValueError, match="is empty: the monitor noted nothing"):
+def test_a_monitor_that_recorded_nothing_gives_no_empty_plot(picture, tmp_path: Path):
+    with pytest.raises(ValueError, match="is empty: the monitor recorded no tick"):
         picture.draw(tmp_path / "none.jsonl", tmp_path / "none.jsonl", tmp_path / "out.png", title="")
     assert not (tmp_path / "out.png").exists()
 
@@ -84,7 +84,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.mark.slow
-def test_a_demo_that_is_out_of_time_says_so_and_leaves_no_process(root: Path, tmp_path: Path):
+def test_a_demo_that_is_out_of_time_reports_it_and_leaves_no_process(root: Path, tmp_path: Path):
     folder = root / "examples" / "demo"
     given = [str(folder / "run.py"), "--deadline", "4", "--out", str(tmp_path)]
     done = subprocess.run(
@@ -104,5 +104,5 @@ def test_a_demo_that_is_out_of_time_says_so_and_leaves_no_process(root: Path, tm
     assert done.stderr.startswith("demo failed: the deadline passed\n")
     homes = list(tmp_path.glob("muster-demo-*"))
     assert len(homes) == 1
-    left = [one for one in table() if one.lives and environment_says(one.pid, f"MUSTER_HOME={homes[0]}")]
+    left = [one for one in table() if one.lives and was_started_with(one.pid, f"MUSTER_HOME={homes[0]}")]
     assert left == []

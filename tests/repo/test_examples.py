@@ -29,18 +29,19 @@ def test_the_example_plans_with_every_objective(root, demand, objective):
 
 
 TUNE_EXAMPLES = {
-    "class_api.py": r"best loss .* with \{'rate': 0\.4\}\nits newest checkpoint: .*checkpoint_00000\d\n"
-    r"trials that failed for good: 0\n$",
+    "class_api.py": r"best loss .* with \{'rate': 0\.4\}\n"
+    r"newest checkpoint of the best trial: .*checkpoint_00000\d\n"
+    r"trials that ended with an error: 0\n$",
     "custom_callback.py": r"(?s)train_\w+_00000: loss 2\.5000 at step 1\n.*: loss 0\.1000 at step 5\n"
-    r"train_\w+_00004: failed\nthe end, after 5 trials\n$",
+    r"train_\w+_00004: failed\nfinished after 5 trials\n$",
     "early_stopping.py": r"every epoch +best loss 0\.115 after 1080 epochs\n"
     r"ASHA +best loss 0\.1\d\d after \d{3} epochs\n$",
     "first.py": r"(?s)best loss \d\.\d+ with .*files of the best trial: .*\n$",
     "on_ray.py": r"^best loss 0\.\d+ at x = \S+ on \S+\n$",  # on a cluster: tests/tune/test_on_ray_example.py
-    "optuna_multi_objective.py": r"^\d+ of 60 configurations are beaten by no other:\n"
+    "optuna_multi_objective.py": r"^\d+ of 60 configurations are Pareto-optimal:\n"
     r"(  accuracy 0\.\d+ .*\n)+$",
-    "quickstart.py": r"(?s)Best accuracy on held-out digits: 0\.9\d\d\n.*Picture: .*results\.png\n",
-    "resume_after_kill.py": r"8 trials, each of the 20 results there once: yes\n$",
+    "quickstart.py": r"(?s)Best accuracy on held-out digits: 0\.9\d\d\n.*Plot: .*results\.png\n",
+    "resume_after_kill.py": r"8 trials, each of the 20 results recorded once: yes\n$",
 }
 
 

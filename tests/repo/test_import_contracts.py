@@ -17,10 +17,22 @@ WRONG = {
         "Entry points > simulator > facades > adapters > domains > base",
     ),
     "cluster/plan.py": ("import muster.cluster.reconcile", "Inside cluster, planning knows nothing of doing"),
+    "trials/lifecycle.py": (
+        "import muster.trials.experiment",
+        "Inside trials, deciding knows nothing of doing",
+    ),
+    "tune/schedulers/trial_scheduler.py": (
+        "import muster.tune.reporting",
+        "Inside tune, execution uses plug-ins and reporting, never the reverse",
+    ),
     "cluster/rules/timeouts.py": ("import muster.cluster.rules.launch", "Rules do not know each other"),
     "cluster/binpack/cost/tail.py": (
         "import muster.cluster.binpack.utilization",
         "The two objectives do not know each other",
+    ),
+    "engines/ray/failures.py": (
+        "import muster.engines.local.resources",
+        "The local engine and the Ray engine do not know each other",
     ),
     "cluster/states.py": ("import subprocess", "Domains and vocabulary do no I/O"),
     "config/load.py": ("import ray", "Only engines.ray and runtimes.ray know Ray"),
@@ -41,7 +53,7 @@ def lint(config: Path, source: Path) -> str:
 
 @pytest.fixture(scope="module")
 def told(root, tmp_path_factory) -> str:
-    """What import-linter says about a copy of the source with all the wrong imports in it."""
+    """Returns what import-linter reports about a copy of the source with all the wrong imports in it."""
     source = tmp_path_factory.mktemp("wrong")
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(root / "src" / "muster", source / "muster", ignore=ignore)
@@ -62,7 +74,7 @@ def test_a_wrong_import_is_refused(told, name):
     assert f"{WRONG[name][1]} BROKEN" in told
 
 
-def test_a_package_that_nobody_placed_is_refused(root, tmp_path):
+def test_a_package_without_a_layer_is_refused(root, tmp_path):
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(root / "src" / "muster", tmp_path / "muster", ignore=ignore)
     (tmp_path / "muster" / "helpers").mkdir()

@@ -13,7 +13,7 @@ TARGETS = (
 )
 
 
-def test_every_promised_target_exists_and_says_what_it_does(root):
+def test_every_promised_target_exists_and_is_described(root):
     run = subprocess.run(["make", "help"], cwd=root, capture_output=True, text=True, check=True)
     told = dict(re.findall(r"^  make (\S+) +(\S.*)$", run.stdout, re.MULTILINE))
     assert [target for target in TARGETS if target not in told] == []
@@ -64,7 +64,7 @@ def fake_python(folder: Path, *, version: str, is_new: bool, has_venv: bool) -> 
         ),
     ],
 )
-def test_setup_says_what_to_install_when_python_does_not_do(root, tmp_path, answers, message):
+def test_setup_reports_what_to_install_when_python_is_unsuitable(root, tmp_path, answers, message):
     python = fake_python(tmp_path, **answers)
     run = subprocess.run(
         ["sh", root / "tools" / "setup.sh", tmp_path / "venv", "core"],
@@ -78,7 +78,7 @@ def test_setup_says_what_to_install_when_python_does_not_do(root, tmp_path, answ
     assert run.stderr.count("\n") == 1
 
 
-def test_setup_without_any_python_says_so(root, tmp_path):
+def test_setup_without_any_python_reports_it(root, tmp_path):
     run = subprocess.run(
         ["sh", root / "tools" / "setup.sh", tmp_path / "venv", "core"],
         env={**os.environ, "PYTHON": str(tmp_path / "none")},

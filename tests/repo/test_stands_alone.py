@@ -9,7 +9,7 @@ SUFFIXES = (".py", ".md", ".yaml", ".toml", ".sh", ".txt", "")
 FOREIGN = re.compile(r"(?<![\w.}])/(?:work|root|home|Users)/\w")
 
 
-def test_no_file_names_a_place_on_somebodys_machine(root):
+def test_no_file_names_a_path_of_one_machine(root):
     files = [root / name for name in FILES]
     for folder in FOLDERS:
         files += [p for p in (root / folder).rglob("*") if p.is_file() and p.suffix in SUFFIXES]

@@ -1,4 +1,4 @@
-"""The blocks of docs/tune.md, run one after the other as a reader would."""
+"""Runs the blocks of docs/tune.md one after the other, as a reader would."""
 
 from __future__ import annotations
 

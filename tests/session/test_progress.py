@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from muster.session.progress import Progress, Signature, fill_result
 
 NOW = 1_700_000_000.5
@@ -50,6 +52,7 @@ def test_what_was_reported_wins_where_ray_lets_it():
     assert result["time_total_s"] == 0.5
 
 
+@pytest.mark.conformance("C-079")
 def test_steps_are_counted_once_somebody_reports_them():
     progress = Progress()
     assert "timesteps_total" not in one_result({"a": 1}, progress)

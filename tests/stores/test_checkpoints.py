@@ -27,7 +27,7 @@ from muster.stores.checkpoints import (
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.stores.storage import Storage
 from muster.testing.builders import reported
-from muster.trials.checkpoints import register
+from muster.trials.checkpoints import CheckpointToDelete, deletable, register
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
 
 
@@ -200,23 +200,23 @@ def refs_of(*numbers):
     return [CheckpointRef(path=f"/x/{number}", index=number) for number in numbers]
 
 
+@pytest.mark.conformance("C-009")
 def test_nothing_is_deleted_before_its_fact_is_durable_or_while_it_is_used():
     gone = []
     queue = queue_of(lambda ref: gone.append(ref.index))
-    queue.discard(refs_of(1, 2), after=5)
-    queue.discard(refs_of(3), after=6)
-    assert (queue.settle(4), gone) == (0, [])
-    assert queue.settle(5, in_use={"/x/2"}) == 1
-    assert (queue.drain(5.0), gone) == (True, [1])
-    assert queue.settle(6) == 2
-    assert (queue.close(5.0), gone, queue.settle(99)) == (True, [1, 2, 3], 0)
+    after = {1: 5, 2: 5, 3: 6}
+    waiting = [CheckpointToDelete(ref=ref, after=after[ref.index]) for ref in refs_of(1, 2, 3)]
+    for durable, in_use, expected in ((4, set(), []), (5, {"/x/2"}, [1]), (6, set(), [1, 2, 3])):
+        ready, waiting = deletable(waiting, durable, in_use)
+        queue.discard(ready)
+        assert (queue.drain(5.0), gone) == (True, expected)
+    assert queue.close(5.0) is True
 
 
 def test_the_store_is_flushed_before_each_round_of_deletions():
     steps = []
     queue = queue_of(lambda ref: steps.append(ref.index), lambda: steps.append("sync"))
-    queue.discard(refs_of(1, 2), after=1)
-    queue.settle(1)
+    queue.discard(refs_of(1, 2))
     assert (queue.close(5.0), steps) == (True, ["sync", 1, 2])
 
 
@@ -226,8 +226,7 @@ def test_what_cannot_be_flushed_is_kept(caplog):
 
     gone = []
     queue = queue_of(gone.append, refuse)
-    queue.discard(refs_of(1), after=1)
-    queue.settle(1)
+    queue.discard(refs_of(1))
     assert (queue.close(5.0), gone) == (True, [])
     assert "checkpoints are kept, the store cannot be flushed count=1 why=disk gone" in caplog.text
 
@@ -241,8 +240,7 @@ def test_a_deletion_that_fails_is_logged_and_the_others_go_on(caplog):
         gone.append(ref.index)
 
     queue = queue_of(delete)
-    queue.discard(refs_of(1, 2), after=0)
-    queue.settle(0)
+    queue.discard(refs_of(1, 2))
     assert (queue.close(5.0), gone) == (True, [2])
     assert "checkpoint could not be deleted path=/x/1 why=no permission" in caplog.text
 
@@ -250,8 +248,7 @@ def test_a_deletion_that_fails_is_logged_and_the_others_go_on(caplog):
 def test_a_deletion_that_hangs_blocks_nobody():
     release = threading.Event()
     queue = queue_of(lambda _: release.wait(5.0))
-    queue.discard(refs_of(1, 2), after=0)
-    assert queue.settle(0) == 2
+    queue.discard(refs_of(1, 2))
     assert queue.drain(0.01) is False
     release.set()
     assert queue.close(5.0) is True
@@ -266,10 +263,12 @@ def test_retention_store_and_queue_together_keep_what_a_restore_needs(tmp_path, 
         for index, score in enumerate((0, 2, 4, 1, 3, 0)):
             ref = made(tmp_path, index, source)
             ref = CheckpointRef(path=ref.path, index=index, metrics={"score": score})
-            queue.discard(register(trial, ref), after=store.appended + 1)
-            assert queue.settle(store.appended) == 0  # the fact is not durable yet
+            dropped = [
+                CheckpointToDelete(ref=each, after=store.appended + 1) for each in register(trial, ref)
+            ]
+            assert deletable(dropped, store.appended)[0] == ()  # the fact is not durable yet
             store.append([reported("t", index + 1, ref)])
-            queue.settle(store.appended)
+            queue.discard(deletable(dropped, store.appended)[0])
         assert queue.close(5.0) is True
         kept = {index for index, _ in checkpoints.listed("trial")}
         assert kept == {2, 4, 5} == {ref.index for ref in trial.checkpoints}
@@ -310,4 +309,4 @@ def test_a_storage_that_does_not_answer_costs_no_trial_its_progress(tmp_path, ca
     ref = CheckpointRef(path=f"{tmp_path}/trial/checkpoint_000001", index=1)
     with caplog.at_level(logging.WARNING):
         assert store.newest_usable([ref]) == ref
-    assert "cannot look at a checkpoint, taking it for whole" in caplog.text
+    assert "cannot check a checkpoint, assuming that it is complete" in caplog.text

@@ -91,6 +91,7 @@ def test_validation_leaves_the_marker(storage):
     assert storage.listing() == (MARKER,)
 
 
+@pytest.mark.conformance("C-247")
 def test_a_failed_download_leaves_no_target(storage, tmp_path):
     with pytest.raises(StoreError, match=r"cannot fetch .*nothing"):
         storage.download_dir("nothing", tmp_path / "target")
@@ -169,6 +170,7 @@ def test_the_first_pass_copies_everything_and_the_next_one_nothing(mirror, remot
     assert mirror.next_due() is None
 
 
+@pytest.mark.conformance("C-247")
 def test_only_what_changed_is_looked_at_and_only_what_differs_is_copied(mirror, remote, here):
     mirror.step()
     written(here, trial__new=b"n", other__file=b"o")
@@ -181,6 +183,7 @@ def test_only_what_changed_is_looked_at_and_only_what_differs_is_copied(mirror, 
     assert (mirror.step(), len(remote.calls)) == (True, 2)
 
 
+@pytest.mark.conformance("C-247")
 def test_a_growing_file_is_copied_again_only_every_few_seconds(mirror, remote, here, clock):
     mirror.step()
     for second in range(1, 11):
@@ -199,6 +202,7 @@ def test_a_growing_file_is_copied_again_only_every_few_seconds(mirror, remote, h
     assert remote.cat_file("/exp/trial/result") == b"the end"
 
 
+@pytest.mark.conformance("C-247")
 def test_a_failed_copy_is_tried_again_with_growing_waits_and_told(mirror, remote, clock):
     remote.broken.add("result")
     mirror.step()
@@ -283,6 +287,7 @@ def test_a_flush_copies_the_store_even_when_a_checkpoint_fails(mirror, remote, h
     assert remote.files() == [STORE_NAME, "top", "trial/result"]
 
 
+@pytest.mark.conformance("C-247")
 def test_half_made_directories_and_the_stores_side_files_stay_here(mirror, remote, here):
     written(here, **{"trial__.checkpoint_000001.9.partial__model": b"", "experiment.sqlite-wal": b"w"})
     written(here, **{"experiment.sqlite.lock": b"", "trial__.checkpoint_000000.9.deleted__model": b""})
@@ -328,6 +333,7 @@ def test_a_flush_waits_until_everything_is_there(uploader, remote, here):
     assert uploader.close() is False  # there is nobody to flush any more, and that is no error
 
 
+@pytest.mark.conformance("C-247")
 def test_the_caller_is_never_blocked_by_a_transfer_that_hangs(uploader, remote, here):
     remote.gate = threading.Event()
     written(here, trial__another=b"a")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-from tests.trials.puppets import First, Stage, steps, trials
+from tests.trials.scripted import First, Stage, steps, trials
 
 from muster.trials.checkpoints import CheckpointToDelete, adopt, deletable, register
 from muster.trials.controller import TrialController
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE
-from muster.trials.restore import begin_anew, replay, snapshot
+from muster.trials.restore import replay, reset_trial, snapshot
 
 OTHERS = CheckpointRef(path="/x/b/checkpoint_000007", index=7, metrics={"score": 1.0, "trial_id": "b"})
 
@@ -87,12 +87,12 @@ def test_the_choice_that_adopted_is_made_again_on_a_restore_and_only_that_one():
 
 def test_a_picture_brings_it_back_and_a_directory_in_use_is_not_deleted():
     original = stage()
-    while not original.state.roster.borrowed:
+    while not original.state.index.borrowed:
         original.step()
     again = stage()
     replay(again.state, snapshot(original.state), [], lambda trial_id, *_: Trial("f", trial_id=trial_id))
     assert again.trial("t1").checkpoint == original.trial("t1").checkpoint
-    (path,) = again.state.roster.borrowed
+    (path,) = again.state.index.borrowed
     assert path.startswith("/x/t0/")
 
     class Nothing:
@@ -100,11 +100,11 @@ def test_a_picture_brings_it_back_and_a_directory_in_use_is_not_deleted():
             pass
 
     controller = TrialController(again.state, engine=again.engine, store=Nothing(), clock=None)
-    again.state.give_up([CheckpointRef(path=path, index=0)])
+    again.state.facts.schedule_deletion([CheckpointRef(path=path, index=0)])
     controller._durable = 10_000
     again.trial("t0").checkpoints = ()
     assert controller.take_deletable() == ()
-    begin_anew(again.state, again.trial("t1"))
+    reset_trial(again.state, again.trial("t1"))
     assert again.trial("t1").checkpoint is None
     assert path in [each.path for each in controller.take_deletable()]
     assert deletable([CheckpointToDelete(ref=OTHERS, after=0)], 0, {OTHERS.path})[0] == ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.trials.puppets import Stage, steps, trials
+from tests.trials.scripted import Stage, steps, trials
 
 from muster.base.clock import ManualClock
 from muster.stores.experiment.memory import MemoryTrialStore
@@ -26,7 +26,10 @@ def test_trials_follow_the_capacity_up_and_down():
     assert state.handle(grown(5)) == []
     assert started(state.advance(1.0)) == ["t2", "t3", "t4"]
     state.handle(grown(3))
-    assert (started(state.advance(2.0)), state.view.occupancy().capacity.to_floats()) == ([], {"CPU": 3.0})
+    assert (started(state.advance(2.0)), state.plugins.view.occupancy().capacity.to_floats()) == (
+        [],
+        {"CPU": 3.0},
+    )
     state.handle(grown(6))
     assert started(state.advance(3.0)) == ["t5"]
 
@@ -37,7 +40,7 @@ def test_a_trial_that_no_longer_fits_at_all_is_refused_with_what_there_is():
     stage.state.handle(grown(2))
     stage.state.advance(1.0)
     assert stage.statuses == {"t0": "ERROR"}
-    (failure,) = [fact.failure for fact in stage.state.take_facts() if hasattr(fact, "failure")]
+    (failure,) = [fact.failure for fact in stage.state.facts.take() if hasattr(fact, "failure")]
     assert failure.message == "trial t0 needs (CPU: 4), but there is only (CPU: 2) in all"
 
 

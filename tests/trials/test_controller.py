@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import pytest
-from tests.trials.puppets import Noted, Stage, steps, trials
+from tests.trials.scripted import Noted, Stage, steps, trials
 
 from muster.base.clock import ManualClock
 from muster.stores.experiment.memory import MemoryTrialStore
-from muster.trials.controller import TrialController
+from muster.trials.controller import BATCH_DELAY_S, TrialController
 from muster.trials.events import TrialReported
 from muster.trials.model import CheckpointRef
-
-LINGER_S = 0.005
 
 
 class Journal:
     """Everything that leaves the loop, in order: appends and commands."""
 
-    def __init__(self, script, count=1, *, linger_s=0.0, hooks=None) -> None:
+    def __init__(self, script, count=1, *, batch_delay_s=0.0, hooks=None) -> None:
         self.stage = Stage(script, trials(count), capacity={"CPU": 1}, hooks=hooks)
         self.clock = ManualClock()
         self.store = MemoryTrialStore(root="/x")
         self.did: list = []
         self.waits: list[float] = []
-        self.controller = TrialController(self.stage.state, engine=self, store=self, clock=self.clock)
-        self.controller.linger_s = linger_s
+        self.controller = TrialController(
+            self.stage.state, engine=self, store=self, clock=self.clock, saver=self
+        )
+        self.controller.batch_delay_s = batch_delay_s
 
     def append(self, facts) -> None:
         self.did.append([type(fact).__name__ for fact in facts])
@@ -33,6 +33,13 @@ class Journal:
     def snapshot(self, trials, plugins, statuses=None, ended=b"") -> None:
         self.did.append("snapshot")
         self.store.snapshot(trials, plugins, statuses, ended)
+
+    def is_due(self) -> bool:
+        return False
+
+    def save(self, flush, *, is_last=False) -> None:
+        flush()
+        self.snapshot(b"", {})
 
     def submit(self, command) -> None:
         self.did.append(type(command).__name__)
@@ -66,7 +73,7 @@ def test_only_a_continue_leaves_before_the_facts_that_led_to_it_are_durable():
 
 
 def test_results_that_only_let_a_trial_go_on_are_written_together():
-    journal = Journal(steps(3), count=2, linger_s=LINGER_S).run()
+    journal = Journal(steps(3), count=2, batch_delay_s=BATCH_DELAY_S).run()
     assert journal.did == [
         ["TrialCreated", "TrialCreated", "SearchExhausted", "TrialAdmitted"],
         "StartTrial",
@@ -79,13 +86,13 @@ def test_results_that_only_let_a_trial_go_on_are_written_together():
         "ContinueTrial",
         "ContinueTrial",
     ]
-    journal.controller.save(b"", {})
+    journal.controller.save()
     assert journal.did[-2:] == [["TrialStarted", *["TrialReported"] * 3, "TrialExited"], "snapshot"]
-    assert journal.store.appended == journal.stage.state.facts_noted
+    assert journal.store.appended == journal.stage.state.facts.count
 
 
 def test_a_fact_waits_no_longer_than_it_may_and_a_poll_does_not_outlast_it():
-    journal = Journal(steps(5), linger_s=LINGER_S)
+    journal = Journal(steps(5), batch_delay_s=BATCH_DELAY_S)
     journal.controller.step()
     journal.controller.step(1.0)
     journal.clock.advance(0.004)
@@ -100,7 +107,7 @@ def test_a_fact_waits_no_longer_than_it_may_and_a_poll_does_not_outlast_it():
 
 
 def test_a_decision_is_carried_out_after_all_results_before_it_are_durable():
-    journal = Journal(steps(9), linger_s=LINGER_S)
+    journal = Journal(steps(9), batch_delay_s=BATCH_DELAY_S)
     journal.stage.scheduler._decide = stops_at(3)
     journal.run()
     assert journal.did[2:6] == [
@@ -118,22 +125,22 @@ class Breaks(Noted):
 
 
 def test_when_a_step_fails_those_before_it_can_still_be_written_and_it_cannot():
-    journal = Journal(steps(9), linger_s=LINGER_S, hooks=Breaks())
+    journal = Journal(steps(9), batch_delay_s=BATCH_DELAY_S, hooks=Breaks())
     with pytest.raises(RuntimeError, match="a callback"):
         journal.run()
-    journal.controller.write_down()
+    journal.controller.flush()
     reported = [fact for fact in journal.store.load().facts if isinstance(fact, TrialReported)]
     assert [fact.result["training_iteration"] for fact in reported] == [1, 2]
 
 
 def test_a_checkpoint_is_given_up_only_when_the_facts_that_replace_it_are_durable():
-    journal = Journal(steps(9), linger_s=LINGER_S)
+    journal = Journal(steps(9), batch_delay_s=BATCH_DELAY_S)
     journal.controller.step()
     state = journal.stage.state
     journal.controller.step()
-    held = state.facts_noted
-    state.give_up([CheckpointRef(path="/x/t0/checkpoint_000000", index=0)])
+    held = state.facts.count
+    state.facts.schedule_deletion([CheckpointRef(path="/x/t0/checkpoint_000000", index=0)])
     assert journal.controller.take_deletable() == ()
-    journal.controller.write_down()
+    journal.controller.flush()
     assert [ref.index for ref in journal.controller.take_deletable()] == [0]
     assert journal.store.appended == held

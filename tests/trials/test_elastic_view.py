@@ -1,6 +1,6 @@
 """What the core offers to schedulers that change resources: pauses that lose nothing, and how full it is."""
 
-from tests.trials.puppets import First, ScriptedEngine, Stage, steps, trials
+from tests.trials.scripted import First, ScriptedEngine, Stage, steps, trials
 
 from muster.base.resources import Resources
 from muster.trials.controller_view import Occupancy
@@ -43,7 +43,7 @@ def test_the_view_says_how_full_it_is():
     stage.step()
     stage.state.end(0.0)
     stage.step()
-    view = stage.state.view
+    view = stage.state.plugins.view
     assert view.occupancy() == Occupancy(
         capacity=Resources.of(CPU=3, GPU=0.5), used=Resources.of(CPU=3), live=3, pending=0, paused=0
     )

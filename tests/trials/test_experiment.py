@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.trials.puppets import First, Stage, steps, trials
+from tests.trials.scripted import First, Stage, steps, trials
 
 from muster.errors import TuneError
 from muster.trials.commands import SaveTrial, StartTrial
@@ -26,22 +26,23 @@ def test_never_more_at_once_than_there_is_room_for():
     assert (set(stage.statuses.values()), stage.engine.most_at_once) == ({"TERMINATED"}, 3)
 
 
+@pytest.mark.conformance("C-024")
 def test_a_criterion_ends_a_trial_and_the_searcher_sees_its_last_result_only_at_completion():
-    """C-024."""
     stage = Stage(steps(9), trials(1, stopping_criterion={"training_iteration": 2})).run()
     assert (stage.search.results, stage.search.completed) == ([("t0", 1)], [("t0", 2, False)])
 
 
+@pytest.mark.conformance("C-025")
 def test_a_scheduler_that_always_stops():
-    """C-025."""
     stage = Stage(steps(9), trials(1), scheduler=First(lambda trial, result: STOP)).run()
     assert (stage.search.results, stage.search.completed) == ([], [("t0", 1, False)])
     assert stage.trial("t0").last_result["training_iteration"] == 1
 
 
+@pytest.mark.conformance("C-017")
 @pytest.mark.parametrize(("max_failures", "failures"), [(0, 1), (1, 2), (2, 3)])
 def test_a_permanent_error_is_retried_as_often_as_allowed(max_failures, failures):
-    """C-017: the scheduler is told each time, the searcher only at the end."""
+    """The scheduler is told each time, the searcher only at the end."""
     stage = Stage(lambda c, s: [ValueError("no")], trials(1, max_failures=max_failures)).run()
     assert (stage.statuses, stage.trial("t0").num_failures) == ({"t0": "ERROR"}, failures)
     assert stage.scheduler.told.count(("error", "t0")) == failures
@@ -61,8 +62,8 @@ def test_a_retry_goes_on_from_the_newest_checkpoint():
     assert stage.trial("t0").last_result["training_iteration"] == 3
 
 
+@pytest.mark.conformance("C-018")
 def test_fail_fast_stops_the_others():
-    """C-018."""
 
     def script(config, start):
         return [ValueError("no")] if config["i"] == 0 else [{"loss": 1.0}] * 50
@@ -74,11 +75,11 @@ def test_fail_fast_stops_the_others():
 def test_checkpoints_are_made_by_frequency_and_the_worst_are_given_up():
     stage = Stage(steps(6), trials(1, checkpoint_policy=CheckpointPolicy(frequency=1, num_to_keep=2))).run()
     assert [c.index for c in stage.trial("t0").checkpoints] == [4, 5]
-    assert [d.ref.index for d in stage.state.doomed] == [0, 1, 2, 3]
+    assert [d.ref.index for d in stage.state.facts.checkpoints_to_delete] == [0, 1, 2, 3]
 
 
+@pytest.mark.conformance("C-003")
 def test_at_end_saves_before_the_trial_stops():
-    """C-003."""
     policy = CheckpointPolicy(at_end=True)
     stage = Stage(steps(9), trials(1, checkpoint_policy=policy, stopping_criterion={"training_iteration": 2}))
     stage.run()
@@ -86,8 +87,8 @@ def test_at_end_saves_before_the_trial_stops():
     assert stage.trial("t0").last_result["done"] is True
 
 
+@pytest.mark.conformance("C-004")
 def test_a_paused_trial_saves_and_goes_on_later_from_there():
-    """C-004."""
     paused = []
 
     def once(trial, result):
@@ -106,6 +107,7 @@ def test_a_paused_trial_saves_and_goes_on_later_from_there():
     assert (stage.statuses, stage.trial("t0").last_result["training_iteration"]) == ({"t0": "TERMINATED"}, 2)
 
 
+@pytest.mark.conformance("C-095")
 def test_what_can_never_fit_fails_with_both_numbers():
     from muster.trials.placement_group import PlacementGroupFactory
 
@@ -117,7 +119,7 @@ def test_what_can_never_fit_fails_with_both_numbers():
 
 def test_a_decision_nobody_knows_names_the_scheduler():
     stage = Stage(steps(1), trials(1), scheduler=First(lambda trial, result: "JUMP"))
-    with pytest.raises(TuneError, match=r"First\.on_trial_result answered 'JUMP' for trial t0"):
+    with pytest.raises(TuneError, match=r"First\.on_trial_result returned 'JUMP' for trial t0"):
         stage.run()
 
 
@@ -169,7 +171,7 @@ def test_the_searcher_is_asked_for_a_few_trials_at_a_time(most, asked):
     for _ in range(3):
         stage.state.advance(0.0)
         made.append(len(stage.state.trials))
-        stage.state.roster.pending.clear()  # as if all of them had been started
+        stage.state.index.pending.clear()  # as if all of them had been started
     assert made == asked
 
 
@@ -177,7 +179,7 @@ def test_no_more_trials_wait_than_may_and_none_is_asked_for_while_nearly_so_many
     stage = Stage(steps(1), trials(100), capacity={"CPU": 1}, max_pending=40)
     seen = []
     while stage.step():
-        seen.append(len(stage.state.roster.pending))
+        seen.append(len(stage.state.index.pending))
     assert set(stage.statuses.values()) == {"TERMINATED"}
     assert max(seen) == 40
     assert all(waiting >= 35 for waiting in seen[20:150])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 import pytest
-from tests.trials.puppets import Noted, ScriptedEngine
+from tests.trials.scripted import Noted, ScriptedEngine
 
 from muster.trials.events import TrialCreated
 from muster.trials.experiment import ExperimentState
@@ -66,9 +66,14 @@ def recorded(kind, limit=400):
                 engine.submit(command)
         for command in state.advance(engine.now):
             engine.submit(command)
-        facts.extend(state.take_facts())
+        facts.extend(state.facts.take())
         moments.append(
-            (len(facts), deepcopy(snapshot(state)), state.search.save_state(), state.scheduler.save_state())
+            (
+                len(facts),
+                deepcopy(snapshot(state)),
+                state.plugins.search.save_state(),
+                state.plugins.scheduler.save_state(),
+            )
         )
         if state.is_finished:
             return facts, moments
@@ -81,8 +86,8 @@ def restored(kind, moment, facts):
     start = 0
     if moment is not None:
         start, seen, search, scheduler = moment
-        state.search.restore_state(search)
-        state.scheduler.restore_state(scheduler)
+        state.plugins.search.restore_state(search)
+        state.plugins.scheduler.restore_state(scheduler)
     else:
         seen = None
     replay(state, deepcopy(seen), facts[start:], TEMPLATE.make)
@@ -98,10 +103,10 @@ def test_at_every_step_the_restored_experiment_stands_where_the_running_one_stoo
         for base in (None, moments[position // 2]):
             state = restored(kind, base, facts[:count])
             now = snapshot(state)
-            assert state.warnings == []
+            assert state.facts.warnings == []
             assert {**now, "iteration": 0} == {**seen, "iteration": 0}, f"step {position}"
-            assert state.search.save_state() == search
-            assert state.scheduler.save_state() == scheduler
+            assert state.plugins.search.save_state() == search
+            assert state.plugins.scheduler.save_state() == scheduler
 
 
 def saved_as_it_runs(kind, every):
@@ -116,29 +121,29 @@ def saved_as_it_runs(kind, every):
         for command in state.advance(engine.now):
             engine.submit(command)
         if step % every == 0:
-            state.take_facts()
+            state.facts.take()
             seen = deepcopy(snapshot(state))
             ended += seen["ended"]
-            state.roster.unarchived.clear()
+            state.index.unarchived.clear()
             moment = (
                 0,
                 {**seen, "ended": list(ended)},
-                state.search.save_state(),
-                state.scheduler.save_state(),
+                state.plugins.search.save_state(),
+                state.plugins.scheduler.save_state(),
             )
         step += 1
-        yield state, moment, state._facts
+        yield state, moment, state.facts._facts
 
 
 @pytest.mark.parametrize("kind", ["fifo", "promotion"])
 def test_a_trial_that_ended_is_saved_once_and_restored_from_where_it_was_saved(kind):
     for state, moment, facts in saved_as_it_runs(kind, every=5):
         again = restored(kind, moment, list(facts))
-        as_seen = {trial.trial_id: trial.statistics.saved() for trial in again.roster.order}
+        as_seen = {trial.trial_id: trial.statistics.saved() for trial in again.index.order}
         assert list(as_seen) == list(state.trials)
-        assert as_seen == {trial.trial_id: trial.statistics.saved() for trial in state.roster.order}
-        assert [(t.number, t.state, t.last_result) for t in again.roster.order] == [
-            (t.number, t.state, t.last_result) for t in state.roster.order
+        assert as_seen == {trial.trial_id: trial.statistics.saved() for trial in state.index.order}
+        assert [(t.number, t.state, t.last_result) for t in again.index.order] == [
+            (t.number, t.state, t.last_result) for t in state.index.order
         ]
         numbers = [record["number"] for record in moment[1]["ended"]]
         assert len(set(numbers)) == len(numbers)
@@ -152,8 +157,8 @@ def test_the_last_record_of_a_trial_that_ran_again_is_true():
     early["last_result"] = {"score": -1.0}
     twice = {**seen, "ended": [early, *seen["ended"][1:], late]}
     state = restored("fifo", (len(facts), twice, search, scheduler), facts)
-    assert len(state.roster.order) == len(seen["ended"])
-    assert state.roster.order[early["number"]].last_result == late["last_result"]
+    assert len(state.index.order) == len(seen["ended"])
+    assert state.index.order[early["number"]].last_result == late["last_result"]
 
 
 @pytest.mark.parametrize("kind", ["fifo", "stopping", "promotion"])
@@ -180,10 +185,10 @@ def test_a_revived_experiment_runs_to_its_end_without_losing_or_doubling_a_trial
 def test_a_searcher_that_does_not_repeat_itself_is_named_and_the_record_wins():
     facts, _ = recorded("fifo")
     state = fresh("fifo", {"CPU": 3})
-    state.search = BasicVariantGenerator(random_state=12, id_prefix="abcde")
-    state.search.add_configurations([TEMPLATE])
-    state.view.search_alg = state.search
+    state.plugins.search = BasicVariantGenerator(random_state=12, id_prefix="abcde")
+    state.plugins.search.add_configurations([TEMPLATE])
+    state.plugins.view.search_alg = state.plugins.search
     created = [fact for fact in facts if isinstance(fact, TrialCreated)][:1]
     replay(state, None, created, TEMPLATE.make)
     assert state.trials[created[0].trial_id].config == created[0].config
-    assert "BasicVariantGenerator does not repeat itself" in state.warnings[0]
+    assert "BasicVariantGenerator does not repeat itself" in state.facts.warnings[0]

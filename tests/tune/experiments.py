@@ -7,8 +7,8 @@ import json
 import pickle
 from pathlib import Path
 
+from muster.trials.metrics import flatten
 from muster.trials.model import CheckpointRef
-from muster.trials.results import flatten
 from muster.tune.analysis.trial_record import TrialRecord
 
 

@@ -194,7 +194,7 @@ def test_after_a_crash_unfinished_trials_come_back_first_and_nothing_told_is_los
         with crashed(search, tmp_path, "one") as restored:
             again = [restored.ask() for _ in range(3)]
             restored.tell(again[0], {"y": 4}, done=True)
-            statuses = [trial.status for trial in restored._state.roster.order]
+            statuses = [trial.status for trial in restored._state.index.order]
         uninterrupted = search.ask()
     assert [trial.trial_id for trial in again] == [half.trial_id, fresh.trial_id, uninterrupted.trial_id]
     assert [trial.config for trial in again] == [half.config, fresh.config, uninterrupted.config]
@@ -221,10 +221,11 @@ def test_restored_at_any_moment_searcher_and_scheduler_stand_where_they_stood(tm
             moments += 1
             with crashed(search, tmp_path, str(moments)) as restored:
                 mine, theirs = restored._state, search._state
-                assert mine.search.save_state() == theirs.search.save_state()
-                assert mine.scheduler.save_state() == theirs.scheduler.save_state()
-                assert {t.trial_id: t.last_result.get("y") for t in mine.roster.order} == {
-                    t.trial_id: t.last_result.get("y") for t in theirs.roster.order
+                for plugin in ("search", "scheduler"):
+                    states = [getattr(each.plugins, plugin).save_state() for each in (mine, theirs)]
+                    assert states[0] == states[1]
+                assert {t.trial_id: t.last_result.get("y") for t in mine.index.order} == {
+                    t.trial_id: t.last_result.get("y") for t in theirs.index.order
                 }
     assert moments > 12
 
@@ -284,7 +285,7 @@ def test_a_slip_is_told_and_leaves_the_trial_as_it_was(tmp_path):
         trial = search.ask()
         for slip, message in (
             (lambda: search.tell("nobody", {"y": 1}), "there is no trial 'nobody'"),
-            (lambda: search.tell(trial), "nothing was told"),
+            (lambda: search.tell(trial), "nothing was reported"),
             (lambda: search.tell(trial, 7), "must be a dict, not a int"),
             (lambda: search.tell(trial, {"y": threading.Lock()}), r"the value of 'y' .* cannot be pickled"),
             (lambda: search.tell(trial, {"y": 1}, checkpoint="here"), "must be a Checkpoint, not a str"),
@@ -326,7 +327,7 @@ def test_what_would_be_ignored_or_overwritten_is_refused(tmp_path):
         pass
     with pytest.raises(TuneError, match="already holds an experiment"):
         search_in(tmp_path, {"x": 1})
-    with pytest.raises(FileNotFoundError, match="no experiment that can go on"):
+    with pytest.raises(FileNotFoundError, match="no experiment that can be resumed"):
         AskTell.restore(tmp_path / "nothing")
 
 

@@ -104,10 +104,10 @@ class Deaf(Counting):
 PLUGINS = {
     "answers nonsense": (
         {"scheduler": Odd()},
-        r"Odd\.on_trial_result answered 'MAYBE' for trial .*must be one of CONTINUE, NOOP, PAUSE, STOP",
+        r"Odd\.on_trial_result returned 'MAYBE' for trial .*must be one of CONTINUE, NOOP, PAUSE, STOP",
     ),
     "raises": ({"scheduler": Raising()}, r"Raising\.on_trial_result raised KeyError .*fix it and resume"),
-    "chooses nonsense": ({"scheduler": Choosing()}, r"Choosing\.choose_trial_to_run answered 'the best one'"),
+    "chooses nonsense": ({"scheduler": Choosing()}, r"Choosing\.choose_trial_to_run returned 'the best one'"),
     "raises when choosing": (
         {"scheduler": Stumbling()},
         r"Stumbling\.choose_trial_to_run raised IndexError: empty .*fix it and resume",

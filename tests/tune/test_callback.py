@@ -153,6 +153,7 @@ class Stateful(Callback):
         self.value = state["value"]
 
 
+@pytest.mark.conformance("C-203")
 def test_state_is_kept_by_position_and_only_where_there_is_some():
     saved = CallbackList([Callback(), Stateful(1), Stateful(), Stateful(3)])
     assert saved.get_state() == {1: {"value": 1}, 3: {"value": 3}}
@@ -161,6 +162,7 @@ def test_state_is_kept_by_position_and_only_where_there_is_some():
     assert [c.value for c in fresh[1:]] == [1, None, 3]
 
 
+@pytest.mark.conformance("C-203")
 def test_without_state_nothing_is_saved_and_restoring_says_so():
     hooks = CallbackList([Callback(), Stateful()])
     assert hooks.save_state() is None

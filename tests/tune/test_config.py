@@ -10,16 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.tune.config import (
-    CheckpointConfig,
-    FailureConfig,
-    ResumeConfig,
-    RunConfig,
-    SyncConfig,
-    TuneConfig,
-    log_files,
-    seconds,
-)
+from muster.tune.config import CheckpointConfig, FailureConfig, RunConfig, SyncConfig, log_files, seconds
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 
 def defaults(kind) -> dict:
@@ -129,6 +121,7 @@ def test_the_old_environment_variable_for_storage_works_with_a_warning(monkeypat
     assert RunConfig(storage_path="/here").storage_path == "/here"
 
 
+@pytest.mark.conformance("C-249")
 @pytest.mark.parametrize(
     ("make", "told"),
     [
@@ -138,7 +131,7 @@ def test_the_old_environment_variable_for_storage_works_with_a_warning(monkeypat
         (lambda: CheckpointConfig(_checkpoint_upload_from_workers=False), "leave it out"),
     ],
 )
-def test_removed_options_raise_their_deprecation(make, told):  # C-249
+def test_removed_options_raise_their_deprecation(make, told):
     with pytest.raises(DeprecationWarning, match=told):
         make()
 
@@ -210,7 +203,8 @@ def test_values_at_the_edge_are_accepted():
     assert RunConfig(verbose=0).verbose == 0
 
 
-def test_log_to_file_has_four_forms():  # C-089
+@pytest.mark.conformance("C-089")
+def test_log_to_file_has_four_forms():
     assert log_files(False) == (None, None)
     assert log_files(True) == ("stdout", "stderr")
     assert log_files("both.log") == ("both.log", "both.log")

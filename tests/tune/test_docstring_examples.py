@@ -9,13 +9,14 @@ import pytest
 
 COUNTED = {
     "muster.tune.config": 1,
-    "muster.tune.config_parts": 2,
+    "muster.tune.tune_config": 2,
     "muster.tune.experiment.experiment": 1,
     "muster.tune.analysis.tables": 2,
     "muster.tune.logger.logger": 2,
     "muster.tune.execution.restore": 1,
     "muster.tune.trainable.checkpointing": 1,
-    "muster.tune.registry": 3,
+    "muster.tune.registry": 2,
+    "muster.tune.trainable.function_trainable": 1,
     "muster.tune.trainable.util": 4,
     "muster.tune.trainable.trainable": 2,
     "muster.tune.utils.util": 4,

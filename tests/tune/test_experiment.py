@@ -39,9 +39,9 @@ def test_a_name_that_nothing_has_is_refused_at_once():
         Experiment("e", "nobody")
 
 
+@pytest.mark.conformance("C-070")
 @pytest.mark.parametrize("option", [{"checkpoint_frequency": 2}, {"checkpoint_at_end": True}])
 def test_a_function_cannot_be_saved_from_outside(option):
-    """C-070."""
     with pytest.raises(ValueError, match="is for class trainables"):
         Experiment("e", train, checkpoint_config=CheckpointConfig(**option))
 
@@ -93,8 +93,8 @@ def test_a_checkpoint_to_begin_with_is_an_absolute_path(tmp_path, monkeypatch):
     assert Experiment("e", train, restore="s3://bucket/saved").restore == "s3://bucket/saved"
 
 
+@pytest.mark.conformance("C-092")
 def test_experiments_may_be_written_as_a_dict():
-    """C-092."""
     found = as_experiments({"one": {"run": train, "config": {"x": 1}}, "two": Experiment("two", Steps)})
     assert [(each.name, each.run_identifier, each.config) for each in found] == [
         ("one", "train", {"x": 1}),
@@ -102,10 +102,11 @@ def test_experiments_may_be_written_as_a_dict():
     ]
 
 
+@pytest.mark.conformance("C-092")
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"e": {"config": {}}}, "does not say what to `run`"),
+        ({"e": {"config": {}}}, "add the key `run`"),
         ({"e": {"run": train, "colour": "red"}}, "cannot be understood.*colour"),
         ("e", "an Experiment, a list of them, or a dict"),
         ([train], "an Experiment, a list of them, or a dict"),

@@ -166,7 +166,7 @@ def test_facts_wait_for_room_on_the_disk(tmp_path):
     assert store.taken == [["fact"]]
     assert told == [
         "disk: full. The experiment waits up to 60 s for it.",
-        "there is room again; the experiment goes on",
+        "there is room again; the experiment continues",
     ]
 
 
@@ -184,7 +184,7 @@ def test_room_in_reserve_is_used_first_and_given_back_at_the_end(tmp_path):
 
 def test_after_a_minute_without_room_it_is_said_how_to_go_on(tmp_path):
     patient = FullDiskStore(Full(failures=10_000), ManualClock(), lambda text: None, lambda: False, tmp_path)
-    with pytest.raises(StoreFull, match=r"make room, then go on with Tuner\.restore"):
+    with pytest.raises(StoreFull, match=r"make room, then resume with Tuner\.restore"):
         patient.append(["fact"])
 
 

@@ -52,7 +52,7 @@ def test_a_checkpoint_that_no_result_tells_of_has_no_metrics_and_warns(tmp_path,
     assert [metrics.get("score") for _, metrics in found] == [3.0, None]
     assert found[1][1] == {}
     assert [record.getMessage() for record in caplog.records] == [
-        f"{tmp_path}: no result says what checkpoint_000005 was saved with"
+        f"{tmp_path}: no result belongs to checkpoint_000005"
     ]
 
 
@@ -84,7 +84,8 @@ def test_a_trial_is_read_from_any_filesystem(tmp_path):
             assert stream.read() == "1"
 
 
-def test_rows_of_json_and_csv_are_equal(tmp_path):  # C-212
+@pytest.mark.conformance("C-212")
+def test_rows_of_json_and_csv_are_equal(tmp_path):
     rows = [
         logged_row("12345678", 1, CONFIG, loss=1.5, deep={"a": {"b": 2}}, flag=True, name="x", count=3),
         logged_row(
@@ -160,7 +161,8 @@ def scored(*metrics: dict) -> Result:
     return Result({}, None, None, "/trial", best_checkpoints=made)
 
 
-def test_the_best_checkpoint_by_any_metric():  # C-213
+@pytest.mark.conformance("C-213")
+def test_the_best_checkpoint_by_any_metric():
     result = scored({"a": 1.0, "n": {"b": 5}}, {"a": 3.0, "n": {"b": 2}}, {"a": 2.0}, {"a": float("nan")})
     best = [result.get_best_checkpoint(*asked).path for asked in (("a", "max"), ("a", "min"), ("n/b", "max"))]
     assert best == ["/c/1", "/c/0", "/c/0"]
@@ -176,7 +178,8 @@ def test_what_is_wrong_with_the_question_for_a_checkpoint_is_told():
         scored({"a": 1}).get_best_checkpoint("b", "max")
 
 
-def test_the_repr_hides_what_was_filled_in():  # C-215
+@pytest.mark.conformance("C-215")
+def test_the_repr_hides_what_was_filled_in():
     row = {**logged_row("t", 1, CONFIG, loss=2.0), "experiment_tag": "0"}
     assert repr(Result(row, Checkpoint("/c"), None, "/trial")) == (
         "Result(\n"

@@ -35,6 +35,7 @@ def test_a_grid_is_a_sequence_of_results(three, tmp_path):
     assert three[0] is three[0]
 
 
+@pytest.mark.conformance("C-211")
 @pytest.mark.parametrize(
     ("scope", "mode", "expected"),
     [
@@ -48,7 +49,7 @@ def test_a_grid_is_a_sequence_of_results(three, tmp_path):
         ("last-10-avg", "min", 0.2),
     ],
 )
-def test_the_best_result_by_scope(tmp_path, scope, mode, expected):  # C-211
+def test_the_best_result_by_scope(tmp_path, scope, mode, expected):
     losses = {"t1": [9.0, 1.0, 5.0], "t2": [4.0, 4.0, 4.0], "t3": [2.0, 8.0, 6.0]}
     made = grid(tmp_path, *(trial(tmp_path, name, values) for name, values in losses.items()))
     assert lr(made.get_best_result("loss", mode, scope)) == pytest.approx(expected)
@@ -66,6 +67,7 @@ def test_the_first_of_equal_trials_wins(tmp_path):
     assert [lr(made.get_best_result("loss", mode)) for mode in ("min", "max")] == [0.1, 0.1]
 
 
+@pytest.mark.conformance("C-211")
 def test_values_that_are_not_finite_are_left_out_unless_asked_for(tmp_path):
     made = grid(
         tmp_path, trial(tmp_path, "t1", [NAN]), trial(tmp_path, "t2", [-INF]), trial(tmp_path, "t3", [5.0])
@@ -80,6 +82,7 @@ def test_values_that_are_not_finite_are_left_out_unless_asked_for(tmp_path):
         none.get_best_result("loss", "min")
 
 
+@pytest.mark.conformance("C-211")
 def test_one_trial_needs_no_metric(tmp_path):
     made = grid(tmp_path, trial(tmp_path, "t1", []))
     assert made.get_best_result() is made[0]
@@ -98,6 +101,7 @@ def test_several_trials_need_metric_and_mode(three):
         three.get_best_result("loss", "min", "best")
 
 
+@pytest.mark.conformance("C-211")
 def test_without_a_report_there_is_no_best_result(tmp_path):
     made = grid(tmp_path, trial(tmp_path, "t1", []), trial(tmp_path, "t2", []))
     with pytest.raises(RuntimeError) as caught:
@@ -112,7 +116,8 @@ def test_an_unknown_metric_is_answered_with_the_known_ones(three):
         three.get_best_result("los", "min")
 
 
-def test_errors_hold_the_original_exceptions_and_counts_are_exact(tmp_path):  # C-216
+@pytest.mark.conformance("C-216")
+def test_errors_hold_the_original_exceptions_and_counts_are_exact(tmp_path):
     write_error(tmp_path / "t1", RuntimeError("first"))
     write_error(tmp_path / "t3", None, "only text")
     write_error(tmp_path / "t4", OSError("an attempt that was made good"))

@@ -9,9 +9,9 @@ import pytest
 
 from muster import tune
 from muster.errors import TuneError
-from muster.tune.config import ResumeConfig
 from muster.tune.execution.restore import resume_rules
 from muster.tune.search import Searcher
+from muster.tune.tune_config import ResumeConfig
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,7 @@ def test_run_gives_an_analysis_of_the_best_configuration(quiet, tmp_path):
     found = tune.run(train, name="e", metric="score", mode="max", config=space, **quiet)
     assert (found.best_config, found.best_result["score"]) == ({"x": 3}, 9)
     assert [trial.status for trial in found.trials] == ["TERMINATED"] * 3
-    assert space == {"x": {"grid_search": [1, 3, 2]}}  # C-091
+    assert space == {"x": {"grid_search": [1, 3, 2]}}
     assert len(directories(tmp_path / "e")) == 3
 
 
@@ -70,6 +70,7 @@ def test_without_a_name_the_directory_is_called_after_the_trainable(quiet, tmp_p
     assert [path.name.rpartition("_20")[0] for path in tmp_path.iterdir()] == ["train"]
 
 
+@pytest.mark.conformance("C-092")
 def test_a_registered_name_can_be_run(quiet):
     tune.register_trainable("doubler", lambda config: {"y": 2 * config["x"]})
     found = tune.run("doubler", config={"x": 4}, **quiet)
@@ -122,8 +123,8 @@ def test_the_old_checkpoint_arguments_warn_and_work(quiet, tmp_path):
     assert kept == ["checkpoint_000000", "checkpoint_000003"]  # the best by "min", and the newest
 
 
+@pytest.mark.conformance("C-002")
 def test_every_trial_can_begin_with_one_checkpoint(quiet):
-    """C-002."""
     first = tune.run(
         Counter,
         name="first",
@@ -145,8 +146,8 @@ def test_resources_per_trial_reach_the_trial(quiet):
     assert [trial.last_result["cpus"] for trial in found.trials] == [0.5]
 
 
+@pytest.mark.conformance("C-097")
 def test_a_model_is_exported_at_the_end(quiet, tmp_path):
-    """C-097."""
     tune.run(Counter, name="e", stop={"at": 2}, export_formats=["model"], **quiet)
     assert [path.read_text() for path in (tmp_path / "e").rglob("model.bin")] == ["2"]
 
@@ -233,8 +234,8 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(arguments, kind, wo
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.conformance("C-249")
 def test_environment_variables_that_ray_dropped_are_refused(monkeypatch, quiet):
-    """C-249."""
     monkeypatch.setenv("TUNE_RESULT_DIR", "somewhere")
     with pytest.raises(DeprecationWarning, match="TUNE_RESULT_DIR"):
         tune.run(train, config={"x": 1}, **quiet)

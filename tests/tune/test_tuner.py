@@ -11,10 +11,11 @@ import pytest
 from muster.errors import EngineUnreachable, TuneError
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.tune.callback import Callback
-from muster.tune.config import FailureConfig, RunConfig, TuneConfig
+from muster.tune.config import FailureConfig, RunConfig
 from muster.tune.schedulers import ASHAScheduler
 from muster.tune.search.space import grid_search, uniform
 from muster.tune.trainable.util import with_resources
+from muster.tune.tune_config import TuneConfig
 from muster.tune.tuner import Tuner
 
 
@@ -118,6 +119,7 @@ def test_optuna_searches_and_goes_on_after_an_interruption(tmp_path):
     assert {r.config["x"] for r in half} < {r.config["x"] for r in grid}
 
 
+@pytest.mark.conformance("C-018")
 def test_fail_fast_raise_gives_the_trials_own_exception(tmp_path):
     def train(config):
         raise KeyError("mine")

@@ -1,4 +1,4 @@
-"""muster.autoscaler: a cluster autoscaler in the manner of Ray's. Names are imported on first use."""
+"""Offers a cluster autoscaler in the manner of Ray's; names are imported on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The composition root of the monitor: a cluster file, a home and an environment become a Monitor.
+"""Builds a Monitor from a cluster file, a home directory and an environment.
 
 Called by `muster monitor`, the demo and tests. Whatever was opened is closed when a later step fails, and by
 the monitor itself when it ends.
@@ -17,7 +17,7 @@ from muster.autoscaler.events import Event, EventLog
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.lease import Lease
 from muster.autoscaler.metrics import DEFAULT_PORT, Metrics, MetricsServer, host_for
-from muster.autoscaler.monitor import Loop, Monitor, StopSignal, TickListener
+from muster.autoscaler.monitor import Loop, Monitor, StopSignal, TickInterval, TickListener
 from muster.autoscaler.publish import (
     Announcement,
     LeaseKey,
@@ -26,8 +26,6 @@ from muster.autoscaler.publish import (
     TimelineFile,
     VerdictBoard,
 )
-from muster.autoscaler.recording_ports import Sightings, watched
-from muster.autoscaler.tick_interval import TickInterval
 from muster.base.ambient import Ambient
 from muster.base.clock import Clock, SystemClock
 from muster.base.ids import IdSource, RandomIds
@@ -44,32 +42,33 @@ from muster.runtimes.ray.client import GcsClient, host_and_port
 from muster.runtimes.ray.drainer import GcsDrainer
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import StatePublisher
-from muster.runtimes.ray.verdict_board import BoardWriter
+from muster.runtimes.ray.verdict_board import VerdictWriter
 from muster.stores.ledger.state import Retention
 from muster.stores.ledger.store import SqliteInstanceStore
 
-_AT_START = "counts when the monitor is started again"
+_AT_START = "takes effect when the monitor is restarted"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLineOverrides:
-    """What the command line said; it stands over the file."""
+    """CommandLineOverrides hold the options of the command line; they win over the cluster file."""
 
     interval_s: float | None = None
     metrics_port: int | None = None
 
     def bounds(self, file: MonitorConfig) -> tuple[float, float]:
-        """The shortest and the longest pause between two ticks."""
+        """Returns the shortest and the longest pause between two ticks."""
         base_s = self.interval_s or file.interval_s
         return base_s, max(base_s, file.longest_interval_s)
 
     def port(self, file: MonitorConfig) -> int:
-        wished = file.metrics_port if self.metrics_port is None else self.metrics_port
-        return DEFAULT_PORT if wished is None else wished
+        """Returns the port of the metrics."""
+        chosen = file.metrics_port if self.metrics_port is None else self.metrics_port
+        return DEFAULT_PORT if chosen is None else chosen
 
 
-def unheeded(config: ClusterConfig, given: CommandLineOverrides) -> dict[str, tuple[object, str]]:
-    """The keys that a running monitor does not take: their value, and what is said when it changes."""
+def ignored_keys(config: ClusterConfig, given: CommandLineOverrides) -> dict[str, tuple[object, str]]:
+    """Returns the keys that a running monitor ignores, with their values and the reason for the log."""
     monitor = config.muster.monitor
     keys: dict[str, tuple[object, str]] = {
         "cluster_name": (config.cluster_name, _AT_START),
@@ -77,21 +76,21 @@ def unheeded(config: ClusterConfig, given: CommandLineOverrides) -> dict[str, tu
         "muster.limits.max_launch_batch": (config.muster.limits.max_launch_batch, _AT_START),
     }
     if given.interval_s is not None:
-        why = f"does not count: --interval {given.interval_s:g} does"
+        why = f"is ignored: --interval {given.interval_s:g} overrides it"
         keys["muster.monitor.interval_s"] = (monitor.interval_s, why)
     if given.metrics_port is not None:
-        why = f"does not count: --metrics-port {given.metrics_port} does"
+        why = f"is ignored: --metrics-port {given.metrics_port} overrides it"
         keys["muster.monitor.metrics_port"] = (monitor.metrics_port, why)
     return keys
 
 
 @dataclass
 class ConfigReload:
-    """The parts of a running monitor that an edit may change."""
+    """A ConfigReload applies an edit of the cluster file to the parts of a running monitor."""
 
     config: Callable[[], ClusterConfig]  # as the loop has read it
     given: CommandLineOverrides
-    pace: TickInterval
+    interval: TickInterval
     store: SqliteInstanceStore
     server: MetricsServer | None
     events: EventLog
@@ -100,8 +99,8 @@ class ConfigReload:
     def __post_init__(self) -> None:
         self._started = self._current = self.config()
 
-    def adopt(self) -> None:
-        """Returns at once while the file is as it was."""
+    def apply(self) -> None:
+        """Applies the newest config; returns at once while the file is unchanged."""
         before, now = self._current, self.config()
         if now is before:
             return
@@ -110,53 +109,53 @@ class ConfigReload:
             self.store.retain(Retention(**retention_of(now)))
         old, new = before.muster.monitor, now.muster.monitor
         if self.given.bounds(new) != self.given.bounds(old):
-            self.pace.change(*self.given.bounds(new))
+            self.interval.change(*self.given.bounds(new))
         if self.given.port(new) != self.given.port(old):
             self._move(self.given.port(new))
-        self._say(before, now)
+        self._log_ignored(before, now)
 
     def _move(self, port: int) -> None:
         if self.server is None:
-            self._tell(f"muster.monitor.metrics_port: no metrics are served; {port} {_AT_START}.")
+            self._warn(f"muster.monitor.metrics_port: no metrics are served; {port} {_AT_START}.")
             return
         try:
             self.server.move(port)
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            self._tell(
+            self._warn(
                 f"muster.monitor.metrics_port: {port} cannot be used ({why}); the metrics stay on port"
                 f" {self.server.port}."
             )
 
-    def _say(self, before: ClusterConfig, now: ClusterConfig) -> None:
-        known, started = unheeded(before, self.given), unheeded(self._started, self.given)
-        for key, (value, why) in unheeded(now, self.given).items():
+    def _log_ignored(self, before: ClusterConfig, now: ClusterConfig) -> None:
+        known, started = ignored_keys(before, self.given), ignored_keys(self._started, self.given)
+        for key, (value, why) in ignored_keys(now, self.given).items():
             if value != known[key][0] and value != started[key][0]:
-                self._tell(f"{key} was changed in the cluster file, and {why}.")
+                self._warn(f"{key} was changed in the cluster file; it {why}.")
 
-    def _tell(self, message: str) -> None:
-        self.events.tell(Event(at=self.clock.now(), level="warning", message=message))
+    def _warn(self, message: str) -> None:
+        self.events.log(Event(at=self.clock.now(), level="warning", message=message))
 
 
 logger = logging.getLogger(__name__)
 
-LOCK_WAIT_S = 1.0  # a monitor that is just ending lets go of its ledger
-HEAD_RETRY_S = (0.25, 5.0)  # first and longest pause between two tries to reach the head
+LOCK_WAIT_S = 1.0  # a monitor that is just ending releases its ledger
+HEAD_RETRY_S = (0.25, 5.0)  # first and longest pause between two attempts to reach the head
 
 
 @dataclass(frozen=True)
 class MonitorOptions:
-    """What a person may say about one monitor; None: as the cluster file says."""
+    """MonitorOptions are what a user may set for one monitor; None leaves it to the cluster file."""
 
     config: Path
     home: ClusterHome
-    reach: HeadAddress
+    head: HeadAddress
     interval_s: float | None = None
     metrics_port: int | None = None
 
 
 class StartCancelled(Exception):
-    """Asked to end before the cluster was reached."""
+    """A StartCancelled is raised when the monitor is stopped before the head was reached."""
 
 
 def build_monitor(
@@ -167,7 +166,7 @@ def build_monitor(
     clock: Clock | None = None,
     ids: IdSource | None = None,
 ) -> Monitor:
-    """Waits for the head. Raises a MusterError of one line, or Stopped."""
+    """Waits for the head and returns the monitor. Raises MusterError, or StartCancelled on a stop."""
     with ExitStack() as stack:
         parts = _Parts(options, dict(environment), clock or SystemClock(), ids or RandomIds(), stack)
         monitor = parts.monitor(stop)
@@ -176,7 +175,7 @@ def build_monitor(
 
 
 class _Parts:
-    """The pieces of one monitor, opened in the order in which they may fail."""
+    """The parts of one monitor are opened in the order in which they may fail."""
 
     def __init__(
         self,
@@ -197,12 +196,12 @@ class _Parts:
         self._store = stack.enter_context(
             SqliteInstanceStore(options.home.ledger, clock=clock, retention=retention, wait_s=LOCK_WAIT_S)
         )
-        host_and_port(options.reach.address)  # what can never be reached is not waited for
-        self._link = GcsClient(options.reach.address, options.reach.auth)
+        host_and_port(options.head.address)  # an address that cannot be parsed fails at once
+        self._link = GcsClient(options.head.address, options.head.auth)
         self._nodes = GcsNodeSource(self._link)
 
     def keep(self, stack: ExitStack) -> None:
-        """From here on the monitor closes what was opened."""
+        """Hands the opened resources to the monitor, which closes them."""
         self._kept = stack
 
     def monitor(self, stop: StopSignal) -> Monitor:
@@ -212,31 +211,27 @@ class _Parts:
         self._stack.callback(_quietly, lease.release)
         self._store.raise_version(self._nodes.published_version())
         metrics, server = self._metrics(session)
-        seen = Sightings()
-        controller = ClusterController(watched(self._ports(), seen), self._ambient())
-        pace = TickInterval(*self._given.bounds(self._source.config.muster.monitor))
+        interval = TickInterval(*self._given.bounds(self._source.config.muster.monitor))
         loop = Loop(
-            controller=controller,
-            store=self._store,
-            seen=seen,
-            look=self._nodes.read,
+            controller=ClusterController(self._ports(), self._ambient()),
+            poll=self._nodes.read,
             stamp=self._stamp,
-            adopt=self._adoption(pace, server).adopt,
+            reload=self._config_reload(interval, server).apply,
         )
         return Monitor(
             loop,
-            pace,
+            interval,
             clock=self._clock,
-            outlets=self._outlets(lease, metrics, server),
-            metrics=metrics,
+            listeners=self._listeners(lease, metrics, server),
+            problems=metrics,
             close=self._close,
         )
 
-    def _adoption(self, pace: TickInterval, server: MetricsServer | None) -> ConfigReload:
+    def _config_reload(self, interval: TickInterval, server: MetricsServer | None) -> ConfigReload:
         return ConfigReload(
             config=lambda: self._source.config,
             given=self._given,
-            pace=pace,
+            interval=interval,
             store=self._store,
             server=server,
             events=self._events,
@@ -261,10 +256,10 @@ class _Parts:
         surroundings = ProviderContext(
             cluster_name=self._source.config.cluster_name,
             home=self._options.home.path,
-            address=self._options.reach.address,
+            address=self._options.head.address,
             clock=self._clock,
             ids=self._ids,
-            auth=self._options.reach.auth,
+            auth=self._options.head.auth,
             environment=self._environment,
             runtime=self._nodes.read,
         )
@@ -287,7 +282,7 @@ class _Parts:
         port = self._given.port(self._source.config.muster.monitor)
         try:
             metrics = Metrics(session)
-            server = MetricsServer(metrics, host_for(self._options.reach.address), port)
+            server = MetricsServer(metrics, host_for(self._options.head.address), port)
         except ImportError:
             logger.warning("no metrics: prometheus-client is not installed (pip install prometheus-client)")
             return None, None
@@ -297,15 +292,15 @@ class _Parts:
         self._stack.callback(_quietly, server.close)
         return metrics, server
 
-    def _outlets(
+    def _listeners(
         self, lease: Lease, metrics: Metrics | None, server: MetricsServer | None
     ) -> list[TickListener]:
         home, events, host = self._options.home, self._events, host_and_port(self._link.address)[0]
-        outlets: list[TickListener] = [] if metrics is None else [metrics]
+        listeners: list[TickListener] = [] if metrics is None else [metrics]
         return [
-            *outlets,
+            *listeners,
             events,
-            VerdictBoard(BoardWriter(self._link)),
+            VerdictBoard(VerdictWriter(self._link)),
             StatusFile(home, lambda: events.newest, lambda: server.port if server is not None else None),
             TimelineFile(home.timeline),
             Announcement(
@@ -316,9 +311,9 @@ class _Parts:
 
 
 def reach_head(link: GcsClient, stop: StopSignal) -> str:
-    """The name of the head's session, once it is up; said once when it is not."""
+    """Returns the name of the head's session once the head is up; a wait is logged once."""
     pause_s, longest_s = HEAD_RETRY_S
-    told = False
+    is_logged = False
     while True:
         try:
             link.connect()
@@ -328,9 +323,9 @@ def reach_head(link: GcsClient, stop: StopSignal) -> str:
             why = f"the head at {link.address} is still starting"
         except EngineUnreachable as error:
             why = str(error)
-        if not told:
+        if not is_logged:
             logger.warning("waiting for the head: %s", why)
-            told = True
+            is_logged = True
         _pause(stop, pause_s)
         pause_s = min(2 * pause_s, longest_s)
 
@@ -341,8 +336,8 @@ def _pause(stop: StopSignal, seconds: float) -> None:
 
 
 def _quietly(close: Callable[[], object]) -> None:
-    """What cannot be closed must not keep the rest open; it is on its way out anyway."""
+    """A resource that cannot be closed is logged and must not keep the others open."""
     try:
         close()
-    except Exception as error:  # noqa: BLE001 - said, and done with
-        logger.warning("while ending: %s: %s", type(error).__name__, error)
+    except Exception as error:  # noqa: BLE001 - logged; the others are still to be closed
+        logger.warning("while closing: %s: %s", type(error).__name__, error)

@@ -1,4 +1,4 @@
-"""Where a cluster's GCS is and how to authenticate: from what was said, the environment, or `muster up`.
+"""Finds a cluster's GCS and its token: from the options, the environment, or the files of `muster up`.
 
 Called by `muster monitor`. The token is not copied, only where it lies, unless it was given by value.
 """
@@ -17,20 +17,20 @@ _NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 @dataclass(frozen=True)
 class HeadAddress:
-    """How to talk to the head; never shown with the token in it."""
+    """A HeadAddress is the address of the head and how to authenticate; its text never shows the token."""
 
     address: str
     auth: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def find_head_address(home: ClusterHome, address: str | None, environment: Mapping[str, str]) -> HeadAddress:
-    """ClusterError when nobody says where the head is."""
+    """Returns the head's address. Raises ClusterError when neither options nor files name one."""
     record = read_record(home)
     known = address or environment.get("RAY_ADDRESS") or (record.address if record is not None else "")
     if not known:
         raise ClusterError(
-            "where is the head? Give --address HOST:PORT of its GCS, or set RAY_ADDRESS; a cluster that "
-            "`muster up` started is known by its home"
+            "the head's address is not known: give --address HOST:PORT of its GCS, or set RAY_ADDRESS; for a "
+            "cluster that `muster up` started, --home is enough"
         )
     given = {name: environment[name] for name in _NAMES if environment.get(name)}
     if given:

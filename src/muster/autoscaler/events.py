@@ -1,7 +1,6 @@
-"""Events: what a cluster's owner wants to read in a log, in Ray's words; `events_of` is pure.
+"""Derives the events of a tick, in the words of Ray's log, and keeps the newest.
 
-A warning is told once, until it changes or goes and comes again. The monitor keeps what was told; the
-newest events are also part of the published status.
+A warning is logged once, until it changes or disappears. The newest events are part of the published status.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from muster.autoscaler.tick import Tick
+from muster.autoscaler.monitor import Tick
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.model import Demand, Gang, Instance, RuntimeReport, StopCause
 from muster.cluster.plan import Reason, Subject
@@ -35,7 +34,7 @@ RING = 100
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """One line for people."""
+    """An Event is one line of the cluster's log."""
 
     at: float
     level: str  # debug, info, warning
@@ -43,38 +42,40 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 T = TypeVar("T", Demand, Gang)
-Told = frozenset[str]  # warnings in force: their keys
+WarningKeys = frozenset[str]  # of the warnings in force
 
 
-def events_of(told: Told, tick: Tick) -> tuple[tuple[Event, ...], Told]:
-    """What is new in this tick, and which warnings are in force after it."""
+def events_of(known: WarningKeys, tick: Tick) -> tuple[tuple[Event, ...], WarningKeys]:
+    """Returns the new events of a tick and the keys of the warnings in force after it; pure."""
     shape = () if tick.traits.read_only else tuple(_shape_events(tick))
     current = _warnings(tick)
-    if tick.runtime is None:  # nothing was seen, so nothing has gone either
-        return shape, told
-    fresh = [text for key, text in current.items() if key not in told]
+    if tick.runtime is None:  # nothing was observed, so no warning has ended either
+        return shape, known
+    fresh = [text for key, text in current.items() if key not in known]
     warnings = tuple(Event(at=tick.plan.at, level="warning", message=text) for text in fresh)
     return (*shape, *warnings), frozenset(current)
 
 
 class EventLog:
-    """Writes events to the log `muster.events` and keeps the newest."""
+    """An EventLog writes events to the log `muster.events` and keeps the newest."""
 
     def __init__(self) -> None:
-        self._told: Told = frozenset()
+        self._warnings: WarningKeys = frozenset()
         self._ring: deque[Event] = deque(maxlen=RING)
 
     @property
     def newest(self) -> tuple[Event, ...]:
+        """Returns the newest events, oldest first."""
         return tuple(self._ring)
 
-    def hear(self, tick: Tick) -> None:
-        events, self._told = events_of(self._told, tick)
+    def on_tick(self, tick: Tick) -> None:
+        """Logs the new events of a tick."""
+        events, self._warnings = events_of(self._warnings, tick)
         for event in events:
-            self.tell(event)
+            self.log(event)
 
-    def tell(self, event: Event) -> None:
-        """Also what others have to say."""
+    def log(self, event: Event) -> None:
+        """Logs one event; other parts of the monitor report through here as well."""
         logger.log(_LEVELS[event.level], "%s", event.message)
         if event.level != "debug":
             self._ring.append(event)
@@ -106,7 +107,7 @@ def _is_new(record: Instance, at: float) -> bool:
 
 
 def _is_going(record: Instance, at: float) -> bool:
-    """The tick in which a machine begins to leave because of a decision of ours."""
+    """Returns whether the machine begins to leave in this tick because of a decision of the autoscaler."""
     if record.stop_cause is None or not record.history or record.history[-1].at != at:
         return False
     if record.state is _S.RAY_STOP_REQUESTED:
@@ -115,7 +116,7 @@ def _is_going(record: Instance, at: float) -> bool:
 
 
 def size_after(tick: Tick) -> Resources:
-    """What the cluster has, or will have once the machines on their way have come and gone."""
+    """Returns the cluster's resources after every machine on its way has arrived or left."""
     nodes = {} if tick.runtime is None else {node.node_id: node for node in tick.runtime.nodes}
     types = {kind.name: kind.resources for kind in tick.spec.node_types}
     size = EMPTY
@@ -147,7 +148,7 @@ def _failed_launches(tick: Tick) -> Iterator[Event]:
         yield Event(at=at, level="warning", message=text)
 
 
-# -- warnings: by key, so that a count that moves is no news -------------------------------------------
+# -- warnings: by key, so that a changed count alone is not logged again --------------------------------
 
 
 def _warnings(tick: Tick) -> dict[str, str]:
@@ -171,7 +172,7 @@ def _warnings(tick: Tick) -> dict[str, str]:
 
 
 def _infeasible(tick: Tick, subject: Subject, items: Mapping[str, T]) -> list[tuple[T, int]]:
-    """What no type could ever hold; what only waits for a limit or a failing type is not among them."""
+    """Requests that no type could ever hold; those that wait for a limit or a back-off are left out."""
     return [
         (items[verdict.subject_id], verdict.count)
         for verdict in tick.plan.verdicts
@@ -180,7 +181,7 @@ def _infeasible(tick: Tick, subject: Subject, items: Mapping[str, T]) -> list[tu
 
 
 def _by_id(demands: Iterable[Demand]) -> dict[str, Demand]:
-    """As the planner names them: their own name, or their position among those with a sane count."""
+    """The planner names a demand by its own name, or by its position among those with a usable count."""
     sane = [demand for demand in demands if demand.count > 0]
     return {demand.name or str(position): demand for position, demand in enumerate(sane)}
 

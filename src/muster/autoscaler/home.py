@@ -1,6 +1,6 @@
-"""ClusterHome: where one cluster keeps its files on the head, and what is in each. Paths only.
+"""Names the files of one cluster on its head. Paths only.
 
-The launcher, the monitor and the CLI find each other through it. Default root: `~/.muster/clusters`.
+The launcher, the monitor and the CLI find each other's files here. Default root: `~/.muster/clusters`.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ DEFAULT_ROOT = Path("~/.muster/clusters")
 
 @dataclass(frozen=True)
 class ClusterHome:
-    """The directory of one cluster."""
+    """A ClusterHome is the directory of one cluster."""
 
     path: Path
 
     @classmethod
     def of(cls, cluster_name: str, root: Path | None = None) -> ClusterHome:
-        """`root` is `$MUSTER_HOME/clusters` where that variable is set; the caller reads it."""
+        """Returns the home of a cluster; `root` is `$MUSTER_HOME/clusters` where that variable is set."""
         return cls((root or DEFAULT_ROOT).expanduser() / cluster_name)
 
     @property
     def ledger(self) -> Path:
-        """The instance store; its lock keeps a second monitor out."""
+        """Returns the instance store's file; its lock keeps a second monitor out."""
         return self.path / "ledger.db"
 
     @property
     def status(self) -> Path:
-        """PublishedStatus as JSON, replaced as a whole by the monitor when something changed."""
+        """Returns the file of the PublishedStatus, which the monitor replaces after every change."""
         return self.path / "status.json"
 
     @property
     def cluster(self) -> Path:
-        """ClusterRecord as JSON: how to reach the cluster; written by `muster up`."""
+        """Returns the file of the ClusterRecord, which `muster up` writes: how to reach the cluster."""
         return self.path / "cluster.json"
 
     @property
     def token(self) -> Path:
-        """Ray's token, readable by its owner only."""
+        """Returns the file of Ray's token, readable by its owner only."""
         return self.path / "auth_token"
 
     @property
@@ -48,10 +48,10 @@ class ClusterHome:
 
     @property
     def timeline(self) -> Path:
-        """One JSON line per look that changed something: demand, nodes, spend (the demo draws it)."""
+        """Returns the file with one JSON line per change of demand, nodes or spend; the demo draws it."""
         return self.path / "timeline.jsonl"
 
     @property
     def nodes(self) -> Path:
-        """The process provider's directory: one file per node."""
+        """Returns the directory of the process provider: one file per node."""
         return self.path / "nodes"

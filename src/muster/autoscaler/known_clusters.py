@@ -1,4 +1,4 @@
-"""Which clusters this computer knows, and what is known of each; the people's commands read through it."""
+"""Lists the clusters that have files on this computer, for the commands of the CLI."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from muster.autoscaler.home import DEFAULT_ROOT, ClusterHome
 from muster.autoscaler.status_files import ClusterRecord, PublishedStatus, read_record, read_status
+from muster.base.text import short_duration
 from muster.config.load import load_config
 from muster.errors import ClusterError, ConfigError
 from muster.host.processes import lives
@@ -19,7 +20,7 @@ QUIET_S = 10.0  # the monitor publishes at least every 5 s
 
 @dataclass(frozen=True)
 class KnownCluster:
-    """A directory with a cluster's files; `record` is there while the cluster is up."""
+    """A KnownCluster is a directory with a cluster's files; `record` is set while the cluster is up."""
 
     home: ClusterHome
     record: ClusterRecord | None
@@ -29,7 +30,7 @@ class KnownCluster:
         return self.home.path.name
 
     def node_types(self) -> tuple[str, ...]:
-        """The names in its file; () when it is down or the file cannot be used."""
+        """Returns the node types of its file; () when the cluster is down or the file cannot be used."""
         try:
             return tuple(load_config(Path(self.record.config)).available_node_types) if self.record else ()
         except ConfigError:
@@ -39,34 +40,34 @@ class KnownCluster:
         return read_status(self.home)
 
     def problem(self, status: PublishedStatus, now: float) -> str:
-        """Why the status may be out of date; "" when it is not."""
+        """Returns why the status may be out of date; "" when the status is current."""
         log = f"see {self.home.monitor_log}"
         gone = "" if self.record is None else self._gone(self.record, log)
         silent_s = now - status.at
         if gone or silent_s <= max(QUIET_S, 3 * status.interval_s + 5.0):
             return gone
-        who = f"the monitor (pid {status.monitor_pid})"
-        return f"{who} has not looked for {silent_s:.0f} s: does it still run? {log}"
+        who, silent = f"the monitor (pid {status.monitor_pid})", short_duration(silent_s)
+        return f"{who} has not updated the status for {silent}: check that it still runs; {log}"
 
     def _gone(self, record: ClusterRecord, log: str) -> str:
-        """Of what `muster up` started."""
+        """Names the processes of `muster up` that are gone."""
         again = f"`muster up {record.config}` starts"
         if not lives(record.monitor):
             who = "the monitor" if record.monitor is None else f"the monitor (pid {record.monitor.pid})"
             return f"{who} is gone, so nothing scales: {again} a new one; {log}"
         if self.home.nodes.is_dir() and running_head(self.home.nodes) is None:
-            return f"the head is gone, and with it all that ran: {again} it anew; {log}"
+            return f"the head is gone, and with it everything that ran: {again} a new one; {log}"
         return ""
 
 
 def clusters_root(environment: Mapping[str, str]) -> Path:
-    """`$MUSTER_HOME/clusters`, or the default."""
+    """Returns `$MUSTER_HOME/clusters`, or the default."""
     given = environment.get("MUSTER_HOME")
     return (Path(given) / "clusters" if given else DEFAULT_ROOT).expanduser()
 
 
 def known_clusters(root: Path) -> list[KnownCluster]:
-    """Every cluster that has files here, up or not, by name."""
+    """Returns every cluster that has files here, up or not, by name."""
     try:
         entries = sorted(path for path in root.iterdir() if path.is_dir())
     except FileNotFoundError:
@@ -84,7 +85,7 @@ def open_cluster(home: ClusterHome) -> KnownCluster:
 
 
 def find_cluster(word: str | None, root: Path) -> KnownCluster:
-    """By name, by cluster file, or the only one there is; ClusterError lists the choices."""
+    """Finds a cluster by name, by cluster file, or as the only one. Raises ClusterError with the choices."""
     known = known_clusters(root)
     if word is None:
         return _the_only_one(known, root)
@@ -98,7 +99,7 @@ def find_cluster(word: str | None, root: Path) -> KnownCluster:
 
 
 def cluster_name(word: str) -> str:
-    """A word that names a file is the cluster of that file."""
+    """Returns the name of the cluster; a word that names a file stands for the cluster of that file."""
     path = Path(word).expanduser()
     is_file = path.suffix in (".yaml", ".yml", ".json") or path.is_file() or len(path.parts) > 1
     return load_config(path).cluster_name if is_file else word
@@ -112,7 +113,7 @@ def _the_only_one(known: list[KnownCluster], root: Path) -> KnownCluster:
         raise ClusterError(
             f"no cluster in {root}; `muster up examples/laptop.yaml` starts one on this computer"
         )
-    raise ClusterError(f"several clusters in {root}: which one? {_choices(candidates)}")
+    raise ClusterError(f"several clusters in {root}; name one: {_choices(candidates)}")
 
 
 def _choices(known: list[KnownCluster]) -> str:

@@ -1,4 +1,4 @@
-"""Brings a cluster on this computer up and down: head, token, monitor, and the files that tell of them.
+"""Starts and stops a cluster on this computer: head, token, monitor, and the files that describe them.
 
 Called by `muster up` and `muster down`. Whatever was started is ended when a later step fails.
 """
@@ -55,19 +55,20 @@ DETAILS = "ended by muster down"
 
 
 def close_ledger(path: Path, clock: Clock, ids: IdSource) -> Spend | None:
-    """What the cluster has cost in all; None when it never had a ledger. Repeating it changes nothing."""
+    """Ends every record and returns the cluster's total cost; None when no ledger was written. Idempotent."""
     if not path.is_file():
         return None
     with SqliteInstanceStore(path, clock=clock) as store:
         ledger = store.load()
-        store.handed_over([action.request_id for action in ledger.outbox])  # nobody is left to do them
+        # No process is left that could carry the effects out.
+        store.handed_over([action.request_id for action in ledger.outbox])
         if ledger.instances:
             store.commit(ledger.version, closing(ledger, ids.fresh("t"), clock.now()))
         return store.history.spend(clock.now())
 
 
 def closing(ledger: Ledger, tick_id: str, now: float) -> Plan:
-    """The decision that ends every record; pure."""
+    """Returns the plan that ends every record; pure."""
     at = max(now, ledger.newest_at)
     live = tuple(ledger.instances.values())
     spent = sum(cost_of(record, at) for record in live if record.state in ON_CLOUD)
@@ -80,22 +81,22 @@ def closing(ledger: Ledger, tick_id: str, now: float) -> Plan:
 
 
 def _ended(record: Instance, at: float) -> Instance:
-    asked = record.state is InstanceState.REQUESTED  # it never came
+    asked = record.state is InstanceState.REQUESTED  # the machine never arrived
     state = InstanceState.ALLOCATION_FAILED if asked else InstanceState.TERMINATED
     return replace(record, state=state, history=(*record.history, StatusChange(state, at, DETAILS)))
 
 
 READY_S = 120.0  # the monitor imports Ray and connects, the head's own node starts: slow on a busy computer
-MONITOR_PATIENCE_S = 20.0  # a tick under way is finished
+MONITOR_STOP_S = 20.0  # a tick under way is finished
 POLL_S = 0.1
-_LAST_WORDS = 1500
+_LOG_TAIL_BYTES = 1500
 
-Tell = Callable[[str], None]
+StepReporter = Callable[[str], None]  # takes a line about the step under way
 
 
 @dataclass(frozen=True)
 class LaunchedCluster:
-    """What `up` did."""
+    """A LaunchedCluster is what `up` started or found."""
 
     record: ClusterRecord
     home: ClusterHome
@@ -109,11 +110,11 @@ class LaunchedCluster:
 
 @dataclass(frozen=True)
 class EndedCluster:
-    """What `down` did."""
+    """An EndedCluster is what `down` stopped."""
 
     monitor_pid: int | None  # None: none ran
     nodes: tuple[str, ...]
-    left: Mapping[str, list[int]]  # processes that would not end
+    left: Mapping[str, list[int]]  # processes that did not end
     spend: Spend | None
 
     @property
@@ -123,14 +124,14 @@ class EndedCluster:
 
 @dataclass(frozen=True)
 class Programs:
-    """What a head and a monitor are; tests put something cheap in their place."""
+    """Programs start a head and a monitor; tests replace them by cheap ones."""
 
     head: NodeProgram = field(default_factory=ray_head)
     monitor: tuple[str, ...] = (sys.executable, "-m", "muster.cli.main", "monitor")
 
 
 class Launcher:
-    """One computer's clusters; `root` is where their files are."""
+    """A Launcher starts and stops the clusters of one computer; `root` holds their files."""
 
     def __init__(
         self,
@@ -139,15 +140,15 @@ class Launcher:
         *,
         clock: Clock,
         ids: IdSource,
-        tell: Tell,
+        report: StepReporter,
         programs: Programs | None = None,
     ) -> None:
         self._root, self._environment = root, environment
-        self._clock, self._ids, self._tell = clock, ids, tell
+        self._clock, self._ids, self._report = clock, ids, report
         self._programs = programs or Programs()
 
     def up(self, config_file: Path, *, port: int | None = None) -> LaunchedCluster:
-        """Idempotent: what runs stays, what is missing is started. `port` is the head's; None: a free one."""
+        """Starts what is missing and keeps what runs. `port` is the head's; None: a free one."""
         config = load_config(config_file, self._environment)
         _check_provider(config)
         check_ray()
@@ -177,12 +178,15 @@ class Launcher:
         )
 
     def down(self, home: ClusterHome, *, purge: bool = False) -> EndedCluster:
-        """Monitor first, or it starts new nodes; then workers, head and temporary files. Idempotent."""
+        """Stops the monitor, then workers, head and temporary files. Idempotent.
+
+        The monitor goes first: a running one would start new nodes.
+        """
         monitor = _running_monitor(home)
         if monitor is not None:
-            self._tell("ending the monitor")
-            daemon.end(monitor, clock=self._clock, patience_s=MONITOR_PATIENCE_S)
-        self._tell("ending the nodes")
+            self._report("stopping the monitor")
+            daemon.end(monitor, clock=self._clock, patience_s=MONITOR_STOP_S)
+        self._report("stopping the nodes")
         stopped = stop_everything(home.nodes, self._clock)
         spend = None
         if not stopped.left:
@@ -207,15 +211,15 @@ class Launcher:
         if record is not None and not same and (running_head(home.nodes) or _running_monitor(home)):
             raise ClusterError(
                 f"a cluster named {record.cluster_name!r} is up already, from {record.config}: give this "
-                f"one another cluster_name, or end that one with `muster down {record.cluster_name}`"
+                f"one another cluster_name, or stop that one with `muster down {record.cluster_name}`"
             )
 
     def _end_headless_monitor(self, home: ClusterHome) -> None:
-        """One whose head is gone looks for it where it was; the next head is elsewhere."""
+        """A monitor whose head is gone polls the old address; the next head has another one."""
         monitor = _running_monitor(home)
         if monitor is not None and running_head(home.nodes) is None:
-            self._tell("ending the monitor of a head that is gone")
-            daemon.end(monitor, clock=self._clock, patience_s=MONITOR_PATIENCE_S)
+            self._report("stopping the monitor of a head that is gone")
+            daemon.end(monitor, clock=self._clock, patience_s=MONITOR_STOP_S)
 
     def _head(self, config: ClusterConfig, home: ClusterHome, undo: ExitStack, port: int | None) -> Head:
         if running_head(home.nodes) is None:
@@ -233,25 +237,25 @@ class Launcher:
             port=port,
         )
         try:
-            return start_head(request, self._clock, self._ids, self._tell, self._programs.head)
+            return start_head(request, self._clock, self._ids, self._report, self._programs.head)
         except ProviderMisconfigured:
             raise
         except ProviderError as error:
-            said = str(error).strip().splitlines()
+            lines = str(error).strip().splitlines()
             raise ClusterError(
-                f"{said[0].split(';')[0]}; it last said: {said[-1].strip()} (Ray needs some seconds of "
-                f"processor time for it: is this computer busy with other things?)"
+                f"{lines[0].split(';')[0]}; its last output: {lines[-1].strip()} (Ray needs some seconds of "
+                f"CPU time to start; try again when this computer is less busy)"
             ) from error
 
     def _undo(self, home: ClusterHome) -> None:
-        self._tell("something failed: ending what was started")
+        self._report("a step failed: stopping what was started")
         stop_everything(home.nodes, self._clock)
         home.cluster.unlink(missing_ok=True)
         home.token.unlink(missing_ok=True)
 
     def _monitor(self, record: ClusterRecord, home: ClusterHome, undo: ExitStack) -> ClusterRecord:
-        """Started, and the head that it sees runs."""
-        self._tell("starting the monitor")
+        """Starts the monitor and waits until it reports the head as running."""
+        self._report("starting the monitor")
         options = (record.config, "--home", str(home.path.resolve()), "--address", record.address)
         pid = daemon.start_daemon(
             [*self._programs.monitor, *options],
@@ -261,19 +265,19 @@ class Launcher:
         mark = mark_of(pid)
         if mark is None:
             raise ClusterError(_died(home))
-        undo.callback(daemon.end, mark, clock=self._clock, patience_s=MONITOR_PATIENCE_S)
+        undo.callback(daemon.end, mark, clock=self._clock, patience_s=MONITOR_STOP_S)
         known = replace(record, monitor=mark, monitor_pid=mark.pid)
         write_record(home, known)  # already: a `muster down` from elsewhere must find it
         self._await_head(home, mark)
         return known
 
     def _await_head(self, home: ClusterHome, mark: ProcessMark) -> None:
-        """Until the monitor has seen the head's node run: then trials and tasks can come."""
+        """Waits until the monitor has seen the head's node run: from then on trials and tasks can start."""
         give_up = self._clock.monotonic() + READY_S
         while self._clock.monotonic() < give_up:
             status = read_status(home)
             if status is not None and status.monitor_pid == mark.pid:
-                self._tell("waiting for the head's node")
+                self._report("waiting for the head's node")
                 if _head_runs(status):
                     return
             if not lives(mark):
@@ -308,18 +312,18 @@ def _running_monitor(home: ClusterHome) -> ProcessMark | None:
 
 
 def _authenticated(environment: Mapping[str, str], auth: Mapping[str, str]) -> dict[str, str]:
-    """With this cluster's token and no other: RAY_AUTH_TOKEN of another cluster would win over our file."""
+    """Only this cluster's token may be set: RAY_AUTH_TOKEN of another cluster would win over the file."""
     return {**{key: value for key, value in environment.items() if not key.startswith("RAY_AUTH")}, **auth}
 
 
 def _died(home: ClusterHome) -> str:
-    """The monitor's own last words: they name the cause."""
+    """The end of the monitor's log names the cause."""
     try:
         size = os.path.getsize(home.monitor_log)
         with open(home.monitor_log, "rb") as stream:
-            stream.seek(max(0, size - _LAST_WORDS))
+            stream.seek(max(0, size - _LOG_TAIL_BYTES))
             lines = stream.read().decode("utf-8", "replace").strip().splitlines()
     except OSError:
         lines = []
-    said = lines[-1] if lines else "nothing"
-    return f"the monitor ended at once; it said: {said} (all of it: {home.monitor_log})"
+    last = lines[-1] if lines else "(nothing)"
+    return f"the monitor ended at once; its last output: {last} (its log: {home.monitor_log})"

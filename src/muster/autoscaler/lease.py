@@ -1,7 +1,7 @@
-"""Lease: one monitor per cluster, also across hosts, through a key that its holder keeps renewing.
+"""Keeps two monitors from running one cluster, also on different hosts, by a key that the holder renews.
 
-The ledger's lock keeps a second monitor of the same host and home out; this one sees those elsewhere. Only
-changes of the key count, never its times: clocks of two hosts need not agree.
+The ledger's lock keeps a second monitor of the same host and home out; the lease sees other hosts. Only
+changes of the key count, never its times: the clocks of two hosts need not agree.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from muster.base.ids import IdSource
 from muster.errors import MusterError
 
 RENEW_S = 5.0
-STALE_S = 3 * RENEW_S  # a holder that is quiet for so long is gone
+STALE_S = 3 * RENEW_S  # a holder that has not renewed for so long is gone
 _LOOK_S = 0.5
 
 
 class KeyValue(Protocol):
-    """One key of the runtime's store."""
+    """A KeyValue is one key of the runtime's store."""
 
     def get(self) -> bytes | None: ...
 
@@ -35,21 +35,21 @@ class KeyValue(Protocol):
 
 
 class AlreadyMonitored(MusterError):
-    """Another monitor runs this cluster."""
+    """An AlreadyMonitored error means that another monitor runs this cluster."""
 
 
 class Holder(Struct, frozen=True, kw_only=True):
-    """Who runs the cluster; `beat` grows with every renewal."""
+    """A Holder is the monitor that runs the cluster; `beat` grows with every renewal."""
 
     host: str
     pid: int
     lease: str
-    at: float  # for people
+    at: float  # for users
     beat: int = 0
 
 
 class Lease:
-    """Held between `take` and `release`."""
+    """A Lease is held between `take` and `release`."""
 
     def __init__(self, key: KeyValue, clock: Clock, ids: IdSource) -> None:
         self._key, self._clock = key, clock
@@ -59,24 +59,24 @@ class Lease:
         self._renewed = float("-inf")
 
     def take(self, sleep: Callable[[float], object]) -> None:
-        """Returns when the cluster is ours; AlreadyMonitored when its holder is alive."""
+        """Waits until the cluster is free and takes it. Raises AlreadyMonitored when its holder is alive."""
         self._wait_for(sleep)
         self._write()
-        found = self._read()  # somebody else may have written at the same moment: the last one stays
+        found = self._read()  # another monitor may have written at the same time: the last one stays
         if found is not None and found.lease != self._mine.lease:
-            raise AlreadyMonitored(_said(found))
+            raise AlreadyMonitored(_conflict(found))
 
     def renew(self) -> None:
-        """Called after every tick; AlreadyMonitored when somebody else took over meanwhile."""
+        """Renews the key after a tick. Raises AlreadyMonitored when another monitor has taken over."""
         if self._clock.monotonic() - self._renewed < RENEW_S:
             return
         found = self._read()
         if found is not None and found.lease != self._mine.lease:
-            raise AlreadyMonitored(_said(found))
+            raise AlreadyMonitored(_conflict(found))
         self._write()
 
     def release(self) -> None:
-        """Let the next one in at once."""
+        """Deletes the key, so that the next monitor need not wait."""
         found = self._read()
         if found is not None and found.lease == self._mine.lease:
             self._key.delete()
@@ -92,7 +92,7 @@ class Lease:
             if found is None:
                 return
             if found != first:
-                raise AlreadyMonitored(_said(found))
+                raise AlreadyMonitored(_conflict(found))
 
     def _write(self) -> None:
         self._mine = replace(self._mine, at=self._clock.now(), beat=self._mine.beat + 1)
@@ -100,7 +100,7 @@ class Lease:
         self._renewed = self._clock.monotonic()
 
     def _read(self) -> Holder | None:
-        """What makes no sense is nobody's."""
+        """A value that cannot be decoded names no holder."""
         value = self._key.get()
         if not value:
             return None
@@ -111,7 +111,7 @@ class Lease:
 
 
 def _is_dead(holder: Holder) -> bool:
-    """A process of this host that is not there any more needs no waiting for."""
+    """A holder on this host whose process is gone need not be waited for."""
     if holder.host != socket.gethostname():
         return False
     try:
@@ -123,8 +123,8 @@ def _is_dead(holder: Holder) -> bool:
     return False
 
 
-def _said(holder: Holder) -> str:
+def _conflict(holder: Holder) -> str:
     return (
         f"this cluster already has a monitor: process {holder.pid} on {holder.host}; stop that one first, "
-        f"or leave it to its work"
+        f"or let it run"
     )

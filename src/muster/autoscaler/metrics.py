@@ -1,6 +1,6 @@
-"""Prometheus metrics of the monitor: Ray's names under `autoscaler_`, ours under `muster_`.
+"""Exports Prometheus metrics of the monitor: Ray's names under `autoscaler_`, muster's under `muster_`.
 
-Fed from every tick. Without prometheus-client the monitor works all the same; it says so once.
+Every tick updates them. Without prometheus-client the monitor runs without metrics and logs that once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from muster.autoscaler.tick import Tick
+from muster.autoscaler.monitor import Tick
 from muster.base.resources import EMPTY, Resources
 from muster.cluster.model import Instance, NodeKind, StatusChange
 from muster.cluster.spend import price_per_hour, spend_so_far
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _S = InstanceState
 Labels = tuple[str, ...]
 
-# name, unit (appended to the name where it does not end so), labels besides SessionName, what it tells
+# name, unit (appended to the name where it does not end so), labels besides SessionName, help text
 _GAUGES = (
     ("pending_nodes", "nodes", ("NodeType",), "Nodes wanted, asked for or starting."),
     ("active_nodes", "nodes", ("NodeType",), "Nodes that run."),
@@ -58,7 +58,7 @@ _HISTOGRAMS = (
 
 
 class Metrics:
-    """Every metric of one cluster, in a registry of its own."""
+    """Metrics hold every metric of one cluster, in a registry of their own."""
 
     def __init__(self, session_name: str) -> None:
         """Raises ImportError when prometheus-client is not installed."""
@@ -85,27 +85,27 @@ class Metrics:
         for metric in (*self._counters.values(), *self._histograms.values()):
             metric.labels(session_name)  # shown as 0 before anything happens
 
-    def hear(self, tick: Tick) -> None:
-        """One tick more."""
+    def on_tick(self, tick: Tick) -> None:
+        """Updates every metric from a tick."""
         self._histograms["update_time"].labels(self._session).observe(tick.took_s)
-        self._count("update_loop_exceptions", 0 if tick.decided else 1)
-        self._count("node_launch_exceptions", tick.launch_errors)
-        self._count("drain_node_exceptions", tick.drain_errors)
+        self._count("update_loop_exceptions", 0 if tick.is_decided else 1)
+        self._count("node_launch_exceptions", tick.errors.launch)
+        self._count("drain_node_exceptions", tick.errors.drain)
         for record in tick.plan.writes:
             self._follow(record, tick.plan.at)
         for name, values in gauges_of(tick).items():
             self._set(name, values)
 
-    def hear_exception(self) -> None:
-        """A tick ended in an exception."""
+    def on_failed_tick(self) -> None:
+        """Counts a tick that ended in an exception."""
         self._count("update_loop_exceptions", 1)
 
-    def hear_config_problem(self) -> None:
-        """The file was edited into something that cannot be used."""
+    def on_config_problem(self) -> None:
+        """Counts an edit of the cluster file that cannot be used."""
         self._count("config_validation_exceptions", 1)
 
     def _follow(self, record: Instance, at: float) -> None:
-        """What happened to one record in this tick."""
+        """Counts the transitions of one record in this tick."""
         for index, change in enumerate(record.history):
             if change.at != at:
                 continue
@@ -130,7 +130,7 @@ class Metrics:
             self._counters[name].labels(self._session).inc(more)
 
     def _set(self, name: str, values: Mapping[Labels, float]) -> None:
-        """What is not among the values any more is 0, not what it last was."""
+        """Labels that have no value any more are set to 0, so that they do not keep the last one."""
         gauge, seen = self._gauges[name], self._seen.setdefault(name, set())
         for labels in seen - values.keys():
             gauge.labels(self._session, *labels).set(0)
@@ -154,7 +154,7 @@ _OURS = (
 
 
 def gauges_of(tick: Tick) -> dict[str, dict[Labels, float]]:
-    """Every gauge's values after a tick; pure. A metric that cannot be known this time is left out."""
+    """Returns every gauge's values after a tick; pure. A metric that is unknown this time is left out."""
     records = tuple(tick.ledger.instances.values())
     names = [(kind.name,) for kind in tick.spec.node_types]
     verdicts: Counter[Labels] = Counter()
@@ -175,7 +175,7 @@ def gauges_of(tick: Tick) -> dict[str, dict[Labels, float]]:
         "price_per_hour": {(): price_per_hour(records)},
         "verdicts": {key: float(count) for key, count in verdicts.items()},
         "quarantined": {(): float(len(tick.plan.quarantined))},
-        "terminate_exceptions": {(): float(tick.terminate_errors)},
+        "terminate_exceptions": {(): float(tick.errors.terminate)},
     }
     if tick.runtime is not None:
         totals = {node.node_id: node.total for node in tick.runtime.nodes}
@@ -216,10 +216,10 @@ _LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 
 
 class MetricsServer:
-    """Serves one registry until `close`."""
+    """A MetricsServer serves one registry over HTTP until `close`."""
 
     def __init__(self, metrics: Metrics, host: str, port: int) -> None:
-        """`port` 0 takes any free one."""
+        """Starts to serve; `port` 0 takes any free one."""
         from prometheus_client import start_http_server
 
         self._metrics, self._host = metrics, host
@@ -243,7 +243,7 @@ class MetricsServer:
         return int(self._server.server_port)
 
     def move(self, port: int) -> None:
-        """Serve on another port from now on. OSError: it cannot be used, and nothing has changed."""
+        """Serves on another port from now on. Raises OSError, and changes nothing, when it cannot be used."""
         from prometheus_client import start_http_server
 
         if port in (0, self.port):  # 0 is any, so this one as well
@@ -259,5 +259,5 @@ class MetricsServer:
 
 
 def host_for(address: str) -> str:
-    """Where to listen: a cluster that lives on loopback is nobody else's business."""
+    """Returns the address to listen on: loopback for a cluster on loopback, else every interface."""
     return "127.0.0.1" if address.startswith(_LOOPBACK) else "0.0.0.0"

@@ -1,37 +1,80 @@
-"""Monitor: the loop that runs a cluster: tick, tell, wait. Composed in `build`, started by the CLI.
+"""Runs a cluster's loop: one tick, its report to every listener, and a wait for the next tick.
 
-No exception of a tick or of an outlet ends it; only a refused token, another monitor, or being asked to.
+No exception of a tick or of a listener ends the loop; only a refused token, another monitor, or a stop does.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from muster.autoscaler.lease import AlreadyMonitored
-from muster.autoscaler.metrics import Metrics
-from muster.autoscaler.recording_ports import Sightings, sound
-from muster.autoscaler.tick import Tick
-from muster.autoscaler.tick_interval import TickInterval, wishes
 from muster.base.clock import Clock
 from muster.base.log import OnChange
-from muster.cluster.controller import ClusterController
-from muster.cluster.model import RuntimeReport
-from muster.cluster.ports import InstanceStore
-from muster.errors import EngineDenied, EngineMissing, StoreError
+from muster.cluster.controller import LEDGER_SOURCE, ClusterController
+from muster.cluster.model import ClusterSpec, NodeReport, NodeStatus, RuntimeReport
+from muster.cluster.plan import Plan
+from muster.cluster.ports import Ledger, PortErrors
+from muster.cluster.snapshot import ProviderTraits, Snapshot
+from muster.cluster.states import InstanceState
+from muster.cluster.status import StatusSnapshot, status_of
+from muster.cluster.validate import usable_report
+from muster.errors import EngineDenied, EngineMissing
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.2  # between ticks: a cheap look whether something must not wait
-_TICK_DUTY = 10.0  # news is acted on at once, but ticks take at most a tenth of the time
-_LOOK_DUTY = 50.0  # and looks, which grow with the cluster, a fiftieth
+POLL_S = 0.2  # between ticks: how often the runtime and the config are checked for urgent changes
+_TICK_DUTY = 10.0  # urgent changes are acted on at once, but ticks take at most a tenth of the time
+_POLL_DUTY = 50.0  # and polls, which grow with the cluster, a fiftieth
 _FATAL = (EngineDenied, EngineMissing, AlreadyMonitored)
+_SETTLED = frozenset({InstanceState.RAY_RUNNING})
+_AFTER_S = 0.1  # a limit must be passed, not only reached
+_GONE = frozenset({NodeStatus.DEAD, NodeStatus.DRAINING})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick:
+    """A Tick is what one round of the loop saw and decided, for the listeners of the monitor."""
+
+    plan: Plan
+    snapshot: Snapshot
+    ledger: Ledger  # as the plan left it
+    errors: PortErrors
+    took_s: float = 0.0
+    config_stamp: object = None  # of the config's file: another one means that the file was written
+    interval_s: float = 0.0  # until the next tick
+
+    @property
+    def spec(self) -> ClusterSpec:
+        return self.snapshot.spec
+
+    @property
+    def traits(self) -> ProviderTraits:
+        return self.snapshot.traits
+
+    @property
+    def runtime(self) -> RuntimeReport | None:
+        """Returns the runtime's report, or None when it could not be read or used this time."""
+        return self.snapshot.runtime
+
+    @property
+    def config_problem(self) -> str:
+        return self.errors.config
+
+    @property
+    def is_decided(self) -> bool:
+        """Returns False when the ledger could not be used, so that nothing was decided or done."""
+        return all(note.source != LEDGER_SOURCE for note in self.plan.quarantined)
+
+    def status(self) -> StatusSnapshot:
+        return status_of(self.ledger.instances.values(), self.ledger.memory, self.plan)
 
 
 class StopSignal(Protocol):
-    """How the loop is asked to end, and how it waits; `threading.Event` is one."""
+    """A StopSignal ends the loop and is what the loop waits on; `threading.Event` is one."""
 
     def is_set(self) -> bool: ...
 
@@ -39,49 +82,55 @@ class StopSignal(Protocol):
 
 
 class TickListener(Protocol):
-    """Somebody who is told of every tick."""
+    """A TickListener is called after every tick."""
 
-    def hear(self, tick: Tick) -> None: ...
+    def on_tick(self, tick: Tick) -> None: ...
+
+
+class ProblemCounter(Protocol):
+    """A ProblemCounter counts what a tick listener does not see; the metrics are one."""
+
+    def on_failed_tick(self) -> None: ...
+
+    def on_config_problem(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class Loop:
-    """What the monitor drives: a controller over watched ports."""
+    """A Loop is what the monitor drives: a controller, and the checks between two ticks."""
 
     controller: ClusterController
-    store: InstanceStore
-    seen: Sightings
-    look: Callable[[], RuntimeReport] | None = None  # the runtime, past the watched port; None: no looks
-    stamp: Callable[[], object] = lambda: None  # of the config's file: a cheap look whether it was written
-    adopt: Callable[[], None] = lambda: None  # take on what the config, as read, says of the monitor itself
+    poll: Callable[[], RuntimeReport] | None = None  # reads the runtime between ticks; None: no polls
+    stamp: Callable[[], object] = lambda: None  # changes when the config's file is written
+    reload: Callable[[], None] = lambda: None  # applies the monitor's part of the config, as read
 
 
 class Monitor:
-    """One cluster's loop."""
+    """A Monitor runs one cluster's loop."""
 
     def __init__(
         self,
         loop: Loop,
-        pace: TickInterval,
+        interval: TickInterval,
         *,
         clock: Clock,
-        outlets: Sequence[TickListener] = (),
-        metrics: Metrics | None = None,
+        listeners: Sequence[TickListener] = (),
+        problems: ProblemCounter | None = None,
         close: Callable[[], None] | None = None,
     ) -> None:
-        self._loop, self._pace, self._clock = loop, pace, clock
-        self._outlets, self._metrics, self._close = tuple(outlets), metrics, close
+        self._loop, self._interval, self._clock = loop, interval, clock
+        self._listeners, self._problems, self._close = tuple(listeners), problems, close
         self._changes = OnChange(logger)
         self._newest: Tick | None = None
-        self._wishes: object = None
+        self._urgent: object = None
         self._stamp: object = None
-        self._look_took_s = 0.0
+        self._poll_took_s = 0.0
         self._ended_at = clock.monotonic()
-        self._problem = ""
+        self._config_problem = ""
         self._is_away = False
 
     def run(self, stop: StopSignal, *, once: bool = False) -> None:
-        """Until asked to stop; the tick under way is finished, and everything is closed."""
+        """Ticks until `stop` is set; the tick under way is finished, and everything is closed."""
         try:
             while not stop.is_set():
                 interval_s = self.round()
@@ -93,106 +142,189 @@ class Monitor:
                 self._close()
 
     def round(self) -> float:
-        """One tick, told to everybody; seconds until the next."""
+        """Runs one tick, passes it to every listener, and returns the seconds until the next."""
         self._stamp = self._loop.stamp()
-        tick = self._tick()
+        self._newest = self._urgent = None
+        started = self._clock.monotonic()
+        tick = self._tick(started)
         self._ended_at = self._clock.monotonic()
-        self._newest = tick
-        self._wishes = None if tick is None or tick.runtime is None else wishes(tick.runtime)
         if tick is None:
-            return self._pace.max_s
-        self._adopt()
-        tick = replace(tick, config_stamp=self._stamp)
-        tick = replace(tick, interval_s=self._pace.after(tick))
+            return self._interval.max_s
+        self._newest = tick
+        if tick.runtime is not None:
+            self._urgent = urgent_state(tick.runtime)
+        self._reload()
+        tick = replace(tick, interval_s=self._interval.after(tick))
         self._note_runtime(tick)
         self._note_config(tick)
-        for outlet in self._outlets:
-            self._tell(outlet, tick)
+        for listener in self._listeners:
+            self._notify(listener, tick)
         return tick.interval_s
 
-    def _tick(self) -> Tick | None:
-        """None when it ended in an exception: it is counted and said, and the next one tries again."""
-        seen, started = self._loop.seen, self._clock.monotonic()
-        seen.clear()
+    def _tick(self, started: float) -> Tick | None:
+        """Returns None when the tick failed: that is counted and logged, and the next one tries again."""
         try:
-            plan = self._loop.controller.tick()
-            if isinstance(seen.runtime_error, _FATAL):
-                raise seen.runtime_error
-            ledger = self._loop.store.load()
+            result = self._loop.controller.tick()
+            if isinstance(result.port_errors.runtime, _FATAL):
+                raise result.port_errors.runtime
         except _FATAL:
             raise
         except Exception as error:
-            if not isinstance(error, StoreError):  # of the ledger, the loop has spoken
-                self._changes.log(logging.ERROR, "tick", f"a tick failed: {type(error).__name__}: {error}")
-                logger.debug("a tick failed", exc_info=True)
-            if self._metrics is not None:
-                self._metrics.hear_exception()
+            self._changes.log(logging.ERROR, "tick", f"a tick failed: {type(error).__name__}: {error}")
+            logger.debug("a tick failed", exc_info=True)
+            self._count_failed_tick()
+            return None
+        if result.snapshot is None or result.ledger is None:  # the controller has logged why
+            self._count_failed_tick()
             return None
         self._changes.forget("tick")
-        return Tick.of(plan, ledger, seen, self._clock.monotonic() - started)
+        return Tick(
+            plan=result.plan,
+            snapshot=result.snapshot,
+            ledger=result.ledger,
+            errors=result.port_errors,
+            took_s=self._clock.monotonic() - started,
+            config_stamp=self._stamp,
+        )
 
-    def _adopt(self) -> None:
-        try:
-            self._loop.adopt()
-        except Exception as error:  # noqa: BLE001 - said; the monitor goes on as it was
-            logger.warning("an edit is not taken on: %s: %s", type(error).__name__, error)
+    def _count_failed_tick(self) -> None:
+        if self._problems is not None:
+            self._problems.on_failed_tick()
 
-    def _tell(self, outlet: TickListener, tick: Tick) -> None:
-        """One that cannot be reached does not keep the others from hearing."""
-        name = type(outlet).__name__
+    def _reload(self) -> None:
         try:
-            outlet.hear(tick)
+            self._loop.reload()
+        except Exception as error:  # noqa: BLE001 - logged; the monitor continues with its old settings
+            logger.warning("an edit of the config is not applied: %s: %s", type(error).__name__, error)
+
+    def _notify(self, listener: TickListener, tick: Tick) -> None:
+        """A listener that fails does not keep the others from being called."""
+        name = type(listener).__name__
+        try:
+            listener.on_tick(tick)
         except _FATAL:
             raise
-        except Exception as error:  # noqa: BLE001 - said once, tried again after the next tick
+        except Exception as error:  # noqa: BLE001 - logged once, tried again after the next tick
             self._changes.log(logging.WARNING, name, f"{name}: {type(error).__name__}: {error}")
         else:
             self._changes.forget(name)
 
     def _note_runtime(self, tick: Tick) -> None:
-        """That it went away has been said by the loop."""
+        """The controller has logged that the runtime went away."""
         if self._is_away and tick.runtime is not None:
             logger.info("the runtime answers again")
         self._is_away = tick.runtime is None
 
     def _note_config(self, tick: Tick) -> None:
-        if tick.config_problem and tick.config_problem != self._problem and self._metrics is not None:
-            self._metrics.hear_config_problem()
-        if self._problem and not tick.config_problem:
+        problem, self._config_problem = self._config_problem, tick.config_problem
+        if tick.config_problem and tick.config_problem != problem and self._problems is not None:
+            self._problems.on_config_problem()
+        if problem and not tick.config_problem:
             logger.info("the configuration is valid again and in force")
-        self._problem = tick.config_problem
 
     # -- between ticks ---------------------------------------------------------------------------------
 
     def _wait(self, stop: StopSignal, interval_s: float) -> None:
-        """Until the next tick is due, there is news, or the loop is to end."""
+        """Waits until the next tick is due, something urgent has changed, or the loop is to end."""
         due = self._ended_at + interval_s
         while (left_s := due - self._clock.monotonic()) > 0:
-            if stop.wait(min(left_s, self._look_pause_s())):
+            if stop.wait(min(left_s, self._poll_pause_s())):
                 return
-            if self._has_news():
+            if self._has_changed():
                 due = min(due, self._ended_at + self._least_pause_s())
 
-    def _look_pause_s(self) -> float:
-        return min(max(LOOK_S, _LOOK_DUTY * self._look_took_s), self._pace.max_s)
+    def _poll_pause_s(self) -> float:
+        return min(max(POLL_S, _POLL_DUTY * self._poll_took_s), self._interval.max_s)
 
     def _least_pause_s(self) -> float:
         took_s = self._newest.took_s if self._newest is not None else 0.0
-        return min(max(LOOK_S, _TICK_DUTY * took_s), self._pace.max_s)
+        return min(max(POLL_S, _TICK_DUTY * took_s), self._interval.max_s)
 
-    def _has_news(self) -> bool:
-        """Whether the config, demand or nodes differ from what the last tick saw."""
-        look = self._loop.look
+    def _has_changed(self) -> bool:
+        """Returns whether the config, demand or nodes differ from what the last tick saw."""
         if self._loop.stamp() != self._stamp:
             return True
-        if look is None or self._wishes is None:
+        if self._loop.poll is None or self._urgent is None:
             return False
         began = self._clock.monotonic()
         try:
-            seen = sound(look())
-            self._look_took_s = self._clock.monotonic() - began
-            return seen is not None and wishes(seen) != self._wishes
+            report: object = self._loop.poll()
+            if not isinstance(report, RuntimeReport):
+                return False
+            state = urgent_state(usable_report(report, lambda source, message: None))
         except _FATAL:
             raise
-        except Exception:  # noqa: BLE001 - the next tick finds out and says so
+        except Exception:  # noqa: BLE001 - the next tick meets the same error and reports it
             return True
+        self._poll_took_s = self._clock.monotonic() - began
+        return state != self._urgent
+
+
+class TickInterval:
+    """A TickInterval doubles the pause from `base_s` to `max_s` while the cluster stays the same."""
+
+    def __init__(self, base_s: float, max_s: float) -> None:
+        self.base_s, self.max_s = base_s, max(base_s, max_s)
+        self._interval_s = base_s
+        self._state: object = None
+
+    def change(self, base_s: float, max_s: float) -> None:
+        """Sets other bounds, from the next tick on; the pauses begin at the shortest again."""
+        self.base_s, self.max_s = base_s, max(base_s, max_s)
+        self._interval_s = base_s
+
+    def after(self, tick: Tick) -> float:
+        """Returns the seconds to the next tick."""
+        state = state_of(tick)
+        if state != self._state or _is_moving(tick):
+            self._state, self._interval_s = state, self.base_s
+        else:
+            self._interval_s = min(2.0 * self._interval_s, self.max_s)
+        return min(self._interval_s, max(self.base_s, _due_in_s(tick)))
+
+
+def urgent_state(report: RuntimeReport) -> object:
+    """Returns what cannot wait for the next tick, as a value to compare: demand, and which nodes live.
+
+    The order of a report means nothing: a GCS lists its nodes in any order.
+    """
+    nodes = frozenset((node.node_id, node.status in _GONE) for node in report.nodes)
+    return nodes, frozenset(report.demands), frozenset(report.gangs), frozenset(report.constraints)
+
+
+def state_of(tick: Tick) -> object:
+    """Returns everything that counts as a change, as a value to compare.
+
+    Times, versions and spend change by themselves and are left out.
+    """
+    runtime = tick.runtime
+    seen = None if runtime is None else (urgent_state(runtime), frozenset(map(_free, runtime.nodes)))
+    records = tuple((record.instance_id, record.state) for record in tick.ledger.instances.values())
+    config = (tick.spec, tick.config_stamp, tick.config_problem)
+    return seen, records, config, tick.plan.quarantined
+
+
+def _free(node: NodeReport) -> object:
+    return node.node_id, node.status, node.available
+
+
+def _is_moving(tick: Tick) -> bool:
+    """Returns whether a machine is starting or stopping, or an effect still has to be handed over."""
+    records = tick.ledger.instances.values()
+    return bool(tick.ledger.outbox) or any(record.state not in _SETTLED for record in records)
+
+
+def _due_in_s(tick: Tick) -> float:
+    """Returns when something becomes due by time alone: an idle node, a type that may be tried again."""
+    return min((due for due in _dues(tick) if due > 0), default=math.inf)
+
+
+def _dues(tick: Tick) -> Iterator[float]:
+    limits = {kind.name: kind.idle_timeout_s for kind in tick.spec.node_types}
+    for node in tick.runtime.nodes if tick.runtime is not None else ():
+        own = limits.get(node.node_type)
+        limit = tick.spec.idle_timeout_s if own is None else own
+        if node.status is NodeStatus.IDLE and limit is not None and not node.is_head:
+            yield limit - node.idle_s + _AFTER_S
+    for health in tick.ledger.memory.health.values():
+        yield health.blocked_until - tick.plan.at

@@ -1,4 +1,4 @@
-"""Ray's v1 provider class under our name: what a user's own provider derives from."""
+"""Offers Ray's v1 provider class under muster's path, for users' own providers to derive from."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What the runtime is told after every tick: who serves it, how large it may become, and why requests wait.
+"""Publishes every tick: to the runtime, to `status.json` and to the timeline.
 
-Each is an outlet of the Monitor. A runtime that could not be read is not called again in the same tick.
+Each class is a TickListener of the Monitor. A runtime that could not be read is not called again in the same
+tick.
 """
 
 from __future__ import annotations
@@ -16,54 +17,54 @@ from msgspec.structs import replace
 from muster.autoscaler.events import Event
 from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.lease import Lease
+from muster.autoscaler.monitor import Tick, state_of
 from muster.autoscaler.status_files import PublishedStatus, write_status
-from muster.autoscaler.tick import Tick
-from muster.autoscaler.tick_interval import picture_of
 from muster.cluster.model import NodeStatus, RuntimeReport
 from muster.cluster.plan import Subject
 from muster.cluster.spend import price_per_hour, spend_so_far
+from muster.host.atomic_write import atomic_write
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.publish import StatePublisher
-from muster.runtimes.ray.verdict_board import BoardWriter
+from muster.runtimes.ray.verdict_board import VerdictWriter
 
 LEASE_SPACE, LEASE_KEY = "__muster", "monitor"
 
 
 class Announcement:
-    """The flag for Ray's tools, the limits of the cluster, where the metrics are."""
+    """An Announcement sends the cluster's limits and the metrics' address to Ray's tools."""
 
     def __init__(self, announcer: StatePublisher, metrics_address: Callable[[], str]) -> None:
         self._announcer, self._metrics_address = announcer, metrics_address
 
-    def hear(self, tick: Tick) -> None:
+    def on_tick(self, tick: Tick) -> None:
         if tick.runtime is not None:
-            self._announcer.tell(tick.spec, self._metrics_address())
+            self._announcer.publish(tick.spec, self._metrics_address())
 
 
 class VerdictBoard:
-    """Why requests wait, for trials that need not wait in vain."""
+    """A VerdictBoard publishes why requests wait, for trials that need not wait for nothing."""
 
-    def __init__(self, writer: BoardWriter) -> None:
+    def __init__(self, writer: VerdictWriter) -> None:
         self._writer = writer
 
-    def hear(self, tick: Tick) -> None:
+    def on_tick(self, tick: Tick) -> None:
         if tick.runtime is not None:
-            self._writer.show(tick.plan.at, tick.plan.verdicts)
+            self._writer.write(tick.plan.at, tick.plan.verdicts)
 
 
 class LeaseRenewal:
-    """Keeps other monitors out."""
+    """A LeaseRenewal keeps other monitors out."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
 
-    def hear(self, tick: Tick) -> None:
+    def on_tick(self, tick: Tick) -> None:
         if tick.runtime is not None:
             self._lease.renew()
 
 
 class LeaseKey:
-    """The key of the lease in the cluster's own store."""
+    """A LeaseKey is the key of the lease in the cluster's own store."""
 
     def __init__(self, link: GcsClient) -> None:
         self._link = link
@@ -82,7 +83,7 @@ REFRESH_S = 5.0  # spend and idle times move although nothing changes
 
 
 class StatusFile:
-    """Keeps `status.json` of one cluster up to date."""
+    """A StatusFile keeps `status.json` of one cluster up to date."""
 
     def __init__(
         self,
@@ -94,10 +95,10 @@ class StatusFile:
         self._written: object = None
         self._written_at = float("-inf")
 
-    def hear(self, tick: Tick) -> None:
+    def on_tick(self, tick: Tick) -> None:
         events, port = self._events(), self._metrics_port()
         verdicts = tuple((v.subject, v.subject_id, v.reason, v.count) for v in tick.plan.verdicts)
-        content = (picture_of(tick), verdicts, events, port, tick.interval_s)
+        content = (state_of(tick), verdicts, events, port, tick.interval_s)
         if content == self._written and tick.plan.at - self._written_at < REFRESH_S:
             return
         write_status(self._home, published(tick, events, port))
@@ -105,7 +106,7 @@ class StatusFile:
 
 
 def published(tick: Tick, events: tuple[Event, ...] = (), metrics_port: int | None = None) -> PublishedStatus:
-    """One moment of the cluster, complete."""
+    """Returns the complete status of the cluster after a tick."""
     return PublishedStatus(
         cluster_name=tick.spec.cluster_name,
         at=tick.plan.at,
@@ -130,7 +131,7 @@ _DEMANDS = {Subject.DEMAND: "demands", Subject.GANG: "gangs", Subject.CONSTRAINT
 
 
 class TimelinePoint(Struct, frozen=True, kw_only=True):
-    """One moment. `demand` counts requests by what they are (demands, gangs, constraints) and verdict."""
+    """A TimelinePoint is one moment; `demand` counts requests by kind (demands, gangs ...) and verdict."""
 
     at: float
     demand: Mapping[str, Mapping[str, int]]
@@ -143,13 +144,13 @@ class TimelinePoint(Struct, frozen=True, kw_only=True):
 
 
 class TimelineFile:
-    """Appends a point when it differs from the last one in more than time and money."""
+    """A TimelineFile appends a point when more than time and money has changed."""
 
     def __init__(self, path: Path, kept_bytes: int = KEPT_BYTES) -> None:
         self._path, self._kept_bytes = path, kept_bytes
         self._last: TimelinePoint | None = None
 
-    def hear(self, tick: Tick) -> None:
+    def on_tick(self, tick: Tick) -> None:
         point = point_of(tick)
         if self._last is not None and _timeless(point) == _timeless(self._last):
             return
@@ -161,18 +162,16 @@ class TimelineFile:
             self._shorten()
 
     def _shorten(self) -> None:
-        """Keep the newest lines; a reader sees the old file or the new one."""
+        """Only the newest lines are kept; a reader sees the old file or the new one."""
         with open(self._path, "rb") as file:
             file.seek(-self._kept_bytes, os.SEEK_END)
             file.readline()  # the rest of a line
             kept = file.read()
-        fresh = self._path.with_name(f"{self._path.name}.new")
-        fresh.write_bytes(kept)
-        os.replace(fresh, self._path)
+        atomic_write(self._path, kept)
 
 
 def read_timeline(path: Path) -> list[TimelinePoint]:
-    """Every whole line; [] before the first."""
+    """Returns every whole line of the file; [] when there is no file yet."""
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -181,7 +180,7 @@ def read_timeline(path: Path) -> list[TimelinePoint]:
 
 
 def point_of(tick: Tick) -> TimelinePoint:
-    """This tick, counted."""
+    """Returns the counts of a tick."""
     records = tuple(tick.ledger.instances.values())
     running, pending = _gangs(tick.runtime)
     return TimelinePoint(
@@ -212,7 +211,7 @@ def _serving(runtime: RuntimeReport | None) -> dict[str, int]:
 
 
 def _gangs(runtime: RuntimeReport | None) -> tuple[int, int]:
-    """Gangs that hold a place on some node, and gangs that wait for one."""
+    """Counts the gangs that hold a place on some node, and those that wait for one."""
     if runtime is None:
         return 0, 0
     alive = (node for node in runtime.nodes if node.status is not NodeStatus.DEAD)

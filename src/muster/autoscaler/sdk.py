@@ -1,4 +1,4 @@
-"""muster.autoscaler.sdk: what a program asks of the autoscaler of its cluster. Ray's names and signatures.
+"""Offers what a program may ask of its cluster's autoscaler, with Ray's names and signatures.
 
 Works in a Ray driver, or anywhere with RAY_ADDRESS (and RAY_AUTH_MODE and the token, where one is wanted).
 """
@@ -22,7 +22,7 @@ def request_resources(
     bundles: Sequence[Mapping[str, float]] | None = None,
     bundle_label_selectors: Sequence[Mapping[str, str]] | None = None,
 ) -> None:
-    """Ask the autoscaler for a cluster that could hold all of this at once, whatever runs on it now.
+    """Asks the autoscaler for a cluster that could hold all of this at once, whatever runs there now.
 
     A hint that stays until the next call replaces it, also when this program ends; a call without arguments
     takes it back. `num_cpus` means that many bundles of one CPU. `bundle_label_selectors` has one entry per
@@ -32,13 +32,13 @@ def request_resources(
         request_resources(num_cpus=16)
         request_resources(bundles=[{"GPU": 1}] * 2, bundle_label_selectors=[{"tier": "fast"}, {}])
     """
-    from muster.runtimes.ray.resource_request import request, wishes
+    from muster.runtimes.ray.resource_request import count_requests, request
 
     if num_cpus is not None and (isinstance(num_cpus, bool) or not isinstance(num_cpus, int) or num_cpus < 0):
         raise ValueError(f"num_cpus: {num_cpus!r} is not a whole number of CPUs")
     if bundle_label_selectors and not bundles:
         raise ValueError("bundle_label_selectors without bundles: each selector belongs to one bundle")
-    counts = wishes(list(bundles or ()), list(bundle_label_selectors or ()))
+    counts = count_requests(list(bundles or ()), list(bundle_label_selectors or ()))
     if num_cpus:
         one_cpu = ((("CPU", 1.0),), ())
         counts[one_cpu] = counts.get(one_cpu, 0) + num_cpus
@@ -46,10 +46,10 @@ def request_resources(
 
 
 def get_cluster_status(gcs_address: str | None = None, timeout: float = TIMEOUT_S) -> ClusterStatus:
-    """Nodes, what is on its way, what failed and why, what waits and what can never be placed.
+    """Returns nodes, launches under way, failures, and the requests that wait or can never be placed.
 
     `gcs_address` is host:port of the head; by default the cluster of this program. `str()` of the answer is
-    for people.
+    for users.
     """
     reply = _link(gcs_address, timeout).cluster_status()
     from muster.runtimes.ray.parse_status import status_from_bytes

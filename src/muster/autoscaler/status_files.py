@@ -1,12 +1,10 @@
-"""`cluster.json` and `status.json` on disk: plain JSON, replaced as a whole, readable by their owner only.
+"""Reads and writes `cluster.json` and `status.json`: plain JSON, replaced as a whole, private to the owner.
 
-The launcher and the monitor write, the people's commands read. A file that makes no sense is a StoreError.
+The launcher and the monitor write, the commands read. A file that cannot be decoded is a StoreError.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -21,11 +19,12 @@ from muster.cluster.model import Instance, RuntimeReport
 from muster.cluster.snapshot import FailedLaunch, Quarantined
 from muster.cluster.status import StatusSnapshot
 from muster.errors import StoreError
+from muster.host.atomic_write import atomic_write
 from muster.host.processes import ProcessMark
 
 
 class ClusterRecord(Struct, frozen=True, kw_only=True):
-    """How to reach a cluster that `muster up` made, and which processes belong to it."""
+    """A ClusterRecord is how to reach a cluster that `muster up` made, and which processes belong to it."""
 
     cluster_name: str
     config: str  # path of the cluster file, re-read while running
@@ -37,17 +36,17 @@ class ClusterRecord(Struct, frozen=True, kw_only=True):
 
 
 class PublishedStatus(Struct, frozen=True, kw_only=True):
-    """One moment of a cluster, complete: `muster status`, `muster why` and the watch need nothing else."""
+    """A PublishedStatus is one complete snapshot; `muster status` and `muster why` read nothing else."""
 
     cluster_name: str
     at: float
     tick_id: str
     version: int  # of the ledger
-    interval_s: float  # when the monitor means to look again
+    interval_s: float  # until the monitor's next tick
     monitor_pid: int
     status: StatusSnapshot
     instances: tuple[Instance, ...]  # live records
-    runtime: RuntimeReport | None  # None: the runtime could not be read at this look
+    runtime: RuntimeReport | None  # None: the runtime could not be read in this tick
     quarantined: tuple[Quarantined, ...] = ()
     recent_failures: tuple[FailedLaunch, ...] = ()  # of launches: the plan's `report.failed_launches`
     config_problem: str = ""  # what is wrong with the newest edit of the config
@@ -59,36 +58,30 @@ T = TypeVar("T")
 
 
 def write_record(home: ClusterHome, record: ClusterRecord) -> None:
-    """How to reach the cluster."""
+    """Writes how to reach the cluster."""
     _replace(home.cluster, codec.encode_plain(record))
 
 
 def write_status(home: ClusterHome, status: PublishedStatus) -> None:
-    """What the monitor saw and decided at its newest look."""
+    """Writes what the monitor saw and decided in its newest tick."""
     _replace(home.status, codec.encode_plain(status))
 
 
 def read_record(home: ClusterHome) -> ClusterRecord | None:
-    """None when `muster up` never got so far, or `muster down` is done."""
+    """Returns None before `muster up` has written the file and after `muster down`."""
     return _read(home.cluster, ClusterRecord)
 
 
 def read_status(home: ClusterHome) -> PublishedStatus | None:
-    """None before the first look."""
+    """Returns None before the first tick."""
     return _read(home.status, PublishedStatus)
 
 
 def _replace(path: Path, data: bytes) -> None:
     """A reader sees the old file or the new one, never half of one."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "wb") as stream:
-            stream.write(data)
-        os.replace(fresh, path)
+        atomic_write(path, data, mode=0o600)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
         raise StoreError(f"{path}: {error.strerror}; this user must be able to write it") from error
 
 
@@ -102,4 +95,4 @@ def _read(path: Path, kind: type[T]) -> T | None:
     try:
         return codec.convert(msgspec.json.decode(data), kind)
     except ValueError as error:  # msgspec's errors are of this kind
-        raise StoreError(f"{path}: {error}; was it written by another version of muster?") from error
+        raise StoreError(f"{path}: {error}; it may have been written by another version of muster") from error

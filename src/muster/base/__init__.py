@@ -1,1 +1,1 @@
-"""Vocabulary shared by both domains: values, checked tables, injected time; no I/O."""
+"""Holds the pure vocabulary that every other package uses."""

@@ -1,4 +1,4 @@
-"""The one bundle of nondeterminism, built once in a composition root and handed down."""
+"""Bundles all nondeterminism; a composition root builds it once and hands it down."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.base.rng import Seed
 
 @dataclass(frozen=True)
 class Ambient:
-    """Time, fresh ids and randomness; nothing else in muster may come from outside unannounced."""
+    """An Ambient holds time, fresh ids and randomness; nothing else may come from outside unannounced."""
 
     clock: Clock
     ids: IdSource

@@ -1,4 +1,4 @@
-"""Time as a dependency; the only file allowed to call `time`."""
+"""Provides time as a dependency; the only file allowed to call `time`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What a component that must know or pass time takes."""
+    """A Clock is what a component that must know or pass time takes."""
 
     def now(self) -> float:
-        """Wall clock, seconds since the epoch; may jump."""
+        """Returns the wall clock, in seconds since the epoch; it may jump."""
         ...
 
     def monotonic(self) -> float:
@@ -18,12 +18,12 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Pass time."""
+        """Passes time."""
         ...
 
 
 class SystemClock:
-    """The machine's clock."""
+    """A SystemClock is the machine's clock."""
 
     def now(self) -> float:
         return time.time()
@@ -36,7 +36,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to; `jump` moves the wall clock alone."""
+    """A ManualClock moves only when a test moves it; `jump` moves the wall clock alone."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._wall = now
@@ -60,11 +60,11 @@ class ManualClock:
 
 
 class SteadyClock:
-    """Wall-clock readings that move only with monotonic time.
+    """A SteadyClock returns wall-clock readings that move only with monotonic time.
 
-    Timeouts must not fire because somebody set the clock, yet timestamps must mean something to people
-    and survive a restart. So: anchor to the wall clock once, never before `floor` (the newest time in the
-    ledger), then follow the monotonic clock.
+    Timeouts must not fire because a user set the clock, yet timestamps must mean something to users and
+    survive a restart. So the clock is anchored to the wall clock once, never before `floor` (the newest time
+    in the ledger), and then follows the monotonic clock.
     """
 
     def __init__(self, clock: Clock, floor: float = 0.0) -> None:

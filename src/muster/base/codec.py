@@ -1,4 +1,4 @@
-"""JSON for our records through msgspec, with a version tag; no pickle, no hand-written codec."""
+"""Encodes records as JSON through msgspec, with a version tag; no pickle, no hand-written codec."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def _decode_hook(kind: type, value: Any) -> object:  # noqa: ANN401 - msgspec's 
 
 
 def to_builtins(value: object) -> Any:  # noqa: ANN401 - plain JSON data
-    """Plain dicts, lists and numbers, for `--json` and YAML."""
+    """Returns plain dicts, lists and numbers, for `--json` and YAML."""
     return msgspec.to_builtins(value, enc_hook=_encode_hook)
 
 
 def encode(value: object) -> bytes:
-    """One record as tagged JSON."""
+    """Returns one record as tagged JSON."""
     return msgspec.json.encode({"v": FORMAT, "d": value}, enc_hook=_encode_hook)
 
 
 def encode_plain(value: object) -> bytes:
-    """One record as plain JSON, for people and programs outside muster."""
+    """Returns one record as plain JSON, for users and programs outside muster."""
     return msgspec.json.encode(value, enc_hook=_encode_hook)
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """Read back what `encode` wrote; ValueError says what does not fit."""
+    """Reads back what `encode` wrote; ValueError names what does not fit."""
     envelope = msgspec.json.decode(data)
     if not isinstance(envelope, dict) or envelope.get("v") != FORMAT:
         raise ValueError(f"unknown record format: {data[:60]!r}")
@@ -48,5 +48,5 @@ def decode(data: bytes, kind: type[T]) -> T:
 
 
 def convert(value: object, kind: type[T]) -> T:
-    """Plain data to a typed record; ValueError carries the path."""
+    """Returns a typed record from plain data; ValueError carries the path."""
     return msgspec.convert(value, type=kind, dec_hook=_decode_hook)

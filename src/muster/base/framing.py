@@ -1,4 +1,4 @@
-"""Length-prefixed frames between driver, zygote and trials: pure encoding and decoding, no I/O.
+"""Encodes and decodes length-prefixed frames between driver, fork server and trials: pure, no I/O.
 
 A payload that is plain data travels by `marshal`, anything else by pickle. marshal, because both ends are the
 same interpreter, it needs no import in a new process, and unlike msgpack it keeps tuples and big integers;
@@ -25,38 +25,41 @@ Frame = tuple[int, bytes]
 
 
 class FrameKind:
-    """What a frame means; plain integers, because comparing Enum members costs more than reading a frame."""
+    """A FrameKind names what a frame means.
 
-    INIT = 1  # to zygote: how to be like the driver
-    TRAINABLE = 2  # to zygote and workers: name and pickled code
-    FORK = 3  # to zygote: make children, each around two of the descriptors sent along
-    KILL = 4  # to zygote: send a signal to a child
-    CHILD = 5  # from zygote: children's pids
-    GONE = 6  # from zygote: exit statuses of children
+    Plain integers, because comparing Enum members costs more than reading a frame.
+    """
+
+    INIT = 1  # to the fork server: argv and settings of the driver
+    TRAINABLE = 2  # to fork server and workers: name and pickled code
+    FORK = 3  # to the fork server: make children, with two of the descriptors sent along for each
+    KILL = 4  # to the fork server: send a signal to a child
+    CHILD = 5  # from the fork server: children's pids
+    GONE = 6  # from the fork server: exit statuses of children
     START = 10  # to workers: run a trial
     CONTINUE = 11
     SAVE = 12
-    STOP = 13  # end this trial; payload says whether the process stays
+    STOP = 13  # end this trial; the payload is whether the process stays
     QUIT = 14  # to idle workers: clean up and leave
     STARTED = 20  # from workers: up, restored, about to train
     REPORT = 21
     SAVED = 22
     EXITED = 23
     BEAT = 24
-    HELLO = 30  # over a network, from workers: who calls, with proof
+    HELLO = 30  # over a network, from workers: identity, with proof
     SIGNAL = 31  # to workers on other machines: be sent this signal
-    LEFT = 32  # from those: the process leaves without a word, with this exit code
+    LEFT = 32  # over a network, from workers: the process exits with this code, without an ExitReport
 
 
 def frame(kind: int, payload: bytes = b"") -> bytes:
-    """One frame; ValueError when the payload cannot have a length."""
+    """Returns one frame; ValueError when the payload cannot have a length."""
     if len(payload) > _MAX_PAYLOAD:
         raise ValueError(f"{len(payload)} bytes are too many for one message")
     return HEADER.pack(len(payload), kind) + payload
 
 
 def pack(value: Any) -> bytes:  # noqa: ANN401 - anything plain
-    """Plain data to bytes; ValueError when it is not plain."""
+    """Returns plain data as bytes; ValueError when it is not plain."""
     return marshal.dumps(value, _MARSHAL)
 
 
@@ -65,7 +68,7 @@ def unpack(payload: bytes) -> Any:  # noqa: ANN401 - whatever was packed
 
 
 def is_plain(value: object) -> bool:
-    """Whether marshal gives back exactly this: dicts, lists, tuples and scalars of the very types."""
+    """Returns whether marshal gives back exactly this: dicts, lists, tuples and scalars of the very types."""
     if type(value) is dict and _SCALARS.issuperset(map(type, value.values())):
         return _KEYS.issuperset(map(type, value))  # the usual case, without a further call
     try:
@@ -87,7 +90,7 @@ def _is_plain(value: object) -> bool:
 
 
 def pickled(value: object) -> bytes:
-    """Pickle, by value where the code is not importable; raises what the pickler raises."""
+    """Pickles, by value where the code is not importable; raises what the pickler raises."""
     try:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception:  # noqa: BLE001 - any object may refuse in any way; the second pickler has the last word
@@ -97,17 +100,17 @@ def pickled(value: object) -> bytes:
 
 
 def portable(value: object) -> Any:  # noqa: ANN401 - the value itself, or bytes
-    """The value when it is plain, else its pickle as bytes: what `pack` can take. Undone by `unpickle`."""
+    """Returns the value when it is plain, otherwise its pickle as bytes; `unpickle` undoes it."""
     return value if is_plain(value) else pickled(value)
 
 
 def unpickle(value: Any) -> Any:  # noqa: ANN401
-    """Undo `portable`; raises what unpickling raises."""
+    """Undoes `portable`; raises what unpickling raises."""
     return pickle.loads(value) if type(value) is bytes else value
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames."""
+    """A FrameReader cuts a stream of bytes into frames."""
 
     __slots__ = ("_parts", "_size", "_wanted")
 
@@ -121,7 +124,7 @@ class FrameReader:
         return not self._parts
 
     def feed(self, data: bytes) -> Sequence[Frame]:
-        """The frames that are complete now."""
+        """Returns the frames that are complete now."""
         if not self._parts:
             size = len(data)
             length, kind = HEADER.unpack_from(data) if size >= _HEADER_SIZE else (_MAX_PAYLOAD, 0)

@@ -1,31 +1,31 @@
-"""Identifiers: their types, and where fresh ones come from; the only file allowed to call `uuid`."""
+"""Defines the types of identifiers, and makes fresh ones; the only file allowed to call `uuid`."""
 
 from __future__ import annotations
 
 import uuid
 from typing import NewType, Protocol
 
-InstanceId = NewType("InstanceId", str)  # our record of a machine
+InstanceId = NewType("InstanceId", str)  # muster's record of a machine
 CloudId = NewType("CloudId", str)  # the provider's name of a machine
 NodeId = NewType("NodeId", str)  # the runtime's name of a node, hex
 RequestId = NewType("RequestId", str)  # one effect handed to a port; repeats are harmless
 
 
 class IdSource(Protocol):
-    """Gives ids that were never given before, also by earlier processes of the same cluster."""
+    """An IdSource gives ids that were never given before, also by earlier processes of the same cluster."""
 
     def fresh(self, prefix: str) -> str: ...
 
 
 class RandomIds:
-    """Ids unique in the world."""
+    """A RandomIds gives ids that are unique in the world."""
 
     def fresh(self, prefix: str) -> str:
         return f"{prefix}-{uuid.uuid4().hex[:12]}"
 
 
 class CountingIds:
-    """Predictable ids for tests and the simulator; `epoch` keeps restarted processes apart."""
+    """A CountingIds gives predictable ids to tests and the simulator; `epoch` tells restarts apart."""
 
     def __init__(self, epoch: int = 0) -> None:
         self._epoch = epoch

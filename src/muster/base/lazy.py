@@ -1,4 +1,4 @@
-"""Packages whose public names are imported when they are first used, so that importing them costs nothing."""
+"""Imports the public names of a package when they are first used, so that importing it costs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines as constant text plus key=value fields, and a helper that logs on change only."""
+"""Formats log lines as constant text plus key=value fields, and logs on change only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def fields(values: Mapping[str, object]) -> str:
-    """`{"a": 1, "b": "x y"}` as `a=1 b='x y'`."""
+    """Returns `{"a": 1, "b": "x y"}` as `a=1 b='x y'`."""
     return " ".join(f"{key}={_shown(value)}" for key, value in values.items())
 
 
@@ -17,7 +17,7 @@ def _shown(value: object) -> str:
 
 
 class OnChange:
-    """Logs a keyed message when its text differs from the last one under that key."""
+    """An OnChange logs a keyed message when its text differs from the last one under that key."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
@@ -29,5 +29,5 @@ class OnChange:
             self._logger.log(level, "%s", text)
 
     def forget(self, key: str) -> None:
-        """Let the next message under this key through, whatever it says."""
+        """Lets the next message under this key through, even an equal one."""
         self._last.pop(key, None)

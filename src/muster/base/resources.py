@@ -1,4 +1,4 @@
-"""Resources: an immutable bag of named quantities in exact fixed point (1/10000, as Ray).
+"""Resources is an immutable bag of named quantities in exact fixed point (1/10000, as Ray).
 
 Explicit zeros are kept, because "0 free" and "not reported" mean different things to Ray's scoring rule.
 """
@@ -16,7 +16,7 @@ ItemKey = tuple[tuple[str, int], ...]
 
 
 def to_units(name: str, quantity: float) -> int:
-    """A quantity in 1/10000; raises ValueError for anything that is not a sane amount."""
+    """Returns a quantity in 1/10000; raises ValueError for anything that is not a sane amount."""
     try:
         value = float(quantity)
     except (TypeError, ValueError, OverflowError):
@@ -28,7 +28,7 @@ def to_units(name: str, quantity: float) -> int:
 
 
 class Resources(Mapping[str, int]):
-    """Maps resource name to integer units of 1/10000; hashable, compared by content."""
+    """A Resources maps resource names to integer units of 1/10000; hashable, compared by content."""
 
     __slots__ = ("_hash", "_key", "_units")
 
@@ -39,7 +39,7 @@ class Resources(Mapping[str, int]):
 
     @classmethod
     def of(cls, quantities: Mapping[str, float] | None = None, **more: float) -> Resources:
-        """From quantities as people write them: `Resources.of(CPU=4, memory=2**30)`."""
+        """Returns resources from quantities as users write them: `Resources.of(CPU=4, memory=2**30)`."""
         merged = {**(quantities or {}), **more}
         return cls({str(name): to_units(str(name), value) for name, value in merged.items()})
 
@@ -68,21 +68,21 @@ class Resources(Mapping[str, int]):
 
     @property
     def key(self) -> ItemKey:
-        """Sorted (name, units) pairs: a total order and a dictionary key."""
+        """Returns sorted (name, units) pairs: a total order and a dictionary key."""
         if self._key is None:
             self._key = tuple(sorted(self._units.items()))
         return self._key
 
     def units(self, name: str) -> int:
-        """Units of one resource, 0 when absent."""
+        """Returns units of one resource, 0 when absent."""
         return self._units.get(name, 0)
 
     def to_floats(self) -> dict[str, float]:
-        """Quantities as people write them."""
+        """Returns quantities as users write them."""
         return {name: value / SCALE for name, value in self._units.items()}
 
     def positive(self) -> Resources:
-        """Without the zero entries."""
+        """Returns the resources without the zero entries."""
         return Resources({name: value for name, value in self._units.items() if value > 0})
 
     def times(self, count: int) -> Resources:
@@ -95,7 +95,7 @@ class Resources(Mapping[str, int]):
         return Resources(merged)
 
     def minus(self, other: Resources) -> Resources:
-        """Subtract; the caller has checked that it fits. An implicit resource appears when first used."""
+        """Subtracts resources that fit, as the caller has checked; implicit ones appear when first used."""
         left = dict(self._units)
         for name, value in other._units.items():
             if value:
@@ -103,7 +103,7 @@ class Resources(Mapping[str, int]):
         return Resources(left)
 
     def lacks(self, need: Resources) -> dict[str, int]:
-        """What is missing to hold `need`, by resource; empty when it fits."""
+        """Returns what is missing to hold `need`, by resource; empty when it fits."""
         missing = {}
         for name, value in need._units.items():
             have = self._units.get(name)
@@ -113,7 +113,7 @@ class Resources(Mapping[str, int]):
         return missing
 
     def holds(self, need: Resources) -> bool:
-        """Whether `need` fits."""
+        """Returns whether `need` fits."""
         have = self._units
         for name, value in need._units.items():
             if value > have.get(name, 0) and (name in have or value > implicit_units(name)):
@@ -127,12 +127,12 @@ _IN_BYTES = frozenset({"memory", "object_store_memory"})
 
 
 def shown(name: str, quantity: float) -> str:
-    """One quantity for people: `CPU: 4`, `memory: 2.5 GB`."""
+    """Returns one quantity as text: `CPU: 4`, `memory: 2.5 GB`."""
     if name in _IN_BYTES and quantity >= 1e6:
         return f"{name}: {round(quantity / 1e9, 3):g} GB"
     return f"{name}: {quantity:g}"
 
 
 def implicit_units(name: str) -> int:
-    """What a node that does not list this resource has of it."""
+    """Returns what a node that does not list this resource has of it."""
     return SCALE if name.startswith(IMPLICIT_PREFIX) else 0

@@ -1,4 +1,4 @@
-"""Randomness by named stream; the only file allowed to build a `Random`."""
+"""Derives randomness by named stream; the only file allowed to build a `Random`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-Stream = random.Random  # the type of a stream, for those who are handed one
+Stream = random.Random  # the type of a stream, for annotations
 
 
 @dataclass(frozen=True)
 class Seed:
-    """One number from which every stream of a run is derived.
+    """A Seed is the one number from which every stream of a run is derived.
 
     Streams are independent by name, so a new consumer never shifts another's draws.
     """
@@ -28,9 +28,10 @@ class Seed:
 
 @contextmanager
 def global_generators_at(seed: int) -> Iterator[None]:
-    """For a user's function that draws from Python's or numpy's global generator: its draws follow `seed`.
+    """Makes Python's and numpy's global generators follow `seed` inside the block.
 
-    Asked again with the same seed it answers the same, and the generators go on as if nobody had asked.
+    For a user's function that draws from them: with the same seed it returns the same, and afterwards the
+    generators continue as if the function had not been called.
     """
     before = random.getstate()
     numpy = getattr(sys.modules.get("numpy"), "random", None)

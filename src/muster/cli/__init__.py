@@ -1,1 +1,1 @@
-"""The `muster` command: files and flags in, tables or JSON out; no decisions of its own."""
+"""Implements the `muster` command: files and options in, tables or JSON out, no decisions of its own."""

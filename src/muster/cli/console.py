@@ -1,4 +1,4 @@
-"""Where text reaches people: the only file that prints."""
+"""Prints to the terminal; no other module of the CLI does."""
 
 from __future__ import annotations
 
@@ -6,42 +6,43 @@ import sys
 
 from rich.console import Console, RenderableType
 
-PLAIN_WIDTH = 80  # when nobody says how wide the page is
+PLAIN_WIDTH = 80  # when the output is not a terminal
+GOOD, BAD, QUIET, HEADING = "green", "bold red", "dim", "bold"  # the styles of every page
 MAX_WIDTH = 100  # longer lines do not read better
 
 
 def console() -> Console:
-    """Colours and the terminal's width on a terminal; plain text, 80 columns, everywhere else."""
+    """Returns a console with colours and the terminal's width, or plain text of 80 columns elsewhere."""
     probe = Console(highlight=False, soft_wrap=False)
     width = min(probe.width, MAX_WIDTH) if probe.is_terminal else PLAIN_WIDTH
     return Console(highlight=False, soft_wrap=False, width=width, emoji=False, markup=False)
 
 
 def show(*parts: RenderableType) -> None:
-    """Print renderables, one below the other."""
+    """Prints renderables, one below the other."""
     page = console()
     for part in parts:
         page.print(part)
 
 
 def emit(data: bytes) -> None:
-    """Write machine-readable output as it is, with a final newline."""
+    """Writes machine-readable output as it is, with a final newline."""
     sys.stdout.write(data.decode("utf-8") + "\n")
 
 
 def remark(message: str) -> None:
-    """Something worth knowing, on the error stream, so that it does not end up in a file or a pipe."""
+    """Prints a note on the error stream, so that it does not end up in a file or a pipe."""
     sys.stderr.write(f"{message}\n")
 
 
 def has_colours() -> bool:
-    """A terminal that wants them."""
+    """Returns whether the output is a terminal that shows colours."""
     probe = Console()
     return probe.is_terminal and not probe.no_color
 
 
 def complain(message: str) -> None:
-    """One error on the error stream; lines are never wrapped, so that they can be searched."""
+    """Prints one error on the error stream; lines are never wrapped, so that they can be searched."""
     page = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False, markup=False)
     page.print("error: ", style="bold red", end="")
     page.print(message)

@@ -1,4 +1,4 @@
-"""The `muster` group: finds sub-commands lazily, turns our errors into exit codes and one clear line."""
+"""Defines the `muster` group: imports sub-commands lazily and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.errors import MusterError, SimulationError
 
 
 class CommandEntry(NamedTuple):
-    """Where a sub-command lives; its module is imported when it is used, so `--help` stays fast."""
+    """A CommandEntry names a sub-command's module, which is imported on use, so that `--help` stays fast."""
 
     module: str
     attribute: str
@@ -24,18 +24,20 @@ COMMANDS = {
         "muster.cli.plan.command", "plan", "Show what a cluster would launch and stop, and why."
     ),
     "sim": CommandEntry(
-        "muster.cli.sim.command", "sim", "Run the autoscaler against a simulated cloud that misbehaves."
+        "muster.cli.sim.command", "sim", "Run the autoscaler against a simulated cloud with faults."
     ),
-    "up": CommandEntry("muster.cli.up_down", "up", "Start the cluster of a file, or a new monitor for it."),
+    "up": CommandEntry("muster.cli.up_down", "up", "Start the cluster of a file, or its monitor."),
     "status": CommandEntry(
-        "muster.cli.status.command", "status", "Show machines, waiting requests and spend of a cluster."
+        "muster.cli.status.command", "status", "Show the machines, waiting requests and spend of a cluster."
     ),
-    "why": CommandEntry("muster.cli.why", "why", "Tell why a machine, a request or a node type is as it is."),
-    "monitor": CommandEntry("muster.cli.monitor", "monitor", "Run the autoscaler of a cluster, on its head."),
-    "down": CommandEntry("muster.cli.up_down", "down", "End a cluster and everything that belongs to it."),
-    "tune": CommandEntry(
-        "muster.cli.tune.command", "tune", "Look at experiments, and go on with interrupted ones."
+    "why": CommandEntry(
+        "muster.cli.why", "why", "Show the reason for the state of a machine, request or node type."
     ),
+    "monitor": CommandEntry(
+        "muster.cli.monitor", "monitor", "Run the autoscaler of a cluster (a daemon on its head)."
+    ),
+    "down": CommandEntry("muster.cli.up_down", "down", "Stop a cluster and everything that belongs to it."),
+    "tune": CommandEntry("muster.cli.tune.command", "tune", "List, show, export and resume experiments."),
 }
 
 BAD_INPUT = 2
@@ -60,7 +62,7 @@ class _Failed(_Refused):
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are named in COMMANDS."""
+    """A LazyGroup holds the commands that are named in COMMANDS."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -87,11 +89,11 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 88},
-    epilog="Exit codes: 0 done; 1 a simulation failed; 2 bad input; others are told by each command.",
+    epilog="Exit codes: 0 done; 1 a simulation failed; 2 bad input; others: see each command's --help.",
 )
 @click.version_option(__version__, message="muster %(version)s")
 def cli() -> None:
-    """muster: a cluster autoscaler that can say why.
+    """Scale Ray clusters, tune hyperparameters, and see the reason for every decision.
 
     \b
     Try:
@@ -103,7 +105,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point of the `muster` script."""
+    """Runs the `muster` script."""
     cli(prog_name="muster")
 
 

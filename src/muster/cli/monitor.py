@@ -1,4 +1,4 @@
-"""`muster monitor`: the daemon that runs a cluster; started on the head by `muster up`, or by hand."""
+"""Implements `muster monitor`, the daemon that runs a cluster; `muster up` starts it on the head."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ already runs the cluster."""
 @click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("config", type=_FILE)
 @click.option(
-    "--address", help="HOST:PORT of the head's GCS. Default: RAY_ADDRESS, or what `muster up` noted."
+    "--address",
+    help="HOST:PORT of the head's GCS. Default: RAY_ADDRESS, or the cluster that `muster up` started.",
 )
 @click.option(
     "--home",
     type=click.Path(file_okay=False, path_type=Path),
     help="The cluster's directory. Default: its name in $MUSTER_HOME/clusters or ~/.muster/clusters.",
 )
-@click.option("--once", is_flag=True, help="One tick, then end.")
+@click.option("--once", is_flag=True, help="Run one tick and exit.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.05, max=3600),
@@ -40,7 +41,7 @@ already runs the cluster."""
     "--metrics-port",
     type=click.IntRange(0, 65535),
     metavar="P",
-    help="Where Prometheus asks; 0: any free port. Default: 44217, or any when it is taken.",
+    help="Port of the Prometheus metrics; 0: any free port. Default: 44217, or any when that is taken.",
 )
 def monitor(
     config: Path,
@@ -50,10 +51,10 @@ def monitor(
     interval: float | None,
     metrics_port: int | None,
 ) -> None:
-    """Run the autoscaler of one Ray cluster: launch nodes for what waits, remove those that idle.
+    """Run the autoscaler of one Ray cluster: launch nodes for waiting requests, remove idle ones.
 
-    CONFIG is the cluster's YAML file; edits are taken up while it runs. The head must have been started with
-    `--no-monitor`, else Ray's own autoscaler runs beside this one.
+    CONFIG is the cluster's YAML file; edits are applied while the monitor runs. The head must have been
+    started with `--no-monitor`, otherwise Ray's own autoscaler runs as well.
     """
     from muster.autoscaler.build import MonitorOptions, StartCancelled, build_monitor
     from muster.autoscaler.connect import find_head_address
@@ -63,20 +64,20 @@ def monitor(
 
     _log_to_stderr()
     logger = logging.getLogger("muster.monitor")
-    environment = dict(os.environ)  # what nodes inherit: as it is now, before Ray's client is set up
+    environment = dict(os.environ)  # nodes inherit it as it is before Ray's client is set up
     where = ClusterHome(home) if home is not None else None
     where = where or ClusterHome.of(load_config(config).cluster_name, clusters_root(environment))
     stop = _stop_on_signals()
     options = MonitorOptions(
         config=config,
         home=where,
-        reach=find_head_address(where, address, environment),
+        head=find_head_address(where, address, environment),
         interval_s=interval,
         metrics_port=metrics_port,
     )
     try:
         loop = build_monitor(options, environment, stop)
-        logger.info("running the cluster at %s; its files are in %s", options.reach.address, where.path)
+        logger.info("running the cluster at %s; its files are in %s", options.head.address, where.path)
         loop.run(stop, once=once)
     except StartCancelled:
         pass

@@ -1,4 +1,4 @@
-"""`muster up`: starts the cluster of a file on this computer: a head, and the monitor that scales it."""
+"""Implements `muster up` and `muster down`: a head on this computer and the monitor that scales it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from muster.autoscaler.launcher import EndedCluster, LaunchedCluster, Launcher, Tell
+    from muster.autoscaler.launcher import EndedCluster, LaunchedCluster, Launcher, StepReporter
 
 
 _UP_EPILOG = """\b
 Examples:
   muster up examples/laptop.yaml
-  muster up examples/laptop.yaml -y          no question asked
+  muster up examples/laptop.yaml -y          without confirmation
 
-A cluster that is up already stays as it is: edits of FILE are taken up by its monitor. One whose monitor
-has died gets a new one. Exit codes: 0 it is up; 2 it could not be started, and nothing of it is left.
+A cluster that is up already stays as it is: edits of FILE are applied by its monitor. A cluster whose
+monitor has died gets a new one. Exit codes: 0 it is up; 2 it could not be started, and nothing of it is left.
 """
 
 
 @click.command(epilog=_UP_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("config", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--port", type=click.IntRange(1, 65535), metavar="P", help="Of the head. Default: a free one.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), metavar="P", help="Port of the head. Default: a free one."
+)
 def up(config: Path, yes: bool, port: int | None) -> None:
     """Start the cluster of FILE: a head on this computer, and the monitor that adds and removes nodes.
 
@@ -39,26 +41,26 @@ def up(config: Path, yes: bool, port: int | None) -> None:
     if not yes:
         click.confirm(f"Start cluster {name!r} on this computer?", default=True, abort=True)
     with launching() as launcher:
-        brought = launcher.up(config, port=port)
-    _show_brought(brought)
+        launched = launcher.up(config, port=port)
+    _show_launched(launched)
 
 
 @contextmanager
 def launching() -> Iterator[Launcher]:
-    """A launcher whose steps are seen: one line that changes on a terminal, one line each elsewhere."""
+    """Yields a launcher that shows its steps: one changing line on a terminal, one line each elsewhere."""
     from muster.autoscaler.known_clusters import clusters_root
     from muster.autoscaler.launcher import Launcher
     from muster.base.clock import SystemClock
     from muster.base.ids import RandomIds
 
-    with _progress() as tell:
+    with _progress() as report:
         yield Launcher(
-            clusters_root(os.environ), dict(os.environ), clock=SystemClock(), ids=RandomIds(), tell=tell
+            clusters_root(os.environ), dict(os.environ), clock=SystemClock(), ids=RandomIds(), report=report
         )
 
 
 @contextmanager
-def _progress() -> Iterator[Tell]:
+def _progress() -> Iterator[StepReporter]:
     from rich.console import Console
 
     page = Console(stderr=True, highlight=False, markup=False, emoji=False)
@@ -69,17 +71,16 @@ def _progress() -> Iterator[Tell]:
         yield line.update
 
 
-def _show_brought(brought: LaunchedCluster) -> None:
+def _show_launched(launched: LaunchedCluster) -> None:
     from rich.text import Text
 
-    from muster.cli.console import emit, show
-    from muster.cli.plan.view import GOOD, HEADING
+    from muster.cli.console import GOOD, HEADING, emit, show
 
-    record = brought.record
-    if brought.already:
-        done = f"{record.cluster_name} is up already; edits of {record.config} are taken up by its monitor"
-    elif not brought.head_started:
-        done = f"{record.cluster_name} runs on, with a new monitor (process {record.monitor_pid})"
+    record = launched.record
+    if launched.already:
+        done = f"{record.cluster_name} is up already; edits of {record.config} are applied by its monitor"
+    elif not launched.head_started:
+        done = f"{record.cluster_name} continues with a new monitor (process {record.monitor_pid})"
     else:
         done = (
             f"{record.cluster_name} is up: head at {record.address}, monitor is process {record.monitor_pid}"
@@ -87,15 +88,15 @@ def _show_brought(brought: LaunchedCluster) -> None:
     show(Text(done, style=GOOD), Text("\nConnect", style=HEADING))
     for key, value in {"RAY_ADDRESS": record.address, **record.auth}.items():
         emit(f"  export {key}={value}".encode())  # to be copied: never wrapped
-    show(Text("\nLook", style=HEADING))
+    show(Text("\nCommands", style=HEADING))
     commands = {
-        f"muster status {record.cluster_name} --watch": "machines, what waits and why, spend",
-        f"muster why demand {record.cluster_name}": "why something waits",
-        f"muster down {record.cluster_name}": "end all of it",
+        f"muster status {record.cluster_name} --watch": "show machines, waiting requests and spend",
+        f"muster why demand {record.cluster_name}": "show why requests wait",
+        f"muster down {record.cluster_name}": "stop everything",
     }
     width = max(map(len, commands))
     show(*(Text(f"  {command:<{width}}   {does}") for command, does in commands.items()))
-    emit(f"\nThe monitor's log: {brought.home.monitor_log}".encode())
+    emit(f"\nThe monitor's log: {launched.home.monitor_log}".encode())
 
 
 _DOWN_EPILOG = """\b
@@ -103,34 +104,35 @@ Examples:
   muster down examples/laptop.yaml
   muster down laptop -y --purge
 
-The ledger stays, so that `muster why` can still tell what happened; --purge removes it as well.
-Exit codes: 0 nothing of it runs any more; 2 no such cluster; 3 some processes would not end.
+The ledger is kept, so that `muster why` can still show what happened; --purge deletes it as well.
+Exit codes: 0 nothing of it runs any more; 2 no such cluster; 3 some processes did not end.
 """
 NOT_ENDED = 3
 
 
 @click.command(epilog=_DOWN_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("cluster", metavar="FILE|NAME")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--purge", is_flag=True, help="Forget its history too: ledger, logs and timeline.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--purge", is_flag=True, help="Delete its history too: ledger, logs and timeline.")
 @click.pass_context
 def down(ctx: click.Context, cluster: str, yes: bool, purge: bool) -> None:
-    """End a cluster: its monitor, its workers and its head. Running work is lost.
+    """Stop a cluster: its monitor, its workers and its head. Running work is lost.
 
-    Saying it again does nothing more.
+    A second call does nothing.
     """
     from muster.autoscaler.known_clusters import clusters_root, find_cluster
     from muster.cli.console import complain
-    from muster.cli.up_down import launching
 
     known = find_cluster(cluster, clusters_root(os.environ))
     if not yes:
-        click.confirm(f"End cluster {known.name!r} and all that runs on it?", default=True, abort=True)
+        click.confirm(
+            f"Stop cluster {known.name!r} and everything that runs on it?", default=True, abort=True
+        )
     with launching() as launcher:
         ended = launcher.down(known.home, purge=purge)
     if ended.left:
         pids = ", ".join(str(pid) for some in ended.left.values() for pid in some)
-        complain(f"{known.name}: these processes do not end, though killed: {pids}")
+        complain(f"{known.name}: these processes still run although they were killed: {pids}")
         ctx.exit(NOT_ENDED)
     _show_ended(known.name, ended, purge=purge)
 
@@ -138,17 +140,16 @@ def down(ctx: click.Context, cluster: str, yes: bool, purge: bool) -> None:
 def _show_ended(name: str, ended: EndedCluster, *, purge: bool) -> None:
     from rich.text import Text
 
-    from muster.cli.console import show
-    from muster.cli.format import money
-    from muster.cli.plan.view import GOOD
+    from muster.base.text import money
+    from muster.cli.console import GOOD, show
 
     if ended.nothing:
         show(Text(f"{name} was down already"))
     else:
         monitor = "" if ended.monitor_pid is None else f"its monitor (process {ended.monitor_pid}) and "
         count = len(ended.nodes)
-        show(Text(f"{name} is down: ended {monitor}{count} node{'s' if count != 1 else ''}", style=GOOD))
+        show(Text(f"{name} is down: stopped {monitor}{count} node{'s' if count != 1 else ''}", style=GOOD))
     if ended.spend is not None:
         show(Text(f"It cost {money(ended.spend.total)}"))
     if not purge and not ended.nothing:
-        show(Text(f"Its history is kept: `muster why TYPE {name}`; `muster down {name} --purge` forgets it"))
+        show(Text(f"Its history is kept: `muster why TYPE {name}`; `muster down {name} --purge` deletes it"))

@@ -1,4 +1,4 @@
-"""Puts a WhyReport together: the verdict of now and the story of the ledger. Pure."""
+"""Implements `muster why`: the reason for a machine, a request or a node type, and its history."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import difflib
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
+from muster.autoscaler.known_clusters import KnownCluster, clusters_root, find_cluster
 from muster.autoscaler.status_files import PublishedStatus
-from muster.cli.format import clock_time, money, span, used_of
-from muster.cli.plan.view import BAD, HEADING, QUIET
+from muster.base.clock import SystemClock
+from muster.base.codec import encode_plain
+from muster.base.text import clock_time, money, short_duration, used_of
+from muster.cli.console import BAD, HEADING, QUIET, console, emit
 from muster.cli.status.report import NodeRow, PendingRow, StatusReport, TypeRow, build_report
-from muster.cli.status.status_frame import PageSize, TableGrid, pending_section
+from muster.cli.status.view import PageSize, TableGrid, pending_section
 from muster.cluster.model import Instance
 from muster.cluster.plan import Reason, Subject
 from muster.cluster.spend import cost_of
 from muster.cluster.states import TERMINAL
 from muster.errors import ClusterError
-from muster.stores.ledger.history import Decision
-
-if TYPE_CHECKING:
-    from muster.autoscaler.known_clusters import KnownCluster
-
+from muster.stores.ledger.history import Decision, open_history
 
 MACHINE, NODE_TYPE, GANG, DEMAND = "machine", "node type", "gang", "demand"
 ALL_DEMAND = frozenset({"demand", "demands", "pending", "waiting"})
@@ -36,7 +35,7 @@ _MAX_SHOWN = 6
 
 
 class Known(Struct, frozen=True, kw_only=True):
-    """All that there is to answer from."""
+    """A Known is all the data that answers are made from."""
 
     cluster: str
     now: float
@@ -47,52 +46,52 @@ class Known(Struct, frozen=True, kw_only=True):
     decisions: Sequence[Decision] = ()  # newest first
 
 
-class Meant(Struct, frozen=True, kw_only=True):
-    """The subject; `key` is its instance id, type name or gang id."""
+class WhySubject(Struct, frozen=True, kw_only=True):
+    """A WhySubject is the subject of a question; `key` is its instance id, type name or gang id."""
 
     kind: str
     key: str
 
 
-def meant_by(word: str, known: Known) -> Meant:
-    """By name or by the beginning of one; ClusterError names the nearest."""
+def find_subject(word: str, known: Known) -> WhySubject:
+    """Finds the subject by its name or the beginning of it. Raises ClusterError with the nearest names."""
     if word.lower() in ALL_DEMAND:
-        return Meant(kind=DEMAND, key="")
+        return WhySubject(kind=DEMAND, key="")
     names = _names(known)
     if word in names:
         return names[word]
-    found = {name: meant for name, meant in names.items() if _begins(name, word)}
-    if len({(meant.kind, meant.key) for meant in found.values()}) == 1:
+    found = {name: about for name, about in names.items() if _begins(name, word)}
+    if len({(about.kind, about.key) for about in found.values()}) == 1:
         return next(iter(found.values()))
     if found:
-        raise ClusterError(f"{word!r} may be {_listed(found)}: give more of it")
+        raise ClusterError(f"{word!r} is the beginning of {_listed(found)}: give more characters")
     close = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
     hint = f"did you mean {_listed(close)}?" if close else f"there are {_listed(names)}"
     raise ClusterError(
         f"nothing here is called {word!r}; {hint if names else 'nothing has happened here yet'} "
-        f"(`muster why demand` tells about everything that waits)"
+        f"(`muster why demand` shows everything that waits)"
     )
 
 
-def _names(known: Known) -> dict[str, Meant]:
-    """Node types first: the shortest words people use."""
+def _names(known: Known) -> dict[str, WhySubject]:
+    """Node types come first: their names are the shortest."""
     now = known.published
     everything = [*known.records, *(now.instances if now is not None else ())]
     types = [*known.node_types, *(record.node_type for record in everything)]
-    names = {name: Meant(kind=NODE_TYPE, key=name) for name in types if name}
+    names = {name: WhySubject(kind=NODE_TYPE, key=name) for name in types if name}
     for verdict in now.status.verdicts if now is not None else ():
         if verdict.subject is Subject.NODE_TYPE:
-            names[verdict.subject_id] = Meant(kind=NODE_TYPE, key=verdict.subject_id)
+            names[verdict.subject_id] = WhySubject(kind=NODE_TYPE, key=verdict.subject_id)
         if verdict.subject is Subject.GANG:
-            names[verdict.subject_id] = Meant(kind=GANG, key=verdict.subject_id)
+            names[verdict.subject_id] = WhySubject(kind=GANG, key=verdict.subject_id)
     for decision in known.decisions:
-        for told in decision.verdicts:
-            if told.get("subject") == Subject.GANG.value:
-                names.setdefault(told["subject_id"], Meant(kind=GANG, key=told["subject_id"]))
+        for past in decision.verdicts:
+            if past.get("subject") == Subject.GANG.value:
+                names.setdefault(past["subject_id"], WhySubject(kind=GANG, key=past["subject_id"]))
     for record in everything:
         for name in (record.instance_id, record.cloud_id, record.node_id):
             if name:
-                names.setdefault(name, Meant(kind=MACHINE, key=record.instance_id))
+                names.setdefault(name, WhySubject(kind=MACHINE, key=record.instance_id))
     return names
 
 
@@ -106,13 +105,13 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in shown[:_MAX_SHOWN]) + more
 
 
-DECISIONS = 2000  # looked back at
+DECISIONS = 2000  # how many of the newest are read
 
 _EPILOG = """\b
 SUBJECT is one of
   demand                 everything that waits, and why
   a machine              as `muster status` shows it; also its node's id, or the provider's
-  a node type            why it is bought or not, and the story of its newest machines
+  a node type            why it is bought or not, and the history of its newest machines
   a placement group      by its id
 The beginning of an id is enough.
 
@@ -127,21 +126,15 @@ Examples:
 @click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("subject")
 @click.argument("cluster", required=False, metavar="[FILE|NAME]")
-@click.option("--json", "as_json", is_flag=True, help="For programs: one JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def why(subject: str, cluster: str | None, as_json: bool) -> None:
-    """Tell why SUBJECT is as it is: the verdict now, and its story from the ledger.
+    """Show why SUBJECT is as it is: the reason now, and its history from the ledger.
 
-    Without a name of a cluster: the one that is up, when there is only one.
+    Without the name of a cluster: the only one that is up.
     """
-    from muster.autoscaler.known_clusters import clusters_root, find_cluster
-    from muster.base.codec import encode_plain
-    from muster.cli.console import console, emit
-    from muster.cli.status.status_frame import PageSize
-    from muster.cli.why import answer, meant_by, why_page
-
     known = known_of(find_cluster(cluster, clusters_root(os.environ)))
-    meant = meant_by(subject, known)
-    report = answer(meant, known)
+    about = find_subject(subject, known)
+    report = answer(about, known)
     if as_json:
         emit(encode_plain(report))
         return
@@ -151,11 +144,7 @@ def why(subject: str, cluster: str | None, as_json: bool) -> None:
 
 
 def known_of(cluster: KnownCluster) -> Known:
-    """The published status and the ledger of a cluster, whichever of them there is."""
-    from muster.base.clock import SystemClock
-    from muster.cli.why import Known
-    from muster.stores.ledger.history import open_history
-
+    """Reads the published status and the ledger of a cluster, whichever of them exists."""
     now, published = SystemClock().now(), cluster.status()
     known = Known(
         cluster=cluster.name,
@@ -166,8 +155,6 @@ def known_of(cluster: KnownCluster) -> Known:
     )
     if not cluster.home.ledger.is_file():
         return known
-    from msgspec.structs import replace
-
     with open_history(cluster.home.ledger) as history:
         return replace(known, records=history.find(), decisions=history.decisions(limit=DECISIONS))
 
@@ -176,7 +163,7 @@ FORMAT = 1
 
 
 class StoryLine(Struct, frozen=True, kw_only=True):
-    """One thing that happened, or one verdict that changed."""
+    """A StoryLine is one event, or one verdict that changed."""
 
     at: float
     what: str  # a state, or a verdict
@@ -185,7 +172,7 @@ class StoryLine(Struct, frozen=True, kw_only=True):
 
 
 class MachineStory(Struct, frozen=True, kw_only=True):
-    """One machine, from wish to grave."""
+    """A MachineStory is the history of one machine."""
 
     instance_id: str
     node_type: str
@@ -196,14 +183,14 @@ class MachineStory(Struct, frozen=True, kw_only=True):
 
 
 class WhyReport(Struct, frozen=True, kw_only=True):
-    """The whole answer of `muster why`; parts that do not concern the subject are empty."""
+    """A WhyReport is the whole answer of `muster why`; parts that do not concern the subject are empty."""
 
     format: int = FORMAT
     cluster: str
     subject: str
     kind: str  # machine, node type, gang or demand
-    at: float  # of the newest look; 0 when there was none
-    problem: str  # why what is said about now may be out of date
+    at: float  # of the newest tick; 0 when there was none
+    problem: str  # why the present state may be out of date
     machine: NodeRow | None  # as it is now
     pending: tuple[PendingRow, ...]
     node_types: tuple[TypeRow, ...]
@@ -215,55 +202,55 @@ MAX_MACHINES = 10  # of a type: the newest
 _VERDICTS = {GANG: Subject.GANG.value, NODE_TYPE: Subject.NODE_TYPE.value}
 
 
-def answer(meant: Meant, known: Known) -> WhyReport:
-    """Everything that concerns the subject."""
+def answer(about: WhySubject, known: Known) -> WhyReport:
+    """Returns everything that concerns the subject."""
     report = None
     if known.published is not None:
         report = build_report(known.published, now=known.now, problem=known.problem)
     return WhyReport(
         cluster=known.cluster,
-        subject=meant.key or DEMAND,
-        kind=meant.kind,
+        subject=about.key or DEMAND,
+        kind=about.kind,
         at=known.published.at if known.published is not None else 0.0,
         problem=known.problem,
-        machine=_machine_now(meant, report),
-        pending=tuple(_pending(meant, report)),
-        node_types=tuple(_types(meant, report)),
-        machines=tuple(_stories(meant, known)),
-        story=tuple(_verdict_story(meant, known.decisions)),
+        machine=_machine_now(about, report),
+        pending=tuple(_pending(about, report)),
+        node_types=tuple(_types(about, report)),
+        machines=tuple(_stories(about, known)),
+        story=tuple(_verdict_story(about, known.decisions)),
     )
 
 
-def _machine_now(meant: Meant, report: StatusReport | None) -> NodeRow | None:
-    rows = report.nodes if report is not None and meant.kind == MACHINE else ()
-    return next((row for row in rows if row.instance_id == meant.key), None)
+def _machine_now(about: WhySubject, report: StatusReport | None) -> NodeRow | None:
+    rows = report.nodes if report is not None and about.kind == MACHINE else ()
+    return next((row for row in rows if row.instance_id == about.key), None)
 
 
-def _pending(meant: Meant, report: StatusReport | None) -> Iterator[PendingRow]:
-    """Requests that the subject is, or that wait for it."""
+def _pending(about: WhySubject, report: StatusReport | None) -> Iterator[PendingRow]:
+    """Yields the requests that are the subject, or that wait for it."""
     for row in report.pending if report is not None else ():
-        is_it = meant.kind == DEMAND or (meant.kind == GANG and row.subject_id == meant.key)
+        is_it = about.kind == DEMAND or (about.kind == GANG and row.subject_id == about.key)
         can_have_it = row.reason is not Reason.INFEASIBLE  # else the target is only the nearest miss
-        waits_for_it = meant.kind in (MACHINE, NODE_TYPE) and row.target == meant.key and can_have_it
+        waits_for_it = about.kind in (MACHINE, NODE_TYPE) and row.target == about.key and can_have_it
         if is_it or waits_for_it:
             yield row
 
 
-def _types(meant: Meant, report: StatusReport | None) -> Iterator[TypeRow]:
+def _types(about: WhySubject, report: StatusReport | None) -> Iterator[TypeRow]:
     for row in report.node_types if report is not None else ():
-        if meant.kind in (DEMAND, GANG) or (meant.kind == NODE_TYPE and row.node_type == meant.key):
+        if about.kind in (DEMAND, GANG) or (about.kind == NODE_TYPE and row.node_type == about.key):
             yield row
 
 
-def _stories(meant: Meant, known: Known) -> Iterator[MachineStory]:
-    """Of one machine, or of the newest machines of a type; live records as they were published."""
+def _stories(about: WhySubject, known: Known) -> Iterator[MachineStory]:
+    """Yields the history of one machine, or of the newest machines of a type."""
     merged = {record.instance_id: record for record in known.records}
     if not merged and known.published is not None:
         merged = {record.instance_id: record for record in known.published.instances}
-    if meant.kind == MACHINE:
-        chosen = [record for record in merged.values() if record.instance_id == meant.key]
-    elif meant.kind == NODE_TYPE:
-        of_type = [record for record in merged.values() if record.node_type == meant.key]
+    if about.kind == MACHINE:
+        chosen = [record for record in merged.values() if record.instance_id == about.key]
+    elif about.kind == NODE_TYPE:
+        of_type = [record for record in merged.values() if record.node_type == about.key]
         chosen = sorted(of_type, key=_began, reverse=True)[:MAX_MACHINES]
     else:
         chosen = []
@@ -286,15 +273,13 @@ def _story(record: Instance, now: float) -> MachineStory:
     )
 
 
-def _verdict_story(meant: Meant, decisions: Iterable[Decision]) -> Iterator[StoryLine]:
-    """One line per change, oldest first. Demands without a name have no identity over time: none for them."""
-    subject = _VERDICTS.get(meant.kind)
+def _verdict_story(about: WhySubject, decisions: Iterable[Decision]) -> Iterator[StoryLine]:
+    """Yields one line per change, oldest first. Demands without a name cannot be followed over time."""
+    subject = _VERDICTS.get(about.kind)
     last: tuple[object, ...] = ()
     for decision in sorted(decisions, key=lambda one: one.version) if subject else ():
-        told = [v for v in decision.verdicts if v.get("subject") == subject and v["subject_id"] == meant.key]
-        current = tuple(
-            (v["reason"], v.get("count", 1), v.get("detail") or v.get("target", "")) for v in told
-        )
+        own = [v for v in decision.verdicts if v.get("subject") == subject and v["subject_id"] == about.key]
+        current = tuple((v["reason"], v.get("count", 1), v.get("detail") or v.get("target", "")) for v in own)
         if current and current != last:
             for reason, count, detail in current:
                 yield StoryLine(at=decision.at, what=str(reason), details=str(detail), count=int(count))
@@ -305,7 +290,7 @@ MAX_LINES = 40  # of one story: the newest
 
 
 def why_page(report: WhyReport, frame: PageSize) -> Iterator[RenderableType]:
-    """Top to bottom."""
+    """Yields the page, top to bottom."""
     yield Text.assemble((_headline(report), HEADING), (f"  of {report.cluster}", QUIET))
     if report.problem:
         yield Text(report.problem, style=BAD)
@@ -326,7 +311,7 @@ def _headline(report: WhyReport) -> str:
 def _now(report: WhyReport) -> Iterator[Text]:
     row = report.machine
     if row is not None:
-        lasted = f" for {span(row.for_s)}" if row.for_s is not None else ""
+        lasted = f" for {short_duration(row.for_s)}" if row.for_s is not None else ""
         used = used_of(dict(row.used), dict(row.total), tuple(sorted(row.total)))
         yield Text(f"now    {row.state}{lasted}, type {row.node_type}" + (f", {used} in use" if used else ""))
         if row.reason is not None:
@@ -342,7 +327,7 @@ def _now(report: WhyReport) -> Iterator[Text]:
 
 
 def _types_section(report: WhyReport, frame: PageSize) -> Iterator[RenderableType]:
-    """Every type's own reason; for a type that nobody needs there is none."""
+    """Every type has its own reason; a type that is not needed has none."""
     grid = TableGrid("type", "verdict", "")
     for row in report.node_types:
         grid.add(row.node_type, row.reason.value, row.detail)
@@ -356,12 +341,12 @@ def _machine_line(machine: MachineStory) -> str:
 
 
 def _story_section(title: str, lines: Sequence[StoryLine], frame: PageSize) -> Iterator[RenderableType]:
-    """With the time since the line before: what took long is seen at once."""
+    """The column `after` is the time since the line before, so that slow steps are easy to see."""
     grid = TableGrid("at", ">after", "", "")
     shown = lines[-MAX_LINES:]
     before = [None, *(line.at for line in shown)]
     for line, earlier in zip(shown, before, strict=False):
         count = f" x {line.count}" if line.count > 1 else ""
-        after = "" if earlier is None else span(line.at - earlier)
+        after = "" if earlier is None else short_duration(line.at - earlier)
         grid.add(clock_time(line.at), after, f"{line.what}{count}", line.details)
     return grid.section(title, frame, of=len(shown))

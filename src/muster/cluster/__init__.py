@@ -1,1 +1,1 @@
-"""The autoscaler domain: pure planning, and a loop over ports."""
+"""Implements the autoscaler's domain: pure planning, and a loop over ports."""

@@ -1,17 +1,17 @@
-"""What experience says about node types: back-off after failures, and Ray's availability scores; pure."""
+"""Computes the back-off of node types after failures, and Ray's availability scores; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from muster.cluster.model import NEEDS_A_PERSON, Backoff, FailureKind
+from muster.cluster.model import NEEDS_USER_ACTION, Backoff, FailureKind
 from muster.cluster.snapshot import TypeHealth
 
 _MAX_DOUBLINGS = 30  # keeps 2**n finite; every back-off is clipped long before
 
 
 def decayed_failures(health: TypeHealth, now: float, policy: Backoff) -> float:
-    """The failure count, halved for every quiet `decay_s`."""
+    """Returns the failure count, halved for every quiet `decay_s`."""
     quiet = max(0.0, now - max(health.failed_at, health.blocked_until))
     return float(health.failures * 0.5 ** min(quiet / policy.decay_s, 64.0))
 
@@ -19,9 +19,9 @@ def decayed_failures(health: TypeHealth, now: float, policy: Backoff) -> float:
 def after_failure(
     health: TypeHealth, kind: FailureKind, message: str, now: float, policy: Backoff
 ) -> TypeHealth:
-    """One more failure: the type is left alone for twice as long as last time."""
+    """Returns the health after one more failure: the type is blocked for twice as long as last time."""
     failures = decayed_failures(health, now, policy) + 1.0
-    base = policy.person_base_s if kind in NEEDS_A_PERSON else policy.base_s
+    base = policy.user_action_base_s if kind in NEEDS_USER_ACTION else policy.base_s
     pause = min(policy.max_s, base * 2.0 ** min(failures - 1.0, _MAX_DOUBLINGS))
     return TypeHealth(
         failures=failures,
@@ -34,11 +34,12 @@ def after_failure(
 
 
 def is_blocked(health: TypeHealth | None, now: float) -> bool:
+    """Returns whether the type is backed off at `now`."""
     return health is not None and now < health.blocked_until
 
 
 def recoverable(health: TypeHealth | None, now: float, recovery_s: float) -> float:
-    """0 just after a machine never came up, growing to 1 over `recovery_s` (spec 1.8)."""
+    """Returns 0 just after a machine failed to come up, growing to 1 over `recovery_s`."""
     if health is None or health.timed_out_at is None or recovery_s <= 0:
         return 1.0
     age = max(0.0, now - health.timed_out_at)
@@ -46,10 +47,10 @@ def recoverable(health: TypeHealth | None, now: float, recovery_s: float) -> flo
 
 
 def availabilities(health: Mapping[str, TypeHealth]) -> dict[str, float]:
-    """Types whose machines never came up, ordered: the most recent failure scores 0; absent types count 1.
+    """Ranks the types whose machines failed to come up: the newest failure is 0, absent types count 1.
 
     Only the order matters. Ray divides epoch seconds, which leaves differences of one in ten million; ranks
-    say the same and can be read.
+    give the same order and are readable.
     """
     times = sorted({h.timed_out_at for h in health.values() if h.timed_out_at is not None}, reverse=True)
     score = {at: rank / len(times) for rank, at in enumerate(times)}

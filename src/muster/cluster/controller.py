@@ -1,8 +1,9 @@
-"""ClusterController.tick(): observe, reconcile, commit, execute. The whole loop; it decides nothing."""
+"""Runs one tick: observe, reconcile, commit, execute. Decides nothing."""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
@@ -11,7 +12,6 @@ from typing_extensions import assert_never
 from muster.base.ambient import Ambient
 from muster.base.ids import InstanceId, RequestId
 from muster.base.log import OnChange, fields
-from muster.cluster.failure_inbox import FailureInbox
 from muster.cluster.model import (
     DrainFailure,
     FailureKind,
@@ -19,47 +19,57 @@ from muster.cluster.model import (
     Instance,
     LaunchFailure,
     TerminateFailure,
+    merged_records,
 )
-from muster.cluster.observe import Observer
+from muster.cluster.observe import FailureInbox, Observer
 from muster.cluster.plan import Action, Drain, Install, Launch, Plan, Resize, Terminate, attempt_of, base_id
-from muster.cluster.ports import Ledger, Ports, WorksInBackground
+from muster.cluster.ports import Ledger, PortErrors, Ports, TickResult, WorksInBackground
 from muster.cluster.reconcile import reconcile
-from muster.cluster.snapshot import Quarantined
+from muster.cluster.snapshot import Quarantined, Snapshot
 from muster.cluster.states import InstanceState
 from muster.errors import MusterError, ProviderError, VersionConflict
 
 
 class Executor:
-    """Hands committed effects to their ports, in order, each on its own."""
+    """An Executor hands committed effects to their ports, in order, each on its own."""
 
     def __init__(self, ports: Ports, inbox: FailureInbox) -> None:
         self._ports = ports
         self._inbox = inbox
         self._changes = OnChange(logger)
+        self.errors: Counter[type[Action]] = Counter()  # calls of this tick that were refused or broke
 
-    def execute(self, actions: Iterable[Action], instances: Mapping[InstanceId, Instance]) -> None:
-        """Effects no record wants any more are dropped; those with an unknown outcome stay for next time."""
+    def execute(
+        self, actions: Iterable[Action], instances: Mapping[InstanceId, Instance]
+    ) -> frozenset[RequestId]:
+        """Calls the ports and returns the effects that were handed over or that no record wants any more.
+
+        The others stay in the outbox and are repeated in the next tick: their outcome is not known.
+        """
         given = tuple(actions)
         newest = {(type(action), i): action.request_id for action in given for i in _subjects(action)}
         done: list[RequestId] = []
         for action in given:
-            # A leftover that this tick decided again is done with: one call, not two.
+            # A leftover that this tick decided anew is dropped: one call, not two.
             is_newest = any(newest[type(action), i] == action.request_id for i in _subjects(action))
             wanted = is_newest and is_wanted(action, instances)
             if not wanted or self._hand_over(narrowed(action, instances)):
                 done.append(action.request_id)
         if done:
             self._ports.store.handed_over(done)
+        return frozenset(done)
 
     def _hand_over(self, action: Action) -> bool:
-        """Whether it is over. A refusal goes to the inbox and leaves the outbox with its record."""
+        """Returns whether the effect is over. A refused one leaves the outbox with its record."""
         try:
             self._call(action)
             return not self._is_under_way(action)
         except ProviderError as error:
+            self.errors[type(action)] += 1
             self._refuse(action, _kind(error), str(error))
             return isinstance(action, Resize)  # no record waits for a resize: the planner asks again
         except Exception as error:  # noqa: BLE001 - unknown outcome: repeated with the same request id
+            self.errors[type(action)] += 1
             text = f"{type(action).__name__} {action.request_id}: {type(error).__name__}: {error}"
             self._changes.log(logging.WARNING, type(action).__name__, text)
             return False
@@ -89,7 +99,7 @@ class Executor:
 
     def _install(self, action: Install) -> None:
         if self._ports.installer is None:
-            raise NoInstaller("the cluster is to install the runtime, but no installer is configured")
+            raise NoInstaller("the runtime is to be installed on machines, but no installer is configured")
         self._ports.installer.start(action)
 
     def _refuse(self, action: Action, kind: FailureKind, message: str) -> None:
@@ -118,13 +128,13 @@ class Executor:
 
 
 class NoInstaller(ProviderError, MusterError):
-    """Machines wait for an installer that does not exist."""
+    """A NoInstaller error means that machines wait for an installer that is not configured."""
 
     kind = "config"
 
 
 def _kind(error: ProviderError) -> FailureKind:
-    """An adapter may bring an error class of its own."""
+    """An adapter may raise an error class of its own."""
     try:
         return FailureKind(error.kind)
     except ValueError:
@@ -132,12 +142,12 @@ def _kind(error: ProviderError) -> FailureKind:
 
 
 def _subjects(action: Action) -> tuple[InstanceId, ...]:
-    """The records an effect is for."""
+    """Returns the records that an effect is for."""
     return action.instance_ids if isinstance(action, Launch | Terminate) else (action.instance_id,)
 
 
 def narrowed(action: Action, instances: Mapping[InstanceId, Instance]) -> Action:
-    """A repeated terminate names only machines still to go: one may serve under a new record by now."""
+    """Returns a repeated terminate without the machines that serve under a new record by now."""
     if not isinstance(action, Terminate):
         return action
     pairs = zip(action.instance_ids, action.cloud_ids, strict=True)
@@ -146,7 +156,7 @@ def narrowed(action: Action, instances: Mapping[InstanceId, Instance]) -> Action
 
 
 def is_wanted(action: Action, instances: Mapping[InstanceId, Instance]) -> bool:
-    """Whether a record still waits for this effect: an outbox may be older than the records."""
+    """Returns whether a record still waits for this effect: an outbox may be older than the records."""
     match action:
         case Launch():
             return any(_awaits_launch(instances.get(i), action.request_id) for i in action.instance_ids)
@@ -177,9 +187,11 @@ __all__ = ["ClusterController", "Ports"]
 
 logger = logging.getLogger(__name__)
 
+LEDGER_SOURCE = "ledger"  # the source of the note in a plan that was made without a ledger
+
 
 class ClusterController:
-    """Drives one cluster. Everything durable is in the store, so a new controller may take over any time."""
+    """A ClusterController drives one cluster. All durable state is in the store, so another may take over."""
 
     def __init__(self, ports: Ports, ambient: Ambient) -> None:
         self._ports = ports
@@ -190,36 +202,48 @@ class ClusterController:
         self._changes = OnChange(logger)
         self._set_aside: set[str] = set()
 
-    def tick(self) -> Plan:
-        """One round. Without a usable ledger nothing is decided or done; it is said, and tried again."""
+    def tick(self) -> TickResult:
+        """Runs one round. Without a usable ledger nothing is decided or done; the next tick tries again."""
+        self._executor.errors.clear()
+        snapshot: Snapshot | None = None
+        ledger: Ledger | None = None
         try:
-            seen, ledger = self._observer.observe()
-            plan = reconcile(seen)
-            self._inbox.offer(seen.version)
-            version = self._ports.store.commit(seen.version, plan)
+            snapshot, ledger = self._observer.observe()
+            plan = reconcile(snapshot)
+            self._inbox.offer(snapshot.version)
+            version = self._ports.store.commit(snapshot.version, plan)
             self._inbox.clear()
-            self._carry_out(plan, ledger)
+            ledger = _committed(ledger, plan, version)
+            ledger = self._carry_out(ledger)
         except VersionConflict as error:
-            self._inbox.settle(error.expected)  # nothing was written: everything in it is still to be decided
-            return self._without_ledger(error)
+            self._inbox.resolve_offer(error.expected)  # nothing was written, so nothing of it is decided
+            plan = self._without_ledger(error)
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the next tick tries again
-            return self._without_ledger(error)
-        self._publish(version, plan)
-        self._tell(plan)
-        return plan
+            plan = self._without_ledger(error)
+        else:
+            self._publish(version, plan)
+            self._log(plan)
+        return TickResult(plan=plan, snapshot=snapshot, ledger=ledger, port_errors=self._port_errors())
 
-    def _carry_out(self, plan: Plan, ledger: Ledger) -> None:
-        """What an earlier tick, or an earlier life, could not hand over goes first."""
-        known = {action.request_id for action in plan.actions}
-        leftover = [action for action in ledger.outbox if action.request_id not in known]
-        actions = [*leftover, *plan.actions]
-        if actions:
-            after = {**ledger.instances, **{i.instance_id: i for i in plan.writes}}
-            self._executor.execute(actions, after)
+    def _carry_out(self, ledger: Ledger) -> Ledger:
+        """The effects that an earlier tick or process left in the outbox are handed over first."""
+        if not ledger.outbox:
+            return ledger
+        done = self._executor.execute(ledger.outbox, ledger.instances)
+        return replace(ledger, outbox=tuple(a for a in ledger.outbox if a.request_id not in done))
+
+    def _port_errors(self) -> PortErrors:
+        polled, calls = self._observer.errors, self._executor.errors
+        return replace(
+            polled,
+            launch=polled.launch + calls[Launch],
+            terminate=polled.terminate + calls[Terminate],
+            drain=polled.drain + calls[Drain],
+        )
 
     def _without_ledger(self, error: Exception) -> Plan:
         self._changes.log(logging.ERROR, "store", f"the ledger could not be used: {error}")
-        note = Quarantined(source="ledger", message=f"{type(error).__name__}: {error}")
+        note = Quarantined(source=LEDGER_SOURCE, message=f"{type(error).__name__}: {error}")
         now = self._ambient.clock.now()
         return Plan(tick_id=self._ambient.ids.fresh("t"), at=now, quarantined=(note,))
 
@@ -231,12 +255,28 @@ class ClusterController:
                 logging.WARNING, "publish", f"report not delivered: {type(error).__name__}: {error}"
             )
 
-    def _tell(self, plan: Plan) -> None:
+    def _log(self, plan: Plan) -> None:
         if plan.writes or plan.actions:
             logger.info("tick %s", fields(plan.fields()))
         for note in plan.quarantined:
             self._changes.log(logging.WARNING, note.source, f"set aside: {note.source}: {note.message}")
         sources = {note.source for note in plan.quarantined}
         for gone in self._set_aside - sources:
-            self._changes.forget(gone)  # when it comes back, it is news again
+            self._changes.forget(gone)  # logged again when it returns
         self._set_aside = sources
+
+
+def _committed(ledger: Ledger, plan: Plan, version: int) -> Ledger:
+    """Returns the ledger as the store holds it after the commit, so that it need not be read again."""
+    if version == ledger.version:
+        return ledger  # a plan that changes nothing is not written
+    known = {action.request_id for action in plan.actions}
+    leftover = (action for action in ledger.outbox if action.request_id not in known)
+    return replace(
+        ledger,
+        version=version,
+        instances=merged_records(ledger.instances, [replace(r, version=version) for r in plan.writes]),
+        memory=plan.memory,
+        outbox=(*leftover, *plan.actions),
+        newest_at=max(ledger.newest_at, plan.at),
+    )

@@ -1,19 +1,19 @@
-"""What a cluster is made of: node types, instances, machines, nodes and demand, as frozen data."""
+"""Defines node types, instances, machines, nodes and demand, as frozen data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from msgspec import Struct, field
 
 from muster.base.ids import CloudId, InstanceId, NodeId, RequestId
 from muster.base.resources import EMPTY, Resources
-from muster.cluster.states import InstanceState
+from muster.cluster.states import TERMINAL, InstanceState
 
 
 class NodeKind(Enum):
-    """Who a machine is; values are Ray's wire numbers."""
+    """A NodeKind is the role of a machine; values are Ray's protocol numbers."""
 
     UNMANAGED = 0
     HEAD = 1
@@ -21,7 +21,7 @@ class NodeKind(Enum):
 
 
 class Objective(Enum):
-    """What the planner optimises."""
+    """An Objective is what the planner optimises."""
 
     AUTO = "auto"  # COST when every worker type has a price, else UTILIZATION
     UTILIZATION = "utilization"  # Ray's scoring rule, Ray's choices
@@ -29,14 +29,14 @@ class Objective(Enum):
 
 
 class ResizeLimits(Struct, frozen=True, kw_only=True):
-    """How far a machine of this type may grow in place."""
+    """ResizeLimits bound how far a machine of this type may grow in place."""
 
     maximum: Resources
     timeout_s: float = 300.0
 
 
 class NodeType(Struct, frozen=True, kw_only=True):
-    """One kind of machine the cluster may buy. `min_nodes` and `max_nodes` include a head of this type."""
+    """A NodeType is a kind of machine to buy. `min_nodes` and `max_nodes` include a head of this type."""
 
     name: str
     resources: Resources
@@ -53,22 +53,24 @@ class NodeType(Struct, frozen=True, kw_only=True):
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
-    """How long an instance may stay in a passing state; every value is settable per cluster."""
+    """Timeouts limit how long an instance may stay in a transitional state."""
 
     request_s: float = 600.0
     allocate_s: float = 3600.0
     install_s: float = 1800.0
     terminating_s: float = 300.0
     stop_requested_s: float = 300.0
-    stopping_s: float = 900.0  # ours: our own drain, this long past its deadline, is ended by termination
+    stopping_s: float = (
+        900.0  # not Ray's: a drain by muster, this long past its deadline, is ended by termination
+    )
     warn_s: float = 90.0
-    listing_grace_s: float = 30.0  # ours: a machine missing from the list whose node is alive is waited for
+    listing_grace_s: float = 30.0  # not Ray's: how long a machine whose node is alive may be missing
     pending_idle_s: float | None = None  # unneeded machines on their way: None keeps them
-    drain_deadline_s: float = 60.0  # ours: what running work gets before a machine we must take goes
+    drain_deadline_s: float = 60.0  # not Ray's: time for running work before a machine is taken
 
 
 class LaunchLimits(Struct, frozen=True, kw_only=True):
-    """How fast machines are bought."""
+    """LaunchLimits bound how fast machines are bought."""
 
     upscaling_speed: float = 0.0  # new machines at once, as a multiple of those running; at least one
     max_concurrent: int = 10
@@ -76,17 +78,17 @@ class LaunchLimits(Struct, frozen=True, kw_only=True):
 
 
 class Backoff(Struct, frozen=True, kw_only=True):
-    """How long a type that failed is left alone; doubles with each failure, halves with quiet time."""
+    """A Backoff is how long a failed type is not bought; it doubles per failure and decays with time."""
 
     base_s: float = 5.0
     max_s: float = 600.0
-    person_base_s: float = 60.0  # quota, permission, config: a person must act, so ask less often
+    user_action_base_s: float = 60.0  # quota, permission, config: the user must act, so retry less often
     decay_s: float = 300.0
     recovery_s: float = 600.0  # Ray's availability recovery window
 
 
 class ClusterSpec(Struct, frozen=True, kw_only=True):
-    """The wishes of the cluster's owner."""
+    """A ClusterSpec is what the user asked for in the cluster file."""
 
     cluster_name: str = "default"
     head_node_type: str = ""
@@ -96,7 +98,7 @@ class ClusterSpec(Struct, frozen=True, kw_only=True):
     objective: Objective = Objective.AUTO
     check_launch_hash: bool = False
     conserve_gpus: bool = True
-    install_runtime: bool = False  # set machines up with our installer, unless the provider does it
+    install_runtime: bool = False  # set machines up with muster's installer, unless the provider does it
     timeouts: Timeouts = Timeouts()
     limits: LaunchLimits = LaunchLimits()
     backoff: Backoff = Backoff()
@@ -106,7 +108,7 @@ class ClusterSpec(Struct, frozen=True, kw_only=True):
 
 
 class StopCause(Enum):
-    """Why a machine is being removed; values are Ray's wire numbers."""
+    """A StopCause is why a machine is being removed; values are Ray's protocol numbers."""
 
     UNKNOWN = 0
     IDLE = 1
@@ -116,7 +118,7 @@ class StopCause(Enum):
 
 
 class StatusChange(Struct, frozen=True, array_like=True):
-    """One line of an instance's history."""
+    """A StatusChange is one line of an instance's history."""
 
     state: InstanceState
     at: float
@@ -124,7 +126,7 @@ class StatusChange(Struct, frozen=True, array_like=True):
 
 
 class Instance(Struct, frozen=True, kw_only=True):
-    """Our record of one machine, from wish to grave."""
+    """An Instance is the record of one machine, from the decision to buy it to its end."""
 
     instance_id: InstanceId
     node_type: str
@@ -136,7 +138,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     launch_hash: str = ""
     price_per_hour: float | None = None  # fixed when bought, so that spend can be added up later
     stop_cause: StopCause | None = None  # set while a removal is under way
-    cancelled: bool = False  # requested, no longer wanted: terminate on arrival (W1)
+    cancelled: bool = False  # requested, no longer wanted: terminate on arrival
     missing_since: float | None = None  # the cloud stopped listing it while its node lives
     internal_ip: str = ""
     external_ip: str = ""
@@ -145,7 +147,7 @@ class Instance(Struct, frozen=True, kw_only=True):
 
     @property
     def since(self) -> float:
-        """When it entered its state; -inf for a record whose history does not say."""
+        """Returns when the record entered its state; -inf when its history does not contain that."""
         for change in reversed(self.history):
             if change.state is self.state:
                 return change.at
@@ -153,16 +155,30 @@ class Instance(Struct, frozen=True, kw_only=True):
 
     @property
     def details(self) -> str:
-        """What was said when it entered its state."""
+        """Returns the reason that was recorded for the newest state."""
         return self.history[-1].details if self.history else ""
 
     def entered(self, state: InstanceState) -> tuple[float, ...]:
-        """Every time at which it entered `state`, oldest first."""
+        """Returns every time at which the record entered `state`, oldest first."""
         return tuple(change.at for change in self.history if change.state is state)
 
 
+def merged_records(
+    live: Mapping[InstanceId, Instance], written: Iterable[Instance]
+) -> dict[InstanceId, Instance]:
+    """Returns the live records after a commit of `written`, in the order in which a restart finds them."""
+    merged, is_sorted = dict(live), True
+    for record in written:
+        if record.state in TERMINAL:
+            merged.pop(record.instance_id, None)
+        else:
+            is_sorted = is_sorted and record.instance_id in live
+            merged[record.instance_id] = record
+    return merged if is_sorted else dict(sorted(merged.items()))
+
+
 class CloudInstance(Struct, frozen=True, kw_only=True):
-    """A machine as the provider lists it."""
+    """A CloudInstance is a machine as the provider lists it."""
 
     cloud_id: CloudId
     node_type: str
@@ -176,17 +192,17 @@ class CloudInstance(Struct, frozen=True, kw_only=True):
 
 
 class ResizeStatus(Struct, frozen=True, kw_only=True):
-    """Where an in-place resize of one machine stands, in provider-neutral terms."""
+    """A ResizeStatus is the progress of an in-place resize of one machine, for any provider."""
 
     current: Resources
     desired: Resources
     in_progress: bool = False
     failed: bool = False
-    suggested_maximum: Resources | None = None  # what the host could give, when it said so
+    suggested_maximum: Resources | None = None  # what the host could give, if known
 
 
 class NodeStatus(Enum):
-    """A node's life as the runtime tells it; values are Ray's wire numbers."""
+    """A NodeStatus is a node's state as the runtime reports it; values are Ray's protocol numbers."""
 
     UNSPECIFIED = 0
     RUNNING = 1
@@ -198,7 +214,7 @@ class NodeStatus(Enum):
 
 
 class NodeReport(Struct, frozen=True, kw_only=True):
-    """A node as the runtime reports it."""
+    """A NodeReport is a node as the runtime reports it."""
 
     node_id: NodeId
     cloud_id: CloudId | None = None
@@ -213,12 +229,14 @@ class NodeReport(Struct, frozen=True, kw_only=True):
 
 
 class LabelOperator(Enum):
+    """A LabelOperator is how a LabelMatch compares."""
+
     IN = "in"
     NOT_IN = "not-in"
 
 
 class LabelMatch(Struct, frozen=True, array_like=True):
-    """One condition on one label of a node."""
+    """A LabelMatch is one condition on one label of a node."""
 
     key: str
     operator: LabelOperator
@@ -229,17 +247,17 @@ Selector = tuple[LabelMatch, ...]  # all must hold; the empty selector holds eve
 
 
 class Demand(Struct, frozen=True, kw_only=True):
-    """`count` equal requests, each to be held by one node."""
+    """A Demand is `count` equal requests, each to be held by one node."""
 
     shape: Resources
     count: int = 1
     selectors: tuple[Selector, ...] = ()  # tried in order; none: any node
     avoid: tuple[str, str] | None = None  # anti-affinity: no node that has this label and value
-    name: str = ""  # for people: where it comes from
+    name: str = ""  # for users: where it comes from
 
 
 class Strategy(Enum):
-    """How the bundles of a gang lie on nodes."""
+    """A Strategy is how the bundles of a gang are spread over nodes."""
 
     PACK = "PACK"
     SPREAD = "SPREAD"
@@ -248,7 +266,7 @@ class Strategy(Enum):
 
 
 class Gang(Struct, frozen=True, kw_only=True):
-    """Bundles that are placed together or not at all. `options` are alternatives, tried in order."""
+    """A Gang is bundles that are placed together or not at all. `options` are tried in order."""
 
     gang_id: str
     strategy: Strategy
@@ -257,18 +275,18 @@ class Gang(Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The label a node carries once it holds a bundle of this gang."""
+        """Returns the label that a node carries once it holds a bundle of this gang."""
         return f"_PG_{self.gang_id}"
 
 
 class Constraint(Struct, frozen=True, kw_only=True):
-    """A size the cluster must have whatever runs on it (`request_resources`): held against totals."""
+    """A Constraint is a size the cluster must have whatever runs on it; it is compared with totals."""
 
     demands: tuple[Demand, ...]
 
 
 class RuntimeReport(Struct, frozen=True, kw_only=True):
-    """One consistent look at the runtime."""
+    """A RuntimeReport is one consistent report of the runtime."""
 
     version: int = 0
     nodes: tuple[NodeReport, ...] = ()
@@ -278,21 +296,21 @@ class RuntimeReport(Struct, frozen=True, kw_only=True):
 
 
 class FailureKind(Enum):
-    """Why a provider refused; decides how we react."""
+    """A FailureKind is why a provider refused; it decides the reaction."""
 
     CAPACITY = "capacity"  # sold out: another type now, this one later
-    QUOTA = "quota"  # the account's limit: a person must act
-    PERMISSION = "permission"  # credentials: a person must act
+    QUOTA = "quota"  # the account's limit: the user must act
+    PERMISSION = "permission"  # credentials: the user must act
     THROTTLED = "throttled"  # too many calls: slower
-    CONFIG = "config"  # can never work as written: a person must act
+    CONFIG = "config"  # can never work as written: the user must act
     UNKNOWN = "unknown"
 
 
-NEEDS_A_PERSON = frozenset({FailureKind.QUOTA, FailureKind.PERMISSION, FailureKind.CONFIG})
+NEEDS_USER_ACTION = frozenset({FailureKind.QUOTA, FailureKind.PERMISSION, FailureKind.CONFIG})
 
 
 class LaunchFailure(Struct, frozen=True, kw_only=True):
-    """One machine that will not come: exactly one unit of one launch request."""
+    """A LaunchFailure is one machine that will not come: one unit of one launch request."""
 
     request_id: RequestId
     node_type: str
@@ -301,7 +319,7 @@ class LaunchFailure(Struct, frozen=True, kw_only=True):
 
 
 class TerminateFailure(Struct, frozen=True, kw_only=True):
-    """One machine that the provider did not terminate."""
+    """A TerminateFailure is one machine that the provider did not terminate."""
 
     cloud_id: CloudId
     kind: FailureKind = FailureKind.UNKNOWN
@@ -309,14 +327,14 @@ class TerminateFailure(Struct, frozen=True, kw_only=True):
 
 
 class DrainFailure(Struct, frozen=True, kw_only=True):
-    """A drain that the runtime refused or that could not be delivered."""
+    """A DrainFailure is a drain that the runtime refused or that could not be delivered."""
 
     instance_id: InstanceId
     message: str = ""
 
 
 class InstallFailure(Struct, frozen=True, kw_only=True):
-    """A machine on which the runtime could not be set up."""
+    """An InstallFailure is a machine on which the runtime could not be set up."""
 
     instance_id: InstanceId
     message: str = ""

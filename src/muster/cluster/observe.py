@@ -1,14 +1,15 @@
-"""Observer: reads every port once and builds the Snapshot. A port that fails is reported, never fatal."""
+"""Reads every port once and builds the Snapshot; a port that fails is noted and never fatal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from muster.base.ambient import Ambient
 from muster.base.clock import SteadyClock
 from muster.base.ids import CloudId
-from muster.cluster.failure_inbox import Failure, FailureInbox
 from muster.cluster.model import (
     CloudInstance,
     ClusterSpec,
@@ -16,27 +17,72 @@ from muster.cluster.model import (
     InstallFailure,
     LaunchFailure,
     NodeKind,
-    NodeReport,
     RuntimeReport,
     TerminateFailure,
 )
-from muster.cluster.ports import Ledger, Ports
+from muster.cluster.ports import Ledger, PortErrors, Ports
 from muster.cluster.snapshot import ProviderTraits, Quarantined, Snapshot
-from muster.cluster.validate import (
-    bare_node,
-    is_sound_constraint,
-    is_sound_demand,
-    is_sound_gang,
-    is_sound_machine,
-    is_sound_node,
-)
+from muster.cluster.validate import is_sound_machine, listed, usable_report
 
 T = TypeVar("T")
+_RUNTIME = "runtime"  # the source of notes about the runtime's report
 _FAILURES = (LaunchFailure, TerminateFailure, DrainFailure, InstallFailure)
 
 
+Failure = LaunchFailure | TerminateFailure | DrainFailure | InstallFailure
+
+
+class FailureInbox:
+    """A FailureInbox keeps failures until a decision about them is committed: no lost commit loses one.
+
+    The observer puts in what it polled and the executor what was refused.
+    """
+
+    def __init__(self) -> None:
+        self.launch: list[LaunchFailure] = []
+        self.terminate: list[TerminateFailure] = []
+        self.drain: list[DrainFailure] = []
+        self.install: list[InstallFailure] = []
+        self._offered: tuple[int, tuple[int, ...]] | None = None  # ledger version, length of each list
+
+    def put(self, failure: Failure) -> None:
+        """Adds a failure that is not part of a decision yet."""
+        match failure:
+            case LaunchFailure():
+                self.launch.append(failure)
+            case TerminateFailure():
+                self.terminate.append(failure)
+            case DrainFailure():
+                self.drain.append(failure)
+            case InstallFailure():
+                self.install.append(failure)
+
+    def offer(self, version: int) -> None:
+        """Marks the contents as part of a decision about to be committed at this version of the ledger."""
+        self._offered = (version, tuple(len(failures) for failures in self._lists()))
+
+    def resolve_offer(self, version: int) -> None:
+        """Drops what was offered if the ledger is past the offer's version: then that commit was stored.
+
+        A failure decided upon twice would fail a second machine, one that may be on its way.
+        """
+        if self._offered is not None and version > self._offered[0]:
+            for failures, decided in zip(self._lists(), self._offered[1], strict=True):
+                del failures[:decided]
+        self._offered = None
+
+    def clear(self) -> None:
+        """Empties the inbox: the decision about its contents is durable."""
+        self._offered = None
+        for failures in self._lists():
+            failures.clear()
+
+    def _lists(self) -> tuple[list[Any], ...]:
+        return self.launch, self.terminate, self.drain, self.install
+
+
 class Observer:
-    """One look at the world per call. Keeps only what it needs to recognise an outdated report."""
+    """An Observer reads the world once per call. It keeps only what identifies an outdated report."""
 
     def __init__(self, ports: Ports, ambient: Ambient, inbox: FailureInbox) -> None:
         self._ports = ports
@@ -48,11 +94,13 @@ class Observer:
         self._traits = ProviderTraits()
         self._runtime_version = -1
         self._runtime_at = float("-inf")
+        self.errors = PortErrors()
 
     def observe(self) -> tuple[Snapshot, Ledger]:
-        """Raises StoreError when the ledger cannot be read; nothing else."""
+        """Reads the ledger and every port. Raises StoreError when the ledger cannot be read, nothing else."""
+        self.errors = PortErrors()
         ledger = self._ports.store.load()
-        self._inbox.settle(ledger.version)
+        self._inbox.resolve_offer(ledger.version)
         now = self._now(ledger)
         self._notes = list(ledger.damaged)
         self._poll_failures()
@@ -84,6 +132,8 @@ class Observer:
         try:
             return question()
         except Exception as error:  # noqa: BLE001 - an adapter's bug must not stop the loop
+            if source == _RUNTIME:
+                self.errors = replace(self.errors, runtime=error)
             self._note(source, f"{type(error).__name__}: {error}")
             return None
 
@@ -94,7 +144,7 @@ class Observer:
         answer: object = self._ask("config", self._ports.spec.current)
         match answer:
             case (ClusterSpec() as spec, str(fault)):
-                self._spec = spec
+                self._spec, self.errors = spec, replace(self.errors, config=fault)
                 if fault:
                     self._note("config", f"the newest edit is not used, the last good one stays: {fault}")
             case None:
@@ -104,7 +154,7 @@ class Observer:
         return self._spec
 
     def _read_traits(self) -> ProviderTraits:
-        """A provider that cannot say what it is like is still what it was: read-only, for one."""
+        """A provider that cannot be read keeps its last traits: a read-only one must stay read-only."""
         answer: object = self._ask("provider traits", self._ports.provider.traits)
         if isinstance(answer, ProviderTraits):
             self._traits = answer
@@ -123,63 +173,27 @@ class Observer:
         return {CloudId(key): self._machine(key, listed[key]) for key in listed if isinstance(key, str)}
 
     def _machine(self, key: str, machine: object) -> CloudInstance:
-        """An entry that cannot be read still says that the machine exists: its record must not end."""
+        """An entry that cannot be read still shows that the machine exists: its record must not end."""
         if isinstance(machine, CloudInstance) and is_sound_machine(key, machine):
             return machine
         self._note(f"machine {key}", f"the provider's entry is not usable: {machine!r:.100}")
         return CloudInstance(cloud_id=CloudId(key), node_type="", kind=NodeKind.UNMANAGED, is_running=False)
 
     def _read_runtime(self, now: float) -> RuntimeReport | None:
-        report: object = self._ask("runtime", self._ports.nodes.read)
+        report: object = self._ask(_RUNTIME, self._ports.nodes.read)
         if report is None:
             return None
         if not isinstance(report, RuntimeReport) or not isinstance(report.version, int):
-            self._note("runtime", f"not a report: {report!r:.100}")
+            self._note(_RUNTIME, f"not a report: {report!r:.100}")
             return None
         # A report older than one already seen would make living nodes look gone. A runtime that restarted
-        # counts from zero again, so after a while the lower number is believed.
+        # counts from zero again, so after a while the lower number is accepted.
         fresh = report.version >= self._runtime_version
         if not fresh and now - self._runtime_at <= self._spec.timeouts.listing_grace_s:
-            self._note("runtime", f"report {report.version} is older than {self._runtime_version}: ignored")
+            self._note(_RUNTIME, f"report {report.version} is older than {self._runtime_version}: ignored")
             return None
         self._runtime_version, self._runtime_at = report.version, now
-        return self._sound_report(report)
-
-    def _sound_report(self, report: RuntimeReport) -> RuntimeReport:
-        return RuntimeReport(
-            version=report.version,
-            nodes=self._nodes(report.nodes),
-            demands=self._sound("demand", report.demands, is_sound_demand),
-            gangs=self._sound("gang", report.gangs, is_sound_gang),
-            constraints=self._sound("constraint", report.constraints, is_sound_constraint),
-        )
-
-    def _nodes(self, items: object) -> tuple[NodeReport, ...]:
-        """A report that names its node but makes no sense still says that the node is listed."""
-        listed = self._listed("node", items)
-        named = [n if is_sound_node(n) or not isinstance(n, NodeReport) else bare_node(n) for n in listed]
-        for node, kept in zip(listed, named, strict=True):
-            if kept is not node:
-                self._note("node", f"not usable: {node!r:.100}")
-        return self._sound("node", named, is_sound_node)
-
-    def _sound(self, what: str, items: object, is_sound: Callable[[object], bool]) -> tuple[Any, ...]:
-        result = self._listed(what, items)
-        if all(map(is_sound, result)):
-            return result
-        for item in result:
-            if not is_sound(item):
-                self._note(what, f"not usable: {item!r:.100}")
-        return tuple(item for item in result if is_sound(item))
-
-    def _listed(self, what: str, items: object) -> tuple[object, ...]:
-        """What can be had of it: a poll tells each thing once, so half of an answer must not be lost."""
-        found: list[object] = []
-        if isinstance(items, Iterable) and not isinstance(items, str | bytes):
-            self._ask(what, lambda: found.extend(items))
-        else:
-            self._note(what, f"not a list: {items!r:.100}")
-        return tuple(found)
+        return usable_report(report, self._note)
 
     def _poll_failures(self) -> None:
         ports = self._ports
@@ -190,10 +204,19 @@ class Observer:
         ]
         if ports.installer is not None:
             polls.append(("install failures", ports.installer.poll))
+        polled: list[Failure] = []
         for source, poll in polls:
             answers: object = self._ask(source, poll)
-            for failure in self._listed(source, () if answers is None else answers):
+            for failure in listed(source, () if answers is None else answers, self._note):
                 if isinstance(failure, _FAILURES):
-                    self._inbox.put(failure)
+                    polled.append(failure)
                 else:
                     self._note(source, f"not usable: {failure!r:.100}")
+        for failure in polled:
+            self._inbox.put(failure)
+        self.errors = replace(
+            self.errors,
+            launch=len({failure.request_id for failure in polled if isinstance(failure, LaunchFailure)}),
+            terminate=sum(isinstance(failure, TerminateFailure) for failure in polled),
+            drain=sum(isinstance(failure, DrainFailure) for failure in polled),
+        )

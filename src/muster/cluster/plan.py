@@ -1,4 +1,4 @@
-"""Plan: what one tick decided, as a value: records to write, effects to cause, reasons to show."""
+"""Defines what one tick decides: records to write, effects to cause, reasons to show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.cluster.snapshot import FailedLaunch, Memory, Quarantined
 
 
 class Launch(Struct, frozen=True, kw_only=True, tag="launch"):
-    """Buy machines: node type to count, for these records."""
+    """A Launch buys machines: a count per node type, for these records."""
 
     request_id: RequestId
     shape: Mapping[str, int]
@@ -22,7 +22,7 @@ class Launch(Struct, frozen=True, kw_only=True, tag="launch"):
 
 
 class Terminate(Struct, frozen=True, kw_only=True, tag="terminate"):
-    """Give machines back."""
+    """A Terminate gives machines back."""
 
     request_id: RequestId
     cloud_ids: tuple[CloudId, ...]
@@ -30,7 +30,7 @@ class Terminate(Struct, frozen=True, kw_only=True, tag="terminate"):
 
 
 class Install(Struct, frozen=True, kw_only=True, tag="install"):
-    """Set one machine up."""
+    """An Install sets one machine up."""
 
     request_id: RequestId
     instance_id: InstanceId
@@ -39,7 +39,7 @@ class Install(Struct, frozen=True, kw_only=True, tag="install"):
 
 
 class Drain(Struct, frozen=True, kw_only=True, tag="drain"):
-    """Ask the runtime to empty one node. An idle drain may be refused; the others have a deadline."""
+    """A Drain asks the runtime to empty one node. An idle drain may be refused; others have a deadline."""
 
     request_id: RequestId
     instance_id: InstanceId
@@ -54,7 +54,7 @@ class Drain(Struct, frozen=True, kw_only=True, tag="drain"):
 
 
 class Resize(Struct, frozen=True, kw_only=True, tag="resize"):
-    """Change one machine's size in place."""
+    """A Resize changes one machine's size in place."""
 
     request_id: RequestId
     instance_id: InstanceId
@@ -66,7 +66,7 @@ Action = Launch | Terminate | Install | Drain | Resize
 
 
 class Subject(Enum):
-    """What a verdict is about."""
+    """A Subject is what a verdict is about."""
 
     DEMAND = "demand"
     GANG = "gang"
@@ -77,7 +77,7 @@ class Subject(Enum):
 
 
 class Reason(Enum):
-    """Machine-readable answers to "why"."""
+    """A Reason is a machine-readable answer to "why"."""
 
     # demand, gang, constraint
     PLACED = "placed"  # fits on nodes that run
@@ -89,7 +89,7 @@ class Reason(Enum):
     BLOCKED_BY_BACKOFF = "blocked-by-backoff"  # the types that could hold it failed lately
     BLOCKED_BY_GANG = "blocked-by-gang"  # it would fit alone, but not with all its siblings
     INFEASIBLE = "infeasible"  # no type could ever hold it
-    INVALID = "invalid"  # the request itself makes no sense
+    INVALID = "invalid"  # the request itself cannot be used
     # node
     KEPT_BUSY = "kept-busy"
     KEPT_HEAD = "kept-head"
@@ -112,33 +112,38 @@ class Reason(Enum):
     TYPE_LABELS_DIFFER = "type-labels-differ"
     TYPE_AT_MAXIMUM = "type-at-maximum"
     TYPE_BACKED_OFF = "type-backed-off"
-    TYPE_NEEDS_A_PERSON = "type-needs-a-person"  # quota, permission or config: retries will not help
+    TYPE_NEEDS_USER_ACTION = "type-needs-user-action"  # quota, permission or config: retries will not help
     # cluster
     WAITING_FOR_HEAD = "waiting-for-head"
     READ_ONLY = "read-only"
     RUNTIME_UNREADABLE = "runtime-unreadable"
     CLOUD_UNREADABLE = "cloud-unreadable"
-    STUCK = "stuck"  # an instance is in a passing state for longer than the warn interval
+    STUCK = "stuck"  # an instance is in a transitional state for longer than the warn interval
+
+
+SERVED = frozenset(
+    {Reason.PLACED, Reason.WAITING_FOR_NODE, Reason.WAITING_FOR_LAUNCH, Reason.WAITING_FOR_RESIZE}
+)
 
 
 _NOTHING: Mapping[str, float] = {}  # shared by the thousands of verdicts that lack nothing
 
 
 class Verdict(Struct, frozen=True, kw_only=True, gc=False):
-    """Why something is as it is. Nothing else explains: status, logs and `why` render these."""
+    """A Verdict is why something is as it is; status, logs and `why` show verdicts and nothing else."""
 
     subject: Subject
     subject_id: str
     reason: Reason
     count: int = 1  # how many of the subject's requests this is about
-    detail: str = ""  # for people
+    detail: str = ""  # for users
     target: str = ""  # the node, instance or node type meant
     lacks: Mapping[str, float] = field(default_factory=lambda: _NOTHING)  # what the nearest type is short of
     since: float | None = None
 
 
 class PendingRequest(Struct, frozen=True, kw_only=True):
-    """Machines wanted or asked for that do not exist yet."""
+    """A PendingRequest is machines that are wanted or requested and do not exist yet."""
 
     node_type: str
     machine_type: str
@@ -148,7 +153,7 @@ class PendingRequest(Struct, frozen=True, kw_only=True):
 
 
 class PendingInstance(Struct, frozen=True, kw_only=True):
-    """A machine that exists and is not serving yet."""
+    """A PendingInstance is a machine that exists and does not serve yet."""
 
     instance_id: InstanceId
     node_type: str
@@ -158,7 +163,7 @@ class PendingInstance(Struct, frozen=True, kw_only=True):
 
 
 class ScalingReport(Struct, frozen=True, kw_only=True):
-    """What the runtime and its tools (`ray status`) are told about us."""
+    """A ScalingReport is what is published to the runtime and its tools (`ray status`)."""
 
     seen_runtime_version: int = 0
     pending_requests: tuple[PendingRequest, ...] = ()
@@ -170,7 +175,7 @@ class ScalingReport(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """The decision of one tick: first committed, then carried out."""
+    """A Plan is the decision of one tick: first committed, then carried out."""
 
     tick_id: str
     at: float
@@ -182,7 +187,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     report: ScalingReport = ScalingReport()
 
     def fields(self) -> dict[str, object]:
-        """The one log line of a tick that changed something; empty when nothing did."""
+        """Returns the fields of the one log line of a tick; empty when nothing changed."""
         shown: dict[str, object] = {}
         for instance in self.writes:
             key = instance.state.name.lower()
@@ -199,7 +204,7 @@ _MARK = "~"
 
 
 def attempt_id(base: RequestId, attempt: int, tick_id: str) -> RequestId:
-    """The id handed to the provider for the n-th attempt (the first is the base itself).
+    """Returns the request id of the n-th attempt (the first is the base itself).
 
     The tick is part of it: launch limits may spread the retries of one batch over several ticks, and an
     idempotent provider buys nothing for an id it has seen.
@@ -208,7 +213,7 @@ def attempt_id(base: RequestId, attempt: int, tick_id: str) -> RequestId:
 
 
 def attempt_of(request_id: RequestId) -> int:
-    """Which attempt an id was handed to the provider for; 0 when it is none of ours."""
+    """Returns the number of the attempt; 0 when the id is not one of muster's."""
     mark, number = request_id.partition(_MARK)[1:]
     if not mark:
         return 1
@@ -217,5 +222,5 @@ def attempt_of(request_id: RequestId) -> int:
 
 
 def base_id(request_id: RequestId) -> RequestId:
-    """The id the record keeps."""
+    """Returns the id that the record keeps."""
     return RequestId(request_id.partition(_MARK)[0])

@@ -1,7 +1,7 @@
-"""What the loop asks of the outside world. Adapters implement these; the simulator is one of them.
+"""Defines the interfaces between the loop and the outside world; adapters and the simulator implement them.
 
-No method here may block for long: slow work runs on the adapter's own threads and comes back through
-`poll_*` or the next look. Every effect carries a request id, and repeating it must change nothing.
+No method here may block for long: slow work runs on the adapter's own threads and comes back through `poll_*`
+or the next tick. Every effect carries a request id, and repeating it must change nothing.
 """
 
 from __future__ import annotations
@@ -24,44 +24,49 @@ from muster.cluster.model import (
     TerminateFailure,
 )
 from muster.cluster.plan import Action, Drain, Install, Plan, ScalingReport
-from muster.cluster.snapshot import FailedLaunch, Memory, ProviderTraits, Quarantined
+from muster.cluster.snapshot import FailedLaunch, Memory, ProviderTraits, Quarantined, Snapshot
 
 
 class CloudProvider(Protocol):
-    """Machines. Raises a ProviderError subclass when it refuses a whole call for a known reason;
-    any other exception means "unknown outcome" and the call is repeated with the same request id."""
+    """A CloudProvider lists, buys and gives back machines.
+
+    It raises a ProviderError subclass when it refuses a whole call for a known reason; any other exception
+    means "unknown outcome" and the call is repeated with the same request id.
+    """
 
     def traits(self) -> ProviderTraits: ...
 
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
-        """Every machine of this cluster that is not terminated, the head included. Eventually consistent."""
+        """Returns every machine of this cluster that is not terminated, the head included; may be late."""
         ...
 
     def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
-        """Start buying. Idempotent: a request id seen before buys nothing more. Units that are refused
-        later come back from `poll_launch_failures`, one record each."""
+        """Starts to buy. Idempotent: a request id seen before buys nothing more.
+
+        Units that are refused later come back from `poll_launch_failures`, one record each.
+        """
         ...
 
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
-        """Start giving back. Idempotent; machines already gone are a success."""
+        """Starts to give machines back. Idempotent; machines already gone are a success."""
         ...
 
     def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
-        """Change a machine in place; called only when `traits().resizable`."""
+        """Changes a machine in place; called only when `traits().resizable`."""
         ...
 
     def poll_launch_failures(self) -> Sequence[LaunchFailure]:
-        """Units refused since the last poll."""
+        """Returns the units refused since the last poll."""
         ...
 
     def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
-        """Machines not terminated since the last poll."""
+        """Returns the machines that could not be terminated since the last poll."""
         ...
 
 
 @runtime_checkable
 class WorksInBackground(Protocol):
-    """A provider or drainer whose calls return before anything reached the other side may offer this.
+    """A WorksInBackground port returns from calls before their effect has reached the other side.
 
     An effect under way stays in the outbox, so that it is repeated if the process dies before it is done.
     """
@@ -70,17 +75,17 @@ class WorksInBackground(Protocol):
 
 
 class NodeSource(Protocol):
-    """The runtime's view: nodes, idle times, demand."""
+    """A NodeSource is the runtime's view: nodes, idle times, demand."""
 
     def read(self) -> RuntimeReport: ...
 
     def publish(self, version: int, report: ScalingReport) -> None:
-        """Tell the runtime what we are doing. A version lower than one published before is ignored there."""
+        """Publishes the report to the runtime, which ignores a version lower than an earlier one."""
         ...
 
 
 class Drainer(Protocol):
-    """Empties nodes. Returns at once; refusals come back from `poll`. Unknown nodes count as drained."""
+    """A Drainer empties nodes. Refusals come from `poll`; unknown nodes count as drained."""
 
     def drain(self, action: Drain) -> None: ...
 
@@ -88,7 +93,7 @@ class Drainer(Protocol):
 
 
 class Installer(Protocol):
-    """Sets machines up. Returns at once; idempotent per request id; success is seen as a running node."""
+    """An Installer sets machines up. It returns at once; success is seen as a running node. Idempotent."""
 
     def start(self, action: Install) -> None: ...
 
@@ -96,15 +101,15 @@ class Installer(Protocol):
 
 
 class SpecSource(Protocol):
-    """The current wishes; re-read every tick."""
+    """A SpecSource holds the current cluster file; it is read every tick."""
 
     def current(self) -> tuple[ClusterSpec, str]:
-        """The last good spec, and what is wrong with the newest edit ("" when nothing is)."""
+        """Returns the last good spec, and what is wrong with the newest edit ("" when nothing is)."""
         ...
 
 
 class Ledger(Struct, frozen=True, kw_only=True):
-    """What a store holds when a tick starts."""
+    """A Ledger is what a store holds when a tick starts."""
 
     version: int
     instances: Mapping[InstanceId, Instance]  # live records only
@@ -115,13 +120,32 @@ class Ledger(Struct, frozen=True, kw_only=True):
     damaged: tuple[Quarantined, ...] = ()  # rows that could not be read; the rest is here
 
 
+class PortErrors(Struct, frozen=True, kw_only=True):
+    """A PortErrors counts what the ports refused or could not do during one tick, at once or later."""
+
+    launch: int = 0  # launch calls
+    terminate: int = 0  # terminate calls and machines
+    drain: int = 0  # drain calls and nodes
+    config: str = ""  # what is wrong with the newest edit of the configuration
+    runtime: Exception | None = None  # why the runtime's report could not be read
+
+
+class TickResult(Struct, frozen=True, kw_only=True):
+    """A TickResult is everything that one tick saw, decided and left behind."""
+
+    plan: Plan
+    snapshot: Snapshot | None  # None: the ledger could not be read, so nothing was observed
+    ledger: Ledger | None  # as the tick left it, but with the damage and failures it was loaded with
+    port_errors: PortErrors = PortErrors()
+
+
 class InstanceStore(Protocol):
-    """The ledger: one writer, compare-and-swap by version, effects in an outbox."""
+    """An InstanceStore is the ledger: one writer, compare-and-swap by version, effects in an outbox."""
 
     def load(self) -> Ledger: ...
 
     def commit(self, version: int, plan: Plan) -> int:
-        """Write records, memory, decision record and outbox in one transaction; the new version.
+        """Writes records, memory, decision and outbox in one transaction and returns the new version.
 
         Raises VersionConflict when the ledger is not at `version`; then nothing was written. A plan that
         changes nothing writes nothing and returns `version`.
@@ -129,17 +153,17 @@ class InstanceStore(Protocol):
         ...
 
     def handed_over(self, request_ids: Sequence[RequestId]) -> None:
-        """These effects reached their port (or are no longer wanted): take them out of the outbox."""
+        """Removes effects from the outbox that reached their port or are no longer wanted."""
         ...
 
     def raise_version(self, at_least: int) -> int:
-        """Move the version up, for a runtime that remembers a higher one than ours; the new version."""
+        """Raises the version to that of a runtime that remembers a higher one, and returns it."""
         ...
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Everything a controller is connected to. Without an installer, machines must bring the runtime."""
+    """Ports are everything a controller is connected to. Without an installer, machines bring the runtime."""
 
     provider: CloudProvider
     nodes: NodeSource

@@ -1,6 +1,7 @@
-"""reconcile(snapshot) -> Plan: the ordered list of rules, nothing else.
+"""Decides one tick: applies the ordered list of rules to a snapshot.
 
-Read top to bottom: what the world says, what expired, what the planner wants, what follows from it, why.
+The order: what the world shows, what expired, what the planner wants, what follows from it, why. Separate
+from the controller, which alone knows ports.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-_LOOKS = {"observe_cloud": "cloud", "observe_nodes": "runtime"}  # what each mirrors, a field of Snapshot
+_OBSERVES = {"observe_cloud": "cloud", "observe_nodes": "runtime"}  # what each mirrors, a field of Snapshot
 
 
 def reconcile(snapshot: Snapshot, rules: tuple[Rule, ...] = RULES) -> Plan:
-    """Decide one tick. A function of the snapshot alone; it never raises for anything in it."""
+    """Decides one tick. The plan is a function of the snapshot alone; no snapshot makes it raise."""
     draft = Draft(snapshot)
     for rule in rules:
         draft = _attempt(rule, draft)
@@ -57,16 +58,16 @@ def reconcile(snapshot: Snapshot, rules: tuple[Rule, ...] = RULES) -> Plan:
 
 
 def _attempt(rule: Rule, draft: Draft) -> Draft:
-    """A rule that fails is undone and reported; the others still run (W9).
+    """A rule that fails is undone and reported; the others still run.
 
-    When a look at the world failed, the others must not take what was not seen for what is not there.
+    When an observing rule failed, the others must not take what was not observed for what is not there.
     """
     trial = draft.fork()
     try:
         rule(trial)
     except Exception as error:  # noqa: BLE001 - one rule's bug must not stop the loop
         draft.quarantine(f"rule {rule.__name__}", f"{type(error).__name__}: {error}")
-        unseen = _LOOKS.get(rule.__name__)
+        unseen = _OBSERVES.get(rule.__name__)
         if unseen is not None:
             draft.seen = replace(draft.seen, **{unseen: None})
         return draft

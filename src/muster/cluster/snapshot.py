@@ -1,4 +1,4 @@
-"""Snapshot: everything one tick may look at, the time included; and what the planner remembers."""
+"""Defines the snapshot that one tick decides from, the time included, and what planning remembers."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from muster.cluster.model import (
 
 
 class ProviderTraits(Struct, frozen=True, kw_only=True):
-    """What a provider is like, as data: planning never asks for its class."""
+    """ProviderTraits are what a provider can do, as data: planning never asks for its class."""
 
     read_only: bool = False  # nothing may be launched or terminated
-    installs_runtime: bool = True  # machines come up with the runtime; False: our installer does it
+    installs_runtime: bool = True  # machines come up with the runtime; False: muster's installer does it
     declarative: bool = False  # takes one shape per tick
     resizable: bool = False  # can change a machine's size in place
     max_batch: int | None = None  # largest launch call
 
 
 class Quarantined(Struct, frozen=True, kw_only=True):
-    """An input that was set aside so that the rest of the tick could go on."""
+    """A Quarantined is an input that was left out so that the rest of the tick could continue."""
 
     source: str  # "record i-17", "cloud", "demand 3", "rule timeouts"
     message: str
 
 
 class TypeHealth(Struct, frozen=True, kw_only=True):
-    """What experience says about buying one node type; kept in the ledger, so restarts do not forget."""
+    """A TypeHealth is the recent failures of one node type; it is in the ledger, so it survives restarts."""
 
     failures: float = 0.0  # decayed count
     failed_at: float = 0.0
@@ -49,20 +49,20 @@ class TypeHealth(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """What planning carries from tick to tick besides the instances."""
+    """A Memory is what planning carries from tick to tick besides the instances."""
 
     health: Mapping[str, TypeHealth] = field(default_factory=dict)
-    # Per type: since when at least k+1 machines on their way have been unneeded (spec 3.8).
+    # Per type: since when at least k+1 machines on their way have been unneeded.
     pending_idle: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     spent: float = 0.0  # $ of machines that are gone; live ones are added by `spend.spend_so_far`
     # Nodes of ended records that the runtime still lists: never adopted anew. Value: when the record ended.
     ended_nodes: Mapping[str, float] = field(default_factory=dict)
-    # Since when each verdict says what it says: subject and code -> time.
+    # Since when each verdict holds: subject and code -> time.
     verdict_since: Mapping[str, float] = field(default_factory=dict)
 
 
 class FailedLaunch(Struct, frozen=True, kw_only=True):
-    """A launch that failed lately, for the report (the record itself is terminal and out of sight)."""
+    """A FailedLaunch is a recent failed launch, for the report (its record is terminal and not loaded)."""
 
     instance_id: InstanceId
     node_type: str
@@ -72,7 +72,7 @@ class FailedLaunch(Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """One tick's whole world. `instances` holds live records only: terminal ones cannot cost time."""
+    """A Snapshot is all input of one tick. `instances` holds live records only: ended ones cost no time."""
 
     tick_id: str
     now: float

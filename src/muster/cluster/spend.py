@@ -1,4 +1,4 @@
-"""What machines cost, from the records: from the look that found a machine to the look that missed it."""
+"""Computes what machines cost, from the tick that found a machine to the tick that missed it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster.cluster.states import ON_CLOUD, InstanceState
 
 
 def cost_of(instance: Instance, now: float) -> float:
-    """Dollars one record has cost: its price from when its machine was found until it ended or `now`."""
+    """Returns the dollars of one record: its price from the arrival of its machine to its end or `now`."""
     started = next((change.at for change in instance.history if change.state in ON_CLOUD), None)
     if started is None or not instance.price_per_hour:
         return 0.0
@@ -19,10 +19,10 @@ def cost_of(instance: Instance, now: float) -> float:
 
 
 def spend_so_far(instances: Iterable[Instance], memory: Memory, now: float) -> float:
-    """Dollars of all machines: those that are gone (in memory) and those that live."""
+    """Returns the dollars of all machines: those that are gone (in memory) and those that live."""
     return memory.spent + sum(cost_of(i, now) for i in instances if i.state in ON_CLOUD)
 
 
 def price_per_hour(instances: Iterable[Instance]) -> float:
-    """Dollars per hour at this moment."""
+    """Returns the dollars per hour of the live machines."""
     return sum(i.price_per_hour or 0.0 for i in instances if i.state in ON_CLOUD)

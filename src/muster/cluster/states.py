@@ -1,4 +1,4 @@
-"""The fifteen instance states, the table of allowed transitions, and the state sets derived from it."""
+"""Defines the fifteen instance states, the allowed transitions, and the sets of states derived from them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from muster.base.state_machine import StateMachine
 
 
 class InstanceState(Enum):
-    """Where one machine is between being wanted and being gone; values are Ray's wire numbers."""
+    """An InstanceState is where a machine is in its life; values are Ray's protocol numbers."""
 
     UNKNOWN = 0  # placeholder, never stored
     QUEUED = 1  # wanted; nothing asked from the provider yet
     REQUESTED = 2  # a launch was handed to the provider; cloud id unknown
     ALLOCATED = 3  # a cloud instance is bound; its node has not been seen
-    RAY_INSTALLING = 4  # our installer is setting the machine up
+    RAY_INSTALLING = 4  # the installer is setting the machine up
     RAY_RUNNING = 5  # its node is registered and alive
     RAY_STOP_REQUESTED = 6  # a drain was handed over; outcome not seen
     RAY_STOPPING = 7  # the runtime shows the node draining
@@ -45,7 +45,7 @@ INSTANCE_MACHINE: StateMachine[InstanceState] = StateMachine(
             _S.ALLOCATION_FAILED,  # refused, or out of retries
         ),
         _S.ALLOCATED: (
-            _S.RAY_INSTALLING,  # the machine is up and we install the runtime
+            _S.RAY_INSTALLING,  # the machine is up and muster installs the runtime
             _S.RAY_RUNNING,  # its node registered
             _S.ALLOCATION_TIMEOUT,  # its node never registered
             _S.RAY_STOPPING,  # first seen when already draining
@@ -56,14 +56,14 @@ INSTANCE_MACHINE: StateMachine[InstanceState] = StateMachine(
         _S.RAY_INSTALLING: (
             _S.RAY_RUNNING,  # installed, node registered
             _S.RAY_INSTALL_FAILED,  # installer error or timeout
-            _S.RAY_STOPPING,  # extension (W5): the node registered and drained between two looks
-            _S.RAY_STOPPED,  # the node registered and died between two looks
+            _S.RAY_STOPPING,  # the node registered and drained between two ticks
+            _S.RAY_STOPPED,  # the node registered and died between two ticks
             _S.TERMINATING,  # not wanted any more
             _S.TERMINATED,  # the cloud no longer lists it
         ),
         _S.RAY_RUNNING: (
-            _S.RAY_STOP_REQUESTED,  # we asked the runtime to drain it
-            _S.RAY_STOPPING,  # somebody else is draining it
+            _S.RAY_STOP_REQUESTED,  # the runtime was asked to drain it
+            _S.RAY_STOPPING,  # drained by others, not by muster
             _S.RAY_STOPPED,  # its node died or vanished
             _S.TERMINATING,  # removed without a drain: its node is known to be gone
             _S.TERMINATED,  # the cloud no longer lists it

@@ -1,4 +1,4 @@
-"""StatusSnapshot: what a person may want to know, read from the ledger and the newest plan."""
+"""Summarises the ledger and the newest plan for `muster status` and `muster why`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["StatusSnapshot", "spend_so_far", "status_of"]
 
 
 class StatusSnapshot(Struct, frozen=True, kw_only=True):
-    """One moment of a cluster."""
+    """A StatusSnapshot is one moment of a cluster."""
 
     at: float
     instances: Mapping[str, Mapping[str, int]]  # node type -> state name -> count
@@ -26,7 +26,7 @@ class StatusSnapshot(Struct, frozen=True, kw_only=True):
 
 
 def status_of(instances: Iterable[Instance], memory: Memory, plan: Plan) -> StatusSnapshot:
-    """The read model behind `muster status` and `muster why`."""
+    """Returns the summary of these instances and this plan."""
     live = tuple(instances)
     counts: dict[str, dict[str, int]] = {}
     for instance in live:

@@ -1,15 +1,30 @@
-"""Whether what an adapter handed over is what it says it is: types only; what it means is for the rules.
+"""Checks the types of everything that adapters return; the rules check what it means.
 
 Called by the Observer on everything from outside. Records of msgspec do not check their fields when built.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 from muster.base.resources import Resources
-from muster.cluster.model import CloudInstance, Constraint, Demand, Gang, NodeKind, NodeReport, NodeStatus
+from muster.cluster.model import (
+    CloudInstance,
+    Constraint,
+    Demand,
+    Gang,
+    NodeKind,
+    NodeReport,
+    NodeStatus,
+    RuntimeReport,
+)
+
+Note = Callable[[str, str], None]  # takes the source and the reason of an item that is left out
 
 
 def is_sound_machine(key: object, item: object) -> bool:
+    """Returns whether a listed machine has the types it should."""
     return (
         isinstance(item, CloudInstance)
         and isinstance(key, str)
@@ -21,6 +36,7 @@ def is_sound_machine(key: object, item: object) -> bool:
 
 
 def is_sound_node(item: object) -> bool:
+    """Returns whether a node's report has the types it should."""
     return (
         isinstance(item, NodeReport)
         and isinstance(item.node_id, str)
@@ -32,15 +48,17 @@ def is_sound_node(item: object) -> bool:
 
 
 def bare_node(item: NodeReport) -> NodeReport:
-    """Nothing but the name, so that its record does not take it for gone."""
+    """Returns a report with the node's id alone, so that its record does not take it for gone."""
     return NodeReport(node_id=item.node_id, status=NodeStatus.UNSPECIFIED)
 
 
 def is_sound_demand(item: object) -> bool:
+    """Returns whether a demand has the types it should."""
     return isinstance(item, Demand) and isinstance(item.count, int) and _is_sound_size(item.shape)
 
 
 def is_sound_gang(item: object) -> bool:
+    """Returns whether a gang has the types it should."""
     return (
         isinstance(item, Gang)
         and isinstance(item.options, tuple)
@@ -49,6 +67,7 @@ def is_sound_gang(item: object) -> bool:
 
 
 def is_sound_constraint(item: object) -> bool:
+    """Returns whether a constraint has the types it should."""
     return (
         isinstance(item, Constraint)
         and isinstance(item.demands, tuple)
@@ -57,5 +76,49 @@ def is_sound_constraint(item: object) -> bool:
 
 
 def _is_sound_size(size: object) -> bool:
-    """Resources refuse nonsense when made from quantities; made from units they take what they get."""
+    """Resources check quantities when they are made; made from units they accept anything."""
     return isinstance(size, Resources) and all(isinstance(n, int) and n >= 0 for n in size.values())
+
+
+def usable_report(report: RuntimeReport, note: Note) -> RuntimeReport:
+    """Returns the report without the rows that cannot be used; each of those is passed to `note`."""
+    return RuntimeReport(
+        version=report.version,
+        nodes=_usable_nodes(report.nodes, note),
+        demands=_usable("demand", report.demands, is_sound_demand, note),
+        gangs=_usable("gang", report.gangs, is_sound_gang, note),
+        constraints=_usable("constraint", report.constraints, is_sound_constraint, note),
+    )
+
+
+def listed(what: str, items: object, note: Note) -> tuple[object, ...]:
+    """Returns the items up to the first error: a poll reports each failure once, so none may be lost."""
+    found: list[object] = []
+    if not isinstance(items, Iterable) or isinstance(items, str | bytes):
+        note(what, f"not a list: {items!r:.100}")
+        return ()
+    try:
+        found.extend(items)
+    except Exception as error:  # noqa: BLE001 - an adapter's bug must not stop the loop
+        note(what, f"{type(error).__name__}: {error}")
+    return tuple(found)
+
+
+def _usable_nodes(items: object, note: Note) -> tuple[NodeReport, ...]:
+    """A report that names its node but is unusable still shows that the node is listed."""
+    given = listed("node", items, note)
+    named = [n if is_sound_node(n) or not isinstance(n, NodeReport) else bare_node(n) for n in given]
+    for node, kept in zip(given, named, strict=True):
+        if kept is not node:
+            note("node", f"not usable: {node!r:.100}")
+    return _usable("node", named, is_sound_node, note)
+
+
+def _usable(what: str, items: object, is_sound: Callable[[object], bool], note: Note) -> tuple[Any, ...]:
+    result = listed(what, items, note)
+    if all(map(is_sound, result)):
+        return result
+    for item in result:
+        if not is_sound(item):
+            note(what, f"not usable: {item!r:.100}")
+    return tuple(item for item in result if is_sound(item))

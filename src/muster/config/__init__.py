@@ -1,1 +1,1 @@
-"""The cluster YAML and the demand file, typed: files in, checked values out, errors that name the line."""
+"""Reads the cluster YAML and the demand file: files in, checked values out, errors that name the line."""

@@ -1,6 +1,6 @@
-"""Plain data against a msgspec type, one value at a time, so that every error names its key and line.
+"""Checks plain data against a msgspec type, one value at a time, so that every error names its key and line.
 
-`msgspec.convert` alone says `[...]` for the keys of a mapping and stops being precise where users make
+`msgspec.convert` alone reports `[...]` for the keys of a mapping and is not precise where users make
 mistakes. The types stay the only description: this walks them and leaves each single value to msgspec.
 """
 
@@ -23,20 +23,20 @@ ABSURD = 1e15  # no count, duration, price or quantity of a cluster is above thi
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the mappings in our files; unknown keys are errors unless any is taken."""
+    """A Section is the base of the mappings in our files; unknown keys are errors unless any is taken."""
 
     takes_any_key: ClassVar[bool] = False
     kept_in: ClassVar[str] = ""  # the field, not a key of the file, that holds the mapping as it was written
 
 
 def checked(document: Document, path: Path_, value: object, kind: type[T]) -> T:
-    """`value` as `kind`; ConfigError with file, line, key path and what to write instead."""
+    """Returns `value` as `kind`; ConfigError has file, line, key path and what to write instead."""
     converted: T = _Checker(document).value(path, value, inspect.type_info(kind))
     return converted
 
 
 def nearest(key: str, valid: Iterable[str]) -> str:
-    """` (did you mean 'max_workers'?)`, or which keys there are."""
+    """Returns `did you mean 'max_workers'?`, or which keys there are."""
     names = sorted(valid)
     close = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
     if close:
@@ -60,7 +60,7 @@ class _Checker:
         return self._leaf(path, value, info)
 
     def _union(self, path: Path_, value: Any, info: inspect.UnionType) -> Any:  # noqa: ANN401
-        """`X | None`, or `X | tuple[X, ...]`: one or many."""
+        """Handles `X | None`, and `X | tuple[X, ...]`: one or many."""
         others = [kind for kind in info.types if not isinstance(kind, inspect.NoneType)]
         if value is None and len(others) < len(info.types):
             return None
@@ -105,7 +105,9 @@ class _Checker:
 
     def _mapping(self, path: Path_, value: Any) -> dict[str, Any]:  # noqa: ANN401
         if not isinstance(value, dict):
-            raise self._document.error(path, f"must be a mapping of keys to values, not {_shown(value)}")
+            raise self._document.error(
+                path, f"must be a mapping, not {_shown(value)}; write 'key: value' lines"
+            )
         for key in value:
             if not isinstance(key, str):
                 raise self._document.error(
@@ -122,15 +124,17 @@ class _Checker:
             raise self._refusal(path, value, info, str(problem)) from None
 
     def _sane_number(self, path: Path_, value: Any, info: inspect.IntType | inspect.FloatType) -> None:  # noqa: ANN401
-        """Numbers of a cluster are finite and, unless their type says otherwise, not negative."""
+        """Numbers of a cluster are finite and, unless their type allows it, not negative."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             return
         lowest = info.ge if info.ge is not None else info.gt if info.gt is not None else 0
         highest = info.le if info.le is not None else ABSURD
         if lowest <= value <= highest and not (info.gt is not None and value == lowest):
             return  # NaN fails every comparison
-        above = "above" if info.gt is not None else "from"
-        raise self._document.error(path, f"{_shown(value)} must be {above} {lowest:,g} to {highest:,g}")
+        above = "above" if info.gt is not None else "at least"
+        raise self._document.error(
+            path, f"{_shown(value)} must be {above} {lowest:,g} and at most {highest:,g}"
+        )
 
     def _refusal(self, path: Path_, value: Any, info: inspect.Type, problem: str) -> ConfigError:  # noqa: ANN401
         if isinstance(info, inspect.EnumType):
@@ -162,7 +166,7 @@ _WANTED: dict[type[inspect.Type], str] = {
 
 
 def _annotation(info: inspect.Type) -> Any:  # noqa: ANN401 - a typing form
-    """The type that a leaf of the inspection stands for; ranges were checked before."""
+    """Returns the type that a leaf of the inspection stands for; ranges were checked before."""
     return info.cls if isinstance(info, inspect.EnumType) else _PLAIN[type(info)]
 
 

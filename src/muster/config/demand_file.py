@@ -1,4 +1,4 @@
-"""The demand file of `muster plan`: pending work and, if known, the nodes there are now."""
+"""Reads the demand file of `muster plan`: pending work and, if known, the nodes that exist now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
@@ -26,6 +26,7 @@ from muster.cluster.model import (
     Strategy,
 )
 from muster.cluster.states import InstanceState
+from muster.cluster.what_if import PlannedDemand
 from muster.config.check import Section, checked, nearest
 from muster.config.document import Document, Path_
 from muster.config.schema import Quantity, Seconds
@@ -34,14 +35,14 @@ Amount = Annotated[int, Meta(ge=1, le=100_000_000)]
 
 
 class Phase(Enum):
-    """Whether a node serves already."""
+    """A Phase says whether a node runs already."""
 
     RUNNING = "running"
     COMING = "coming"
 
 
 class NodeEntry(Section, frozen=True, kw_only=True):
-    """`count` equal nodes of the cluster as it is now."""
+    """A NodeEntry is `count` equal nodes of the cluster as it is now."""
 
     type: str
     id: str = ""  # with a count: what their ids begin with
@@ -55,26 +56,26 @@ class NodeEntry(Section, frozen=True, kw_only=True):
 
 
 class NodesFile(Section, frozen=True, kw_only=True):
-    """A file for `--nodes`."""
+    """A NodesFile is a file for `--nodes`."""
 
     nodes: tuple[NodeEntry, ...]
 
 
 def load_nodes(path: Path, spec: ClusterSpec) -> tuple[PackNode, ...]:
-    """Read a `--nodes` file; ConfigError names file, line, key and fix."""
+    """Reads a `--nodes` file; ConfigError names file, line, key and fix."""
     document = Document.load(path)
     return pack_nodes(document, checked(document, (), document.data or {}, NodesFile).nodes, spec)
 
 
 def pack_nodes(document: Document, entries: tuple[NodeEntry, ...], spec: ClusterSpec) -> tuple[PackNode, ...]:
-    """Every entry written out, sizes and labels of its type filled in."""
+    """Returns every node of every entry, with sizes and labels of its type."""
     nodes: dict[str, PackNode] = {}
     heads = 0
     for index, entry in enumerate(entries):
         path: Path_ = ("nodes", index)
         heads += entry.count if entry.head else 0
         if heads > 1:
-            raise document.error((*path, "head"), "a cluster has one head; this is the second")
+            raise document.error((*path, "head"), "a cluster has one head; set 'head: true' on one node only")
         for node in _of_entry(document, path, entry, spec):
             if node.key in nodes:
                 raise document.error((*path, "id"), f"{node.key!r} is used by another node; ids must differ")
@@ -101,7 +102,7 @@ def _of_entry(document: Document, path: Path_, entry: NodeEntry, spec: ClusterSp
 
 
 def _known_type(document: Document, path: Path_, entry: NodeEntry, spec: ClusterSpec) -> NodeType | None:
-    """The node's type; None for one that left the cluster file and whose size the entry tells."""
+    """Returns the node's type; None for one that left the cluster file and whose size the entry has."""
     known = spec.node_type(entry.type)
     if known is None and entry.total is None:
         hint = nearest(entry.type, (node_type.name for node_type in spec.node_types))
@@ -113,12 +114,13 @@ def _known_type(document: Document, path: Path_, entry: NodeEntry, spec: Cluster
 
 
 def _available(document: Document, path: Path_, quantities: dict[str, float], total: Resources) -> Resources:
-    """What is free; more than there is would be a mistake."""
+    """Returns what is free; more than the total is a mistake."""
     free = Resources.of(quantities)
     for name, units in free.items():
         if units > total.units(name):
             raise document.error(
-                (*path, "available", name), f"{quantities[name]:g} is more than the node has in all"
+                (*path, "available", name),
+                f"{quantities[name]:g} is more than the node's total; lower it or raise 'total'",
             )
     return free
 
@@ -129,7 +131,7 @@ _FUNCTION = re.compile(r"(?P<negated>!?)in\((?P<values>[^()]*)\)")
 
 
 class RequestEntry(Section, frozen=True, kw_only=True):
-    """`count` equal requests, each held by one node."""
+    """A RequestEntry is `count` equal requests, each held by one node."""
 
     resources: dict[str, Quantity]
     count: Amount = 1
@@ -139,7 +141,7 @@ class RequestEntry(Section, frozen=True, kw_only=True):
 
 
 class GangEntry(Section, frozen=True, kw_only=True):
-    """A placement group: all bundles or none."""
+    """A GangEntry is a placement group: all bundles or none."""
 
     bundles: tuple[RequestEntry, ...]
     id: str = ""
@@ -149,21 +151,12 @@ class GangEntry(Section, frozen=True, kw_only=True):
 
 
 class DemandFile(Section, frozen=True, kw_only=True):
-    """The file as written."""
+    """A DemandFile is the file as written."""
 
     demands: tuple[RequestEntry, ...] = ()
     gangs: tuple[GangEntry, ...] = ()
     constraints: tuple[RequestEntry, ...] = ()
     nodes: tuple[NodeEntry, ...] = ()
-
-
-class PlannedDemand(Struct, frozen=True, kw_only=True):
-    """The file as the planner takes it."""
-
-    demands: tuple[Demand, ...] = ()
-    gangs: tuple[Gang, ...] = ()
-    constraints: tuple[Constraint, ...] = ()
-    nodes: tuple[PackNode, ...] = ()
 
 
 def load_demand(path: Path, spec: ClusterSpec) -> PlannedDemand:
@@ -180,7 +173,7 @@ def load_demand(path: Path, spec: ClusterSpec) -> PlannedDemand:
 
 
 def _named(document: Document, key: str, entries: tuple[RequestEntry, ...]) -> tuple[Demand, ...]:
-    """Requests with a name each: verdicts are found by it."""
+    """Gives every request a name: verdicts are found by it."""
     named: dict[str, Demand] = {}
     for index, entry in enumerate(entries):
         demand = _request(document, (key, index), entry)
@@ -236,7 +229,7 @@ def _selector(labels: dict[str, LabelValues]) -> Selector:
 
 
 def _match(key: str, values: LabelValues) -> LabelMatch:
-    """`a`, `[a, b]`, or Ray's strings: `!a`, `in(a,b)`, `!in(a,b)`."""
+    """Parses `a`, `[a, b]`, or Ray's strings: `!a`, `in(a,b)`, `!in(a,b)`."""
     if isinstance(values, tuple):
         return LabelMatch(key, LabelOperator.IN, values)
     function = _FUNCTION.fullmatch(values.strip())

@@ -1,6 +1,6 @@
-"""A YAML or JSON file as plain data that remembers on which line each key stands.
+"""Reads a YAML or JSON file as plain data, with the line of each key.
 
-Called by the loaders of this package. Knows nothing of what the keys mean.
+Called by the loaders of this package. Does not know what the keys mean.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one when t
 
 
 def dotted(path: Path_) -> str:
-    """`("demands", 0, "count")` as `demands[0].count`."""
+    """Returns `("demands", 0, "count")` as `demands[0].count`."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -36,12 +36,12 @@ def dotted(path: Path_) -> str:
 
 
 def printable(name: str) -> str:
-    """A name as it is, in quotes where it would spoil the line: an error is one line, always."""
+    """Returns a name as it is, in quotes where it would break the line: an error is always one line."""
     return name if name and name.isprintable() else repr(name)
 
 
 class Document:
-    """One file: `data` as plain dicts, lists and scalars, and `error()` to complain about a place in it."""
+    """A Document is one file: `data` as plain dicts, lists and scalars, and `error()` for one place in it."""
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file
@@ -51,29 +51,33 @@ class Document:
 
     @classmethod
     def load(cls, path: Path) -> Document:
-        """Read and parse a file; ConfigError when it cannot be read or is not YAML."""
+        """Reads and parses a file; ConfigError when it cannot be read or is not YAML."""
         return cls(cls.text_of(path), str(path))
 
     @staticmethod
     def text_of(path: Path) -> str:
-        """The file's text; ConfigError when there is none."""
+        """Returns the file's text; ConfigError when there is none."""
         try:
             return path.read_text(encoding="utf-8")
         except OSError as problem:
             reason = problem.strerror or str(problem)
-            raise ConfigError(f"cannot be read: {reason}", file=str(path)) from None
+            raise ConfigError(
+                f"cannot be read: {reason}; check the path and its permissions", file=str(path)
+            ) from None
         except UnicodeDecodeError as problem:
-            raise ConfigError(f"is not UTF-8 text: {problem.reason}", file=str(path)) from None
+            raise ConfigError(
+                f"is not UTF-8 text: {problem.reason}; save it as UTF-8", file=str(path)
+            ) from None
 
     def line(self, path: Path_) -> int | None:
-        """The line of the key, or of the nearest thing around it that has one."""
+        """Returns the line of the key, or of the nearest enclosing key that has one."""
         for end in range(len(path), -1, -1):
             if path[:end] in self._lines:
                 return self._lines[path[:end]]
         return None
 
     def error(self, path: Path_, message: str) -> ConfigError:
-        """A complaint about one place; the caller raises it."""
+        """Returns an error about one place; the caller raises it."""
         return ConfigError(message, path=dotted(path), file=self.file, line=self.line(path))
 
     def _read(self, text: str) -> Any:  # noqa: ANN401 - plain data
@@ -89,7 +93,7 @@ class Document:
         except yaml.MarkedYAMLError as problem:
             raise self._syntax_error(problem) from None
         except (yaml.YAMLError, ValueError, RecursionError) as problem:
-            raise ConfigError(f"is not YAML: {_one_line(str(problem))}", file=self.file) from None
+            raise ConfigError(f"is not valid YAML: {_one_line(str(problem))}", file=self.file) from None
         # YAML reads some JSON numbers (1e5) as text, so JSON data comes from the JSON parser.
         return self._json(text) if is_json else data
 
@@ -98,15 +102,15 @@ class Document:
             return json.loads(text)
         except ValueError as problem:
             line = getattr(problem, "lineno", None)
-            raise ConfigError(f"is not JSON: {problem}", file=self.file, line=line) from None
+            raise ConfigError(f"is not valid JSON: {problem}", file=self.file, line=line) from None
 
     def _syntax_error(self, problem: yaml.MarkedYAMLError) -> ConfigError:
         mark = problem.problem_mark or problem.context_mark
         what = _one_line(" ".join(part for part in (problem.context, problem.problem) if part))
-        return ConfigError(f"is not YAML: {what}", file=self.file, line=mark.line + 1 if mark else None)
+        return ConfigError(f"is not valid YAML: {what}", file=self.file, line=mark.line + 1 if mark else None)
 
     def _walk(self, loader: Any, node: yaml.Node, path: Path_) -> Any:  # noqa: ANN401 - yaml is untyped here
-        """Plain data of one node; notes the line of everything on the way."""
+        """Returns plain data of one node, and records the line of every key."""
         self._lines.setdefault(path, node.start_mark.line + 1)
         if len(self._lines) > self._most_values or len(path) > MAX_DEPTH:
             raise self.error(path, "has too many or too deeply nested values; write them out without aliases")
@@ -126,7 +130,9 @@ class Document:
             key = loader.construct_object(key_node, deep=True)
             line = key_node.start_mark.line + 1
             if not isinstance(key, Hashable):
-                raise ConfigError("a key must be text", path=dotted(path), file=self.file, line=line)
+                raise ConfigError(
+                    "a key must be text, not a list", path=dotted(path), file=self.file, line=line
+                )
             step = (*path, str(key))
             if own.count(key_node.value) > 1:
                 raise ConfigError("appears twice; keep one", path=dotted(step), file=self.file, line=line)

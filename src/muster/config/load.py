@@ -1,5 +1,7 @@
-"""Read a cluster file: types, preparation, then what no single key can say. Called by the CLI and by
-`FileSpecSource`."""
+"""Reads a cluster file: types, defaults, then rules that involve several keys.
+
+Called by the CLI and by `FileSpecSource`.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "kuberay": {},  # its source derives every key
 }
 
-# Keys of `provider` itself, where the file does not say: these providers bring machines up with the runtime.
+# Keys of `provider` that the file does not set: these providers bring machines up with the runtime.
 _MANAGED: dict[str, Any] = {"disable_node_updaters": True}
 
 PROVIDER_KEYS: dict[str, dict[str, Any]] = {
@@ -86,7 +88,7 @@ LOCAL_TYPE = "local.cluster.node"
 
 
 def with_local_type(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Manual mode lists the computers; in coordinator mode a server hands them out."""
+    """Adds the node type of provider local: manual mode lists computers, a coordinator assigns them."""
     if set(data.get("available_node_types", ())) == {LOCAL_TYPE}:
         return dict(data)  # prepared before, as on a head
     if data.get("available_node_types"):
@@ -108,7 +110,7 @@ def with_local_type(document: Document, data: Mapping[str, Any]) -> dict[str, An
 
 
 def _listed(document: Document, data: Mapping[str, Any]) -> tuple[int, int]:
-    """All computers of the list, unless the file asks for fewer; there are no more."""
+    """Returns all computers of the list, unless the file asks for fewer; there are no more."""
     provider = data["provider"]
     for key in ("head_ip", "worker_ips"):
         if provider.get(key) is None:
@@ -125,7 +127,7 @@ def _listed(document: Document, data: Mapping[str, Any]) -> tuple[int, int]:
 def _coordinated(document: Document, data: Mapping[str, Any]) -> tuple[int, int]:
     if "max_workers" not in data:
         raise document.error(
-            (), "'max_workers' is missing; with a coordinator_address it says how many computers to ask for"
+            (), "'max_workers' is missing; with a coordinator_address it limits how many computers to request"
         )
     return data.get("min_workers") or 0, data["max_workers"]
 
@@ -137,7 +139,7 @@ Plain = dict[str, Any]
 
 
 def prepare(document: Document) -> Plain:
-    """The document's data made complete; its own top-level keys win over every default."""
+    """Returns the document's data made complete; its own top-level keys win over every default."""
     data: Plain = with_provider_keys(document.data)
     provider = data["provider"]["type"]
     if provider == "kuberay":
@@ -150,20 +152,20 @@ def prepare(document: Document) -> Plain:
 
 
 def with_provider_keys(data: Mapping[str, Any]) -> Plain:
-    """Switches of `provider` that follow from its type, where the file does not set them."""
+    """Sets switches of `provider` that follow from its type, where the file does not set them."""
     given = data["provider"]
     return {**data, "provider": {**PROVIDER_KEYS.get(given["type"], {}), **given}}
 
 
 def over_defaults(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> Plain:
-    """The keys of the file over the provider's; a head type belongs to the types it came with."""
+    """Puts the keys of the file over the provider's; a head type belongs to the types it came with."""
     if "available_node_types" in data:
         defaults = {key: value for key, value in defaults.items() if key != "head_node_type"}
     return {"auth": {}, **defaults, **data}
 
 
 def with_legacy_types(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> Plain:
-    """`head_node` and `worker_nodes` as two node types, in files that have no `available_node_types`."""
+    """Turns `head_node` and `worker_nodes` into two node types, in files without `available_node_types`."""
     head, worker = data.get("head_node") or {}, data.get("worker_nodes") or {}
     if "available_node_types" in data or not (head or worker):
         return dict(data)
@@ -181,7 +183,7 @@ def with_legacy_types(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> P
 
 
 def _default_machines(defaults: Mapping[str, Any]) -> tuple[Plain, Plain]:
-    """What a legacy file that describes one side only gets for the other, in its own form."""
+    """Returns what a legacy file that describes one side only gets for the other, in its own form."""
     types: Mapping[str, Plain] = defaults.get("available_node_types", {})
     head, worker = (
         {**entry.get("node_config", {}), "resources": entry.get("resources", {})}
@@ -197,14 +199,14 @@ def _legacy_type(described: Mapping[str, Any]) -> Plain:
 
 
 def without_legacy_keys(data: Mapping[str, Any]) -> Plain:
-    """The old keys have become node types, or have no meaning beside them."""
+    """Removes the old keys, which have become node types, or have no meaning beside them."""
     return {
         key: value for key, value in data.items() if key not in ("min_workers", "head_node", "worker_nodes")
     }
 
 
 def with_merged_commands(data: Mapping[str, Any]) -> Plain:
-    """`setup_commands` run first on the head and on workers."""
+    """Runs `setup_commands` first on the head and on workers."""
     shared = data.get("setup_commands", [])
     merged = {key: [*shared, *data.get(key, [])] for key in ("head_setup_commands", "worker_setup_commands")}
     return {**data, **merged}
@@ -219,7 +221,7 @@ _CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 def check_written(document: Document, config: ClusterConfig, platform: str = sys.platform) -> None:
-    """Rules about the file as people wrote it."""
+    """Checks rules about the file as the user wrote it."""
     _check_provider(document, config)
     _check_docker(document, config)
     _check_auth(document, config)
@@ -229,7 +231,7 @@ def check_written(document: Document, config: ClusterConfig, platform: str = sys
 
 
 def check_prepared(document: Document, config: ClusterConfig) -> None:
-    """Rules about the file once it is complete."""
+    """Checks rules about the file once it is complete."""
     if config.provider.type == "readonly" and not config.available_node_types:
         return  # its types are the nodes that are found
     _check_head(document, config)
@@ -249,7 +251,10 @@ def _check_provider(document: Document, config: ClusterConfig) -> None:
     if provider.module is None:
         raise document.error(("provider",), "'module' is missing; name the class as package.module.Class")
     if not _CLASS.fullmatch(provider.module):
-        raise document.error(("provider", "module"), f"{provider.module!r} is not like package.module.Class")
+        raise document.error(
+            ("provider", "module"),
+            f"{provider.module!r} is not the path of a class; write it as package.module.Class",
+        )
 
 
 def _check_docker(document: Document, config: ClusterConfig) -> None:
@@ -278,25 +283,26 @@ def _check_muster(document: Document, config: ClusterConfig) -> None:
     for section, names in _MUST_BE_POSITIVE.items():
         for name in names:
             if not getattr(sections[section], name) > 0:
-                raise document.error(("muster", section, name), "must be above 0")
-    monitor = document.data.get("muster", {}).get("monitor", {})
-    if "max_interval_s" in monitor and monitor["max_interval_s"] < config.muster.monitor.interval_s:
+                raise document.error(("muster", section, name), "must be above 0; raise it or remove the key")
+    monitor, interval_s = document.data.get("muster", {}).get("monitor", {}), config.muster.monitor.interval_s
+    if "max_interval_s" in monitor and monitor["max_interval_s"] < interval_s:
         raise document.error(
             ("muster", "monitor", "max_interval_s"),
-            f"{monitor['max_interval_s']:g} is less than interval_s, {config.muster.monitor.interval_s:g}",
+            f"{monitor['max_interval_s']:g} is less than interval_s, {interval_s:g}; raise it",
         )
     backoff = config.muster.backoff
     if backoff.max_s < backoff.base_s:
         raise document.error(
-            ("muster", "backoff", "max_s"), f"{backoff.max_s:g} is less than base_s, {backoff.base_s:g}"
+            ("muster", "backoff", "max_s"),
+            f"{backoff.max_s:g} is less than base_s, {backoff.base_s:g}; raise it",
         )
 
 
 def _check_head(document: Document, config: ClusterConfig) -> None:
     types = config.available_node_types
     if not types:
-        told = "is empty" if "available_node_types" in document.data else "is missing"
-        raise document.error(("available_node_types",), f"{told}; describe at least one node type")
+        state = "is empty" if "available_node_types" in document.data else "is missing"
+        raise document.error(("available_node_types",), f"{state}; describe at least one node type")
     if config.head_node_type is None and len(types) > 1:
         raise document.error((), "'head_node_type' is missing; name the head's entry of available_node_types")
     if config.head_type not in types:
@@ -327,7 +333,7 @@ _MaybeSeconds = Annotated[float, Meta(ge=-TEN_YEARS_S, le=TEN_YEARS_S)]
 
 
 class Variable(Struct, frozen=True):
-    """One variable: where its value goes within `muster`, what it may be, and what `inf` stands for."""
+    """A Variable has the place of its value within `muster`, its type, and the meaning of `inf`."""
 
     name: str
     path: tuple[str, ...]
@@ -370,7 +376,7 @@ VARIABLES = (
 
 
 def with_environment(data: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """`data` with the variables that are set in its section `muster`, where the file says nothing."""
+    """Returns `data` with the variables that are set in its section `muster`, where the file has no value."""
     section: dict[str, Any] = dict(data.get("muster", {}))
     for variable in VARIABLES:
         text = environment.get(variable.name, "").strip()
@@ -395,7 +401,7 @@ def _value(variable: Variable, text: str) -> object:
 
 
 def _number(variable: Variable, text: str) -> object:
-    """What the text says; a text that is no number goes on as it is, to be refused by its kind."""
+    """Returns the number; a text that is no number stays as it is, to be refused by its type."""
     if text.lower() in ("inf", "+inf", "infinity") and variable.endless is not None:
         return variable.endless
     try:
@@ -416,12 +422,12 @@ _NO_VARIABLES: Mapping[str, str] = {}
 
 
 def load_config(path: Path, environment: Mapping[str, str] = _NO_VARIABLES) -> ClusterConfig:
-    """The file as typed data; ConfigError names file, line, key and fix."""
+    """Returns the file as typed data; ConfigError names file, line, key and fix."""
     return parse_config(Document.load(path), environment)
 
 
 def parse_config(document: Document, environment: Mapping[str, str] = _NO_VARIABLES) -> ClusterConfig:
-    """Typed data of a document already read; `environment` gives settings that the file does not."""
+    """Returns typed data of a document already read; `environment` gives settings that the file does not."""
     if document.data is None:
         raise document.error((), "is empty; it needs cluster_name, provider and available_node_types")
     check_written(document, checked(document, (), document.data, ClusterConfig))

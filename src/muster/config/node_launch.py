@@ -1,4 +1,4 @@
-"""NodeLaunch: everything a provider is told to make one machine of a type, as values."""
+"""Builds everything a provider needs to make one machine of a type, as values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.errors import ConfigError
 
 
 class Container(Struct, frozen=True, kw_only=True):
-    """The container of one node, all choices made."""
+    """A Container describes the container of one node, all choices made."""
 
     image: str
     name: str
@@ -29,19 +29,19 @@ class Container(Struct, frozen=True, kw_only=True):
 
 
 def initialization_commands(config: ClusterConfig, node_type: str) -> tuple[str, ...]:
-    """Run on the machine itself, before its container."""
+    """Returns the commands that run on the machine itself, before its container."""
     own = config.available_node_types[node_type].initialization_commands
     return config.initialization_commands if own is None else own
 
 
 def worker_setup_commands(config: ClusterConfig, node_type: str) -> tuple[str, ...]:
-    """A type's own commands stand in place of all of the cluster's, `setup_commands` included."""
+    """Returns a type's own commands, which replace all of the cluster's, `setup_commands` included."""
     own = config.available_node_types[node_type].worker_setup_commands
     return config.worker_setup_commands if own is None else own
 
 
 def container_of(config: ClusterConfig, node_type: str, *, is_head: bool) -> Container | None:
-    """The container of a node; None when it works on the machine itself."""
+    """Returns the container of a node; None when it works on the machine itself."""
     shared, own = config.docker, config.available_node_types[node_type].docker
     if not shared.container_name:
         return None
@@ -66,12 +66,12 @@ _KEY_FILES = ("ssh_private_key", "ssh_public_key")
 
 
 def canonical_json(value: object) -> str:
-    """One text for equal values, whatever the order of their keys."""
+    """Returns one text for equal values, whatever the order of their keys."""
     return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
 
 
 def _plain(value: object) -> object:
-    """As JSON can write it: YAML has keys that are no text, and numbers of any length."""
+    """Returns what JSON can write: YAML has keys that are no text, and numbers of any length."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -80,17 +80,17 @@ def _plain(value: object) -> object:
 
 
 def digest(text: str) -> str:
-    """sha256 of a text, encoded for a tag."""
+    """Returns the sha256 of a text, encoded for a tag."""
     return encoded(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
 
 
 def encoded(raw: bytes) -> str:
-    """Lower-case base32hex without padding: short and plain enough for a tag of any cloud."""
+    """Returns lower-case base32hex without padding: short and plain enough for a tag of any cloud."""
     return base64.b32hexencode(raw).decode("ascii").lower().rstrip("=")
 
 
 def launch_hash(node_config: Mapping[str, Any], auth: Mapping[str, Any]) -> str:
-    """Changes when machines bought from now on would differ: their config, or who may log in.
+    """Returns a hash that changes when new machines would differ: their config, or who may log in.
 
     Key files count by their contents, read when this pair is first seen; one that is not on this computer
     counts by its path.
@@ -114,21 +114,21 @@ def _contents(path: object) -> object:
 
 
 class RuntimeHashes(Struct, frozen=True):
-    """What a node is tagged with."""
+    """RuntimeHashes are what a node is tagged with."""
 
     runtime: str
     contents: str | None  # None: not computed
 
 
 def head_runtime_hashes(config: ClusterConfig, *, with_contents: bool = True) -> RuntimeHashes:
-    """The head depends on the whole config: it runs the autoscaler."""
+    """Returns hashes of the whole config, because the head runs the autoscaler."""
     return _hashes(_text(config, to_builtins(config), with_contents))
 
 
 def worker_runtime_hashes(
     config: ClusterConfig, node_type: str, *, with_contents: bool = True
 ) -> RuntimeHashes:
-    """Workers depend on their mounts and on the commands that set them up and start them."""
+    """Returns hashes of the mounts and of the commands that set workers up and start them."""
     commands = [worker_setup_commands(config, node_type), config.worker_start_ray_commands]
     return _hashes(_text(config, commands, with_contents))
 
@@ -145,7 +145,7 @@ def _hashes(config: str) -> RuntimeHashes:
 
 
 def contents_hash(file_mounts: dict[str, str], cluster_synced_files: Sequence[str]) -> str:
-    """Directory paths (below the mount), file names and bytes; synced files may be missing, mounts not."""
+    """Hashes directory paths (below the mount), file names and bytes; only synced files may be missing."""
     hasher = hashlib.sha256()
     for key, local in _mounted(file_mounts, cluster_synced_files):
         try:
@@ -153,12 +153,14 @@ def contents_hash(file_mounts: dict[str, str], cluster_synced_files: Sequence[st
                 hasher.update(len(part).to_bytes(8, "big") + part)
         except OSError as problem:
             reason = problem.strerror or str(problem)
-            raise ConfigError(f"{local} cannot be read: {reason}", path=key) from None
+            raise ConfigError(
+                f"{local} cannot be read: {reason}; fix that or remove the entry", path=key
+            ) from None
     return encoded(hasher.digest())
 
 
 def _mounted(file_mounts: dict[str, str], cluster_synced_files: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Key of the config and local path, mounts first."""
+    """Yields the key of the config and the local path, mounts first."""
     for remote, local in sorted(file_mounts.items()):
         if not Path(local).expanduser().exists():
             raise ConfigError(
@@ -171,7 +173,7 @@ def _mounted(file_mounts: dict[str, str], cluster_synced_files: Sequence[str]) -
 
 
 def _parts(path: Path) -> Iterator[bytes]:
-    """What one mount is made of, in an order that does not depend on the file system."""
+    """Yields the contents of one mount, in an order that does not depend on the file system."""
     if path.is_file():
         yield path.read_bytes()
         return
@@ -197,7 +199,7 @@ _PATHS: dict[str, tuple[str, ...]] = {
 
 
 def machine_type(provider: str, node_config: Mapping[str, Any]) -> str:
-    """ "" when the provider has no such names or the config does not say."""
+    """Returns the machine type, or "" when the provider has no such names or the config has none."""
     path = _PATHS.get(provider, ())
     found: Any = node_config if path else ""
     for step in path:
@@ -206,7 +208,7 @@ def machine_type(provider: str, node_config: Mapping[str, Any]) -> str:
 
 
 class NodeLaunch(Struct, frozen=True, kw_only=True):
-    """One node type, ready for a provider's create call."""
+    """A NodeLaunch is one node type, ready for a provider's create call."""
 
     node_type: str
     node_config: Mapping[str, Any] = field(default_factory=dict)
@@ -217,7 +219,7 @@ class NodeLaunch(Struct, frozen=True, kw_only=True):
 
 
 def node_launches(config: ClusterConfig) -> dict[str, NodeLaunch]:
-    """Every type of the config, the head's included, in the order of the file."""
+    """Returns every type of the config, the head's included, in the order of the file."""
     auth = config.auth.settings()
     return {
         name: NodeLaunch(

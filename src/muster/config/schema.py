@@ -1,7 +1,7 @@
-"""The cluster YAML as types: every key of `ray up`, and ours.
+"""Defines the cluster YAML as types: every key of `ray up`, and ours.
 
-One class per section; docs/cluster-yaml.md tells people the same. `prepare` makes a file complete before it
-becomes one of these. Our keys are `muster` and, per node type, `price_per_hour` and `market`.
+One class per section; docs/cluster-yaml.md documents them for users. `prepare` makes a file complete before
+it becomes one of these. Our keys are `muster` and, per node type, `price_per_hour` and `market`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from muster.cluster.model import Backoff, Objective, Timeouts
 from muster.config.check import Section
 
 TEN_YEARS_S = 315_360_000
-MANY = 1_000_000  # machines: more than anybody has; where `inf` is allowed, it means this
+MANY = 1_000_000  # machines: more than any cluster has; where `inf` is allowed, it means this
 
 Count = Annotated[int, Meta(ge=0, le=MANY)]
 PositiveCount = Annotated[int, Meta(ge=1, le=MANY)]
@@ -26,20 +26,20 @@ Speed = Annotated[float, Meta(ge=0, le=1_000_000)]
 Minutes = Annotated[float, Meta(ge=0, le=5_256_000)]  # ten years
 Seconds = Annotated[float, Meta(ge=0, le=TEN_YEARS_S)]
 PositiveSeconds = Annotated[float, Meta(gt=0, le=TEN_YEARS_S)]
-Interval = Annotated[float, Meta(ge=0.05, le=86_400)]  # between two looks of the monitor
+Interval = Annotated[float, Meta(ge=0.05, le=86_400)]  # between two ticks of the monitor
 Priority = Annotated[int, Meta(ge=-1_000_000_000, le=1_000_000_000)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Bytes = Annotated[int, Meta(ge=0, le=2**50)]
 
 
 class Market(Enum):
-    """How a machine is bought."""
+    """A Market says how a machine is bought."""
 
     ON_DEMAND = "on-demand"
     SPOT = "spot"
 
 
-# The providers a file may name. Which of them this program can drive is the registry's business.
+# The providers a file may name. Which of them this program can drive is decided by the registry.
 PROVIDERS = (
     "aliyun",
     "aws",
@@ -58,14 +58,14 @@ PROVIDERS = (
 
 
 class SectionAsWritten(Section, frozen=True, kw_only=True, omit_defaults=True):
-    """A section that others read as plain data too, so what was written is kept beside the typed keys."""
+    """A SectionAsWritten keeps what was written beside the typed keys, for others that read plain data."""
 
     kept_in: ClassVar[str] = "written"
 
     written: dict[str, Any] = field(default_factory=dict)
 
     def settings(self) -> dict[str, Any]:
-        """The section as plain data: exactly the keys of the file (of the values, when made by code)."""
+        """Returns the section as plain data: the keys of the file (or the values, when made by code)."""
         if self.written:
             return dict(self.written)
         found: dict[str, Any] = to_builtins(self)
@@ -73,7 +73,7 @@ class SectionAsWritten(Section, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProviderConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=True):
-    """`provider`: keys that the core reads; all others are the provider's business and in `settings()`."""
+    """A ProviderConfig has the keys of `provider` that the core reads; `settings()` has all others, too."""
 
     takes_any_key: ClassVar[bool] = True
 
@@ -97,7 +97,7 @@ class ProviderConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=
 
 
 class AuthConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=True):
-    """`auth`: how machines are logged into."""
+    """An AuthConfig is the section `auth`: how to log in to machines."""
 
     ssh_user: str = "ubuntu"
     ssh_private_key: str | None = None
@@ -107,7 +107,7 @@ class AuthConfig(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=True
 
 
 class DockerConfig(Section, frozen=True, kw_only=True):
-    """`docker`: without a container_name everything runs on the machine itself."""
+    """A DockerConfig is the section `docker`; without a container_name no container is used."""
 
     image: str = ""
     container_name: str = ""
@@ -123,7 +123,7 @@ class DockerConfig(Section, frozen=True, kw_only=True):
 
 
 class NodeTypeDocker(Section, frozen=True, kw_only=True):
-    """`docker` of one node type: what differs from the cluster's; None: nothing."""
+    """A NodeTypeDocker is `docker` of one node type: what differs from the cluster's; None: nothing."""
 
     pull_before_run: bool | None = None
     worker_image: str | None = None
@@ -131,7 +131,7 @@ class NodeTypeDocker(Section, frozen=True, kw_only=True):
 
 
 class LegacyMachine(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=True):
-    """`head_node` and `worker_nodes`, the form before node types: a node_config with `resources` in it."""
+    """A LegacyMachine is `head_node` or `worker_nodes`, the old form: a node_config with `resources`."""
 
     takes_any_key: ClassVar[bool] = True
 
@@ -139,7 +139,7 @@ class LegacyMachine(SectionAsWritten, frozen=True, kw_only=True, omit_defaults=T
 
 
 class LimitsConfig(Section, frozen=True, kw_only=True):
-    """How many machines may be on their way at once."""
+    """A LimitsConfig limits how many machines may be on their way at once."""
 
     max_concurrent: Count = 10
     max_request_retries: Count = 3
@@ -147,7 +147,7 @@ class LimitsConfig(Section, frozen=True, kw_only=True):
 
 
 class RetentionConfig(Section, frozen=True, kw_only=True):
-    """How much of the past the ledger keeps: whichever limit bites first."""
+    """A RetentionConfig limits how much of the past the ledger keeps; the smallest limit counts."""
 
     max_age_s: Seconds = 86_400.0
     max_records: Count = 10_000  # of machines that are gone
@@ -156,20 +156,20 @@ class RetentionConfig(Section, frozen=True, kw_only=True):
 
 
 class MonitorConfig(Section, frozen=True, kw_only=True):
-    """How the monitor runs."""
+    """A MonitorConfig says how the monitor runs."""
 
-    interval_s: Interval = 1.0  # between two looks while something changes
+    interval_s: Interval = 1.0  # between two ticks while something changes
     max_interval_s: Interval = 5.0  # while nothing does
     metrics_port: Port | None = None  # None: 44217 when it is free, else any; 0: any
 
     @property
     def longest_interval_s(self) -> float:
-        """Never less than the interval, which may come from elsewhere."""
+        """Returns the longest interval, never less than the interval, which may come from a variable."""
         return max(self.interval_s, self.max_interval_s)
 
 
 class MusterConfig(Section, frozen=True, kw_only=True):
-    """The section."""
+    """A MusterConfig is the section `muster`."""
 
     objective: Objective = Objective.AUTO
     conserve_gpus: bool = True
@@ -181,9 +181,9 @@ class MusterConfig(Section, frozen=True, kw_only=True):
 
 
 class NodeTypeConfig(Section, frozen=True, kw_only=True):
-    """One entry of `available_node_types`. Counts are of workers: a head of this type comes on top."""
+    """A NodeTypeConfig is one entry of `available_node_types`; a head of this type is not counted."""
 
-    resources: dict[str, Quantity]  # Ray takes whole numbers only; so does `ray start` for CPU and GPU
+    resources: dict[str, Quantity]  # Ray accepts whole numbers only; so does `ray start` for CPU and GPU
     node_config: dict[str, Any] | None = None  # Ray demands it; providers without settings need none
     min_workers: Count = 0
     max_workers: Count | None = None  # None: the cluster's max_workers, 0 for the head's type
@@ -198,7 +198,7 @@ class NodeTypeConfig(Section, frozen=True, kw_only=True):
 
 
 class ClusterConfig(Section, frozen=True, kw_only=True):
-    """The whole file."""
+    """A ClusterConfig is the whole file."""
 
     cluster_name: str = "default"
     provider: ProviderConfig
@@ -229,11 +229,11 @@ class ClusterConfig(Section, frozen=True, kw_only=True):
 
     @property
     def head_type(self) -> str:
-        """The head's node type, given or the only one."""
+        """Returns the head's node type, given or the only one."""
         return self.head_node_type or next(iter(self.available_node_types), "")
 
     def type_max_workers(self, name: str) -> int:
-        """How many workers of a type there may be, defaults applied."""
+        """Returns how many workers of a type there may be, defaults applied."""
         own = self.available_node_types[name].max_workers
         if own is not None:
             return own

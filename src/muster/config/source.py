@@ -1,4 +1,4 @@
-"""FileSpecSource: the cluster file as the loop sees it, read at every tick, never allowed to stop it."""
+"""Provides the cluster file to the monitor's loop; no edit can stop the loop."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from muster.errors import ConfigError
 
 
 class FileSpecSource:
-    """Implements `cluster.ports.SpecSource` over a file that people edit while the loop runs.
+    """A FileSpecSource implements `cluster.ports.SpecSource` over a file that users edit while the loop runs.
 
     The file is small, so it is read every time and parsed when its text changed; comparing modification
-    times instead would miss an edit within the clock's resolution. An edit counts once two looks in a row
+    times instead would miss an edit within the clock's resolution. An edit counts once two reads in a row
     found the same text: half a file can be a valid one, with fewer machines. An edit that cannot be used
-    leaves the last good spec in force and is reported at every look until the file is right again.
+    leaves the last good spec in force and is reported at every read until the file is right again.
     """
 
     def __init__(self, path: Path, environment: Mapping[str, str] | None = None) -> None:
@@ -31,13 +31,13 @@ class FileSpecSource:
         self._problem = ""
 
     def current(self) -> tuple[ClusterSpec, str]:
-        """The last good spec, and what is wrong with the newest edit ("" when nothing is)."""
+        """Returns the last good spec, and what is wrong with the newest edit ("" when nothing is)."""
         try:
             text = self._read()
         except ConfigError as problem:
             return self._spec, _kept(problem)
-        is_settled, self._latest = text == self._latest, text
-        if text != self._text and is_settled:
+        is_stable, self._latest = text == self._latest, text
+        if text != self._text and is_stable:
             self._text = text
             try:
                 self._config, self._spec = self._parse(text)
@@ -48,12 +48,14 @@ class FileSpecSource:
 
     @property
     def config(self) -> ClusterConfig:
-        """The last good file, as of the last look; `node_launches(source.config)` for a provider."""
+        """Returns the last good file; `node_launches(source.config)` is for a provider."""
         return self._config
 
     def _read(self) -> str:
         if self._path.exists() and not self._path.is_file():  # reading a pipe would stop the loop
-            raise ConfigError("is not a file", file=str(self._path))
+            raise ConfigError(
+                "is not a regular file; give the path of the cluster YAML", file=str(self._path)
+            )
         return Document.text_of(self._path)
 
     def _parse(self, text: str) -> tuple[ClusterConfig, ClusterSpec]:

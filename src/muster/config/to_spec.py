@@ -1,4 +1,4 @@
-"""ClusterConfig -> ClusterSpec: Ray's words for people become the planner's numbers."""
+"""Turns a ClusterConfig in Ray's terms into the ClusterSpec of the planner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.config.schema import ClusterConfig, NodeTypeConfig
 
 
 def to_spec(config: ClusterConfig) -> ClusterSpec:
-    """What the planner needs; counts of workers become counts of nodes, the head included."""
+    """Returns what the planner needs; counts of workers become counts of nodes, the head included."""
     muster = config.muster
     launches = node_launches(config)
     return ClusterSpec(
@@ -57,7 +57,7 @@ def _node_type(config: ClusterConfig, launch: NodeLaunch, entry: NodeTypeConfig)
 
 
 class RetentionNumbers(TypedDict):
-    """Keyword arguments of the store's Retention; config and stores do not know each other."""
+    """RetentionNumbers are keyword arguments of the store's Retention; config may not import stores."""
 
     max_age_s: float
     max_ended: int
@@ -66,7 +66,7 @@ class RetentionNumbers(TypedDict):
 
 
 def retention_of(config: ClusterConfig) -> RetentionNumbers:
-    """`Retention(**retention_of(config))`."""
+    """Returns the arguments for `Retention(**retention_of(config))`."""
     kept = config.muster.retention
     return RetentionNumbers(
         max_age_s=kept.max_age_s,
@@ -77,7 +77,7 @@ def retention_of(config: ClusterConfig) -> RetentionNumbers:
 
 
 def readonly_spec(base: ClusterSpec, report: RuntimeReport) -> ClusterSpec:
-    """`base` with one node type per kind of node found alive, none larger than it is, none ever idle."""
+    """Returns `base` with one node type per kind of live node, none larger than it is, none ever idle."""
     alive = [node for node in report.nodes if node.status is not NodeStatus.DEAD]
     groups: dict[str, list[NodeReport]] = {}
     for node in alive:
@@ -93,11 +93,11 @@ def readonly_spec(base: ClusterSpec, report: RuntimeReport) -> ClusterSpec:
 
 
 def type_name(node: NodeReport) -> str:
-    """The type the node says it has, else one of its own."""
+    """Returns the type that the node reports, else one of its own."""
     return node.node_type or f"node_{node.node_id}"
 
 
 def _observed_node_type(name: str, nodes: list[NodeReport]) -> NodeType:
-    """Nodes of one name are taken to be alike; the first tells how large."""
+    """Nodes of one name are taken to be alike; the first one has the size."""
     first = nodes[0]
     return NodeType(name=name, resources=first.total, max_nodes=len(nodes), labels=first.labels)

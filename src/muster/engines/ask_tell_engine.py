@@ -1,7 +1,7 @@
-"""AskTellEngine: an engine whose trials are run by the user's own loop. AskTell drives it.
+"""AskTellEngine is the engine of AskTell: the user's own loop runs the trials, without processes.
 
-The lock-step protocol of `trials.ports.Engine`, without processes: what the loop says becomes an event, and
-every command is answered at once. Never waits, never computes.
+The lock-step protocol of `trials.ports.Engine`: each call of the loop becomes an event, and every command is
+answered at once. The engine never waits and never computes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing_extensions import assert_never
 
 from muster.base.clock import Clock
 from muster.base.framing import is_plain, portable, unpickle
-from muster.engines.worker.exit_report import failed
-from muster.engines.worker.failures import of_verdict
+from muster.engines.worker.exit_report import failed_exit
+from muster.engines.worker.failures import reported_failure
 from muster.engines.worker.session import refuse_tensors
 from muster.host.machine import hostname, node_ip
 from muster.session.checkpoint import Checkpoint
@@ -28,17 +28,19 @@ from muster.trials.model import CheckpointRef
 
 
 class AskTellEngine:
-    """Holds the trials that the loop was given and has not ended."""
+    """An AskTellEngine holds the trials that the loop was given and has not ended."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._events: list[EngineEvent] = []
         self._where = {"pid": os.getpid(), "hostname": hostname(), "node_ip": node_ip()}
         self.running: dict[str, RunningTrial] = {}
-        self.recalled: dict[str, None] = {}  # taken away while the loop was busy with them: it does not know
+        self.recalled: dict[
+            str, None
+        ] = {}  # stopped while the loop was busy with them; the loop does not know yet
 
     def capacity(self) -> Mapping[str, float]:
-        """One trial at a time, each of one CPU: whoever asks for more makes room for it."""
+        """Returns room for one trial of one CPU; a loop that asks for more trials gets more room."""
         return {"CPU": 1.0}
 
     def submit(self, command: EngineCommand) -> None:
@@ -46,7 +48,7 @@ class AskTellEngine:
             case StartTrial():
                 self._start(command)
             case ContinueTrial():
-                pass  # the loop is told by the answer to `tell`
+                pass  # the answer of `tell` tells the loop
             case SaveTrial():
                 self._save(command.trial_id)
             case StopTrial():
@@ -60,18 +62,18 @@ class AskTellEngine:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether everything that happened has been polled."""
+        """Returns whether everything that happened has been polled."""
         return not self._events
 
     def close(self) -> None:
         self.running.clear()
 
-    # what the loop says
+    # What the loop reports
 
     def report(
         self, trial_id: str, metrics: Mapping[str, Any], *, done: bool, checkpoint: Checkpoint | None
     ) -> None:
-        """One result. Nothing has happened when this raises."""
+        """Records one result; nothing has happened when this raises."""
         running = self.running[trial_id]
         at = self._clock.now()
         own = _own_copy(metrics)
@@ -86,7 +88,7 @@ class AskTellEngine:
         )
 
     def finish(self, trial_id: str) -> None:
-        """The loop is done with it, and has nothing more to say."""
+        """Ends a trial that the loop has completed."""
         self._exit(trial_id, is_done=True)
 
     def fail(self, trial_id: str, error: BaseException) -> None:
@@ -103,7 +105,7 @@ class AskTellEngine:
         self._events.append(TrialStarted(trial_id=command.trial_id, at=at, location=dict(self._where)))
 
     def _save(self, trial_id: str) -> None:
-        """A loop saves when it tells; asked in between, what it told last is the answer."""
+        """Reports the checkpoint of the last `tell`: a loop saves at no other time."""
         running = self.running.get(trial_id)
         if running is not None:
             saved, at = running.last_saved, self._clock.now()
@@ -116,13 +118,13 @@ class AskTellEngine:
 
     def _exit(self, trial_id: str, *, is_done: bool = False, error: BaseException | None = None) -> None:
         del self.running[trial_id]
-        failure = None if error is None else of_verdict(failed(error))
+        failure = None if error is None else reported_failure(failed_exit(error))
         at = self._clock.now()
         self._events.append(TrialExited(trial_id=trial_id, at=at, failure=failure, is_done=is_done))
 
 
 class RunningTrial:
-    """One trial in the hands of the loop: its counters and its checkpoints."""
+    """A RunningTrial holds the counters and checkpoints of one trial that the loop runs."""
 
     def __init__(self, command: StartTrial, where: Mapping[str, Any]) -> None:
         self.command = command
@@ -140,7 +142,7 @@ class RunningTrial:
             self.progress.resume(command.checkpoint.metrics)
 
     def publish(self, checkpoint: Any) -> str:  # noqa: ANN401 - checked here
-        """Copy it into the trial's directory, whole or not at all."""
+        """Copies a checkpoint into the trial's directory, as a whole or not at all."""
         if not isinstance(checkpoint, Checkpoint):
             kind = type(checkpoint).__name__
             raise TypeError(
@@ -158,7 +160,7 @@ class RunningTrial:
     def fill(
         self, own: dict[str, Any], elapsed_s: float, now: float, published: str | None
     ) -> dict[str, Any]:
-        """The result with the automatic keys."""
+        """Returns the result with the automatic keys."""
         stamp = self.progress.advance(own, elapsed_s=elapsed_s, now=now)
         name = None if published is None else os.path.basename(published)
         result = fill_result(own, stamp, self._who, now=now, checkpoint_name=name)
@@ -170,7 +172,7 @@ class RunningTrial:
 
 
 def _own_copy(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """What the loop does to its dict later does not concern us; TypeError for what cannot be stored."""
+    """Returns a copy that the loop cannot change later; raises TypeError for what cannot be stored."""
     if is_plain(metrics):
         return copy.deepcopy(dict(metrics))
     refuse_tensors(metrics)

@@ -1,7 +1,7 @@
-"""ProcessEngine: what every engine with trials in processes does: answers, stops, deadlines, events.
+"""ProcessEngine is what all engines with trials in processes share: answers, stops, deadlines, events.
 
-LocalEngine and RayEngine say how a trial gets its process (`_begin`) and gives up its place; their staff says
-how bytes get to processes. One thread, one poller, no call that waits but `poll`.
+LocalEngine and RayEngine define how a trial gets its process (`_begin`) and gives up its resources; their
+pool carries bytes to and from processes. One thread, one poller, and no call that waits except `poll`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from muster.base.clock import Clock
 from muster.base.framing import FrameKind, frame, pack, unpack, unpickle
 from muster.engines.worker import failures
 from muster.engines.worker.handle import TrialRun, WorkerHandle
-from muster.engines.worker.protocol import StartOrder
+from muster.engines.worker.protocol import ExitReport, StartOrder
 from muster.session.progress import fill_result
 from muster.session.publish import checkpoint_name
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
@@ -34,7 +34,7 @@ from muster.trials.model import CheckpointRef
 
 
 class StartQueue:
-    """In order of arrival. Who waits blocks only those after it that want some of the same resources."""
+    """A StartQueue keeps trials in order; a waiting one blocks later ones that share a resource with it."""
 
     def __init__(self) -> None:
         self._runs: dict[str, TrialRun] = {}
@@ -49,7 +49,7 @@ class StartQueue:
         self._runs.pop(run.command.trial_id, None)
 
     def may_start(self) -> Iterator[TrialRun]:
-        """Who may be tried now; one that is still there when the next is asked for is taken to be blocked."""
+        """Yields trials that may be tried now; one that is still queued afterwards counts as blocked."""
         wanted_by_blocked: set[str] = set()
         for run in list(self._runs.values()):
             names = run.command.resources.required_resources
@@ -59,7 +59,7 @@ class StartQueue:
                     continue
             wanted_by_blocked.update(names)
             if "CPU" in wanted_by_blocked:
-                return  # nearly everybody wants some: do not look through thousands
+                return  # nearly every trial wants some: do not go through thousands
 
 
 _CONTINUE = frame(FrameKind.CONTINUE)
@@ -69,73 +69,73 @@ _FAR = float("inf")
 
 
 class EngineTimeouts(Struct, frozen=True, kw_only=True):
-    """How long processes are waited for."""
+    """An EngineTimeouts holds how long an engine waits for processes."""
 
-    beat_s: float = 5.0  # how often a trial's process says that it lives
-    silent_after_s: float = 60.0  # neither heartbeat nor processor time for so long: it is lost
+    beat_s: float = 5.0  # how often a trial's process sends a heartbeat
+    silent_after_s: float = 60.0  # without heartbeat and processor time for so long, a trial is lost
     kill_after_s: float = 2.0  # between SIGTERM and SIGKILL
-    leave_within_s: float = 10.0  # a process that said good-bye is gone by then, or killed
+    leave_within_s: float = 10.0  # a process that reported its exit is gone by then, or killed
 
 
 class ProcessPool(Protocol):
-    """The processes of an engine, and the lines to them."""
+    """A ProcessPool holds the processes of an engine, and the channels to them."""
 
-    def send(self, desk: WorkerHandle, data: bytes) -> None: ...
+    def send(self, worker: WorkerHandle, data: bytes) -> None: ...
 
     def wait(self, timeout_s: float, now: float) -> None: ...
 
-    def unseat(self, desk: WorkerHandle, *, keep: bool) -> None: ...
+    def release(self, worker: WorkerHandle, *, keep: bool) -> None: ...
 
-    def kill(self, desk: WorkerHandle, number: signal.Signals) -> None: ...
+    def kill(self, worker: WorkerHandle, number: signal.Signals) -> None: ...
 
-    def is_silent(self, desk: WorkerHandle, now: float) -> bool: ...
+    def is_silent(self, worker: WorkerHandle, now: float) -> bool: ...
 
     def close(self) -> None: ...
 
 
 class ProcessEngine:
-    """The side of the port that does not depend on where processes are.
+    """A ProcessEngine implements what does not depend on where processes are.
 
     Not thread-safe: one thread submits and polls.
     """
 
-    _staff: ProcessPool
+    _pool: ProcessPool
 
-    def __init__(self, clock: Clock, patience: EngineTimeouts) -> None:
+    def __init__(self, clock: Clock, timeouts: EngineTimeouts) -> None:
         self._clock = clock
-        self._patience = patience
+        self._timeouts = timeouts
         self._trials: dict[str, TrialRun] = {}
         self._events: list[EngineEvent] = []
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._left_s: Callable[[], float] = lambda: _FAR
         self._waiting = StartQueue()
         self._is_starting = False
 
-    # What an engine says itself
+    # What each engine defines itself
 
     def _begin(self, run: TrialRun) -> None:
-        """Give it a process, now or later."""
+        """Gives a trial its process, now or later."""
         raise NotImplementedError
 
     def _withdraw(self, run: TrialRun) -> None:
-        """It has no process yet and needs none any more."""
+        """Takes back the request for a process that the trial has not got yet."""
         raise NotImplementedError
 
     def _release(self, run: TrialRun) -> None:
-        """It is over: what it held is free."""
+        """Frees what an ended trial held."""
         raise NotImplementedError
 
     def _try_start(self, run: TrialRun) -> bool:
-        """Give it what it needs; False when it must wait."""
+        """Gives a trial what it needs; returns False when it must wait."""
         raise NotImplementedError
 
-    def _look_around(self, now: float) -> None:
-        """A few times per second at most: what else is due."""
+    def _check_more(self, now: float) -> None:
+        """Does what else is due, a few times per second at most."""
 
     def _start_waiting(self) -> None:
-        """Something is free: begin those that wait for it."""
+        """Begins the trials that wait for something that is free now."""
         if self._is_starting or not len(self._waiting):
-            return  # a start that failed at once gives back what it took: the loop below goes on with that
+            return  # a start that failed at once gives back what it took: the loop below continues with that
         self._is_starting = True
         for run in self._waiting.may_start():
             if self._try_start(run):
@@ -149,7 +149,7 @@ class ProcessEngine:
         self.close()
 
     def ends_in(self, left_s: Callable[[], float]) -> None:
-        """Who knows when everything ends, says how many seconds are left: RayEngine buys nothing in vain."""
+        """Takes a function that returns how many seconds are left, so that no node is bought in vain."""
         self._left_s = left_s
 
     # The port
@@ -157,12 +157,12 @@ class ProcessEngine:
     def submit(self, command: EngineCommand) -> None:
         if type(command) is ContinueTrial:
             run = self._trials.get(command.trial_id)
-            if run is not None and run.desk is not None and not run.stopping:
+            if run is not None and run.worker is not None and not run.stopping:
                 if run.unanswered > 1:
                     run.unanswered -= 1  # several came together: the trial waits for the answer to the last
                 else:
                     run.unanswered = 0
-                    self._staff.send(run.desk, _CONTINUE)
+                    self._pool.send(run.worker, _CONTINUE)
         elif isinstance(command, StartTrial):
             if command.trial_id in self._trials:
                 raise ValueError(f"trial {command.trial_id} is running already")
@@ -172,20 +172,20 @@ class ProcessEngine:
             self._submit_stop(command)
         elif isinstance(command, SaveTrial):
             run = self._trials.get(command.trial_id)
-            if run is not None and run.desk is not None and not run.stopping:
-                self._staff.send(run.desk, _SAVE)
+            if run is not None and run.worker is not None and not run.stopping:
+                self._pool.send(run.worker, _SAVE)
 
     def poll(self, timeout_s: float) -> Sequence[EngineEvent]:
         now = self._clock.monotonic()
         until = now + timeout_s
         while True:
-            if now >= self._next_look:
-                self._look_after(now)
+            if now >= self._next_check:
+                self._check_deadlines(now)
             if self._events:
                 wait_s = 0.0
             else:
-                wait_s = (until if until < self._next_look else self._next_look) - now
-            self._staff.wait(wait_s, now)
+                wait_s = (until if until < self._next_check else self._next_check) - now
+            self._pool.wait(wait_s, now)
             if self._events:
                 events, self._events = self._events, []
                 return events
@@ -197,7 +197,7 @@ class ProcessEngine:
         self._waiting = StartQueue()
         self._trials.clear()
         self._events.clear()
-        self._staff.close()
+        self._pool.close()
 
     # Stopping
 
@@ -205,22 +205,22 @@ class ProcessEngine:
         run = self._trials.get(command.trial_id)
         if run is None or run.stopping:
             return
-        if run.desk is None:
+        if run.worker is None:
             self._withdraw(run)
             self._finish(run)
             self._start_waiting()
             return
         run.stopping = True
         run.due_at = self._clock.monotonic() + command.grace_s
-        self._look_at(run.due_at)
-        self._staff.send(run.desk, _STOP[command.keep_process])
+        self._wake_at(run.due_at)
+        self._pool.send(run.worker, _STOP[command.keep_process])
 
     def _kill(self, run: TrialRun, failure: TrialFailure | None) -> None:
-        """End it by force; its TrialExited follows when the process is gone."""
-        if run.desk is not None and run.kill_at is None:
+        """Ends a trial by force; its TrialExited follows when the process is gone."""
+        if run.worker is not None and run.kill_at is None:
             run.failure = failure
             run.kill_at = _FAR
-            self._staff.kill(run.desk, signal.SIGKILL)
+            self._pool.kill(run.worker, signal.SIGKILL)
 
     def _finish(
         self,
@@ -230,7 +230,7 @@ class ProcessEngine:
         is_done: bool = False,
         reusable: bool = False,
     ) -> None:
-        """The one place where TrialExited is made."""
+        """Makes the trial's TrialExited; nothing else does."""
         del self._trials[run.command.trial_id]
         self._release(run)
         self._events.append(
@@ -244,31 +244,31 @@ class ProcessEngine:
         )
         self._start_waiting()
 
-    # What processes say (called by Staff)
+    # Frames and ends of processes (called by the pool)
 
-    def heard(self, desk: WorkerHandle, kind: int, payload: bytes) -> None:
-        """One frame of a worker."""
-        run = desk.run
+    def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None:
+        """Handles one frame of a worker."""
+        run = worker.run
         if run is None:
             return
         if kind == FrameKind.REPORT:
-            self._heard_report(run, payload)
+            self._on_report(run, payload)
         elif kind == FrameKind.STARTED:
-            self._heard_started(run, unpack(payload))
+            self._on_started(run, unpack(payload))
         elif kind == FrameKind.SAVED:
-            self._heard_saved(run, *unpack(payload))
+            self._on_saved(run, *unpack(payload))
         elif kind == FrameKind.EXITED:
-            self._heard_exited(desk, run, unpack(payload))
+            self._on_exited(worker, run, ExitReport(*unpack(payload)))
 
-    def _heard_report(self, run: TrialRun, payload: bytes) -> None:
+    def _on_report(self, run: TrialRun, payload: bytes) -> None:
         if run.stopping:
-            return  # it had not heard yet; after a stop only the exit is told
+            return  # sent before the stop arrived; after a stop only the exit counts
         metrics, index, now, stamp = unpack(payload)
         if type(metrics) is bytes:
             try:
                 metrics = unpickle(metrics)
             except Exception as error:  # noqa: BLE001 - unpickling user objects runs user code
-                self._kill(run, failures.unsendable("a result cannot be unpickled in the driver", error))
+                self._kill(run, failures.unpicklable_failure("the driver cannot unpickle a result", error))
                 return
         name = None if index is None else checkpoint_name(index)
         result = fill_result(metrics, stamp, run.who, now=now, checkpoint_name=name)
@@ -287,7 +287,7 @@ class ProcessEngine:
         path = os.path.join(os.path.abspath(run.command.trial_dir), checkpoint_name(index))
         return CheckpointRef(path=path, index=index, metrics=run.last_result)
 
-    def _heard_started(self, run: TrialRun, location: tuple[int, str, str, bool]) -> None:
+    def _on_started(self, run: TrialRun, location: tuple[int, str, str, bool]) -> None:
         who = run.who
         who.pid, who.hostname, who.node_ip, who.from_function = location
         if not run.stopping:
@@ -296,7 +296,7 @@ class ProcessEngine:
                 TrialStarted(trial_id=who.trial_id, at=self._clock.now(), location=place, reused=run.reused)
             )
 
-    def _heard_saved(self, run: TrialRun, index: int | None, message: str) -> None:
+    def _on_saved(self, run: TrialRun, index: int | None, message: str) -> None:
         run.unanswered = 0  # one answer follows, however many reports came before
         if not run.stopping:
             made = None if index is None else self._checkpoint(run, index)
@@ -306,31 +306,30 @@ class ProcessEngine:
                 )
             )
 
-    def _heard_exited(self, desk: WorkerHandle, run: TrialRun, verdict: Any) -> None:  # noqa: ANN401 - unpacked Verdict
-        is_done, stays = verdict[0], verdict[1]
-        run.verdict = verdict
-        if stays and run.kill_at is None:
-            self._staff.unseat(desk, keep=True)
-            self._finish(run, is_done=is_done, reusable=True)
+    def _on_exited(self, worker: WorkerHandle, run: TrialRun, report: ExitReport) -> None:
+        run.exit_report = report
+        if report.stays and run.kill_at is None:
+            self._pool.release(worker, keep=True)
+            self._finish(run, is_done=report.is_done, reusable=True)
         else:
-            self._staff.unseat(desk, keep=False)
+            self._pool.release(worker, keep=False)
             run.due_at = None
-            run.kill_at = self._clock.monotonic() + self._patience.leave_within_s
-            self._look_at(run.kill_at)
+            run.kill_at = self._clock.monotonic() + self._timeouts.leave_within_s
+            self._wake_at(run.kill_at)
 
-    def _ended(self, desk: WorkerHandle, unexplained: Callable[[], TrialFailure]) -> None:
-        """A worker process has ended; `unexplained` tells why when neither it nor we have said so."""
-        run = desk.run
+    def _ended(self, worker: WorkerHandle, unexplained: Callable[[], TrialFailure]) -> None:
+        """Handles the end of a worker process; `unexplained` gives the reason when none has been recorded."""
+        run = worker.run
         if run is None:
             return
-        desk.run = None
+        worker.run = None
         if run.failure is not None:
             self._finish(run, failure=run.failure)
-        elif run.verdict is not None:
-            failure = failures.of_verdict(run.verdict)
-            if failure is None and not run.verdict[0] and not run.stopping:
-                failure = failures.told_to_end()
-            self._finish(run, failure=failure, is_done=run.verdict[0])
+        elif run.exit_report is not None:
+            failure = failures.reported_failure(run.exit_report)
+            if failure is None and not run.exit_report.is_done and not run.stopping:
+                failure = failures.sigterm_failure()
+            self._finish(run, failure=failure, is_done=run.exit_report.is_done)
         elif run.stopping:
             self._finish(run)
         else:
@@ -338,37 +337,37 @@ class ProcessEngine:
 
     # Time
 
-    def _look_at(self, when: float) -> None:
-        self._next_look = min(self._next_look, when)
+    def _wake_at(self, when: float) -> None:
+        self._next_check = min(self._next_check, when)
 
-    def _look_after(self, now: float) -> None:
-        """Deadlines and heartbeats; cheap, as it happens a few times per second at most."""
-        self._next_look = now + self._patience.beat_s
+    def _check_deadlines(self, now: float) -> None:
+        """Checks deadlines and heartbeats, a few times per second at most."""
+        self._next_check = now + self._timeouts.beat_s
         for run in list(self._trials.values()):
-            desk = run.desk
-            if desk is not None:
-                self._look_after_run(run, desk, now)
-        self._look_around(now)
+            worker = run.worker
+            if worker is not None:
+                self._check_run(run, worker, now)
+        self._check_more(now)
 
-    def _look_after_run(self, run: TrialRun, desk: WorkerHandle, now: float) -> None:
+    def _check_run(self, run: TrialRun, worker: WorkerHandle, now: float) -> None:
         if run.kill_at is not None and now >= run.kill_at:
             run.kill_at = _FAR
-            self._staff.kill(desk, signal.SIGKILL)
+            self._pool.kill(worker, signal.SIGKILL)
         elif run.due_at is not None and now >= run.due_at:
-            run.due_at, run.kill_at = None, now + self._patience.kill_after_s
-            self._staff.kill(desk, signal.SIGTERM)
-        elif run.limit_at is not None and now >= run.limit_at and run.verdict is None:
+            run.due_at, run.kill_at = None, now + self._timeouts.kill_after_s
+            self._pool.kill(worker, signal.SIGTERM)
+        elif run.limit_at is not None and now >= run.limit_at and run.exit_report is None:
             run.limit_at = None
-            self._kill(run, failures.over_time(run.command.time_limit_s or 0.0))
-        elif self._staff.is_silent(desk, now):
-            self._kill(run, failures.silent(self._patience.silent_after_s))
+            self._kill(run, failures.time_limit_failure(run.command.time_limit_s or 0.0))
+        elif self._pool.is_silent(worker, now):
+            self._kill(run, failures.silence_failure(self._timeouts.silent_after_s))
         for when in (run.kill_at, run.due_at, run.limit_at):
             if when is not None:
-                self._look_at(max(when, now + 0.001))
+                self._wake_at(max(when, now + 0.001))
 
 
 def order_of(command: StartTrial, env: Mapping[str, str]) -> StartOrder:
-    """What the process is told."""
+    """Returns the order for the process of a trial."""
     checkpoint = command.checkpoint
     return StartOrder(
         trial_id=command.trial_id,

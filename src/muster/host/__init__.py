@@ -1,1 +1,1 @@
-"""Adapters to this operating system: CPUs and memory, processes, files, locks, ports."""
+"""Adapts this operating system: CPUs and memory, processes, files, locks, ports."""

@@ -1,4 +1,4 @@
-"""A process that outlives its starter: the launcher starts and ends the monitor with it."""
+"""Starts and ends processes that outlive the program which starts them; the launcher runs the monitor so."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KILLED_S = 5.0
 
 
 def start_daemon(command: Sequence[str], *, environment: Mapping[str, str], log: Path) -> int:
-    """Its process id. In a session of its own, so that closing the terminal or Ctrl-C does not reach it."""
+    """Returns the process id of a new process, in a session of its own: Ctrl-C does not reach it."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with open(descriptor, "ab") as stream:
         process = subprocess.Popen(
@@ -29,12 +29,12 @@ def start_daemon(command: Sequence[str], *, environment: Mapping[str, str], log:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    process.returncode = 0  # it is to outlive us: nobody need warn that it still runs
+    process.returncode = 0  # it is to outlive this process: no warning that it still runs
     return process.pid
 
 
 def end(mark: ProcessMark, *, clock: Clock, patience_s: float) -> bool:
-    """Ask, wait, then kill; False when it was not there. Never touches a process that is another's."""
+    """Sends SIGTERM, waits, then kills; returns False when exactly this process was not running."""
     if not processes.lives(mark):
         return False
     for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, KILLED_S)):
@@ -46,10 +46,11 @@ def end(mark: ProcessMark, *, clock: Clock, patience_s: float) -> bool:
 
 
 def wait_until_gone(mark: ProcessMark, *, clock: Clock, patience_s: float) -> bool:
+    """Returns whether the process ended in time."""
     give_up = clock.monotonic() + patience_s
     while processes.lives(mark):
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(mark.pid, os.WNOHANG)  # a child of ours would stay as a zombie
+            os.waitpid(mark.pid, os.WNOHANG)  # a child of this process would stay as a zombie
         if clock.monotonic() >= give_up:
             return False
         clock.sleep(POLL_S)

@@ -1,6 +1,7 @@
-"""FileLock: one process at a time, through an OS lock on a side file that dies with its holder.
+"""FileLock admits one process at a time, through an OS lock on a side file that ends with its holder.
 
-A store takes it before it opens its file for writing. It is never stale: the kernel drops it at kill -9.
+A store takes it before it opens its file for writing. The lock is never stale: the kernel drops it at kill
+-9.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ RETRY_S = 0.05
 
 
 class FileLock:
-    """A held lock. Its side file stays: were it removed, two processes could each lock one."""
+    """A FileLock is a held lock.
+
+    Its side file stays: if it were removed, two processes could each lock one.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
 
     @classmethod
     def acquire(cls, guarded: Path, *, clock: Clock, wait_s: float) -> FileLock:
-        """Wait at most `wait_s` for the previous holder to go."""
+        """Waits at most `wait_s` for the previous holder to go."""
         side = Path(f"{guarded}.lock")
         try:
             descriptor = os.open(side, os.O_RDWR | os.O_CREAT, 0o644)
@@ -51,14 +55,14 @@ class FileLock:
         return cls(descriptor)
 
     def release(self) -> None:
-        """Let the next one in; harmless when repeated."""
+        """Releases the lock; harmless when repeated."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def holder_of(guarded: Path) -> int | None:
-    """The process that holds the lock now; None when nobody does, 0 when that cannot be told."""
+    """Returns the process that holds the lock now; None when none does, 0 when that is unknown."""
     try:
         descriptor = os.open(f"{guarded}.lock", os.O_RDONLY)
     except OSError:

@@ -1,23 +1,24 @@
-"""What this machine and this process are like: CPUs, GPUs, memory, environment, address.
+"""Reports what this machine and this process are like: CPUs, GPUs, memory, environment, address.
 
-The only file of the engine that reads the environment; LocalEngine and the worker ask it.
+The only file of the engines that reads the environment.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, MutableMapping
+from typing import NamedTuple
 
 _NO_LIMIT = 1 << 60  # cgroup v1 writes "no limit" as a huge number
 
 
 def environment() -> MutableMapping[str, str]:
-    """The environment of this process: trials must see the driver's, and their own CUDA_VISIBLE_DEVICES."""
+    """Returns the environment of this process: trials must see the driver's, and their own GPUs."""
     return os.environ  # noqa: TID251 - the one place
 
 
 def gpu_ids() -> tuple[str, ...]:
-    """The GPUs we may use: those of CUDA_VISIBLE_DEVICES when it is set, else all that the driver lists."""
+    """Returns the usable GPUs: those of CUDA_VISIBLE_DEVICES when it is set, otherwise all."""
     visible = environment().get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return tuple(part.strip() for part in visible.split(",") if part.strip() not in ("", "-1"))
@@ -29,14 +30,14 @@ def gpu_ids() -> tuple[str, ...]:
 
 
 def cpu_count() -> int:
-    """The processors this process may run on."""
+    """Returns the processors this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def memory_bytes() -> int:
-    """Physical memory, or the limit of our control group when that is less; 0 when unknown."""
+    """Returns physical memory, or the limit of the control group when that is less; 0 when unknown."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
@@ -49,7 +50,7 @@ def memory_bytes() -> int:
 
 
 def detected_capacity() -> dict[str, float]:
-    """CPU, GPU and memory of this machine."""
+    """Returns CPU, GPU and memory of this machine."""
     found: dict[str, float] = {"CPU": float(cpu_count())}
     if gpus := gpu_ids():
         found["GPU"] = float(len(gpus))
@@ -59,7 +60,7 @@ def detected_capacity() -> dict[str, float]:
 
 
 def oom_kills() -> int:
-    """How often the kernel has killed for lack of memory, here: a counter that only grows; 0 when unknown."""
+    """Returns how often the kernel has killed here for lack of memory: a growing counter; 0 when unknown."""
     own = _cgroup_path()
     files = (
         f"/sys/fs/cgroup{own}/memory.events",
@@ -85,15 +86,32 @@ def _cgroup_path() -> str:
     return ""
 
 
-def process_state(pid: int) -> tuple[str, int]:
-    """The kernel's letter for what a process does, and its processor time in ticks; ("", 0) when unknown."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return (fields[0], int(fields[11]) + int(fields[12])) if len(fields) > 12 else ("", 0)
+class ProcessActivity(NamedTuple):
+    """A ProcessActivity is what a process does at the moment."""
+
+    can_run: bool  # neither stopped nor traced nor stuck in the kernel
+    cpu_s: float  # processor time so far
+
+
+def process_activity(pid: int) -> ProcessActivity | None:
+    """Returns what a process does; None when it has ended, or this user may not see it."""
+    import psutil  # after the first results: importing it takes 10 ms
+
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            status, times = process.status(), process.cpu_times()
+    except (psutil.Error, OSError):
+        return None
+    if status == psutil.STATUS_ZOMBIE:
+        return None
+    stuck = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_DISK_SLEEP)
+    return ProcessActivity(status not in stuck, times.user + times.system)
 
 
 def node_ip() -> str:
-    """The address other machines would reach us at; asks the routing table, sends nothing."""
-    import socket  # here, because processes of trials do without it
+    """Returns the address at which other machines reach this one; reads the routing table, sends nothing."""
+    import socket  # here, because the processes of trials do not need it
 
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -104,7 +122,7 @@ def node_ip() -> str:
 
 
 def working_directory() -> str:
-    """Where this process stands; the root when somebody has deleted that directory."""
+    """Returns the current directory; the root when it has been deleted."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -112,7 +130,7 @@ def working_directory() -> str:
 
 
 def note_working_directory() -> None:
-    """Tell trials, which work elsewhere, where the driver stands."""
+    """Records the driver's directory for trials, which work in their own."""
     environment().setdefault("TUNE_ORIG_WORKING_DIR", working_directory())
 
 
@@ -123,7 +141,7 @@ def hostname() -> str:
 
 
 def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """What helper and trial processes start with."""
+    """Returns the environment of helper and trial processes."""
     return {**environment(), "PL_DISABLE_FORK": "1", **extra}
 
 

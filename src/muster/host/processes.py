@@ -1,7 +1,7 @@
-"""Processes of this computer, as values: who they are, which session they belong to, when they started.
+"""Identifies processes of this computer by id and start time, and signals only those it has identified.
 
-A process id alone may be somebody else's by now; with its start time it is not. Linux reads `/proc`, other
-systems ask `ps`. Signals are sent only through `send`, to processes that were identified here.
+A process id alone may belong to another process by now; with its start time it does not. Linux reads one line
+of `/proc` for each process, other systems ask psutil (ADR 0017 has the reasons).
 """
 
 from __future__ import annotations
@@ -9,56 +9,54 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterable
 
 from msgspec import Struct
 
+from muster.host.machine import cpu_count
+
 _PROC = "/proc"
-_GONE = frozenset("ZX")  # a zombie has ended; only its parent has not looked yet
-_PS = ("ps", "-axo", "pid=,ppid=,pgid=,state=,lstart=,comm=")
+_ENDED = frozenset(("Z", "X", "zombie", "dead"))  # letters of the kernel, names of psutil
 
 
 class ProcessMark(Struct, frozen=True, kw_only=True):
-    """One process, for ever: no later one with the same id has the same mark."""
+    """A ProcessMark names one process for ever: no later one with the same id has the same mark."""
 
     pid: int
-    started: str  # in the system's own words; only compared
+    started: str  # in the system's own unit; only compared
     boot: str = ""
 
 
 class ProcessInfo(Struct, frozen=True, kw_only=True):
-    """One line of the process table."""
+    """A ProcessInfo is one line of the process table."""
 
     pid: int
     parent: int
     group: int
-    session: int  # where the system does not tell it: the group
+    session: int
     state: str
     started: str
     name: str
 
     @property
     def lives(self) -> bool:
-        return self.state not in _GONE
+        return self.state not in _ENDED
 
 
 def find(pid: int) -> ProcessInfo | None:
-    """The process with this id, zombies included; None when there is none."""
-    if _has_proc():
-        return _from_proc(pid)
-    return next((process for process in table() if process.pid == pid), None)
+    """Returns the process with this id, zombies included; None when there is none."""
+    return _from_proc(pid) if _has_proc() else _from_psutil(pid)
 
 
 def mark_of(pid: int) -> ProcessMark | None:
-    """How to know this process again; None when there is none."""
+    """Returns the mark of the process with this id; None when there is none."""
     process = find(pid)
     return None if process is None else ProcessMark(pid=pid, started=process.started, boot=boot_id())
 
 
 def lives(mark: ProcessMark | None) -> bool:
-    """Whether exactly this process still runs."""
+    """Returns whether exactly this process still runs."""
     if mark is None or mark.boot != boot_id():
         return False
     process = find(mark.pid)
@@ -66,24 +64,35 @@ def lives(mark: ProcessMark | None) -> bool:
 
 
 def table() -> list[ProcessInfo]:
-    """Every process that can be seen."""
-    if not _has_proc():
-        return _from_ps()
-    found = (_from_proc(int(name)) for name in os.listdir(_PROC) if name.isdigit())
-    return [process for process in found if process is not None]
+    """Returns every process that this user can see."""
+    if _has_proc():
+        pids = [int(name) for name in os.listdir(_PROC) if name.isdigit()]
+    else:
+        import psutil
+
+        pids = psutil.pids()
+    return [process for pid in pids if (process := find(pid)) is not None]
 
 
-def environment_says(pid: int, entry: str) -> bool:
-    """Whether the process was started with this `NAME=value`; False where the system does not tell."""
+def was_started_with(pid: int, entry: str) -> bool:
+    """Returns whether the process was started with this `NAME=value`; False where that cannot be read."""
+    if _has_proc():  # psutil would decode every variable of every process
+        try:
+            with open(f"{_PROC}/{pid}/environ", "rb") as stream:
+                return entry.encode() in stream.read().split(b"\0")
+        except OSError:
+            return False
+    import psutil
+
+    name, _, value = entry.partition("=")
     try:
-        with open(f"{_PROC}/{pid}/environ", "rb") as stream:
-            return entry.encode() in stream.read().split(b"\0")
-    except OSError:
+        return bool(psutil.Process(pid).environ().get(name) == value)
+    except (psutil.Error, OSError):
         return False
 
 
 def send(processes: Iterable[ProcessInfo], number: int) -> None:
-    """Signal each; one that ended meanwhile or changed its id's owner is left alone."""
+    """Signals each process, except this one and those that have ended, whatever has their id now."""
     for process in processes:
         now = find(process.pid)
         if now is not None and now.started == process.started and process.pid != os.getpid():
@@ -92,35 +101,29 @@ def send(processes: Iterable[ProcessInfo], number: int) -> None:
 
 
 def interrupt(pid: int) -> None:
-    """SIGTERM to one process of our own making."""
+    """Sends SIGTERM to a child of this process."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
 
 
 def boot_id() -> str:
-    """Which start of the computer this is: after the next one, no process of today's lives."""
+    """Returns which start of the computer this is: no process lives through the next one."""
     try:
         with open(f"{_PROC}/sys/kernel/random/boot_id", encoding="ascii") as stream:
             return stream.read().strip()
     except OSError:
-        return ""
+        return ""  # elsewhere start times are points in time, which no two boots share
 
 
-def memory_bytes() -> int:
-    """Physical memory; 0 when unknown."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return 0
+def physical_memory() -> int:
+    """Returns the memory of this computer in bytes."""
+    import psutil
 
-
-def cpu_count() -> int:
-    """The processors this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(psutil.virtual_memory().total)
 
 
 def is_busy() -> bool:
-    """Whether several processes wait for each processor."""
+    """Returns whether several processes wait for each processor."""
     return os.getloadavg()[0] > 4 * cpu_count()
 
 
@@ -129,6 +132,7 @@ def _has_proc() -> bool:
 
 
 def _from_proc(pid: int) -> ProcessInfo | None:
+    """Reads start times in ticks since boot: psutil's points in time move when the clock is set."""
     try:
         with open(f"{_PROC}/{pid}/stat", encoding="utf-8", errors="replace") as stream:
             before, _, after = stream.read().rpartition(")")
@@ -148,24 +152,20 @@ def _from_proc(pid: int) -> ProcessInfo | None:
     )
 
 
-def _from_ps() -> list[ProcessInfo]:
-    said = subprocess.run(
-        _PS, capture_output=True, text=True, check=False, env={"LC_ALL": "C", "PATH": os.defpath}
-    )
-    return [process for line in said.stdout.splitlines() if (process := parse_ps(line)) is not None]
+def _from_psutil(pid: int) -> ProcessInfo | None:
+    import psutil
 
-
-def parse_ps(line: str) -> ProcessInfo | None:
-    """One line of `ps`: three numbers, the state, a date of five words, the command."""
-    words = line.split(None, 9)
-    if len(words) < 10 or not all(word.isdigit() for word in words[:3]):
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            return ProcessInfo(
+                pid=pid,
+                parent=process.ppid(),
+                group=os.getpgid(pid),
+                session=os.getsid(pid),
+                state=process.status(),
+                started=repr(process.create_time()),
+                name=process.name(),
+            )
+    except (psutil.Error, OSError):
         return None
-    return ProcessInfo(
-        pid=int(words[0]),
-        parent=int(words[1]),
-        group=int(words[2]),
-        session=int(words[2]),
-        state=words[3][:1],
-        started=" ".join(words[4:9]),
-        name=os.path.basename(words[9]),
-    )

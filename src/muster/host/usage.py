@@ -1,85 +1,59 @@
-"""Where UsageMonitor has its numbers from: /proc on Linux, else psutil; pynvml or nvidia-smi for GPUs."""
+"""Reads how busy processors, memory and GPUs are: through psutil, and pynvml or nvidia-smi."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 Sample = dict[str, float]
 CPU, RAM = "cpu_util_percent", "ram_util_percent"
 _QUERY = ("--query-gpu=utilization.gpu,memory.used,memory.total", "--format=csv,noheader,nounits")
-_PATIENCE_S = 5.0
+_SMI_TIMEOUT_S = 5.0
 
 
-def machine_reader() -> Callable[[], Sample] | None:
-    """A function that says how busy processors, memory and GPUs are; None when this system does not tell."""
-    reader = _proc_reader() or _psutil_reader()
-    if reader is None:
-        return None
-    gpus = _gpu_reader()
-    if gpus is None:
-        return reader
-    return lambda: {**reader(), **gpus()}
+def machine_reader() -> Callable[[], Sample]:
+    """Returns a function that measures processors, memory and, where there are any, GPUs."""
+    import psutil  # only trials that ask for their usage pay for it
 
+    meter = CpuMeter(psutil.cpu_times)
+    gpus = _gpu_reader() or dict
 
-def _proc_reader() -> Callable[[], Sample] | None:
-    try:
-        meter = CpuMeter()
-        memory_percent()
-    except (OSError, ValueError, KeyError, IndexError):
-        return None
-    return lambda: {CPU: meter.percent(), RAM: memory_percent()}
+    def read() -> Sample:
+        return {CPU: meter.percent(), RAM: float(psutil.virtual_memory().percent), **gpus()}
+
+    return read
 
 
 class CpuMeter:
-    """The share of processor time that was used since the last look."""
+    """A CpuMeter measures the share of processor time that was used since its last call, in any thread.
 
-    def __init__(self, file: str = "/proc/stat") -> None:
-        self._file = file
-        self._guard = threading.Lock()  # the monitor's thread and `take` may both look
+    `psutil.cpu_percent` keeps a last call for each thread: the first answer in a second thread would be 0.
+    """
+
+    def __init__(self, cpu_times: Callable[[], Any]) -> None:
+        self._cpu_times = cpu_times  # psutil's, since boot
+        self._lock = threading.Lock()  # the monitor's thread and `take` may both ask
         self._seen = self._counters()
         self._last = 0.0
 
     def percent(self) -> float:
-        with self._guard:
+        with self._lock:
             busy, total = self._counters()
             busy_before, total_before = self._seen
-            if total > total_before:  # else nothing has been counted since: the last answer holds
+            if total > total_before:  # otherwise nothing has been counted since: the last answer holds
                 self._seen = (busy, total)
                 share = (busy - busy_before) / (total - total_before)
                 self._last = 100.0 * min(max(share, 0.0), 1.0)
             return self._last
 
-    def _counters(self) -> tuple[int, int]:
-        """Busy and total ticks of all processors since boot."""
-        with open(self._file, encoding="ascii") as stream:
-            ticks = [
-                int(text) for text in stream.readline().split()[1:9]
-            ]  # guest time is in user time already
-        idle = ticks[3] + ticks[4]  # idle, and waiting for disks
-        return sum(ticks) - idle, sum(ticks)
-
-
-def memory_percent(file: str = "/proc/meminfo") -> float:
-    """What cannot be had without swapping, of all memory."""
-    sizes: dict[str, int] = {}
-    with open(file, encoding="ascii") as stream:
-        for line in stream:
-            name, _, rest = line.partition(":")
-            sizes[name] = int(rest.split()[0])
-    return 100.0 * (sizes["MemTotal"] - sizes["MemAvailable"]) / sizes["MemTotal"]
-
-
-def _psutil_reader() -> Callable[[], Sample] | None:
-    try:
-        import psutil  # type: ignore[import-untyped,unused-ignore]  # optional
-    except ImportError:
-        return None
-    psutil.cpu_percent(interval=None)  # the first answer is about nothing
-    return lambda: {
-        CPU: float(psutil.cpu_percent(interval=None)),
-        RAM: float(psutil.virtual_memory().percent),
-    }
+    def _counters(self) -> tuple[float, float]:
+        """Returns busy and total seconds of all processors since boot."""
+        seconds = self._cpu_times()._asdict()
+        for part_of_user_time in ("guest", "guest_nice"):
+            seconds.pop(part_of_user_time, None)
+        total = sum(seconds.values())
+        return total - seconds["idle"] - seconds.get("iowait", 0.0), total
 
 
 def _gpu_reader() -> Callable[[], Sample] | None:
@@ -119,7 +93,7 @@ def _smi_reader() -> Callable[[], Sample] | None:
 
         try:
             ran = subprocess.run(
-                [program, *_QUERY], capture_output=True, text=True, timeout=_PATIENCE_S, check=True
+                [program, *_QUERY], capture_output=True, text=True, timeout=_SMI_TIMEOUT_S, check=True
             )
         except (OSError, subprocess.SubprocessError):
             return {}
@@ -129,7 +103,7 @@ def _smi_reader() -> Callable[[], Sample] | None:
 
 
 def smi_rows(text: str) -> list[tuple[float, float, float]]:
-    """Utilisation, used and total memory per line; lines of GPUs that do not tell are left out."""
+    """Returns utilisation, used and total memory per line, without the GPUs that report none."""
     rows = []
     for line in text.splitlines():
         try:
@@ -141,7 +115,7 @@ def smi_rows(text: str) -> list[tuple[float, float, float]]:
 
 
 def gpu_sample(rows: Sequence[tuple[float, float, float]]) -> Sample:
-    """The result keys, numbered in the order in which GPUs are listed."""
+    """Returns the result keys, numbered in the order in which GPUs are listed."""
     found: Sample = {}
     for number, (busy, used, total) in enumerate(rows):
         found[f"gpu_util_percent{number}"] = float(busy)

@@ -1,1 +1,1 @@
-"""Adapters from clouds, hosts and processes to `cluster.ports.CloudProvider`; imported when named."""
+"""Adapts clouds, hosts and processes to `cluster.ports.CloudProvider`; a provider is imported when named."""

@@ -1,7 +1,8 @@
-"""BatchingNodeProvider: for machines that somebody else manages and that are asked for by number.
+"""BatchingNodeProvider serves machines that another system manages, and that are requested by number.
 
-Ray's class of this name collects wishes until its autoscaler's step is over. Ours runs under an adapter that
-has no such moment, so each create or terminate call is told at once, as the complete state wished for.
+Ray's class of this name collects requests until its autoscaler's step is over. This one runs under an adapter
+that has no such moment, so each create or terminate call is submitted at once, as the complete state
+requested.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ REQUIRED_FLAGS = ("disable_node_updaters", "disable_launch_config_check", "foreg
 
 @dataclass
 class NodeData:
-    """One node as its manager knows it. `status`: `up-to-date` iff it runs, `update-failed` iff it failed."""
+    """A NodeData is one node as its manager knows it.
+
+    `status` is `up-to-date` iff the node runs, `update-failed` iff it failed.
+    """
 
     kind: str
     type: str
@@ -31,14 +35,14 @@ class NodeData:
 
 @dataclass
 class ScaleRequest:
-    """All that is wished for: how many workers of each type, and which ones are to go."""
+    """A ScaleRequest is the complete request: how many workers of each type, and which ones to delete."""
 
     desired_num_workers: dict[str, int] = field(default_factory=dict)
     workers_to_delete: set[str] = field(default_factory=set)
 
 
 class BatchingNodeProvider(NodeProvider):
-    """Subclasses say which nodes there are and pass a ScaleRequest on; everything else is here."""
+    """A BatchingNodeProvider does all but list nodes and submit requests, which subclasses define."""
 
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
         super().__init__(provider_config, cluster_name)
@@ -53,11 +57,11 @@ class BatchingNodeProvider(NodeProvider):
         self._lock = threading.RLock()
 
     def get_node_data(self) -> dict[str, NodeData]:
-        """Every node that is not terminated, the head included."""
+        """Returns every node that is not terminated, the head included."""
         raise self._missing("get_node_data")
 
     def submit_scale_request(self, scale_request: ScaleRequest) -> None:
-        """Tell the manager; the request is complete, it replaces the one before."""
+        """Submits a complete request to the manager; it replaces the one before."""
         raise self._missing("submit_scale_request")
 
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
@@ -83,7 +87,9 @@ class BatchingNodeProvider(NodeProvider):
         return tags
 
     def set_node_tags(self, node_id: str, tags: dict[str, str]) -> None:
-        raise NotImplementedError(f"the tags of {node_id} are what its manager says; they cannot be set")
+        raise NotImplementedError(
+            f"the tags of {node_id} come from its manager and cannot be set; change them there"
+        )
 
     def internal_ip(self, node_id: str) -> str | None:
         return self.node_data_dict[node_id].ip
@@ -121,7 +127,7 @@ class BatchingNodeProvider(NodeProvider):
                 raise
 
     def _mark(self, node_id: str) -> None:
-        """To be deleted; unknown nodes and those already marked change nothing."""
+        """Marks a node for deletion; unknown nodes and those already marked change nothing."""
         data, request = self.node_data_dict.get(node_id), self.scale_request
         if data is None or node_id in request.workers_to_delete:
             return
@@ -131,7 +137,7 @@ class BatchingNodeProvider(NodeProvider):
         request.desired_num_workers[data.type] = max(0, request.desired_num_workers.get(data.type, 0) - 1)
 
     def _refresh(self) -> None:
-        """Look again. What was asked for stays asked for, although its nodes do not exist yet."""
+        """Lists the nodes again; what was requested stays so, although its nodes do not exist yet."""
         self.node_data_dict = dict(self.get_node_data())
         request = self.scale_request
         request.workers_to_delete &= set(self.node_data_dict)

@@ -1,4 +1,4 @@
-"""NodeProvider: the class a cloud is connected with, by Ray's v1 method names.
+"""NodeProvider is the class that connects a cloud, by Ray's v1 method names.
 
 A provider written for Ray runs here as it is, and one written here runs under Ray. `V1Adapter` calls it from
 several threads; nothing else does.
@@ -14,7 +14,7 @@ ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 
 class NodeLaunchException(Exception):
-    """Raised by `create_node`: a short category, a sentence for people, and what was caught, if anything.
+    """A NodeLaunchException is raised by `create_node`: a short category, a description, and the cause.
 
     The category (under 20 characters) is shown in status tables, for example "QuotaExceeded".
     """
@@ -25,7 +25,7 @@ class NodeLaunchException(Exception):
 
 
 class NodeProvider:
-    """Machines of one cluster: a node is pending, running or terminated.
+    """A NodeProvider manages the machines of one cluster: a node is pending, running or terminated.
 
     What every implementation promises (`muster.testing.ProviderContract` checks it):
 
@@ -36,12 +36,12 @@ class NodeProvider:
     - methods may be called from several threads at a time;
     - what is known of the nodes is not lost with the object: a second one sees the same.
 
-    The least a provider has: `non_terminated_nodes`, `is_running`, `is_terminated`, `node_tags`,
+    A provider has at least: `non_terminated_nodes`, `is_running`, `is_terminated`, `node_tags`,
     `set_node_tags`, `internal_ip`, `external_ip`, `create_node`, `terminate_node`.
     """
 
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
-        """`provider_config` is the `provider` section of the cluster file."""
+        """Takes the `provider` section of the cluster file, and the name of the cluster."""
         self.provider_config = provider_config
         self.cluster_name = cluster_name
         self._internal_ip_cache: dict[str, str] = {}
@@ -50,42 +50,45 @@ class NodeProvider:
     # -- looking ----------------------------------------------------------------------------------
 
     def is_readonly(self) -> bool:
-        """Whether nodes can only be looked at: nothing is created or terminated then."""
+        """Returns whether nodes can only be read: nothing is created or terminated then."""
         return False
 
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
-        """Ids of pending and running nodes that have all of these tags; `{}` means all nodes.
+        """Returns ids of pending and running nodes that have all of these tags; `{}` means all nodes.
 
-        A good place to refresh what the single-node questions answer from.
+        A good place to refresh the data of the methods for single nodes.
         """
         raise self._missing("non_terminated_nodes")
 
     def nodes_for_teardown(self, tag_filters: dict[str, str]) -> list[str]:
-        """What taking the cluster down must end; more than the living only where state is kept locally."""
+        """Returns the nodes that taking the cluster down must end.
+
+        More than the living ones only where state is kept locally.
+        """
         return self.non_terminated_nodes(tag_filters)
 
     def is_running(self, node_id: str) -> bool:
-        """Whether the machine is up; it may answer from what the last listing saw."""
+        """Returns whether the machine is up; the answer may come from the last listing."""
         raise self._missing("is_running")
 
     def is_terminated(self, node_id: str) -> bool:
-        """Whether the machine is gone or on its way out."""
+        """Returns whether the machine is gone or ending."""
         raise self._missing("is_terminated")
 
     def node_tags(self, node_id: str) -> dict[str, str]:
-        """All tags of a node."""
+        """Returns all tags of a node."""
         raise self._missing("node_tags")
 
     def external_ip(self, node_id: str) -> str | None:
-        """The address from outside; None as long as there is none."""
+        """Returns the address from outside; None as long as the node has none."""
         raise self._missing("external_ip")
 
     def internal_ip(self, node_id: str) -> str | None:
-        """The address inside the cluster's network; None as long as there is none."""
+        """Returns the address inside the cluster's network; None as long as the node has none."""
         raise self._missing("internal_ip")
 
     def get_node_id(self, ip_address: str, use_internal_ip: bool = False) -> str:
-        """The living node with this address; ValueError when there is none."""
+        """Returns the living node with this address; raises ValueError when no node has it."""
         cache = self._internal_ip_cache if use_internal_ip else self._external_ip_cache
         known = cache.get(ip_address)
         if known is not None and not self.is_terminated(known):  # an address may serve another node by now
@@ -104,10 +107,10 @@ class NodeProvider:
     def create_node(
         self, node_config: dict[str, Any], tags: dict[str, str], count: int
     ) -> dict[str, Any] | None:
-        """Make `count` nodes with these tags; their ids and whatever is known of them, or None.
+        """Makes `count` nodes with these tags; returns their ids and whatever is known of them, or None.
 
-        Fewer ids than asked for, or an exception after some were made, is fine: those that are there are
-        kept, the others count as failed. `NodeLaunchException` says best why.
+        Fewer ids than requested, or an exception after some were made, is fine: those that exist are kept,
+        the others count as failed. `NodeLaunchException` gives the best reason.
         """
         raise self._missing("create_node")
 
@@ -119,19 +122,22 @@ class NodeProvider:
         resources: dict[str, float],
         labels: dict[str, str],
     ) -> dict[str, Any] | None:
-        """The same, told what the node type offers; only providers that start the runtime care."""
+        """Makes nodes as `create_node`, with what the node type offers.
+
+        Only providers that start the runtime use that.
+        """
         return self.create_node(node_config, tags, count)
 
     def set_node_tags(self, node_id: str, tags: dict[str, str]) -> None:
-        """Write these tags; the node's other tags stay."""
+        """Writes these tags; the node's other tags stay."""
         raise self._missing("set_node_tags")
 
     def terminate_node(self, node_id: str) -> dict[str, Any] | None:
-        """End a node; one that is gone already is no error."""
+        """Ends a node; one that is gone already is no error."""
         raise self._missing("terminate_node")
 
     def terminate_nodes(self, node_ids: Sequence[str]) -> dict[str, Any] | None:
-        """End several; override it where the cloud can end many with one call."""
+        """Ends several nodes; override this where the cloud can end many with one call."""
         ended: dict[str, Any] = {}
         for node_id in node_ids:
             ended.update(self.terminate_node(node_id) or {})
@@ -139,23 +145,23 @@ class NodeProvider:
 
     @property
     def max_terminate_nodes(self) -> int | None:
-        """How many ids `terminate_nodes` takes at a time; None: any number."""
+        """Returns how many ids `terminate_nodes` takes at a time; None: any number."""
         return None
 
     # -- the cluster file -------------------------------------------------------------------------
 
     @staticmethod
     def bootstrap_config(cluster_config: dict[str, Any]) -> dict[str, Any]:
-        """The cluster file with what only this cloud knows filled in: keys, roles, networks."""
+        """Returns the cluster file with what only this cloud knows filled in: keys, roles, networks."""
         return cluster_config
 
     @staticmethod
     def fillout_available_node_types_resources(cluster_config: dict[str, Any]) -> dict[str, Any]:
-        """The cluster file with the `resources` of each node type, where the cloud can tell them."""
+        """Returns the cluster file with the `resources` of each node type, where the cloud knows them."""
         return cluster_config
 
     def prepare_for_head_node(self, cluster_config: dict[str, Any]) -> dict[str, Any]:
-        """The cluster file as the head is to have it."""
+        """Returns the cluster file as the head gets it."""
         return cluster_config
 
     # -- rarely touched ---------------------------------------------------------------------------
@@ -170,19 +176,22 @@ class NodeProvider:
         use_internal_ip: bool,
         docker_config: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - whatever runs commands there
-        """What runs commands on a node. Muster has none of its own yet: override it, or let machines come
-        with the runtime (`provider: {disable_node_updaters: true}`)."""
+        """Returns what runs commands on a node.
+
+        Muster has no command runner yet: override this, or let machines come with the runtime (`provider:
+        {disable_node_updaters: true}`).
+        """
         raise NotImplementedError(
             f"muster does not set machines up over SSH or docker yet (node {node_id}); override"
             f" {type(self).__name__}.get_command_runner, or set provider.disable_node_updaters: true"
         )
 
     def safe_to_scale(self) -> bool:
-        """Asked by older autoscalers before each step; ours does not ask."""
+        """Returns True; older autoscalers ask before each step, this one does not."""
         return True
 
     def post_process(self) -> None:
-        """Called by older autoscalers after each step; ours does not call it."""
+        """Does nothing; older autoscalers call it after each step, this one does not."""
 
     def _missing(self, method: str) -> NotImplementedError:
         return NotImplementedError(f"{type(self).__name__} must define {method}")

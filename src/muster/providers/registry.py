@@ -1,7 +1,7 @@
-"""From `provider: {type: ...}` to something that buys machines; a provider is imported when it is named.
+"""Builds the provider that `provider: {type: ...}` names; a provider is imported when it is named.
 
-Called by composition roots. Providers we build ourselves are `cls(provider_config, cluster_name,
-surroundings)`; those of users are `cls(provider_config, cluster_name)`, as under Ray.
+Called by composition roots. Muster's own providers are `cls(provider_config, cluster_name, context)`; those
+of users are `cls(provider_config, cluster_name)`, as under Ray.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _KEY = "provider.module"
 
 
 def make_external(provider_config: Mapping[str, Any], cluster_name: str) -> Any:  # noqa: ANN401 - duck typed
-    """The provider object; ConfigError says which key is wrong and how to put it right."""
+    """Returns the provider object; ConfigError names the wrong key and the fix."""
     found = external_class(provider_config.get("module"))
     missing = [name for name in NEEDED if not callable(getattr(found, name, None))]
     if missing:
@@ -67,51 +67,51 @@ def make_external(provider_config: Mapping[str, Any], cluster_name: str) -> Any:
 
 
 def external_class(module: object) -> type[Any]:
-    """The class that a dotted path names."""
+    """Returns the class that a dotted path names."""
     if not isinstance(module, str) or not module:
         raise ConfigError(
             "is missing; name your class, for example my_package.my_module.MyProvider", path=_KEY
         )
-    home, dot, name = module.rpartition(".")
+    package, dot, name = module.rpartition(".")
     if not dot or not all(part.isidentifier() for part in module.split(".")):
         raise ConfigError(
             f"{module!r} must be a dotted path to a class, like my_package.my_module.MyProvider", path=_KEY
         )
-    loaded = _load(home, module)
+    loaded = _load(package, module)
     found = getattr(loaded, name, None)
     if not isinstance(found, type):
-        raise ConfigError(_no_class(loaded, home, name), path=_KEY)
+        raise ConfigError(_no_class(loaded, package, name), path=_KEY)
     return found
 
 
-def _load(home: str, module: str) -> Any:  # noqa: ANN401 - a module of somebody
+def _load(package: str, module: str) -> Any:  # noqa: ANN401 - a module of somebody
     try:
-        return importlib.import_module(home)
+        return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        if error.name is not None and (home == error.name or home.startswith(f"{error.name}.")):
+        if error.name is not None and (package == error.name or package.startswith(f"{error.name}.")):
             message = (
-                f"{module!r}: there is no module {error.name!r}; install it, or put the directory it lies in"
+                f"{module!r}: there is no module {error.name!r}; install it, or put its directory"
                 " on PYTHONPATH where the monitor runs"
             )
         else:
-            message = f"{module!r}: {home} needs {error.name!r}, which is not installed here"
+            message = f"{module!r}: {package} needs {error.name!r}, which is not installed here"
         raise ConfigError(message, path=_KEY) from error
     except BROKEN as error:
         raise ConfigError(
-            f"{module!r}: importing {home} failed: {type(error).__name__}: {error}", path=_KEY
+            f"{module!r}: importing {package} failed: {type(error).__name__}: {error}", path=_KEY
         ) from error
 
 
-def _no_class(loaded: object, home: str, name: str) -> str:
+def _no_class(loaded: object, package: str, name: str) -> str:
     classes = [key for key, value in vars(loaded).items() if isinstance(value, type)]
     close = difflib.get_close_matches(name, classes, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"it defines {', '.join(sorted(classes)) or 'none'}"
-    return f"module {home} has no class {name!r}; {hint}"
+    return f"module {package} has no class {name!r}; {hint}"
 
 
 @dataclass(frozen=True)
 class ProviderContext:
-    """Where a provider works. Whatever it needs of time, ids and the environment comes from here."""
+    """A ProviderContext holds what a provider needs of time, ids and the environment."""
 
     cluster_name: str
     home: Path  # the cluster's directory on this machine
@@ -120,7 +120,7 @@ class ProviderContext:
     ids: IdSource
     auth: Mapping[str, str] = field(default_factory=dict)  # RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH
     environment: Mapping[str, str] = field(default_factory=dict)  # what new processes inherit
-    runtime: Callable[[], RuntimeReport] | None = None  # what the runtime reports; `readonly` lists from it
+    runtime: Callable[[], RuntimeReport] | None = None  # the runtime's report, from which `readonly` lists
 
 
 logger = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ NOT_BUILT = (
 
 
 class ManagedProvider(CloudProvider, Protocol):
-    """A provider that has threads or files to let go of."""
+    """A ManagedProvider is a provider with threads or files to close."""
 
     def close(self) -> None: ...
 
@@ -153,48 +153,48 @@ class ManagedProvider(CloudProvider, Protocol):
 def build_provider(
     config: ClusterConfig,
     launches: Launches,
-    surroundings: ProviderContext,
+    context: ProviderContext,
 ) -> ManagedProvider:
-    """The provider of a cluster file; ConfigError names the key and the fix."""
+    """Returns the provider of a cluster file; ConfigError names the key and the fix."""
     kind = config.provider.type
     build = _BUILDERS.get(kind)
     if build is None:
         raise ConfigError(_why_not(kind), path="provider.type")
-    return build(config, launches, surroundings)
+    return build(config, launches, context)
 
 
 Build = Callable[[ClusterConfig, Launches, ProviderContext], ManagedProvider]
 
 
-def _process(config: ClusterConfig, launches: Launches, surroundings: ProviderContext) -> ManagedProvider:
+def _process(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
     from muster.providers.process.provider import ProcessNodeProvider
 
-    made = ProcessNodeProvider(config.provider.settings(), surroundings.cluster_name, surroundings)
-    return _adapted(config, made, launches, surroundings)
+    made = ProcessNodeProvider(config.provider.settings(), context.cluster_name, context)
+    return _adapted(config, made, launches, context)
 
 
-def _external(config: ClusterConfig, launches: Launches, surroundings: ProviderContext) -> ManagedProvider:
+def _external(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
     from muster.providers.registry import make_external
 
-    made = make_external(config.provider.settings(), surroundings.cluster_name)
+    made = make_external(config.provider.settings(), context.cluster_name)
     if not config.provider.disable_node_updaters:
         logger.warning(
             "provider.disable_node_updaters is not true, but muster does not set machines up over SSH yet:"
             " the machines of %s must start their node themselves",
             config.provider.module,
         )
-    return _adapted(config, made, launches, surroundings)
+    return _adapted(config, made, launches, context)
 
 
-def _readonly(config: ClusterConfig, launches: Launches, surroundings: ProviderContext) -> ManagedProvider:
+def _readonly(config: ClusterConfig, launches: Launches, context: ProviderContext) -> ManagedProvider:
     from muster.providers.registry import ReadOnlyProvider
 
-    if surroundings.runtime is None:
+    if context.runtime is None:
         raise ConfigError(
             "'readonly' shows the nodes of a running cluster; it works where the monitor runs, not here",
             path="provider.type",
         )
-    return ReadOnlyProvider(surroundings.runtime)
+    return ReadOnlyProvider(context.runtime)
 
 
 _BUILDERS: dict[str, Build] = {"external": _external, "process": _process, "readonly": _readonly}
@@ -204,20 +204,20 @@ def _adapted(
     config: ClusterConfig,
     node_provider: Any,  # noqa: ANN401 - duck typed
     launches: Launches,
-    surroundings: ProviderContext,
+    context: ProviderContext,
 ) -> ManagedProvider:
     from muster.providers.v1.adapter import AdapterLimits, V1Adapter
 
     return V1Adapter(
         node_provider,
         launches,
-        cluster_name=surroundings.cluster_name,
+        cluster_name=context.cluster_name,
         limits=AdapterLimits(
             max_launch_batch=config.muster.limits.max_launch_batch,
             max_concurrent=config.muster.limits.max_concurrent,
-            installs_runtime=True,  # as long as there is no installer of ours, who else would
+            installs_runtime=True,  # muster has no installer, so the provider must do it
         ),
-        clock=surroundings.clock,
+        clock=context.clock,
     )
 
 
@@ -234,7 +234,7 @@ def _why_not(kind: str) -> str:
 
 
 class ReadOnlyProvider:
-    """A CloudProvider that lists the runtime's living nodes and refuses everything else."""
+    """A ReadOnlyProvider lists the runtime's living nodes and refuses everything else."""
 
     def __init__(self, runtime: Callable[[], RuntimeReport]) -> None:
         self._runtime = runtime
@@ -262,11 +262,11 @@ class ReadOnlyProvider:
         return ()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: the provider holds nothing open."""
 
 
 def _machine(node: NodeReport) -> CloudInstance:
-    """A node without a machine's name is known by its own, as the planner does for read-only providers."""
+    """Returns the machine of a node; one without a machine's name is known by its own."""
     return CloudInstance(
         cloud_id=node.cloud_id or CloudId(node.node_id),
         node_type=node.node_type or f"node_{node.node_id}",

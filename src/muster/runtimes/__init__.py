@@ -1,1 +1,1 @@
-"""Adapters from a running cluster to the ports of `muster.cluster`."""
+"""Adapts running clusters to the ports of `muster.cluster`."""

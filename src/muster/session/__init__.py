@@ -1,4 +1,4 @@
-"""The trial side: what user code calls inside a running trial. Imports nothing heavy."""
+"""Provides what user code calls inside a running trial. Imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoint: a handle on a directory, local or on any fsspec filesystem. Knows no engine.
+"""Defines Checkpoint, a handle on a directory, local or on any fsspec filesystem. Knows no engine.
 
 Files are locked with `fcntl.flock` where several processes share one download; on a platform without it
 (Windows) each of them downloads for itself into a private directory.
@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from muster.host.atomic_write import atomic_write
 from muster.session.filesystems import as_fsspec
 
 METADATA_FILE = ".metadata.json"
@@ -45,7 +46,7 @@ class _ExplainRemoved(type):
 
 
 class Checkpoint(metaclass=_ExplainRemoved):
-    """A directory that holds the state of a trial.
+    """A Checkpoint is a directory that holds the state of a trial.
 
     Example:
         >>> import tempfile
@@ -57,7 +58,7 @@ class Checkpoint(metaclass=_ExplainRemoved):
     """
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:  # noqa: ANN401
-        """A path, or a URL that fsspec knows; with `filesystem`, a path on that filesystem."""
+        """Takes a path, or a URL that fsspec knows; with `filesystem`, a path on that filesystem."""
         self.path = os.fspath(path)
         self._filesystem = as_fsspec(filesystem)
         self._token = os.urandom(16).hex()  # travels with pickles: copies of a handle share one download
@@ -74,7 +75,7 @@ class Checkpoint(metaclass=_ExplainRemoved):
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
-        """A handle on a local directory; nothing is copied."""
+        """Returns a handle on a local directory; nothing is copied."""
         return cls(path)
 
     @property
@@ -91,7 +92,7 @@ class Checkpoint(metaclass=_ExplainRemoved):
         return self._filesystem is None or "file" in _protocols(self._filesystem)
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Copy to `path` (default: a temporary directory, shared by concurrent callers) and return it."""
+        """Copies to `path` (default: a temporary directory, shared by concurrent callers) and returns it."""
         target = self._temporary_directory() if path is None else os.path.normpath(os.fspath(path))
         with _only_one(f"{target}.lock"):
             if path is not None or not os.path.isdir(target):
@@ -117,7 +118,7 @@ class Checkpoint(metaclass=_ExplainRemoved):
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
-        """A local directory with the files: the directory itself when it is local, else a shared download."""
+        """Yields a local directory with the files: the directory itself if local, else a shared download."""
         if self._is_local:
             yield self.path
             return
@@ -138,7 +139,7 @@ class Checkpoint(metaclass=_ExplainRemoved):
         return os.path.join(tempfile.gettempdir(), f"checkpoint_tmp_{self._token}")
 
     def get_metadata(self) -> dict[str, Any]:
-        """What `set_metadata` wrote; empty when nothing was."""
+        """Returns what `set_metadata` wrote; empty when nothing was written."""
         import json
 
         file = self._metadata_path()
@@ -153,20 +154,17 @@ class Checkpoint(metaclass=_ExplainRemoved):
         return dict(json.loads(self.filesystem.cat_file(file)))
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Replace the metadata, kept as JSON inside the checkpoint."""
+        """Replaces the metadata, kept as JSON inside the checkpoint."""
         import json
 
-        text = json.dumps(dict(metadata))
+        text = json.dumps(dict(metadata)).encode()
         if self._is_local:
-            partial = f"{self._metadata_path()}.{os.getpid()}"
-            with open(partial, "w", encoding="utf-8") as stream:
-                stream.write(text)
-            os.replace(partial, self._metadata_path())
+            atomic_write(self._metadata_path(), text)
         else:
-            self.filesystem.pipe_file(self._metadata_path(), text.encode())
+            self.filesystem.pipe_file(self._metadata_path(), text)
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Add to the metadata."""
+        """Adds to the metadata."""
         self.set_metadata({**self.get_metadata(), **metadata})
 
     def _metadata_path(self) -> str:
@@ -201,7 +199,7 @@ def _protocols(filesystem: Any) -> tuple[str, ...]:  # noqa: ANN401
 
 @contextlib.contextmanager
 def _only_one(lock_file: str) -> Iterator[None]:
-    """One process at a time, where the platform has file locks."""
+    """Lets one process at a time in, where the platform has file locks."""
     try:
         import fcntl
     except ImportError:
@@ -217,7 +215,7 @@ def _only_one(lock_file: str) -> Iterator[None]:
 
 
 def _remove_unread(target: str) -> None:
-    """Remove a shared download when nobody reads it any more."""
+    """Removes a shared download when no process reads it any more."""
     import glob
     import shutil
 

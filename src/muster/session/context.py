@@ -1,4 +1,4 @@
-"""TuneContext: what a trial may ask about itself; Ray's getters over plain values."""
+"""Defines TuneContext, from which a trial reads its own names and directory, with Ray's getters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class TuneContext:
-    """Names, directory and resources of the running trial; every getter answers None outside of one."""
+    """A TuneContext holds names, directory and resources of the running trial; all None outside of one."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class TuneContext:
         self._resources = resources
 
     def get_experiment_name(self) -> str | None:
-        """The name of the experiment this trial belongs to."""
+        """Returns the name of the experiment this trial belongs to."""
         return self._experiment_name
 
     def get_trial_name(self) -> str | None:
@@ -35,15 +35,15 @@ class TuneContext:
         return self._trial_id
 
     def get_trial_resources(self) -> Any:  # noqa: ANN401
-        """The PlacementGroupFactory of this trial."""
+        """Returns the PlacementGroupFactory of this trial."""
         return self._resources
 
     def get_trial_dir(self) -> str | None:
-        """The directory in which this trial's files are."""
+        """Returns the directory that holds the files of this trial."""
         return self._trial_dir
 
     def get_storage(self) -> Any:  # noqa: ANN401
-        """None: results and checkpoints are written below `get_trial_dir()`."""
+        """Returns None: results and checkpoints are written below `get_trial_dir()`."""
         return None
 
     def get_metadata(self) -> dict[str, Any]:

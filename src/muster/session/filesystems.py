@@ -1,4 +1,4 @@
-"""The file systems users pass: fsspec's, or pyarrow's as Ray wants them. Our own code sees fsspec only."""
+"""Converts the file systems that users pass, fsspec's or pyarrow's, to fsspec, which our own code uses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def as_fsspec(given: Any) -> Any:  # noqa: ANN401 - neither library has types
-    """None stays None; what is neither fsspec's nor pyarrow's is refused with a ValueError."""
+    """Returns an fsspec file system; None stays None. ValueError for anything but fsspec's and pyarrow's."""
     if given is None or callable(getattr(given, "pipe_file", None)):
         return given
     inner = getattr(getattr(given, "handler", None), "fs", None)
@@ -38,7 +38,7 @@ def _arrow_class() -> Any:  # noqa: ANN401
     from fsspec.implementations.arrow import ArrowFSWrapper  # type: ignore[import-untyped]
 
     class ArrowFiles(ArrowFSWrapper):  # type: ignore[misc] # fsspec has no types
-        """Names never begin with a slash: pyarrow lists them without, and fsspec compares them as text."""
+        """ArrowFiles strips leading slashes: pyarrow lists names without, and fsspec compares text."""
 
         @classmethod
         def _strip_protocol(cls, path: str) -> str:

@@ -1,6 +1,6 @@
-"""Counters of one trial, and the result keys that are filled from them, in Ray Tune's order.
+"""Counts the progress of one trial, and fills result keys from the counters, in Ray Tune's order.
 
-The trial's side counts (`Progress.advance` gives a Stamp); whoever receives the report fills
+The trial's side counts (`Progress.advance` returns a Stamp); the receiver of the report fills
 (`fill_result`), so that what never changes need not travel with every report.
 """
 
@@ -39,7 +39,7 @@ _COUNTED = frozenset({"time_this_iter_s", "timesteps_this_iter", "episodes_this_
 
 
 class Progress:
-    """How far one trial is: in total, and since it was last restored."""
+    """Progress is how far one trial is: in total, and since it was last restored."""
 
     __slots__ = (
         "episodes_total",
@@ -64,7 +64,7 @@ class Progress:
         self.timesteps_since_restore = 0
 
     def resume(self, metrics: Mapping[str, Any]) -> None:
-        """Go on from what was true when a checkpoint was made."""
+        """Continues from the counters that a checkpoint was made with."""
         self.iteration = int(metrics.get("training_iteration") or 0)
         self.time_total_s = float(metrics.get("time_total_s") or 0.0)
         self.timesteps_total = metrics.get("timesteps_total")
@@ -72,7 +72,7 @@ class Progress:
         self._forget_restore()
 
     def advance(self, metrics: Mapping[str, Any], *, elapsed_s: float, now: float) -> Stamp:
-        """Count one more result that took `elapsed_s`."""
+        """Counts one more result that took `elapsed_s`."""
         timestamp = int(now)
         if not _COUNTED.isdisjoint(metrics):
             elapsed_s = metrics.get("time_this_iter_s", elapsed_s)
@@ -104,7 +104,7 @@ class Progress:
 
 
 class Signature:
-    """What is the same in every result of one trial in one process."""
+    """A Signature is what is the same in every result of one trial in one process."""
 
     __slots__ = ("_date", "_date_of", "config", "from_function", "hostname", "node_ip", "pid", "trial_id")
 
@@ -119,7 +119,7 @@ class Signature:
         self._date = ""
 
     def date(self, now: float) -> str:
-        """`now` as people write it here; formatted once per second."""
+        """Returns `now` in Ray Tune's format; formatted once per second."""
         second = int(now)
         if second != self._date_of:
             self._date_of = second
@@ -130,7 +130,7 @@ class Signature:
 def fill_result(
     result: dict[str, Any], stamp: Stamp, who: Signature, *, now: float, checkpoint_name: str | None = None
 ) -> dict[str, Any]:
-    """Add the automatic keys to `result` itself, in Ray Tune's order and with its precedence."""
+    """Adds the automatic keys to `result` itself, in Ray Tune's order and with its precedence."""
     if not _FILLED.isdisjoint(result):
         return _fill_around(result, stamp, who, now=now, checkpoint_name=checkpoint_name)
     iteration, timestamp, this_iter_s, total_s, since_s, iterations, steps, steps_total, episodes_total = (
@@ -175,7 +175,7 @@ _REPORTED_WINS = (
 def _fill_around(
     result: dict[str, Any], stamp: Stamp, who: Signature, *, now: float, checkpoint_name: str | None
 ) -> dict[str, Any]:
-    """The same for a report that has some of the keys already: each stays where it stands."""
+    """Adds the keys to a report that has some of them already: each stays where it is."""
     filled = fill_result({}, stamp, who, now=now, checkpoint_name=checkpoint_name)
     for name in _REPORTED_WINS:
         if name in result:

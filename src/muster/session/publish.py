@@ -1,4 +1,4 @@
-"""Atomic publishing of a checkpoint directory: it is there whole under its name, or not at all."""
+"""Publishes a checkpoint directory atomically: it exists completely under its name, or not at all."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ CHECKPOINT_NAME = "checkpoint_{index:06d}"
 
 
 def checkpoint_name(index: int) -> str:
-    """`checkpoint_000003`."""
+    """Returns the name of a checkpoint directory, such as `checkpoint_000003`."""
     return CHECKPOINT_NAME.format(index=index)
 
 
 def staging_path(trial_dir: str, name: str) -> str:
-    """Where a directory grows before it gets its name: beside it, so that the rename is atomic."""
+    """Returns the path of a directory that is not complete yet: beside its name, for an atomic rename."""
     return os.path.join(trial_dir, f".{name}.{os.getpid()}.partial")
 
 
 def publish_copy(source: str, trial_dir: str, name: str) -> str:
-    """Copy `source` to `trial_dir/name`; the source is left alone. Nothing is left behind on failure."""
+    """Copies `source` to `trial_dir/name` without changing the source. Leaves nothing behind on failure."""
     import shutil
 
     partial = staging_path(trial_dir, name)
@@ -38,7 +38,7 @@ def publish_copy(source: str, trial_dir: str, name: str) -> str:
 
 
 def publish_staged(partial: str, trial_dir: str, name: str) -> str:
-    """Give a finished staging directory its name, durably. A directory of that name is replaced.
+    """Gives a finished staging directory its name, durably. A directory of that name is replaced.
 
     What is in it is written down inside, so that one that was damaged later is recognised.
     """
@@ -59,9 +59,9 @@ def publish_staged(partial: str, trial_dir: str, name: str) -> str:
 
 
 def set_aside(place: str) -> str | None:
-    """Rename a directory so that no half of it is taken for the whole; None when there is none.
+    """Renames a directory so that a part of it is not taken for the whole; None when there is none.
 
-    A report that nobody took note of may have left its name behind: its content is outdated.
+    A report that was lost in a crash may have left a directory of this name: its content is outdated.
     """
     folder, name = os.path.split(place)
     aside = os.path.join(folder, f".{name}.{os.getpid()}.deleted")
@@ -85,7 +85,7 @@ def _write_manifest(directory: str) -> None:
 
 
 def _sync(path: str) -> None:
-    """Flush one file or directory to disk, where the platform can."""
+    """Flushes one file or directory to disk, where the platform can."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:
@@ -93,7 +93,7 @@ def _sync(path: str) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
-        # Some filesystems refuse fsync (EINVAL); a full or broken disk (ENOSPC, EIO) must be heard.
+        # Some filesystems refuse fsync (EINVAL); a full or broken disk (ENOSPC, EIO) must be reported.
         import errno
 
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):

@@ -1,4 +1,4 @@
-"""report(), get_checkpoint() and get_context(): what training code calls. Engines do the work behind them."""
+"""Defines report(), get_checkpoint() and get_context() for training code; an engine implements them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _warned: set[str] = set()
 
 
 def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) -> None:
-    """Report one result, with a checkpoint if there is one; waits until the experiment says go on.
+    """Reports one result, with a checkpoint if there is one; waits until the trial may continue.
 
     Outside of a trial nothing happens, except one warning.
 
@@ -33,7 +33,7 @@ def report(metrics: Mapping[str, Any], *, checkpoint: Checkpoint | None = None) 
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """The newest checkpoint of this trial, to go on from; None when there is none."""
+    """Returns the newest checkpoint of this trial, to continue from; None when there is none."""
     session = current()
     if session is None:
         _warn_once("get_checkpoint")
@@ -42,7 +42,7 @@ def get_checkpoint() -> Checkpoint | None:
 
 
 def get_context() -> TuneContext:
-    """Names, directory and resources of this trial; outside of one every getter answers None."""
+    """Returns names, directory and resources of this trial; outside of one every getter returns None."""
     session = current()
     return session.context if session is not None else TuneContext()
 

@@ -1,4 +1,4 @@
-"""The Session protocol that engines install in a trial's process, and where `report` finds it.
+"""Defines the Session protocol that engines install in the process of a trial, and where `report` finds it.
 
 Engines call `install`; `muster.session.report` calls `current`. Nothing here knows an engine.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Session(Protocol):
-    """What one running trial offers to the code that runs in it."""
+    """A Session is what one running trial offers to the code that runs in it."""
 
     @property
     def context(self) -> TuneContext:
@@ -29,16 +29,16 @@ class Session(Protocol):
         ...
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
-        """Hand over one result; returns when the trial may go on, raises SystemExit when it must stop."""
+        """Sends one result; returns when the trial may continue, raises SystemExit when it must stop."""
         ...
 
     def get_checkpoint(self) -> Checkpoint | None:
-        """The newest checkpoint of this trial: made by it, or the one it continues from."""
+        """Returns the newest checkpoint of this trial: made by it, or the one it continues from."""
         ...
 
 
 class TrialStopped(SystemExit):
-    """Raised out of `report` when the trial is to end; `except Exception` lets it pass."""
+    """TrialStopped is raised by `report` when the trial is to end; `except Exception` does not catch it."""
 
 
 _current: ContextVar[Session | None] = ContextVar("muster_session", default=None)
@@ -47,12 +47,12 @@ _default: list[Session | None] = [None]
 
 
 def current() -> Session | None:
-    """The session of this context, else the one of this process, else None."""
+    """Returns the session of this context, else the one of this process, else None."""
     return _current.get() or _default[0]
 
 
 def install(session: Session, *, whole_process: bool = False) -> Token[Session | None]:
-    """Make `session` the current one; give the token to `uninstall`."""
+    """Makes `session` the current one; the caller gives the token to `uninstall`."""
     if whole_process:
         _default[0] = session
     return _current.set(session)

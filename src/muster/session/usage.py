@@ -1,13 +1,11 @@
-"""How busy the machine is while a trial runs: `config["log_sys_usage"] = True` adds it to every result.
+"""Measures how busy the machine is while a trial runs; `config["log_sys_usage"] = True` adds it to results.
 
-Engines start a UsageMonitor for such a trial and add `take()` to its results. Linux needs nothing else, other
-systems psutil. GPUs are asked through pynvml, else nvidia-smi, where there are any.
+Engines start a UsageMonitor for such a trial and add `take()` to its results.
 """
 
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,33 +21,26 @@ def wants_usage(config: Mapping[str, Any]) -> bool:
 
 
 class UsageMonitor:
-    """Samples from a thread of its own until `stop`."""
+    """A UsageMonitor samples from its own thread until `stop`."""
 
     def __init__(self, read: Callable[[], Sample] | None = None, period_s: float = PERIOD_S) -> None:
         if read is None:
             from muster.host.usage import machine_reader
 
             read = machine_reader()
-            if read is None:
-                warnings.warn(
-                    f"config[{CONFIG_KEY!r}] is set; this system says how busy it is through psutil only: "
-                    "pip install 'muster[sysusage]'; results come without it",
-                    stacklevel=2,
-                )
-        self._read = read
+        self._read: Callable[[], Sample] = read
         self._period_s = period_s
         self._guard = threading.Lock()
         self._samples: list[Sample] = []
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="muster-usage", daemon=True)
-        if read is not None:
-            self._thread.start()
+        self._thread.start()
 
     def take(self) -> dict[str, float]:
-        """Means since the last call; looks now when there is nothing since then. {} when blind."""
+        """Means since the last call; looks now when there is nothing since then."""
         with self._guard:
             samples, self._samples = self._samples, []
-        if not samples and self._read is not None:
+        if not samples:
             samples = [self._read()]
         found: dict[str, list[float]] = {}
         for sample in samples:
@@ -64,6 +55,6 @@ class UsageMonitor:
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._period_s):
-            sample = self._read() if self._read is not None else {}
+            sample = self._read()
             with self._guard:
                 self._samples.append(sample)

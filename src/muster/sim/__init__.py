@@ -1,1 +1,1 @@
-"""Deterministic simulation of a cluster: the real controller over a simulated cloud and runtime."""
+"""Simulates clusters and experiments deterministically, under the real controllers."""

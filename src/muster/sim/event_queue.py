@@ -1,6 +1,6 @@
-"""Timeline: what will happen to which process, in virtual time; ties go by the order of planning.
+"""Orders what will happen to which process, in virtual time; ties go by the order of planning.
 
-Used by the simulated engine alone. Plans are never removed: one whose turn has passed does not happen.
+Used by the simulated engine alone. Plans are never removed: one whose turn has passed is skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ANY_TURN = -2  # of a plan that holds whatever the process does: faults, limits
 
 
 class MovableClock(Protocol):
-    """A Clock that goes where it is told: ManualClock, World."""
+    """A MovableClock is a Clock that can be advanced: ManualClock, World."""
 
     def now(self) -> float: ...
 
@@ -27,49 +27,49 @@ class MovableClock(Protocol):
 
 
 class HasTurns:
-    """Something that happens in turns: each order and each event begins a new one."""
+    """HasTurns is a base of what happens in turns: each order and each event begins a new turn."""
 
     __slots__ = ("turn",)
 
     turn: int
 
 
-Happening = Callable[[], None]
+Action = Callable[[], None]
 
 
 class EventQueue:
-    """A heap of plans over a clock that it moves."""
+    """An EventQueue is a heap of plans over a clock that it moves."""
 
     def __init__(self, clock: MovableClock) -> None:
         self._clock = clock
-        self._plans: list[tuple[float, int, HasTurns, int, Happening]] = []
+        self._plans: list[tuple[float, int, HasTurns, int, Action]] = []
         self._planned = 0
         self.wake_at = inf  # `advance` comes back here at the latest
 
-    def plan(self, delay_s: float, who: HasTurns, happen: Happening) -> None:
-        """The next thing that happens to `who`; what was planned before no longer does."""
+    def plan(self, delay_s: float, who: HasTurns, action: Action) -> None:
+        """Plans the next event of `who`; what was planned before is cancelled."""
         who.turn += 1
-        self._push(delay_s, who, who.turn, happen)
+        self._push(delay_s, who, who.turn, action)
 
-    def plan_anyway(self, delay_s: float, who: HasTurns, happen: Happening) -> None:
-        """Happens unless `who` has ended by then."""
+    def plan_anyway(self, delay_s: float, who: HasTurns, action: Action) -> None:
+        """Plans an event that happens unless `who` has ended by then."""
         if delay_s < inf:
-            self._push(delay_s, who, ANY_TURN, happen)
+            self._push(delay_s, who, ANY_TURN, action)
 
     @property
     def is_empty(self) -> bool:
-        self._drop_called_off()
+        self._drop_cancelled()
         return not self._plans
 
     def clear(self) -> None:
         self._plans.clear()
 
     def advance(self, timeout_s: float) -> None:
-        """To the moment of the next plans, and let them happen; or to `wake_at`.
+        """Advances to the next plans and runs them; or to `wake_at`.
 
-        With neither in sight, the wait itself.
+        With neither, the wait itself passes.
         """
-        self._drop_called_off()
+        self._drop_cancelled()
         plans = self._plans
         due = plans[0][0] if plans else inf
         now = self._clock.monotonic()
@@ -80,16 +80,16 @@ class EventQueue:
             self._clock.advance(until - now)
         if due <= until:
             while plans and plans[0][0] <= due:
-                _, _, who, turn, happen = heapq.heappop(plans)
+                _, _, who, turn, action = heapq.heappop(plans)
                 if turn == who.turn or (turn == ANY_TURN and who.turn != GONE):
-                    happen()
+                    action()
 
-    def _push(self, delay_s: float, who: HasTurns, turn: int, happen: Happening) -> None:
+    def _push(self, delay_s: float, who: HasTurns, turn: int, action: Action) -> None:
         self._planned += 1
         due = self._clock.monotonic() + delay_s
-        heapq.heappush(self._plans, (due, self._planned, who, turn, happen))
+        heapq.heappush(self._plans, (due, self._planned, who, turn, action))
 
-    def _drop_called_off(self) -> None:
+    def _drop_cancelled(self) -> None:
         plans = self._plans
         while plans:
             _, _, who, turn, _ = plans[0]

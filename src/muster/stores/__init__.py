@@ -1,1 +1,1 @@
-"""Files behind the domains' store ports; the domains never import this package."""
+"""Implements the store ports of the domains with files; the domains never import this package."""

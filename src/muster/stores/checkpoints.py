@@ -1,4 +1,4 @@
-"""Checkpoint directories: published whole or not at all, checked before use, deleted only when that is safe.
+"""Publishes, checks and deletes checkpoint directories, so that an incomplete one is never used.
 
 Workers and the controller's adapters call this; which ones are kept is decided in `trials.checkpoints`.
 """
@@ -12,7 +12,7 @@ import re
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,7 +21,6 @@ from muster.base.clock import Clock
 from muster.errors import MusterError, StoreError
 from muster.session.publish import MANIFEST, publish_copy, set_aside, staging_path
 from muster.stores.storage import Storage
-from muster.trials.checkpoints import CheckpointToDelete, deletable
 from muster.trials.model import CheckpointRef
 
 _NAME = re.compile(r"checkpoint_(\d{6,})")
@@ -29,10 +28,10 @@ _log = logging.getLogger(__name__)
 
 
 def publish(source: str | Path, target: str | Path) -> None:
-    """Copy a directory to `target` so that at any moment, a power cut included, it is all there or not there.
+    """Copies a directory to `target` so that it is complete or absent at any moment, even at a power cut.
 
     One that is there already is replaced: a trial that continues from an older checkpoint makes the later
-    ones again. The source is left to its owner. StoreError says what failed; then nothing is left behind.
+    ones again. The source is not changed. StoreError names what failed; then nothing is left behind.
     """
     place = Path(target)
     try:
@@ -43,7 +42,7 @@ def publish(source: str | Path, target: str | Path) -> None:
 
 
 def delete_directory(place: Path) -> None:
-    """Delete so that no half of it is ever taken for the whole; one that is gone is fine."""
+    """Deletes a directory so that a part of it is never taken for the whole; a missing one is no error."""
     aside = set_aside(os.fspath(place))
     if aside is not None:
         with contextlib.suppress(FileNotFoundError):
@@ -51,7 +50,7 @@ def delete_directory(place: Path) -> None:
 
 
 def sweep(trial_dir: str | Path) -> int:
-    """Remove what a killed process left half-made or half-deleted; how many. Only while no trial runs."""
+    """Removes what a killed process left incomplete, and returns how many; only while no trial runs."""
     remains = [*Path(trial_dir).glob(".checkpoint_*.partial"), *Path(trial_dir).glob(".checkpoint_*.deleted")]
     for each in remains:
         shutil.rmtree(each, ignore_errors=True)
@@ -59,19 +58,19 @@ def sweep(trial_dir: str | Path) -> int:
 
 
 class CheckpointStore:
-    """The checkpoints below one storage; `elsewhere` has those that were never here, by the same names."""
+    """A CheckpointStore holds the checkpoints of one storage; `elsewhere` has those of other machines."""
 
     def __init__(self, storage: Storage, elsewhere: Storage | None = None) -> None:
         self._storage, self._elsewhere = storage, elsewhere
 
     def listed(self, trial_dir: str) -> tuple[tuple[int, str], ...]:
-        """Index and path of each published checkpoint of a trial, oldest first, known to the store or not."""
+        """Returns index and path of each published checkpoint of a trial, oldest first."""
         names = self._storage.listing(trial_dir)
         found = [(int(match[1]), name) for name in names if (match := _NAME.fullmatch(name))]
         return tuple((index, self._storage.join(trial_dir, name)) for index, name in sorted(found))
 
     def problem(self, ref: CheckpointRef) -> str | None:
-        """Why it cannot be used; None when it can, as far as its files' names and sizes tell."""
+        """Returns why a checkpoint cannot be used; None when the names and sizes of its files are right."""
         place, name = self._place(ref)
         try:
             if not place.exists(name):
@@ -80,20 +79,20 @@ class CheckpointStore:
             if MANIFEST not in sizes and place is self._elsewhere:
                 return "it is not complete"  # there the manifest comes last
             if MANIFEST not in sizes:
-                return None  # made by somebody else, or before manifests: existing is all that is known
+                return None  # made by another program: only its existence is known
             manifest = msgspec.json.decode(place.read(f"{name}/{MANIFEST}" if name else MANIFEST))
             return _difference(manifest["files"], _without_manifest(sizes))
         except (MusterError, msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
             if place is self._elsewhere and isinstance(error, MusterError):
                 # No progress is given up because a network is down: who needs the files waits for them.
                 _log.warning(
-                    "cannot look at a checkpoint, taking it for whole path=%s why=%s", ref.path, error
+                    "cannot check a checkpoint, assuming that it is complete path=%s why=%s", ref.path, error
                 )
                 return None
             return f"it cannot be read: {error}"
 
     def bring_here(self, ref: CheckpointRef) -> None:
-        """One that is only elsewhere comes to its path, whole or not at all. StoreError says what failed."""
+        """Copies a checkpoint that is only elsewhere to its path here, completely or not at all."""
         place, name = self._place(ref)
         if place is not self._elsewhere:
             return
@@ -106,7 +105,7 @@ class CheckpointStore:
             raise StoreError(f"cannot keep checkpoint {ref.path}: {error}") from error
 
     def newest_usable(self, refs: Sequence[CheckpointRef]) -> CheckpointRef | None:
-        """The newest that is whole; a damaged or missing one is passed over with a warning."""
+        """Returns the newest complete one; a damaged or missing one is skipped with a warning."""
         for ref in sorted(refs, key=lambda each: each.index, reverse=True):
             problem = self.problem(ref)
             if problem is None:
@@ -115,14 +114,14 @@ class CheckpointStore:
         return None
 
     def fetch(self, ref: CheckpointRef, target: str | Path) -> None:
-        """Copy it to a local directory; a target that did not exist is gone again when that fails."""
+        """Copies a checkpoint to a local directory; a target that did not exist is removed on failure."""
         place, name = self._place(ref)
         place.download_dir(name, target)
         with contextlib.suppress(FileNotFoundError):
             Path(target, MANIFEST).unlink()
 
     def delete(self, ref: CheckpointRef) -> None:
-        """One that is gone is fine; StoreError for anything else that keeps it from going."""
+        """Deletes a checkpoint; a missing one is no error. StoreError for any other failure."""
         place, name = self._place(ref)
         if not place.is_local:
             place.delete_dir(name)
@@ -133,7 +132,7 @@ class CheckpointStore:
             raise StoreError(f"cannot delete checkpoint {ref.path}: {error}") from error
 
     def _place(self, ref: CheckpointRef) -> tuple[Storage, str]:
-        """The storage and the name in it; a checkpoint elsewhere, given by the user, is its own storage."""
+        """Returns the storage and the name in it; a checkpoint of the user elsewhere is its own storage."""
         prefix = f"{self._storage.uri}/"
         if ref.path.startswith(prefix):
             name = ref.path[len(prefix) :]
@@ -158,7 +157,7 @@ def _without_manifest(sizes: dict[str, int]) -> dict[str, int]:
 
 
 class DeletionQueue:
-    """One thread calls it; its own thread deletes. Failures are logged, never raised.
+    """A DeletionQueue deletes checkpoints in its own thread. Failures are logged, never raised.
 
     Args:
         delete: Deletes one checkpoint: `CheckpointStore.delete`, or `Uploader.discard` besides it.
@@ -170,36 +169,21 @@ class DeletionQueue:
         self, delete: Callable[[CheckpointRef], None], sync: Callable[[], None], *, clock: Clock
     ) -> None:
         self._delete, self._sync, self._clock = delete, sync, clock
-        self._doomed: tuple[CheckpointToDelete, ...] = ()
         self._ready: deque[CheckpointRef] = deque()
         self._wake = threading.Condition()
         self._is_closing = False
         self._is_busy = False
         self._thread: threading.Thread | None = None  # most experiments delete nothing
 
-    def discard(self, refs: Iterable[CheckpointRef], after: int) -> None:
-        """Delete these once `after` facts, counted over the experiment's life, are durable."""
-        self._doomed += tuple(CheckpointToDelete(ref=ref, after=after) for ref in refs)
-
-    def discard_now(self, refs: Iterable[CheckpointRef]) -> None:
-        """Delete these, which are known to be safe to delete. Never blocks."""
-        self.discard(refs, after=0)
-        self.settle(0)
-
-    def settle(self, durable: int, in_use: Collection[str] = ()) -> int:
-        """So many facts are durable: hand over what may go, except paths in use; how many. Never blocks."""
-        if not self._doomed:
-            return 0
-        ready, self._doomed = deletable(self._doomed, durable, in_use)
-        if ready:
-            with self._wake:
-                self._ready.extend(ready)
-                self._wake.notify_all()
-            self._start()
-        return len(ready)
+    def discard(self, refs: Iterable[CheckpointRef]) -> None:
+        """Queues checkpoints that are safe to delete, see `trials.checkpoints.deletable`. Never blocks."""
+        with self._wake:
+            self._ready.extend(refs)
+            self._wake.notify_all()
+        self._start()
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait for what was handed over; False when the time was not enough."""
+        """Waits for what was queued; False when the time was not enough."""
         deadline = self._clock.monotonic() + timeout_s
         with self._wake:
             while self._ready or self._is_busy:
@@ -210,7 +194,7 @@ class DeletionQueue:
         return True
 
     def close(self, timeout_s: float = 10.0) -> bool:
-        """Drain, then end. What still waits for its fact stays: a restore decides again."""
+        """Drains the queue, then ends its thread."""
         is_done = self.drain(timeout_s)
         with self._wake:
             self._is_closing = True

@@ -1,8 +1,8 @@
-"""Mirror: what of a local directory has changed since it was last copied to its storage, and the copying.
+"""Copies the changed files of a local directory to its storage.
 
-One thread calls `step`; any thread may say what changed. `uploads.Uploader` is the thread. Files go first and
-the experiment's store last, as a copy taken before them: what it refers to is there when it arrives. Results
-leave the store once they are in their files: so all files that grew go before it, told of or not. A
+One thread (`uploads.Uploader`) calls `step`; any thread may mark what changed. Files are copied first and the
+store of the experiment last, as a copy taken before them: what it refers to exists when it arrives. Results
+leave the store once they are in their files: so all files that grew are copied first, marked or not. A
 checkpoint's manifest goes after its files: a node that waits for it gets the whole.
 """
 
@@ -32,7 +32,7 @@ Print = tuple[int, int]  # size and time of change: enough for files that are wr
 
 
 class MirrorInterval(Struct, frozen=True, kw_only=True):
-    """How eager the copying is."""
+    """A MirrorInterval defines how often files are copied."""
 
     again_s: float = 5.0  # a file that grows is copied again after so long at the earliest
     store_s: float = 10.0  # so is the experiment's store
@@ -46,7 +46,7 @@ class _Trouble(Struct):
 
 
 class Mirror:
-    """Copies changed files below `source` to `storage`."""
+    """A Mirror copies changed files below `source` to `storage`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Mirror:
         wanted: Callable[[str], bool] | None = None,
         shared: Callable[[str], bool] | None = None,
     ) -> None:
-        """`wanted` says of a file's name below `source` whether it is copied; None: all are.
+        """`wanted` returns whether a file, by its name below `source`, is copied; None: all are.
 
         `shared`: of a file to which others append as well; one that is longer there is left alone.
         """
@@ -77,27 +77,27 @@ class Mirror:
         self.copied_files = 0
 
     def changed(self, name: str) -> None:
-        """Something below this directory, or this file, is new.
+        """Marks this directory or file as changed.
 
-        To be said before the fact that tells of it is appended: then no store is ahead of its files.
+        To be called before the fact about it is appended: then no store is ahead of its files.
         """
         with self._lock:
             self._changed[name] = None
 
     def discard(self, name: str) -> None:
-        """This directory was deleted here: delete it there, once the store there knows."""
+        """Deletes a directory on the storage that was deleted here, once the store there knows."""
         with self._lock:
             self._discarded.setdefault(name, _Trouble())
 
     def poll_problems(self) -> tuple[str, ...]:
-        """What failed since the last call, one line each; it will be tried again."""
+        """Returns what failed since the last call, one line each; it will be tried again."""
         with self._lock:
             found = tuple(self._problems)
             self._problems.clear()
         return found
 
     def next_due(self) -> float | None:
-        """When `step` has something to do, by the monotonic clock; None: nothing until something changes."""
+        """Returns when `step` has something to do, by the monotonic clock; None: when something changes."""
         with self._lock:
             if self._changed:
                 return self.clock.monotonic()
@@ -105,7 +105,7 @@ class Mirror:
         return min([*self._due.values(), *(trouble.due_at for trouble in troubles)], default=None)
 
     def missing(self) -> tuple[str, ...]:
-        """Files that the storage does not have as they are here now. Any thread may ask."""
+        """Returns the files that the storage lacks in their current state. Any thread may call this."""
         files = [name for name in local_sizes(self.source) if not _is_skipped(name) and self._wanted(name)]
         return tuple(name for name in [*files, STORE_NAME] if self._is_missing(name))
 
@@ -114,9 +114,9 @@ class Mirror:
         return print_ is not None and (copied is None or copied[0] != print_)
 
     def step(self, *, everything: bool = False) -> bool:
-        """One pass over what changed and is due; with `everything` over all. Whether nothing is left."""
+        """Copies what changed and is due; with `everything`, all. Returns whether nothing is left."""
         with self._lock:
-            discarded = list(self._discarded)  # the store's copy is taken after these were said
+            discarded = list(self._discarded)  # the store's copy is taken after these were marked
         with self._store_copy(everything) as store:
             for name in self._files(everything, with_store=store is not None):
                 self._copy(name, self.source / name, self._print(name))
@@ -134,7 +134,7 @@ class Mirror:
         return names
 
     def _files(self, everything: bool, *, with_store: bool) -> list[str]:
-        """Those to copy now, sorted; the others get a time."""
+        """Returns the files to copy now, sorted; the others get a time."""
         began = self.clock.monotonic()
         found = set(self._due) | set(self._trouble)
         for name in self._take(everything or with_store):
@@ -171,7 +171,7 @@ class Mirror:
         self._trouble.pop(name, None)
 
     def _print(self, name: str) -> Print | None:
-        """What a file looks like; None when there is none. The store counts with its log."""
+        """Returns size and time of a file; None when there is none. The log of the store is included."""
         logs = [f"{name}-wal"] if name == STORE_NAME else []
         size = changed = 0
         for index, each in enumerate([name, *logs]):
@@ -227,7 +227,7 @@ class Mirror:
         self.copied_files += 1
 
     def _lacks_files(self, name: str) -> bool:
-        """Of a manifest: something beside it could not be copied."""
+        """Returns whether a file beside this manifest could not be copied."""
         folder, _, last = name.rpartition("/")
         return last == MANIFEST and any(each.startswith(f"{folder}/") for each in self._trouble)
 

@@ -1,7 +1,7 @@
-"""SQLite files: open, lock, migrate, one write transaction per batch; the only file that knows SQL pragmas.
+"""Opens, locks and migrates SQLite files, and writes batches; the only file that knows SQL pragmas.
 
 Stores use a `Database` and never see a `sqlite3` exception: every failure becomes a StoreError that names the
-file and says what to do. Nothing here knows what the tables mean.
+file and what to do. Nothing here knows what the tables mean.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEDGER_REPAIR = (
 
 @dataclass(frozen=True)
 class Schema:
-    """What a kind of file looks like: its mark in the SQLite header, and the steps that build it.
+    """A Schema describes one kind of file: its mark in the SQLite header, and the steps that build it.
 
     Step k brings a file from version k to k+1. Steps are only ever added, never edited.
     """
@@ -44,7 +44,7 @@ class Schema:
 
 
 class Database:
-    """One connection to one file. A writer holds the file's lock until `close`; readers hold nothing."""
+    """A Database is one connection to one file. A writer holds the lock of the file until `close`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Database:
 
     @classmethod
     def open(cls, path: str | Path, schema: Schema, *, clock: Clock, wait_s: float) -> Database:
-        """The one writer. Creates and migrates the file; LedgerLocked while another writer is alive."""
+        """Opens the file as its one writer and creates or migrates it; LedgerLocked: another writer lives."""
         real = Path(os.path.realpath(path))
         if not real.parent.is_dir():
             raise StoreError(f"{real}: its directory does not exist; create {real.parent} first")
@@ -82,7 +82,7 @@ class Database:
 
     @classmethod
     def open_read_only(cls, path: str | Path, schema: Schema, *, wait_s: float = 5.0) -> Database:
-        """A reader: sees committed batches only, never waits for the writer, never writes."""
+        """Opens the file as a reader, which sees committed batches only, never waits and never writes."""
         real = Path(os.path.realpath(path))
         if not real.is_file():
             raise StoreError(f"{real}: no such file; {schema.unfound}")
@@ -97,21 +97,21 @@ class Database:
         return database
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
-        """Run one statement; all of its rows."""
+        """Runs one statement and returns all of its rows."""
         try:
             return self._connection.execute(sql, tuple(values)).fetchall()
         except sqlite3.Error as error:
             raise explained(error, self.path, self._repair) from error
 
     def execute_many(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
-        """Run one statement per row, prepared once."""
+        """Runs one statement per row, prepared once."""
         try:
             self._connection.executemany(sql, rows)
         except sqlite3.Error as error:
             raise explained(error, self.path, self._repair) from error
 
     def delete(self, sql: str, values: Sequence[object] = ()) -> int:
-        """Run one DELETE; how many rows it removed."""
+        """Runs one DELETE and returns how many rows it removed."""
         try:
             return self._connection.execute(sql, tuple(values)).rowcount
         except sqlite3.Error as error:
@@ -119,7 +119,7 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing. IMMEDIATE: the wait for a foreign writer happens here, not in the middle."""
+        """Opens a transaction. IMMEDIATE: the wait for another writer happens here, not in the middle."""
         self.execute("BEGIN IMMEDIATE")
         with self._rolled_back_on_error():
             yield
@@ -143,7 +143,7 @@ class Database:
             self.execute("PRAGMA synchronous = FULL")
 
     def shrink(self, *, beyond: float = 0.0) -> None:
-        """Give free pages back to the disk, when the schema shrinks; never inside a transaction.
+        """Gives free pages back to the disk, when the schema shrinks; never inside a transaction.
 
         Only when they are more than this share of the file: new rows would take them again.
         """
@@ -157,7 +157,7 @@ class Database:
             raise explained(error, self.path, self._repair) from error
 
     def copy_to(self, target: str | Path) -> None:
-        """One committed state as a file of its own, without a -wal beside it; the writer is not disturbed."""
+        """Writes one committed state to a separate file, without a -wal; the writer is not disturbed."""
         try:
             with contextlib.closing(sqlite3.connect(target)) as copy:
                 self._connection.backup(copy)
@@ -199,7 +199,7 @@ class Database:
             raise
 
     def _check_kind(self, schema: Schema) -> int:
-        """The file's schema version; 0 for an empty file. Refuses files that are not ours or are damaged."""
+        """Returns the schema version of the file; 0 for an empty one. Refuses foreign and damaged files."""
         application_id = int(self.execute("PRAGMA application_id")[0][0])
         tables = int(self.execute("SELECT count(*) FROM sqlite_master")[0][0])
         if tables == 0 and application_id == 0:
@@ -235,7 +235,7 @@ class Database:
         self.execute("PRAGMA journal_size_limit = 67108864")
 
     def _migrate(self, schema: Schema, version: int) -> None:
-        """Missing steps, each in one transaction with its version: a crash repeats none, skips none."""
+        """Runs missing steps, each in one transaction with its version: a crash repeats none, skips none."""
         for number, step in enumerate(schema.steps[version:], start=version + 1):
             with self.transaction():
                 step(self)
@@ -258,7 +258,7 @@ def _connect(path: Path, mode: str, wait_s: float, repair: str) -> sqlite3.Conne
     try:
         return _checked(path, f"{path.as_uri()}?mode={mode}", wait_s)
     except sqlite3.Error as error:
-        # A cleanly closed WAL file in a directory that we may not write to: nobody else can be writing.
+        # A cleanly closed WAL file in a directory that we may not write to: no other process can be writing.
         if mode == "ro" and isinstance(error, sqlite3.OperationalError) and not _has_wal(path):
             with contextlib.suppress(sqlite3.Error):
                 return _checked(path, f"{path.as_uri()}?mode=ro&immutable=1", wait_s)
@@ -266,7 +266,7 @@ def _connect(path: Path, mode: str, wait_s: float, repair: str) -> sqlite3.Conne
 
 
 def _checked(path: Path, uri: str, wait_s: float) -> sqlite3.Connection:
-    """A connection that has read the file's first page: SQLite opens lazily and would fail later."""
+    """Returns a connection that has read the first page: SQLite opens lazily and would fail later."""
     connection = sqlite3.connect(uri, uri=True, timeout=wait_s, isolation_level=None)
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
@@ -285,7 +285,7 @@ def _damaged(path: Path, what: str, repair: str) -> str:
 
 
 def explained(error: sqlite3.Error, path: Path, repair: str = LEDGER_REPAIR) -> StoreError:
-    """A sqlite3 failure by what the caller should do. By text: error codes came only with Python 3.11."""
+    """Returns an error that explains what to do. By text: error codes exist only since Python 3.11."""
     text = str(error).lower()
     if "locked" in text or "busy" in text:
         return LedgerLocked(

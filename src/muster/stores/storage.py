@@ -1,6 +1,6 @@
-"""Storage: where an experiment's files go, a local path or any fsspec URL. Blocking calls; no retries here.
+"""Reads and writes the files of an experiment, at a local path or any fsspec URL. Blocks; no retries.
 
-Local files are written in place by whoever makes them; a remote place is filled by `uploads.Uploader`.
+Local files are written in place by their makers; `uploads.Uploader` copies them to a remote place.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MARKER = ".validate_storage_marker"
 
 
 class Storage:
-    """One place: compared by its address. Names below it use `/` and never leave it."""
+    """A Storage is one place, compared by its address. Names below it use `/` and never leave it."""
 
     def __init__(self, location: str | Path, filesystem: Any = None) -> None:  # noqa: ANN401 - untyped fsspec
-        """`filesystem` is a file system of the user's own (fsspec or pyarrow), `location` a path in it."""
+        """`filesystem` is a file system of the user (fsspec or pyarrow), `location` a path in it."""
         text = os.fspath(location)
         parts = urlsplit(text) if "://" in text else None
         self._given = as_fsspec(filesystem)
@@ -36,17 +36,17 @@ class Storage:
 
     @property
     def path(self) -> Path:
-        """Of a local place."""
+        """The path of a local place."""
         if not self.is_local:
             raise StoreError(f"{self.uri}: is not on this machine")
         return Path(self.uri)
 
     def join(self, *parts: str) -> str:
-        """The path or URL of something below."""
+        """Returns the path or URL of something below."""
         return "/".join([self.uri, *(_inner(part) for part in parts if part)])
 
     def below(self, *parts: str) -> Storage:
-        """A directory inside, as a place of its own."""
+        """Returns a directory inside as a separate place."""
         inner = Storage.__new__(Storage)
         inner.uri, inner.is_local, inner._given = self.join(*parts), self.is_local, self._given
         return inner
@@ -72,7 +72,7 @@ class Storage:
                 return None
 
     def listing(self, name: str = "") -> tuple[str, ...]:
-        """Names directly inside a directory, sorted; empty when it does not exist."""
+        """Returns the names directly inside a directory, sorted; empty when it does not exist."""
         with self._explained("list", name):
             if self.is_local:
                 place = self.join(name)
@@ -84,7 +84,7 @@ class Storage:
             return tuple(sorted(_last(entry) for entry in filesystem.ls(path, detail=False)))
 
     def sizes(self, name: str = "") -> dict[str, int]:
-        """Every file below a directory with its size, by its name relative to the directory."""
+        """Returns every file below a directory with its size, by its name relative to the directory."""
         with self._explained("list", name):
             if self.is_local:
                 return local_sizes(self.join(name))
@@ -97,7 +97,7 @@ class Storage:
             return {file.lstrip("/")[skip:]: int(found[file]["size"] or 0) for file in sorted(found)}
 
     def read(self, name: str) -> bytes:
-        """StoreError when there is no such file."""
+        """Returns the content of a file; StoreError when there is no such file."""
         with self._explained("read", name):
             if self.is_local:
                 return Path(self.join(name)).read_bytes()
@@ -105,7 +105,7 @@ class Storage:
             return bytes(filesystem.cat_file(path))
 
     def upload_file(self, source: str | Path, name: str) -> None:
-        """Copy one local file to `name`, replacing it."""
+        """Copies one local file to `name`, replacing it."""
         with self._explained("write", name):
             if self.is_local:
                 target = Path(self.join(name))
@@ -117,12 +117,12 @@ class Storage:
             filesystem.put_file(os.fspath(source), path)
 
     def upload_dir(self, source: str | Path, name: str) -> None:
-        """Copy a local directory; what is there besides stays."""
+        """Copies a local directory; other files in the target stay."""
         for relative in local_sizes(source):
             self.upload_file(Path(source, relative), f"{name}/{relative}" if name else relative)
 
     def download_dir(self, name: str, target: str | Path) -> None:
-        """Copy a directory here. When that fails, a target that did not exist before is gone again."""
+        """Copies a directory here. On failure, a target that did not exist before is removed."""
         place = Path(target)
         was_there = place.exists()
         try:
@@ -134,7 +134,7 @@ class Storage:
             raise
 
     def delete_dir(self, name: str) -> None:
-        """Delete a directory; one that is already gone is what was wanted."""
+        """Deletes a directory; a missing one is no error."""
         if not name:
             raise StoreError(f"{self.uri}: refusing to delete all of it")
         with self._explained("delete", name):
@@ -147,7 +147,7 @@ class Storage:
                 filesystem.rm(path, recursive=True)
 
     def validate(self) -> None:
-        """Leave Ray's marker, to see now and not after an hour whether this place can be written."""
+        """Writes Ray's marker file, to find out at the start whether this place can be written."""
         with self._explained("write", MARKER):
             if self.is_local:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -181,7 +181,7 @@ class Storage:
             filesystem.get_file(path, os.fspath(target))
 
     def _at(self, name: str) -> tuple[Any, str]:
-        """The fsspec file system and the path in it."""
+        """Returns the fsspec file system and the path in it."""
         address = self.join(name) if name else self.uri
         if self._given is not None:
             return self._given, address
@@ -202,7 +202,7 @@ class Storage:
 
 
 class _Explained:
-    """Whatever a file system raises becomes a StoreError that names the place: its authors are not ours."""
+    """_Explained turns every exception of a file system into a StoreError that names the place."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -216,7 +216,7 @@ class _Explained:
 
 
 def local_sizes(directory: str | Path) -> dict[str, int]:
-    """Every file below a local directory with its size, sorted; one that vanishes meanwhile is left out."""
+    """Returns every file below a local directory with its size, sorted, without those that vanish."""
     found: dict[str, int] = {}
     for folder, _, names in os.walk(directory):
         for name in names:

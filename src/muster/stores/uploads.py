@@ -1,6 +1,6 @@
-"""Uploader: the thread that keeps an experiment's remote storage up to date; never blocks its caller.
+"""Keeps the remote storage of an experiment up to date from a thread; never blocks its caller.
 
-The controller says what changed and polls for problems; failures are retried with back-off and never raised.
+The controller marks what changed and polls for problems; failures are retried with back-off and never raised.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _IDLE_S = 60.0
 
 
 class Uploader:
-    """Start it once per experiment with remote storage; `close` when the experiment ends."""
+    """An Uploader copies files in the background, for one experiment with remote storage."""
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror, self._clock = mirror, mirror.clock
@@ -27,25 +27,25 @@ class Uploader:
         self._thread.start()
 
     def changed(self, name: str = "") -> None:
-        """Something below this directory of the experiment, or this file, is new."""
+        """Marks this directory or file of the experiment as changed."""
         self._mirror.changed(name)
         self._ask()
 
     def discard(self, name: str) -> None:
-        """This directory was deleted here; delete it on the storage too."""
+        """Deletes a directory on the storage that was deleted here."""
         self._mirror.discard(name)
         self._ask()
 
     def poll_problems(self) -> tuple[str, ...]:
-        """What failed since the last call, for people; it is being tried again."""
+        """Returns what failed since the last call, as text for users; it is being tried again."""
         return self._mirror.poll_problems()
 
     def missing(self) -> tuple[str, ...]:
-        """Files that the storage does not have as they are here now."""
+        """Returns the files that the storage lacks in their current state."""
         return self._mirror.missing()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything that is here now is there too; False when the time was not enough."""
+        """Waits until everything here is on the storage too; False when the time was not enough."""
         deadline = self._clock.monotonic() + timeout_s
         with self._wake:
             flush = object()
@@ -54,13 +54,13 @@ class Uploader:
             while flush in self._flushes:
                 left = deadline - self._clock.monotonic()
                 if left <= 0 or not self._thread.is_alive():
-                    self._flushes.remove(flush)  # back to the usual pace: nobody waits any more
+                    self._flushes.remove(flush)  # back to the usual interval: no caller waits any more
                     return False
                 self._wake.wait(left)
         return True
 
     def close(self, timeout_s: float = 0.0) -> bool:
-        """Flush, then end; True when all got through, else `poll_problems` says what did not."""
+        """Flushes, then ends; True when all was copied, else `poll_problems` returns what was not."""
         is_done = self.flush(timeout_s) if timeout_s > 0 and not self._is_closing else False
         with self._wake:
             self._is_closing = True
@@ -91,7 +91,7 @@ class Uploader:
                     self._wake.wait(0.1)  # flushing does not wait for the back-off, but neither does it spin
 
     def _awaited(self) -> list[object] | None:
-        """Sleep until there is something to do; the flushes that wait for it, None to end."""
+        """Waits until there is something to do; returns the flushes that wait for it, None to end."""
         with self._wake:
             while not self._is_closing:
                 if self._is_asked or self._flushes:

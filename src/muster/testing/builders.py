@@ -1,6 +1,6 @@
-"""Small values with sensible defaults for tests: name only what the test is about.
+"""Builds small values with sensible defaults for tests: name only what the test is about.
 
-Every builder takes any field of the value it builds as a keyword; quantities are written as people write
+Every builder takes any field of the value it builds as a keyword; quantities are written as users write
 them (`{"CPU": 4}`). Called by tests only.
 """
 
@@ -50,17 +50,17 @@ ONE_CPU: Quantities = {"CPU": 1}
 
 
 def amounts(quantities: Quantities | Resources) -> Resources:
-    """Quantities as people write them, or Resources as they are."""
+    """Returns quantities as users write them, or Resources as they are."""
     return quantities if isinstance(quantities, Resources) else Resources.of(quantities)
 
 
 def node_type(name: str = "cpu", resources: Quantities | Resources = ONE_CPU, **changes: object) -> NodeType:
-    """A type with room for 10 machines: `node_type("gpu", {"CPU": 8, "GPU": 1}, max_nodes=2)`."""
+    """Returns a type with room for 10 machines: `node_type("gpu", {"CPU": 8, "GPU": 1}, max_nodes=2)`."""
     return replace(NodeType(name=name, resources=amounts(resources), max_nodes=10), **changes)
 
 
 def offer(of: NodeType | None = None, **changes: object) -> Offer:
-    """A type on sale, all of its maximum still free."""
+    """Returns a type on sale, all of its maximum still free."""
     chosen = of or node_type()
     return replace(Offer(node_type=chosen, room=chosen.max_nodes), **changes)
 
@@ -73,7 +73,7 @@ def pack_node(
     available: Quantities | Resources | None = None,
     **changes: object,
 ) -> PackNode:
-    """A running, free node of a type (with its resources, labels and hash) or of a type name.
+    """Returns a running, free node of a type (with its resources, labels and hash) or of a type name.
 
     A node that does not run has no idle time: give `state=InstanceState.ALLOCATED` and the like.
     """
@@ -93,24 +93,24 @@ def pack_node(
 def pack_nodes(
     count: int, of: NodeType | str = "cpu", prefix: str = "i-", **changes: object
 ) -> tuple[PackNode, ...]:
-    """`count` equal nodes with keys i-1, i-2, ..."""
+    """Returns `count` equal nodes with keys i-1, i-2, ..."""
     model = replace(pack_node("", of), **changes)
     return tuple(replace(model, key=f"{prefix}{index + 1}") for index in range(count))
 
 
 def pack_request(types: Iterable[NodeType | Offer] = (), **changes: object) -> PackRequest:
-    """A planning question about these types, with no nodes, no demand and no cluster-wide limit."""
+    """Returns a planning request for these types, with no nodes, no demand and no cluster-wide limit."""
     offers = tuple(of if isinstance(of, Offer) else offer(of) for of in types)
     return replace(PackRequest(now=NOW, nodes=(), offers=offers, max_nodes=None), **changes)
 
 
 def demand(shape: Quantities | Resources = ONE_CPU, count: int = 1, **changes: object) -> Demand:
-    """`count` requests of one shape: `demand({"GPU": 1}, 4, selectors=(selector(zone="a"),))`."""
+    """Returns `count` requests of one shape: `demand({"GPU": 1}, 4, selectors=(selector(zone="a"),))`."""
     return replace(Demand(shape=amounts(shape), count=count), **changes)
 
 
 def selector(**equal: str | tuple[str, ...]) -> Selector:
-    """A selector that wants each label to have the value, or one of the values, given."""
+    """Returns a selector that wants each label to have the value, or one of the values, given."""
     return tuple(
         LabelMatch(key, LabelOperator.IN, (value,) if isinstance(value, str) else value)
         for key, value in equal.items()
@@ -123,7 +123,7 @@ def gang(
     gang_id: str = "g-1",
     **changes: object,
 ) -> Gang:
-    """A gang with one option of these bundles: `gang([{"CPU": 1}] * 3, Strategy.STRICT_SPREAD)`."""
+    """Returns a gang with one option of these bundles: `gang([{"CPU": 1}] * 3, Strategy.STRICT_SPREAD)`."""
     option = tuple(bundle if isinstance(bundle, Demand) else demand(bundle) for bundle in bundles)
     return replace(Gang(gang_id=gang_id, strategy=strategy, options=(option,)), **changes)
 
@@ -136,7 +136,7 @@ def instance(
     details: str = "",
     **changes: object,
 ) -> Instance:
-    """A record of type "cpu" that entered its state at `since`; ids of machine and node are not set."""
+    """Returns a record of type "cpu" that entered its state at `since`, without ids of machine and node."""
     record = Instance(
         instance_id=InstanceId(instance_id),
         node_type="cpu",
@@ -147,19 +147,19 @@ def instance(
 
 
 def cloud_instance(cloud_id: str = "c-1", **changes: object) -> CloudInstance:
-    """A running machine of type "cpu" as the provider lists it."""
+    """Returns a running machine of type "cpu" as the provider lists it."""
     return replace(CloudInstance(cloud_id=CloudId(cloud_id), node_type="cpu"), **changes)
 
 
 def node_report(node_id: str = "n-1", **changes: object) -> NodeReport:
-    """A running, free one-CPU node of type "cpu"; its machine is not set."""
+    """Returns a running, free one-CPU node of type "cpu"; its machine is not set."""
     has = amounts(ONE_CPU)
     report = NodeReport(node_id=NodeId(node_id), node_type="cpu", total=has, available=has)
     return replace(report, **changes)
 
 
 def cluster_spec(types: Iterable[NodeType] = (), **changes: object) -> ClusterSpec:
-    """The wishes: these types, or one type "cpu" when none is given."""
+    """Returns a spec with these types, or one type "cpu" when none is given."""
     chosen = tuple(types) or (node_type(),)
     return replace(ClusterSpec(node_types=chosen), **changes)
 
@@ -170,7 +170,7 @@ def snapshot(
     cloud: Iterable[CloudInstance] | None = (),
     **changes: object,
 ) -> Snapshot:
-    """One tick's world with these records and machines, indexed for you; the runtime is not readable."""
+    """Returns one tick's world with these records and machines; the runtime is not readable."""
     listed = None if cloud is None else {machine.cloud_id: machine for machine in cloud}
     world = Snapshot(
         tick_id="t-1",
@@ -187,7 +187,7 @@ NO_MEMORY = Memory()
 
 
 def record(name: str, *states: InstanceState, at: float = NOW, **changes: object) -> Instance:
-    """A new record that went through these states, one second apart, and knows all it could need."""
+    """Returns a new record that went through these states, one second apart, with all it could need."""
     steps = states or (InstanceState.QUEUED,)
     made = Instance(
         instance_id=InstanceId(name),
@@ -204,7 +204,7 @@ def record(name: str, *states: InstanceState, at: float = NOW, **changes: object
 def moved(
     known: Instance, *states: InstanceState, at: float = NOW, details: str = "", **changes: object
 ) -> Instance:
-    """The same record after these further steps."""
+    """Returns the same record after these further steps."""
     steps = tuple(StatusChange(s, at + k, details) for k, s in enumerate(states))
     return replace(known, state=states[-1], history=(*known.history, *steps), **changes)
 
@@ -220,7 +220,7 @@ def launch(name: str, **shape: int) -> Launch:
 
 
 def one_of_each() -> tuple[Action, ...]:
-    """Every kind of effect, in no special order."""
+    """Returns every kind of effect, in no special order."""
     a, c = InstanceId("a"), CloudId("c-a")
     return (
         Terminate(request_id=RequestId("e-5"), cloud_ids=(c,), instance_ids=(a,)),
@@ -241,7 +241,7 @@ START = 1_700_000_000.0
 
 
 def created(trial_id: str = "a_00000", config: Mapping[str, Any] | None = None) -> TrialCreated:
-    """A suggestion of the searcher."""
+    """Returns the fact of a suggestion of the searcher."""
     chosen = {"lr": 0.5} if config is None else config
     return TrialCreated(
         trial_id=trial_id,
@@ -261,7 +261,7 @@ def started(trial_id: str = "a_00000", at: float = START + 1) -> TrialStarted:
 def reported(
     trial_id: str = "a_00000", iteration: int = 1, checkpoint: CheckpointRef | None = None, **metrics: object
 ) -> TrialReported:
-    """A result with Ray's automatic keys that matter to stores."""
+    """Returns the fact of a result with Ray's automatic keys that matter to stores."""
     result = {**metrics, "training_iteration": iteration, "trial_id": trial_id, "done": False}
     return TrialReported(trial_id=trial_id, at=START + 1 + iteration, result=result, checkpoint=checkpoint)
 
@@ -275,7 +275,7 @@ def exited(trial_id: str = "a_00000", failure: TrialFailure | None = None) -> Tr
 
 
 def failed(trial_id: str = "a_00000") -> TrialExited:
-    """Its code raised."""
+    """Returns the fact of a trial whose code raised."""
     failure = TrialFailure(
         kind=TrialFailureKind.USER_ERROR, message="boom", traceback="line 1\nline 2", exception=b"\x80\x04N."
     )

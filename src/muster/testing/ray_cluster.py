@@ -1,4 +1,4 @@
-"""A real Ray cluster for tests: a head without Ray's autoscaler, workers as asked, ended by process id.
+"""Runs a real Ray cluster for tests: a head without Ray's autoscaler, and workers; ended by process id.
 
 Nothing of another Ray on the machine is touched: free ports, a token and a temporary directory of its own.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from muster.base.clock import SystemClock
 from muster.host.machine import environment
-from muster.host.ports import free_ports, new_ray_node_id, session_name, tell_port
+from muster.host.ports import free_ports, new_ray_node_id, session_name, write_agent_port
 from muster.providers.process.ray_command import (
     NodeIdentity,
     NodePorts,
@@ -39,21 +39,21 @@ HEAD_TRIES = 4
 
 
 class RayDidNotStart(RuntimeError):
-    """Ray gave up, every time: the computer is too busy. Said once, however many tests wanted it."""
+    """RayDidNotStart means that Ray gave up every time, because the computer is too busy."""
 
-    def __init__(self, what: str, said: str) -> None:
-        super().__init__(f"{what} did not start; it said:\n{said}")
+    def __init__(self, what: str, log: str) -> None:
+        super().__init__(f"{what} did not start; the end of its log:\n{log}")
         self.what, self.is_told = what, False
 
 
 class RayNode:
-    """One `ray start --block` with everything it started, in a process group of its own."""
+    """A RayNode is one `ray start --block` with everything it started, in a process group of its own."""
 
     def __init__(self, process: subprocess.Popen[bytes], cloud_id: str) -> None:
         self.process, self.cloud_id = process, cloud_id
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """End the whole group."""
+        """Ends the whole group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
         if number == signal.SIGKILL:
@@ -61,7 +61,7 @@ class RayNode:
 
 
 class RayCluster:
-    """Use it in a `with` block. `environment()` is what drivers and tools need to connect."""
+    """A RayCluster is a context manager; drivers and tools connect with `environment()`."""
 
     def __init__(
         self, resources: Mapping[str, float] | None = None, labels: Mapping[str, str] | None = None
@@ -83,8 +83,8 @@ class RayCluster:
                 return
             self.nodes.pop("head-0").kill()
             self._clock.sleep(attempt)  # what keeps the computer busy may end
-        said = (self.temp_dir / "head-0.log").read_text(errors="replace")[-2000:]
-        raise RayDidNotStart("the head", said)
+        log = (self.temp_dir / "head-0.log").read_text(errors="replace")[-2000:]
+        raise RayDidNotStart("the head", log)
 
     def _start_head(self, size: NodeSize) -> None:
         gcs, client, *agent = free_ports(5)
@@ -105,7 +105,7 @@ class RayCluster:
         return False
 
     def environment(self) -> dict[str, str]:
-        """For tools and drivers of this cluster."""
+        """Returns the environment for tools and drivers of this cluster."""
         return {**AUTH, "RAY_ADDRESS": self.address}
 
     def add_worker(
@@ -117,7 +117,7 @@ class RayCluster:
         labels: Mapping[str, str] | None = None,
         hides: Path | None = None,
     ) -> RayNode:
-        """Returns when its process runs; it joins some seconds later.
+        """Returns when the worker's process runs; it joins some seconds later.
 
         `hides`: a directory that is empty on this node, as on another computer (Linux, root).
         """
@@ -125,7 +125,7 @@ class RayCluster:
         size = NodeSize(resources=resources, labels=labels or {})
         identity = NodeIdentity(cloud_id=cloud_id, node_type=node_type, ray_node_id=new_ray_node_id())
         own = self.temp_dir / cloud_id  # shared, two starts at a time may choose the same socket
-        self._tell_port(own, identity, ports)
+        self._write_port(own, identity, ports)
         command = worker_command(size, ports, self.address, own)
         return self._start(command if hides is None else [*_hiding(hides), *command], identity)
 
@@ -140,11 +140,11 @@ class RayCluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _tell_port(self, temp_dir: Path, identity: NodeIdentity, ports: NodePorts) -> None:
-        """Or a raylet gives up after 15 s when the computer is busy."""
+    def _write_port(self, temp_dir: Path, identity: NodeIdentity, ports: NodePorts) -> None:
+        """Without the file a raylet gives up after 15 s when the computer is busy."""
         session = session_name(self.temp_dir)
         if session is not None:
-            tell_port(temp_dir / session, identity.ray_node_id, ports.agent_http)
+            write_agent_port(temp_dir / session, identity.ray_node_id, ports.agent_http)
 
     def _start(self, command: list[str], identity: NodeIdentity) -> RayNode:
         log = open(self.temp_dir / f"{identity.cloud_id}.log", "wb")  # noqa: SIM115 - the child keeps it
@@ -162,13 +162,13 @@ class RayCluster:
 
 
 def _hiding(directory: Path) -> list[str]:
-    """What a command is put behind that shall see an empty directory there."""
+    """Returns the prefix of a command that shall see an empty directory there."""
     mount = 'mount -t tmpfs none "$0" && exec "$@"'
     return ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, str(directory)]
 
 
 def can_hide() -> bool:
-    """Whether nodes can be made to see less than we do."""
+    """Returns whether nodes can be made to see fewer files than this process."""
     try:
         return (
             subprocess.run([*_hiding(Path("/mnt")), "true"], capture_output=True, check=False).returncode == 0

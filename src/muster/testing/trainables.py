@@ -1,4 +1,4 @@
-"""Trainables that behave, and some that do not, for tests of engines."""
+"""Provides trainables that behave, and some that do not, for tests of engines."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def ignores_sigterm(config: Config) -> None:
 
 
 def leaves(config: Config) -> None:
-    """os._exit without a word."""
+    """Calls os._exit without a report."""
     report({"step": 0})
     os._exit(3)
 
@@ -97,7 +97,7 @@ def forks(config: Config) -> None:
 
 
 def reports_in_a_fork(config: Config) -> None:
-    """What a fork of the trial may not do; its exit code says what happened."""
+    """Does what a fork of the trial may not do; the exit code shows what happened."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -113,7 +113,7 @@ def reports_odd_numbers(config: Config) -> None:
 
 
 class Point:
-    """An object that only pickle can send."""
+    """A Point is an object that only pickle can send."""
 
     def __init__(self, x: float) -> None:
         self.x = x
@@ -139,7 +139,7 @@ def reports_from_thread(config: Config) -> None:
 
 
 def saves(config: Config) -> None:
-    """Goes on from its checkpoint, and makes one at every report."""
+    """Resumes from its checkpoint, and saves one at every report."""
     start = 0
     if (checkpoint := get_checkpoint()) is not None:
         with checkpoint.as_directory() as path:
@@ -151,14 +151,14 @@ def saves(config: Config) -> None:
 
 
 def counts_calls(config: Config) -> None:
-    """How many trials this process has served: module state shows whether it is fresh."""
+    """Reports how many trials this process has served: module state shows whether it is fresh."""
     calls = globals().setdefault("_calls", [0])
     calls[0] += 1
     report({"calls": calls[0], "pid": os.getpid()})
 
 
 class Steps:
-    """A class trainable, written against Ray's methods alone."""
+    """Steps is a class trainable, written against Ray's methods alone."""
 
     def __init__(self, config: Config | None = None, storage: Any = None) -> None:  # noqa: ANN401
         self.config: Config = config or {}

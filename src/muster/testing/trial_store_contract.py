@@ -1,4 +1,4 @@
-"""TrialStoreContract: the test class every experiment store passes. Subclass it and say how to open one.
+"""Provides TrialStoreContract, the test class of experiment stores. Subclass it, define `open_store`.
 
 Example:
     class TestMyStore(TrialStoreContract):
@@ -33,7 +33,7 @@ NOTHING = SavedExperiment(settings={}, snapshot=None, plugins={}, facts=())
 
 
 class FullTrialStore(TrialStore, Protocol):
-    """The port, and what every store of ours offers besides."""
+    """A FullTrialStore is the port, and what every store of ours offers besides."""
 
     @property
     def appended(self) -> int: ...
@@ -44,7 +44,7 @@ class FullTrialStore(TrialStore, Protocol):
 
 
 def every_kind(root: str) -> tuple[Fact, ...]:
-    """One fact of each kind with every field set, and the variants with and without optional parts."""
+    """Returns one fact of each kind with every field set, with and without optional parts."""
     ref = CheckpointRef(path=f"{root}/trial/checkpoint_000003", index=3, metrics={"a": {"b": None}})
     return (
         TrialCreated(
@@ -70,10 +70,10 @@ def every_kind(root: str) -> tuple[Fact, ...]:
 
 
 class TrialStoreContract:
-    """What an experiment store promises."""
+    """A TrialStoreContract tests what an experiment store promises."""
 
     def open_store(self, place: Path) -> FullTrialStore:
-        """Open the store in `place`; called again after `close`, it finds what was there."""
+        """Opens the store in `place`; called again after `close`, it finds what was there."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -83,7 +83,7 @@ class TrialStoreContract:
         opened.close()
 
     def reopened(self, store: FullTrialStore, place: Path) -> FullTrialStore:
-        """What the next process finds."""
+        """Returns what the next process finds."""
         store.close()
         return self.open_store(place)
 

@@ -1,1 +1,1 @@
-"""The tuning domain: trial state, decisions, commands; no engine knowledge and no I/O."""
+"""Holds the tuning domain: trial states, decisions, commands. No module here knows an engine or does I/O."""

@@ -1,4 +1,4 @@
-"""Which checkpoints of a trial are kept, in which order, and which directories may go; deletes nothing.
+"""Decides which checkpoints of a trial are kept and which directories may be deleted; deletes nothing.
 
 The core calls `register` for every checkpoint; the side that deletes asks `deletable` when that is safe.
 """
@@ -20,14 +20,14 @@ _ABSENT = object()
 
 
 class CheckpointToDelete(Struct, frozen=True, kw_only=True):
-    """A checkpoint that retention gave up, and the fact that made it superfluous."""
+    """A CheckpointToDelete is a checkpoint that is no longer kept, with the fact that made it superfluous."""
 
     ref: CheckpointRef
-    after: int  # facts appended up to and including that one: it may go once so many are durable
+    after: int  # facts up to and including that one: the checkpoint may be deleted once so many are durable
 
 
 def register(trial: Trial, checkpoint: CheckpointRef) -> tuple[CheckpointRef, ...]:
-    """Add the newest checkpoint to a trial; the ones it no longer keeps, worst first.
+    """Adds the newest checkpoint to a trial and returns those the trial no longer keeps, worst first.
 
     TypeError when its score cannot be compared with the others'; the trial is then unchanged.
     """
@@ -39,9 +39,10 @@ def register(trial: Trial, checkpoint: CheckpointRef) -> tuple[CheckpointRef, ..
 
 
 def adopt(trial: Trial, checkpoint: CheckpointRef) -> None:
-    """Let a trial without a process go on from a checkpoint of another trial, until it makes its own.
+    """Lets a trial without a process continue from a checkpoint of another trial, until it makes its own.
 
-    It stays the other's: it is not counted among those this trial keeps, its own go on with their numbers.
+    The checkpoint still belongs to the other trial: it does not count among those that this trial keeps, and
+    the numbering of this trial's own checkpoints continues.
     """
     metrics = dict(checkpoint.metrics)
     if "trial_id" in metrics:  # they will be shown as this trial's last result
@@ -52,7 +53,7 @@ def adopt(trial: Trial, checkpoint: CheckpointRef) -> None:
 def retained(
     known: Sequence[CheckpointRef], newest: CheckpointRef, policy: CheckpointPolicy
 ) -> tuple[tuple[CheckpointRef, ...], tuple[CheckpointRef, ...]]:
-    """What is kept, worst first, and what is given up. `newest` is kept whatever its score."""
+    """Returns what is kept, worst first, and what is dropped. `newest` is kept whatever its score."""
     # A directory reported again (a function's last report, saved once more on pause) is still one checkpoint.
     entries = [entry for entry in known if entry.path != newest.path]
     entries.insert(_position(entries, newest, policy), newest)
@@ -65,21 +66,21 @@ def retained(
 
 
 def best_checkpoints(kept: Sequence[CheckpointRef], policy: CheckpointPolicy) -> tuple[CheckpointRef, ...]:
-    """The last `num_to_keep` entries, worst first: a protected latest one may push the list beyond it."""
+    """Returns the last `num_to_keep` entries, worst first; the newest one may make the list longer."""
     if policy.num_to_keep is None:
         return tuple(kept)
     return tuple(kept)[-policy.num_to_keep :]
 
 
 def best_checkpoint(kept: Sequence[CheckpointRef], attribute: str, order: str) -> CheckpointRef | None:
-    """The best by any metric; of equal ones the latest. None when no checkpoint has a usable score."""
+    """Returns the best by any metric, of equal ones the latest; None when no score is usable."""
     policy = CheckpointPolicy(score_attribute=attribute, score_order=order)
     scored = [(score(entry, policy), entry.index, entry) for entry in kept if _is_scored(entry, attribute)]
     return max(scored, key=lambda item: item[:2])[2] if scored else None
 
 
 def score(ref: CheckpointRef, policy: CheckpointPolicy) -> Score:
-    """A key to sort by, higher is better, in either order: NaN < absent or infinitely bad < numbers."""
+    """Returns a sort key, higher is better, in either order: NaN < absent or infinitely bad < numbers."""
     value = metric(ref.metrics, policy.score_attribute or "")
     if value is _ABSENT:
         return (1, -math.inf)
@@ -90,7 +91,7 @@ def score(ref: CheckpointRef, policy: CheckpointPolicy) -> Score:
 
 
 def metric(metrics: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - a user's value
-    """A metric by its flat name: as it stands, or with `/` as the way into nested results."""
+    """Returns a metric by its flat name: as it is, or with `/` as the path into nested results."""
     if name in metrics:
         return metrics[name]
     value: Any = metrics
@@ -102,23 +103,23 @@ def metric(metrics: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - a us
 
 
 def trimmed(ref: CheckpointRef, policy: CheckpointPolicy) -> CheckpointRef:
-    """Only the score among its metrics (TUNE_ONLY_STORE_CHECKPOINT_SCORE_ATTRIBUTE=1)."""
+    """Keeps only the score among the metrics (TUNE_ONLY_STORE_CHECKPOINT_SCORE_ATTRIBUTE=1)."""
     name = policy.score_attribute
     value = metric(ref.metrics, name) if name else _ABSENT
     return replace(ref, metrics={} if value is _ABSENT or name is None else {name: value})
 
 
 def deletable(
-    doomed: Iterable[CheckpointToDelete], durable: int, in_use: Collection[str] = ()
+    scheduled: Iterable[CheckpointToDelete], durable: int, in_use: Collection[str] = ()
 ) -> tuple[tuple[CheckpointRef, ...], tuple[CheckpointToDelete, ...]]:
-    """Those that may be deleted now, and those that wait.
+    """Returns the checkpoints that may be deleted now, and those that wait.
 
     One waits while a crash could still bring back a state that refers to it (`durable` counts the facts that
     would survive), and while its directory is in use: kept by a trial, or being loaded, as in an exploit.
     """
     now: list[CheckpointRef] = []
     later: list[CheckpointToDelete] = []
-    for each in doomed:
+    for each in scheduled:
         if each.after <= durable and each.ref.path not in in_use:
             now.append(each.ref)
         else:
@@ -127,7 +128,7 @@ def deletable(
 
 
 def _position(entries: Sequence[CheckpointRef], newest: CheckpointRef, policy: CheckpointPolicy) -> int:
-    """Before the first entry that is strictly better, else last; without a score: last."""
+    """Returns the position before the first entry that is strictly better, else the end."""
     if policy.score_attribute is None or not entries:
         return len(entries)
     own = score(newest, policy)

@@ -1,4 +1,4 @@
-"""Effects that leave for an engine. Submitting never blocks; every outcome comes back as an event."""
+"""Defines the commands for an engine. Submitting never blocks; every outcome comes back as an event."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.trials.placement_group import PlacementGroupFactory
 
 
 class StartTrial(Struct, frozen=True, kw_only=True):
-    """Run a trial: from its checkpoint when there is one, in a warm process when one may be reused."""
+    """StartTrial runs a trial: from its checkpoint when it has one, in a warm process when one is free."""
 
     trial_id: str
     trial_name: str
@@ -23,7 +23,7 @@ class StartTrial(Struct, frozen=True, kw_only=True):
     experiment_name: str
     experiment_tag: str = ""
     checkpoint: CheckpointRef | None = None
-    checkpoint_index: int = -1  # numbering goes on from here
+    checkpoint_index: int = -1  # numbering continues from here
     log_to_file: tuple[str | None, str | None] = (None, None)
     may_reuse: bool = False
     time_limit_s: float | None = None
@@ -31,19 +31,19 @@ class StartTrial(Struct, frozen=True, kw_only=True):
 
 
 class ContinueTrial(Struct, frozen=True, kw_only=True, gc=False):
-    """The answer to a report: go on."""
+    """ContinueTrial answers a report: the trial continues."""
 
     trial_id: str
 
 
 class SaveTrial(Struct, frozen=True, kw_only=True):
-    """Make a checkpoint now; the trial waits again afterwards."""
+    """SaveTrial requests a checkpoint now; the trial waits again afterwards."""
 
     trial_id: str
 
 
 class StopTrial(Struct, frozen=True, kw_only=True):
-    """End the trial: gently, then by force after `grace_s`. Unknown trials are ignored."""
+    """StopTrial ends a trial: gently, then by force after `grace_s`. Unknown trials are ignored."""
 
     trial_id: str
     keep_process: bool = False  # its process may serve another trial

@@ -1,14 +1,15 @@
-"""TrialController.step(): poll, handle, note, submit. The whole loop; it decides nothing.
+"""Runs an experiment step by step: poll events, handle them, store the facts, submit the commands.
 
-A trial that may simply go on is told so before its result is on disk: its process dies with ours, so after a
-crash it repeats the step. Everything else is done only after the facts that led to it are durable. So facts
-that led to nothing else may wait a moment for others, and are written together.
+The controller decides nothing. A trial that may continue gets its command before its result is durable: its
+process ends with this one, so after a crash it repeats the step. Every other command is submitted only after
+the facts that led to it are durable. Facts that led to no other command may therefore wait a moment and be
+written together.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from muster.base.clock import Clock
 from muster.trials.checkpoints import deletable
@@ -16,107 +17,143 @@ from muster.trials.commands import ContinueTrial, EngineCommand, StartTrial
 from muster.trials.events import Fact
 from muster.trials.experiment import ExperimentState
 from muster.trials.model import CheckpointRef
-from muster.trials.ports import Engine, TrialStore
+from muster.trials.ports import CheckpointFiles, Engine, Saver, TrialStore
 
 logger = logging.getLogger(__name__)
-_MOST_HELD = 512  # facts
+BATCH_DELAY_S = 0.005  # a commit costs as much as handling a result: results that follow each other share one
+_MAX_BUFFERED = 512  # facts
 
 
 class TrialController:
-    """Drives one experiment to its end, one step at a time."""
+    """A TrialController drives one experiment to its end, one step at a time."""
 
-    def __init__(self, state: ExperimentState, *, engine: Engine, store: TrialStore, clock: Clock) -> None:
+    def __init__(
+        self,
+        state: ExperimentState,
+        *,
+        engine: Engine,
+        store: TrialStore,
+        clock: Clock,
+        saver: Saver | None = None,
+        files: CheckpointFiles | None = None,
+    ) -> None:
         self._state = state
         self._engine = engine
         self._store = store
         self._clock = clock
+        self._saver = saver
+        self._files = files
         self._durable = self._noted = 0  # facts, of those ever noted
-        # For how long facts may wait for others when nothing but ContinueTrial follows from them.
-        self.linger_s = 0.0
-        self._is_filling = False  # trials are being started, and nothing says that these were the last
-        self._held: list[Fact] = []  # of whole steps; not durable yet
-        self._write_at = float("inf")  # when the first of them has waited long enough
+        # How long facts may wait for others when nothing but ContinueTrial follows from them.
+        self.batch_delay_s = 0.0
+        self._is_filling = False  # trials are being started, and more may follow
+        self._buffered: list[Fact] = []  # of completed steps; not durable yet
+        self._flush_at = float("inf")  # when the first of them has waited long enough
 
-    @property
-    def state(self) -> ExperimentState:
+    def run(self, should_stop: Callable[[], bool] = lambda: False) -> ExperimentState:
+        """Runs to the end, or until `should_stop`, which is called between steps; then saves everything."""
+        self.save()  # before the first suggestion: a replay starts from the searcher's first random state
+        self.batch_delay_s = BATCH_DELAY_S
+        try:
+            while not should_stop() and self.step():
+                pass
+        finally:  # a callback may have raised: the completed steps are kept
+            self.flush()
+        self.save(is_last=True)
+        self._discard_checkpoints()
         return self._state
 
     def step(self, timeout_s: float = 0.1, *, admits: bool = True) -> bool:
-        """One round over everything that is ready; False once the experiment is over.
+        """Handles everything that is ready, and saves when that is due; False once the experiment is over.
 
-        Without `admits` no trial is suggested or started: whoever drives by hand asks for that separately.
+        Without `admits` no trial is suggested or started: an ask-and-tell loop requests that separately.
         """
+        plugins = self._state.plugins
+        plugins.fire("on_step_begin")
+        self._handle_events(timeout_s, admits)
+        plugins.iteration += 1
+        self._log_warnings()
+        continues = not self._state.is_finished
+        plugins.fire("on_step_end")
+        self._discard_checkpoints()
+        if continues and self._saver is not None and self._saver.is_due():
+            self.save()
+        return continues
+
+    def _handle_events(self, timeout_s: float, admits: bool) -> None:
         state = self._state
         later: list[EngineCommand] = []
-        for event in self._engine.poll(self._patience(timeout_s)):
+        for event in self._engine.poll(self._poll_timeout(timeout_s)):
             for command in state.handle(event):
                 if isinstance(command, ContinueTrial):
                     self._engine.submit(command)
                 else:
                     later.append(command)
         later.extend(state.advance(self._clock.now(), admits=admits))
-        self._hold()
-        if later or self._is_due():
-            self.write_down()
+        self._buffer()
+        if later or self._flush_is_due():
+            self.flush()
             for command in later:
+                if self._files is not None and isinstance(command, StartTrial):
+                    command = self._files.check(command)  # noqa: PLW2901
                 self._engine.submit(command)
         self._is_filling = state.takes_more and any(isinstance(command, StartTrial) for command in later)
-        state.iteration += 1
-        self._log_warnings()
-        return not state.is_finished
 
-    def save(
-        self,
-        trials: bytes,
-        plugins: Mapping[str, bytes],
-        statuses: Mapping[str, str] | None = None,
-        ended: bytes = b"",
-    ) -> None:
-        """A new starting point for restore; stands for everything handled so far."""
-        self._hold()
-        self.write_down()
-        self._store.snapshot(trials, plugins, statuses, ended)
+    def save(self, *, is_last: bool = False) -> None:
+        """Writes a snapshot that includes everything handled so far."""
+        if self._saver is not None:
+            self._saver.save(self._flush_all, is_last=is_last)
 
     def take_deletable(self) -> tuple[CheckpointRef, ...]:
-        """Checkpoints nothing can need again, for whoever deletes directories."""
-        if not self._state.doomed:
+        """Returns the checkpoints that nothing can need again, even after a crash."""
+        facts, index = self._state.facts, self._state.index
+        if not facts.checkpoints_to_delete:
             return ()
-        in_use = {c.path for trial in self._state.roster.live.values() for c in trial.checkpoints}
-        in_use |= self._state.roster.borrowed
-        now, self._state.doomed[:] = deletable(self._state.doomed, self._durable, in_use)
+        in_use = {c.path for trial in index.live.values() for c in trial.checkpoints}
+        in_use |= index.borrowed
+        now, facts.checkpoints_to_delete[:] = deletable(facts.checkpoints_to_delete, self._durable, in_use)
         return now
 
-    def write_down(self) -> None:
-        """Make the facts of all steps that were completed durable."""
-        if self._held:
-            self._store.append(self._held)
-            self._held = []
+    def flush(self) -> None:
+        """Makes the facts of all completed steps durable."""
+        if self._buffered:
+            self._store.append(self._buffered)
+            self._buffered = []
         self._durable = self._noted
 
-    def _hold(self) -> None:
-        self._noted = self._state.facts_noted
-        facts = self._state.take_facts()
+    def _flush_all(self) -> None:
+        self._buffer()
+        self.flush()
+
+    def _buffer(self) -> None:
+        self._noted = self._state.facts.count
+        facts = self._state.facts.take()
         if facts:
-            if not self._held:
-                self._write_at = self._clock.monotonic() + self.linger_s
-            self._held.extend(facts)
+            if not self._buffered:
+                self._flush_at = self._clock.monotonic() + self.batch_delay_s
+            self._buffered.extend(facts)
 
-    def _is_due(self) -> bool:
-        held = len(self._held)
-        return held > 0 and (held >= _MOST_HELD or self._clock.monotonic() >= self._write_at)
+    def _flush_is_due(self) -> bool:
+        count = len(self._buffered)
+        return count > 0 and (count >= _MAX_BUFFERED or self._clock.monotonic() >= self._flush_at)
 
-    def _patience(self, timeout_s: float) -> float:
-        """How long to wait for events: not beyond the moment when something has to be written.
+    def _poll_timeout(self, timeout_s: float) -> float:
+        """Returns how long to wait for events: not beyond the moment when facts have to be written.
 
-        Not at all while more trials may be started: a searcher is asked for a few of them per step.
+        Zero while more trials may be started: a searcher is asked for a few of them per step.
         """
         if self._is_filling:
             return 0.0
-        if not self._held:
+        if not self._buffered:
             return timeout_s
-        return min(timeout_s, max(0.0, self._write_at - self._clock.monotonic()))
+        return min(timeout_s, max(0.0, self._flush_at - self._clock.monotonic()))
+
+    def _discard_checkpoints(self) -> None:
+        superfluous = self.take_deletable()
+        if superfluous and self._files is not None:
+            self._files.discard(superfluous)
 
     def _log_warnings(self) -> None:
-        for text in self._state.warnings:
+        for text in self._state.facts.warnings:
             logger.warning("%s", text)
-        self._state.warnings.clear()
+        self._state.facts.warnings.clear()

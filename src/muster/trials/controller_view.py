@@ -1,7 +1,7 @@
-"""ControllerView: what schedulers and searchers are given as `tune_controller`.
+"""Gives schedulers and searchers a restricted view of the experiment: the argument `tune_controller`.
 
-Reads answer from the state; writes are recorded and carried out after the hook has returned. A plug-in never
-reaches an engine.
+Reads are answered from the trial index; requests are recorded and carried out after the hook has returned. A
+plug-in never reaches an engine.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from muster.trials.trial_index import TrialIndex
 
 
 class Occupancy(NamedTuple):
-    """All there is, what processes of trials hold of it, and how many trials there are."""
+    """Occupancy is the capacity, what the processes of trials hold of it, and the numbers of trials."""
 
     capacity: Resources
-    used: Resources  # by those about to end, too
+    used: Resources  # including trials that are about to end
     live: int  # not finished
     pending: int
     paused: int
 
 
 class ResourceReading:
-    """Ray's `tune_controller._resource_updater`: what all trials together may use."""
+    """A ResourceReading is Ray's `tune_controller._resource_updater`: what all trials together may use."""
 
     def __init__(self, capacity: Resources) -> None:
         self._capacity = capacity
@@ -39,13 +39,13 @@ class ResourceReading:
         return self._amount("GPU")
 
     def _amount(self, name: str) -> float:
-        """A whole number as an int, because it is divided by numbers of trials."""
+        """Returns a whole number as an int, because callers divide it by numbers of trials."""
         units = self._capacity.units(name)
         return units / SCALE if units % SCALE else units // SCALE
 
 
 class PluginRequest(Enum):
-    """What a plug-in asked for."""
+    """A PluginRequest is an action that a plug-in asked for."""
 
     PAUSE = "pause"
     PAUSE_WITHOUT_SAVE = "pause-without-save"
@@ -55,101 +55,102 @@ class PluginRequest(Enum):
     REMEMBER = "remember"  # done already; only to be repeated on a restore
 
 
-class Recorded(NamedTuple):
-    wish: PluginRequest
+class RecordedRequest(NamedTuple):
+    """A RecordedRequest waits until the hook that made it has returned."""
+
+    request: PluginRequest
     trial: Trial
 
 
 class ControllerView:
-    """One per experiment. `get_live_trials` are the trials that are not finished."""
+    """A ControllerView answers plug-ins and records what they request; there is one per experiment."""
 
-    def __init__(self, roster: TrialIndex, search_alg: object) -> None:
-        self._roster = roster
+    def __init__(self, index: TrialIndex, search_alg: object) -> None:
+        self._index = index
         self.search_alg = search_alg
-        self._recorded: list[Recorded] = []
+        self.requests: list[RecordedRequest] = []  # since they were last carried out
         self.trial_executor = self  # old schedulers go through this name
 
     def get_trials(self) -> list[Trial]:
-        return list(self._roster.order)
+        return list(self._index.order)
 
     def get_live_trials(self) -> set[Trial]:
-        return {trial for trial in self._roster.live.values() if not trial.is_finished()}
+        return {trial for trial in self._index.live.values() if not trial.is_finished()}
 
     def get_trial(self, trial_id: str) -> Trial | None:
-        return self._roster.trials.get(trial_id)
+        return self._index.trials.get(trial_id)
 
     def first_waiting(self) -> Trial | None:
-        """The longest waiting PENDING trial, else the first PAUSED one; free, however many there are."""
-        for index in (self._roster.pending, self._roster.paused):
-            if index:
-                return next(iter(index.values()))
+        """Returns the longest waiting PENDING trial, else the first PAUSED one, in constant time."""
+        for queue in (self._index.pending, self._index.paused):
+            if queue:
+                return next(iter(queue.values()))
         return None
 
     def has_resources_for_trial(self, trial: Trial) -> bool:
         return True
 
     def occupancy(self) -> Occupancy:
-        """All there is, what is held of it, and how many trials there are; free."""
-        roster = self._roster
-        counts = (len(roster.live), len(roster.pending), len(roster.paused))
-        return Occupancy(roster.capacity, roster.used, *counts)
+        """Returns the capacity, what is held of it, and the numbers of trials, in constant time."""
+        index = self._index
+        counts = (len(index.live), len(index.pending), len(index.paused))
+        return Occupancy(index.capacity, index.used, *counts)
 
     def get_running_trials(self) -> list[Trial]:
-        """Trials that have a process and are not about to end; looks at none of the others."""
-        return [trial for trial in self._roster.holders() if not trial.is_finished()]
+        """Returns the trials that have a process and are not about to end; visits none of the others."""
+        return [trial for trial in self._index.holders() if not trial.is_finished()]
 
     @property
     def _resource_updater(self) -> ResourceReading:
-        return ResourceReading(self._roster.capacity)
+        return ResourceReading(self._index.capacity)
 
     def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
-        self._recorded.append(
-            Recorded(PluginRequest.PAUSE if should_checkpoint else PluginRequest.PAUSE_WITHOUT_SAVE, trial)
+        self.requests.append(
+            RecordedRequest(
+                PluginRequest.PAUSE if should_checkpoint else PluginRequest.PAUSE_WITHOUT_SAVE, trial
+            )
         )
 
     def stop_trial(self, trial: Trial) -> None:
-        self._recorded.append(Recorded(PluginRequest.STOP, trial))
+        self.requests.append(RecordedRequest(PluginRequest.STOP, trial))
 
     def _schedule_trial_save(self, trial: Trial, *_: Any, **__: Any) -> None:  # noqa: ANN401 - Ray's signature
-        self._recorded.append(Recorded(PluginRequest.SAVE, trial))
+        self.requests.append(RecordedRequest(PluginRequest.SAVE, trial))
 
     def adopt_checkpoint(self, trial: Trial, checkpoint: CheckpointRef) -> None:
-        """At once: a trial without a process will go on from another's checkpoint. From a choice only."""
+        """Lets a trial without a process continue from another's checkpoint; for `choose_trial_to_run`."""
         adopt(trial, checkpoint)
-        self._roster.borrowers[trial.trial_id] = trial
+        self._index.borrowers[trial.trial_id] = trial
         self.remember_choice(trial)
 
     def remember_choice(self, trial: Trial) -> None:
-        """For `choose_trial_to_run`: this call changed what later answers depend on.
+        """Records that this call of `choose_trial_to_run` changed what later answers depend on.
 
-        A restore then asks for it again; other choices are only asked for again when they were carried out.
+        A restore then repeats the call; other choices are repeated only when they were carried out.
         """
-        self._recorded.append(Recorded(PluginRequest.REMEMBER, trial))
+        self.requests.append(RecordedRequest(PluginRequest.REMEMBER, trial))
 
     def keep_steps(self, trial: Trial) -> None:
-        """For a hook that answers PAUSE: only with a checkpoint of this step; else the trial goes on."""
-        self._recorded.append(Recorded(PluginRequest.KEEP_STEPS, trial))
+        """Makes the PAUSE of this hook depend on a checkpoint of this step; else the trial continues."""
+        self.requests.append(RecordedRequest(PluginRequest.KEEP_STEPS, trial))
 
     def withdraw_save(self, trial: Trial) -> bool:
-        """Whether a save of it was asked for; whoever asks sees to it."""
+        """Removes a requested save and returns whether there was one; the caller carries it out."""
         return self.withdraw(trial, PluginRequest.SAVE)
 
-    def withdraw(self, trial: Trial, wish: PluginRequest) -> bool:
-        kept = [one for one in self._recorded if one.trial is not trial or one.wish is not wish]
-        is_wanted = len(kept) < len(self._recorded)
-        self._recorded = kept
-        return is_wanted
+    def withdraw(self, trial: Trial, request: PluginRequest) -> bool:
+        """Removes a request for this trial and returns whether there was one."""
+        kept = [one for one in self.requests if one.trial is not trial or one.request is not request]
+        was_requested = len(kept) < len(self.requests)
+        self.requests = kept
+        return was_requested
 
     def _set_trial_status(self, trial: Trial, status: str) -> None:
-        """Ray lets schedulers do this; only putting a paused trial back in the queue means anything here."""
+        """Puts a paused trial back in the queue; no other change that Ray allows has a meaning here."""
         if status == "PENDING" and trial.state is TrialState.PAUSED:
-            self._roster.move(trial, TrialState.PENDING)
+            self._index.move(trial, TrialState.PENDING)
 
-    @property
-    def has_wishes(self) -> bool:
-        return bool(self._recorded)
-
-    def take(self) -> list[Recorded]:
-        """What was asked for since the last call."""
-        recorded, self._recorded = self._recorded, []
-        return recorded
+    def take(self) -> list[RecordedRequest]:
+        """Returns what was requested since the last call."""
+        taken, self.requests = self.requests, []
+        return taken

@@ -1,22 +1,93 @@
-"""One result, judged: stop criteria, scheduler, searcher, callbacks, and whether a checkpoint is due."""
+"""Calls the plug-ins, and decides on one result: stop or continue, and whether a checkpoint is due."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from muster.errors import MusterError, TuneError
+from muster.trials.controller_view import ControllerView
 from muster.trials.events import TrialReported
-from muster.trials.model import DEFAULT_METRIC, CheckpointRef, Trial
-from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP
-from muster.trials.results import flatten, missing_metric, note_result
+from muster.trials.metrics import DEFAULT_METRIC, flatten, missing_metric
+from muster.trials.model import CheckpointRef, Trial
+from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP, Plugins
+from muster.trials.template import Settings
+from muster.trials.trial_index import TrialIndex
 
-if TYPE_CHECKING:
-    from muster.trials.experiment import ExperimentState
+_DECISIONS = frozenset({CONTINUE, PAUSE, STOP, NOOP})
+
+
+class PluginCalls:
+    """A PluginCalls object calls the plug-ins of one experiment; its errors name the plug-in that failed."""
+
+    def __init__(self, plugins: Plugins, index: TrialIndex) -> None:
+        self.search, self.scheduler = plugins.search, plugins.scheduler
+        self.stopper = plugins.stopper
+        self.hooks = plugins.hooks  # replaced while facts are handled again after a crash
+        self.view = ControllerView(index, plugins.search)
+        self.iteration = 0  # steps of the controller so far
+        self._trials = index.order
+
+    def fire(self, hook: str, **info: Any) -> None:  # noqa: ANN401 - whatever the hook takes
+        """Calls one hook of every callback."""
+        self.hooks.fire(hook, iteration=self.iteration, trials=self._trials, **info)
+
+    def decision(self, trial: Trial, flat: dict[str, Any]) -> str:
+        """Returns the decision of the scheduler on a result."""
+        try:
+            decision = self.scheduler.on_trial_result(self.view, trial, flat)
+        except MusterError:
+            raise
+        except Exception as error:
+            raise _raised(self.scheduler, "on_trial_result", trial, error) from error
+        if decision not in _DECISIONS:
+            raise TuneError(
+                f"{type(self.scheduler).__name__}.on_trial_result returned {decision!r} for trial "
+                f"{trial.trial_id}; it must be one of {', '.join(sorted(_DECISIONS))}"
+            )
+        return decision
+
+    def stopper_stops(self, trial: Trial, result: dict[str, Any]) -> bool:
+        """Returns whether the stopper ends the trial that reported this result."""
+        if self.stopper is None:
+            return False
+        try:
+            return bool(self.stopper(trial.trial_id, result))
+        except MusterError:
+            raise
+        except Exception as error:
+            raise _raised(self.stopper, "__call__", trial, error) from error
+
+    def stops_all(self) -> bool:
+        return self.stopper is not None and bool(self.stopper.stop_all())
+
+    def choose(self) -> Trial | None:
+        """Returns the trial that the scheduler starts next."""
+        chooser = f"{type(self.scheduler).__name__}.choose_trial_to_run"
+        try:
+            trial: Any = self.scheduler.choose_trial_to_run(self.view)
+        except MusterError:
+            raise
+        except Exception as error:
+            raise TuneError(
+                f"{chooser} raised {type(error).__name__}: {error}. "
+                "The experiment ends here; fix it and resume"
+            ) from error
+        if trial is None or isinstance(trial, Trial):
+            return trial
+        raise TuneError(f"{chooser} returned {trial!r}: it must return one of the trials, or None")
+
+
+def _raised(plugin: object, hook: str, trial: Trial, error: Exception) -> TuneError:
+    """Names the plug-in that failed, for users who wrote their own; the traceback is that of the cause."""
+    return TuneError(
+        f"{type(plugin).__name__}.{hook} raised {type(error).__name__} on a result of trial "
+        f"{trial.trial_id}: {error}. The experiment ends here; fix it and resume"
+    )
 
 
 def reached_criterion(trial: Trial, flat: Mapping[str, Any]) -> bool:
-    """`done`, or any criterion whose key was reported and whose threshold is reached.
+    """Returns whether the result is `done`, or reaches the threshold of a criterion whose key it has.
 
     Raises TypeError for a threshold or a value that cannot be compared: the message names the key.
     """
@@ -36,94 +107,51 @@ def reached_criterion(trial: Trial, flat: Mapping[str, Any]) -> bool:
     return False
 
 
-def missing_criteria(trial: Trial, flat: Mapping[str, Any]) -> list[str]:
-    """Criteria that this result says nothing about: worth one warning."""
-    return [key for key in trial.stopping_criterion if key not in flat]
-
-
-_DECISIONS = frozenset({CONTINUE, PAUSE, STOP, NOOP})
-
-
 class TrialDecision(NamedTuple):
-    """What is to happen with the trial that reported."""
+    """A TrialDecision is what happens to the trial that reported."""
 
     decision: str
     save: bool  # before the decision is carried out
     checkpoint: CheckpointRef | None  # made by the report itself
 
 
-def decide(state: ExperimentState, trial: Trial, event: TrialReported) -> TrialDecision:
-    """The order of the steps is Ray's: the searcher never sees the last result here, only at completion."""
+def decide(plugins: PluginCalls, settings: Settings, trial: Trial, event: TrialReported) -> TrialDecision:
+    """Decides on one result, in Ray's order: the searcher sees the last result only at completion."""
     result = dict(event.result)  # the event is a fact: what we and the callbacks add does not belong to it
     result["trial_id"] = trial.trial_id
     flat = flatten(result)
-    _check_metrics(state, trial, flat)
-    decision = _decide(state, trial, result, flat)
+    _check_metrics(plugins, settings, trial, flat)
+    if plugins.stopper_stops(trial, result) or reached_criterion(trial, flat):
+        decision = STOP
+    else:
+        decision = plugins.decision(trial, flat)
     if decision == STOP:
         result["done"] = True
     else:
-        state.search.on_trial_result(trial.trial_id, flat)
-    state.hooks.fire(
-        "on_trial_result", iteration=state.iteration, trials=state.roster.order, trial=trial, result=result
-    )
-    note_result(trial, result, flat, event.at)
+        plugins.search.on_trial_result(trial.trial_id, flat)
+    plugins.fire("on_trial_result", trial=trial, result=result)
+    trial.note_result(result, flat, event.at)
     due = decision != PAUSE and _save_is_due(trial, result)
     return TrialDecision(decision, due and event.checkpoint is None, event.checkpoint)
 
 
-def _decide(state: ExperimentState, trial: Trial, result: dict[str, Any], flat: dict[str, Any]) -> str:
-    if _stopper_says(state, trial, result) or reached_criterion(trial, flat):
-        return STOP
-    try:
-        decision = state.scheduler.on_trial_result(state.view, trial, flat)
-    except MusterError:
-        raise
-    except Exception as error:
-        raise _raised(state.scheduler, "on_trial_result", trial, error) from error
-    if decision not in _DECISIONS:
-        name = type(state.scheduler).__name__
-        raise TuneError(
-            f"{name}.on_trial_result answered {decision!r} for trial {trial.trial_id}; "
-            f"it must be one of {', '.join(sorted(_DECISIONS))}"
-        )
-    return decision
-
-
-def _stopper_says(state: ExperimentState, trial: Trial, result: dict[str, Any]) -> bool:
-    if state.stopper is None:
-        return False
-    try:
-        return bool(state.stopper(trial.trial_id, result))
-    except MusterError:
-        raise
-    except Exception as error:
-        raise _raised(state.stopper, "__call__", trial, error) from error
-
-
-def _raised(plugin: object, hook: str, trial: Trial, error: Exception) -> TuneError:
-    """Who made the slip, for people who wrote a plug-in of their own; the traceback is the cause's."""
-    return TuneError(
-        f"{type(plugin).__name__}.{hook} raised {type(error).__name__} on a result of trial "
-        f"{trial.trial_id}: {error}. The experiment ends here; fix it and resume"
-    )
-
-
-def _check_metrics(state: ExperimentState, trial: Trial, flat: dict[str, Any]) -> None:
+def _check_metrics(plugins: PluginCalls, settings: Settings, trial: Trial, flat: dict[str, Any]) -> None:
     # Runs for every result, and nearly always nothing is wrong.
-    names = (state.settings.metric, state.scheduler.metric, state.search.metric)
-    if not state.settings.strict_metrics or all(_is_there(name, flat) for name in names):
+    scheduler, search = plugins.scheduler, plugins.search
+    names = (settings.metric, scheduler.metric, search.metric)
+    if not settings.strict_metrics or all(_is_present(name, flat) for name in names):
         return
     wanted = (
-        ("experiment (TuneConfig.metric)", state.settings.metric),
-        (f"scheduler {type(state.scheduler).__name__}", state.scheduler.metric),
-        (f"searcher {type(getattr(state.search, 'searcher', state.search)).__name__}", state.search.metric),
+        ("experiment (TuneConfig.metric)", settings.metric),
+        (f"scheduler {type(scheduler).__name__}", scheduler.metric),
+        (f"searcher {type(getattr(search, 'searcher', search)).__name__}", search.metric),
     )
     fault = missing_metric(flat, wanted)
     if fault:
         raise TuneError(f"trial {trial.trial_id}: {fault}")
 
 
-def _is_there(name: object, flat: dict[str, Any]) -> bool:
+def _is_present(name: object, flat: dict[str, Any]) -> bool:
     return name is None or (type(name) is str and (name in flat or name == DEFAULT_METRIC))
 
 

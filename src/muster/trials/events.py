@@ -1,4 +1,4 @@
-"""Facts that arrive from an engine. Handling one is the only way a trial's state changes."""
+"""Defines the events from an engine and the facts of an experiment; trials change only by handling them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from muster.trials.model import CheckpointRef
 
 
 class TrialFailureKind(Enum):
-    """Why a trial's process failed; told apart because people react differently."""
+    """A TrialFailureKind is the reason why the process of a trial failed; users react differently to each."""
 
     USER_ERROR = "user-error"  # its code raised
     KILLED = "killed"  # a signal ended the process
     OUT_OF_MEMORY = "out-of-memory"
-    EXITED = "exited"  # the process left without a word (os._exit)
+    EXITED = "exited"  # the process ended without a report (os._exit)
     TIME_LIMIT = "time-limit"  # its own hard limit
     SILENT = "silent"  # no heartbeat
     UNPICKLABLE = "unpicklable"  # its result or its code cannot cross the process border
     START = "start"  # its process could not be made
-    RESET_REFUSED = "reset-refused"  # reset_config said no
+    RESET_REFUSED = "reset-refused"  # reset_config returned False
     NODE_LOST = "node-lost"  # the machine went away
     PREEMPTED = "preempted"  # the machine was taken back
 
 
 class TrialFailure(Struct, frozen=True, kw_only=True):
-    """What a failed trial left behind."""
+    """A TrialFailure describes the end of a failed trial."""
 
     kind: TrialFailureKind
     message: str
@@ -37,7 +37,7 @@ class TrialFailure(Struct, frozen=True, kw_only=True):
 
 
 class TrialStarted(Struct, frozen=True, kw_only=True, gc=False):
-    """Its process is up, its setup is done and, when there was a checkpoint, it is loaded."""
+    """TrialStarted: the process is up, its setup is done and, when there was a checkpoint, it is loaded."""
 
     trial_id: str
     at: float
@@ -46,7 +46,7 @@ class TrialStarted(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TrialReported(Struct, frozen=True, kw_only=True, gc=False):
-    """One result; the trial now waits for ContinueTrial, SaveTrial or StopTrial."""
+    """TrialReported carries one result; the trial now waits for ContinueTrial, SaveTrial or StopTrial."""
 
     trial_id: str
     at: float
@@ -55,7 +55,7 @@ class TrialReported(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CheckpointSaved(Struct, frozen=True, kw_only=True):
-    """The answer to SaveTrial; without a checkpoint the trainable had nothing to save."""
+    """CheckpointSaved answers SaveTrial; without a checkpoint the trainable had nothing to save."""
 
     trial_id: str
     at: float
@@ -64,7 +64,7 @@ class CheckpointSaved(Struct, frozen=True, kw_only=True):
 
 
 class TrialExited(Struct, frozen=True, kw_only=True):
-    """Its process ended, or is free for another trial. Comes exactly once per StartTrial."""
+    """TrialExited: the process ended, or is free for another trial. Comes exactly once per StartTrial."""
 
     trial_id: str
     at: float
@@ -74,15 +74,15 @@ class TrialExited(Struct, frozen=True, kw_only=True):
 
 
 class CapacityChanged(Struct, frozen=True, kw_only=True):
-    """Resources came or went: what all trials together may use from now on."""
+    """CapacityChanged carries what all trials together may use from now on."""
 
     at: float
     capacity: Mapping[str, float]
-    is_bounded: bool = True  # False: it may grow beyond that, and nobody says how far
+    is_bounded: bool = True  # False: it may grow beyond that without a known limit
 
 
 class Woke(Struct, frozen=True, kw_only=True, gc=False):
-    """Nothing arrived for a while: look at the clock."""
+    """Woke: nothing arrived for a while, and the clock is to be checked."""
 
     at: float
 
@@ -92,7 +92,7 @@ Event = EngineEvent | Woke
 
 
 class TrialCreated(Struct, frozen=True, kw_only=True, tag="created"):
-    """The searcher suggested a trial."""
+    """TrialCreated: the searcher suggested a trial."""
 
     trial_id: str
     at: float
@@ -104,9 +104,9 @@ class TrialCreated(Struct, frozen=True, kw_only=True, tag="created"):
 
 
 class TrialAdmitted(Struct, frozen=True, kw_only=True, tag="admitted"):
-    """The scheduler chose a waiting trial and it was handed to the engine.
+    """TrialAdmitted: the scheduler chose a waiting trial, and the engine was asked to start it.
 
-    Without a trial id: asked for a choice, the scheduler wanted something else done (stop a paused trial).
+    Without a trial id: asked for a choice, the scheduler requested something else (stop a paused trial).
     """
 
     trial_id: str
@@ -114,13 +114,13 @@ class TrialAdmitted(Struct, frozen=True, kw_only=True, tag="admitted"):
 
 
 class ExperimentEnded(Struct, frozen=True, kw_only=True, tag="ended"):
-    """Everything was told to stop: a stopper, fail_fast, or the user."""
+    """ExperimentEnded: all trials were stopped, by a stopper, by fail_fast or by the user."""
 
     at: float
 
 
 class SearchExhausted(Struct, frozen=True, kw_only=True, tag="exhausted"):
-    """The searcher has no more trials."""
+    """SearchExhausted: the searcher has no more trials."""
 
     at: float
 

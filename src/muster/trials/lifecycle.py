@@ -1,18 +1,19 @@
-"""The hops of a trial's life: who is told, which command leaves, what the trial becomes."""
+"""Moves trials from state to state: notifies the plug-ins, submits commands, notes facts."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from muster.trials.checkpoints import register
+from muster.trials.checkpoints import CheckpointToDelete, register
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
 from muster.trials.controller_view import PluginRequest
-from muster.trials.decide import TrialDecision
+from muster.trials.decide import PluginCalls, TrialDecision
 from muster.trials.events import (
     CheckpointSaved,
+    Fact,
     TrialAdmitted,
     TrialCreated,
     TrialExited,
@@ -20,32 +21,29 @@ from muster.trials.events import (
     TrialFailureKind,
     TrialStarted,
 )
+from muster.trials.metrics import flatten
 from muster.trials.model import CheckpointPolicy, CheckpointRef, FailurePolicy, Trial
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import CONTINUE, NOOP, PAUSE, STOP
-from muster.trials.results import flatten
 from muster.trials.states import TrialState
 from muster.trials.template import Settings
+from muster.trials.trial_index import TrialIndex
 
-if TYPE_CHECKING:
-    from muster.trials.experiment import ExperimentState
-
-
-# Nothing the trial did: the machine was taken away. Counted only when the user says so.
+# The trial did nothing wrong: the machine was taken away. Counted only when the user asks for it.
 _NOT_ITS_FAULT = frozenset({TrialFailureKind.PREEMPTED})
 # Trying again would end the same way.
 _FINAL = frozenset({TrialFailureKind.RESET_REFUSED, TrialFailureKind.UNPICKLABLE, TrialFailureKind.START})
 
 
 def counts(trial: Trial, failure: TrialFailure, policy: FailurePolicy, was_restoring: bool) -> bool:
-    """Whether the failure uses up one of the trial's retries; restore failures have a budget of their own."""
+    """Returns whether the failure uses up a retry of the trial; restore failures have a separate budget."""
     if was_restoring and trial.num_restore_failures < policy.restore_retries:
         return False
     return failure.kind not in _NOT_ITS_FAULT or policy.count_preemption
 
 
 def may_retry(trial: Trial, failure: TrialFailure) -> bool:
-    """`num_failures` has been brought up to date before."""
+    """Returns whether the trial may run again; the caller has counted this failure in `num_failures`."""
     if failure.kind in _FINAL:
         return False
     return trial.max_failures < 0 or trial.num_failures <= trial.max_failures
@@ -55,25 +53,63 @@ _S = TrialState
 _PAUSE_IF_SAVED = "PAUSE_IF_SAVED"  # in `after_save` only: without a checkpoint its steps would be lost
 
 
+class FactLog:
+    """A FactLog holds facts, warnings and superfluous checkpoints until the controller handles them."""
+
+    def __init__(self) -> None:
+        self.count = 0  # facts ever noted
+        self.warnings: list[str] = []  # the controller logs them and clears the list
+        # Checkpoints whose directories may be deleted once the facts noted before them are durable.
+        self.checkpoints_to_delete: list[CheckpointToDelete] = []
+        self._facts: list[Fact] = []
+
+    def note(self, fact: Fact) -> None:
+        self._facts.append(fact)
+        self.count += 1
+
+    def take(self) -> Sequence[Fact]:
+        """Returns the facts noted since the last call, in order; the caller makes them durable."""
+        facts, self._facts = self._facts, []
+        return facts
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def schedule_deletion(self, checkpoints: Sequence[CheckpointRef]) -> None:
+        """Marks checkpoints as superfluous; their directories stay until a crash cannot bring them back."""
+        self.checkpoints_to_delete.extend(
+            CheckpointToDelete(ref=ref, after=self.count) for ref in checkpoints
+        )
+
+
 class Lifecycle:
-    """Carries decisions out on the roster; commands collect until `take`."""
+    """A Lifecycle carries out decisions on trials; it appends the commands for the engine to `commands`."""
 
-    def __init__(self, state: ExperimentState) -> None:
-        self._state = state
-        self._commands: list[EngineCommand] = []
-        self.after_save: dict[str, str] = {}  # what happens to a trial once its checkpoint is there
-        self.restoring: set[str] = set()  # started from a checkpoint, not heard from since
-        self._freeing: dict[str, PlacementGroupFactory] = {}  # whose process will be free in a moment
+    def __init__(
+        self,
+        index: TrialIndex,
+        plugins: PluginCalls,
+        facts: FactLog,
+        commands: list[EngineCommand],
+        *,
+        settings: Settings,
+        directory_for: Callable[[Trial], str],
+    ) -> None:
+        """`directory_for` returns the directory of a trial below the experiment's; called once per trial."""
+        self._index, self._plugins, self._facts, self._commands = index, plugins, facts, commands
+        self._settings, self._directory_for = settings, directory_for
+        self.is_stopping = False  # no new trials; the running ones are being ended
+        self.first_failure: Trial | None = None
+        self.after_save: dict[str, str] = {}  # what happens to a trial once its checkpoint is saved
+        self.restoring: set[str] = set()  # started from a checkpoint, no report since
+        self._freeing: dict[str, PlacementGroupFactory] = {}  # trials whose process will be free in a moment
 
-    def take(self) -> list[EngineCommand]:
-        commands, self._commands = self._commands, []
-        return commands
-
-    def added(self, trial: Trial, at: float) -> None:
-        self._state.roster.add(trial)
+    def add(self, trial: Trial, at: float) -> None:
+        """Adds a trial that the searcher has just suggested."""
+        self._index.add(trial)
         if trial.relative_logdir is None:
-            trial.relative_logdir = self._state.directory_for(trial)
-        self._state.note(
+            trial.relative_logdir = self._directory_for(trial)
+        self._facts.note(
             TrialCreated(
                 trial_id=trial.trial_id,
                 at=at,
@@ -84,16 +120,16 @@ class Lifecycle:
                 relative_logdir=trial.relative_logdir or "",
             )
         )
-        self._state.scheduler.on_trial_add(self._state.view, trial)
-        self.obey_wishes(at)
+        self._plugins.scheduler.on_trial_add(self._plugins.view, trial)
+        self.apply_plugin_requests(at)
 
     def start(self, trial: Trial, at: float) -> None:
-        """Hand it to the engine, from its newest checkpoint when it has one."""
-        settings, roster = self._state.settings, self._state.roster
-        self._state.note(TrialAdmitted(trial_id=trial.trial_id, at=at))
+        """Hands a trial to the engine, from its newest checkpoint when it has one."""
+        settings, index = self._settings, self._index
+        self._facts.note(TrialAdmitted(trial_id=trial.trial_id, at=at))
         if trial.state is _S.PAUSED:
-            roster.move(trial, _S.PENDING)
-        roster.move(trial, _S.STARTING)
+            index.move(trial, _S.PENDING)
+        index.move(trial, _S.STARTING)
         if trial.checkpoint is not None:
             self.restoring.add(trial.trial_id)
         self._commands.append(
@@ -106,7 +142,7 @@ class Lifecycle:
                 trial_dir=f"{settings.experiment_dir}/{trial.relative_logdir}",
                 experiment_name=settings.name,
                 experiment_tag=trial.experiment_tag,
-                checkpoint=trial.checkpoint or _given(trial.restore_path),
+                checkpoint=trial.checkpoint or _user_checkpoint(trial.restore_path),
                 checkpoint_index=trial.checkpoint_index,
                 log_to_file=trial.log_to_file,
                 may_reuse=settings.reuse_actors,
@@ -116,21 +152,21 @@ class Lifecycle:
         )
 
     def is_to_stop(self, trial: Trial) -> bool:
-        """Told to stop, or going to be once its checkpoint is there."""
+        """Returns whether the trial is stopping, or will stop once its checkpoint is saved."""
         return trial.state is _S.STOPPING or (
             trial.state is _S.SAVING and self.after_save.get(trial.trial_id) == STOP
         )
 
     def has_process_soon(self, trial: Trial) -> bool:
-        """Whether a process that it may take over is just being handed back: cheaper than a new one."""
+        """Returns whether a process that the trial may reuse is about to be free: cheaper than a new one."""
         return bool(self._freeing) and trial.placement_group_factory in self._freeing.values()
 
     def refuse(self, trial: Trial, at: float) -> None:
-        """It can never start here: say so now instead of waiting for ever."""
-        needs, has = self._state.roster.size(trial), self._state.roster.capacity
+        """Fails a trial that can never start here, instead of letting it wait for ever."""
+        needs, has = self._index.size(trial), self._index.capacity
         message = f"trial {trial.trial_id} needs ({needs}), but there is only ({has}) in all"
         failure = TrialFailure(kind=TrialFailureKind.START, message=message)
-        self._state.note(TrialExited(trial_id=trial.trial_id, at=at, failure=failure))
+        self._facts.note(TrialExited(trial_id=trial.trial_id, at=at, failure=failure))
         self._fail(trial, failure, at)
 
     def started(self, trial: Trial, event: TrialStarted) -> None:
@@ -139,106 +175,108 @@ class Lifecycle:
         trial.location = event.location
         if trial.start_time is None:
             trial.start_time = event.at
-        self._state.roster.move(trial, _S.RUNNING)
+        self._index.move(trial, _S.RUNNING)
         self.restoring.discard(trial.trial_id)
-        _stand_at_checkpoint(trial)
-        self._tell("on_trial_start", trial)
+        _rewind_to_checkpoint(trial)
+        self._plugins.fire("on_trial_start", trial=trial)
 
-    def obey(self, trial: Trial, judgement: TrialDecision, at: float) -> None:
-        """Carry out what was decided on a report, after the checkpoint that is due."""
-        if judgement.checkpoint is not None:
-            self._keep(trial, judgement.checkpoint)
-        if trial.state is _S.SAVING and judgement.decision in (STOP, PAUSE):
-            self.after_save[trial.trial_id] = judgement.decision  # it came with the one that saves
+    def apply(self, trial: Trial, decided: TrialDecision, at: float) -> None:
+        """Carries out the decision on a report, after the checkpoint that is due."""
+        if decided.checkpoint is not None:
+            self._keep(trial, decided.checkpoint)
+        if trial.state is _S.SAVING and decided.decision in (STOP, PAUSE):
+            self.after_save[trial.trial_id] = (
+                decided.decision
+            )  # the result was sent together with the one that saves
         if trial.state is not _S.RUNNING:
-            return  # its report met another order
-        if self._must_save(trial, judgement):
-            careful = judgement.decision == PAUSE and self._state.view.withdraw(
-                trial, PluginRequest.KEEP_STEPS
-            )
-            self._save_then(trial, _PAUSE_IF_SAVED if careful else judgement.decision)
+            return  # another command was submitted before the report arrived
+        if self._must_save(trial, decided):
+            view = self._plugins.view
+            careful = decided.decision == PAUSE and view.withdraw(trial, PluginRequest.KEEP_STEPS)
+            self._save_then(trial, _PAUSE_IF_SAVED if careful else decided.decision)
         else:
-            self._carry_out(trial, judgement.decision, at)
-        self.obey_wishes(at)
+            self._carry_out(trial, decided.decision, at)
+        self.apply_plugin_requests(at)
 
-    def _must_save(self, trial: Trial, judgement: TrialDecision) -> bool:
-        """Before the decision is carried out. A save that a plug-in asked for is done here: it waits now."""
-        view, decision = self._state.view, judgement.decision
+    def _must_save(self, trial: Trial, decided: TrialDecision) -> bool:
+        """Returns whether a save comes before the decision; a save that a plug-in requested is done here."""
+        view, decision = self._plugins.view, decided.decision
         is_wanted = decision == PAUSE
-        if decision != NOOP and view.has_wishes:
+        if decision != NOOP and view.requests:
             is_wanted |= view.withdraw_save(trial)
-        return judgement.save or (is_wanted and judgement.checkpoint is None)
+        return decided.save or (is_wanted and decided.checkpoint is None)
 
     def saved(self, trial: Trial, event: CheckpointSaved) -> None:
         if event.checkpoint is not None:
             self._keep(trial, event.checkpoint)
-            self._tell("on_trial_save", trial)
+            self._plugins.fire("on_trial_save", trial=trial)
         decision = self.after_save.pop(trial.trial_id, CONTINUE)
         if decision == _PAUSE_IF_SAVED:
             decision = CONTINUE if event.checkpoint is None else PAUSE
         if trial.state is _S.SAVING:
-            self._state.roster.move(trial, _S.RUNNING)
+            self._index.move(trial, _S.RUNNING)
             self._carry_out(trial, decision, event.at)
-            self.obey_wishes(event.at)
+            self.apply_plugin_requests(event.at)
 
     def stop(self, trial: Trial, at: float) -> None:
-        """End a trial in any state; scheduler, searcher and callbacks hear of it here, once."""
+        """Ends a trial in any state and notifies scheduler, searcher and callbacks once."""
         if trial.is_finished():
             return
-        state = self._state
         if trial.state in (_S.RUNNING, _S.SAVING):
             self._complete(trial)
         else:
-            state.scheduler.on_trial_remove(state.view, trial)
-            state.search.on_trial_complete(trial.trial_id)
-            self._tell("on_trial_complete", trial)
+            plugins = self._plugins
+            plugins.scheduler.on_trial_remove(plugins.view, trial)
+            plugins.search.on_trial_complete(trial.trial_id)
+            self._plugins.fire("on_trial_complete", trial=trial)
         self._leave(trial, _S.TERMINATED)
-        self.obey_wishes(at)
+        self.apply_plugin_requests(at)
 
     def exited(self, trial: Trial, event: TrialExited) -> None:
-        """Its process is gone, or free: what it leaves behind depends on why."""
+        """Handles the end of a process, or its release for another trial."""
         self.after_save.pop(trial.trial_id, None)
         self._freeing.pop(trial.trial_id, None)
         if trial.state is _S.STOPPING:
-            self._state.roster.move(trial, trial.intent)
+            self._index.move(trial, trial.intent)
         elif event.failure is not None:
             self._fail(trial, event.failure, event.at)
-        else:  # its code returned: a completion like any other, only that nothing needs to be stopped
+        else:  # its code returned: a completion without a process to stop
             self._complete(trial)
-            self._state.roster.move(trial, _S.TERMINATED)
+            self._index.move(trial, _S.TERMINATED)
         self.restoring.discard(trial.trial_id)
-        self.obey_wishes(event.at)
+        self.apply_plugin_requests(event.at)
 
     def abandon(self, trial: Trial) -> None:
-        """Its process is gone without a word, and nobody is to blame."""
+        """Handles a process that ended with its driver: the trial waits again, or ends if it was stopping."""
         self.after_save.pop(trial.trial_id, None)
         self._freeing.pop(trial.trial_id, None)
         self.restoring.discard(trial.trial_id)
         ends = trial.state is _S.STOPPING
-        self._state.roster.move(trial, trial.intent if ends else _S.PENDING)
+        self._index.move(trial, trial.intent if ends else _S.PENDING)
 
-    def obey_wishes(self, at: float) -> None:
-        """What plug-ins asked of the view during their hooks."""
-        for wish, trial in self._state.view.take():
+    def apply_plugin_requests(self, at: float) -> None:
+        """Carries out what plug-ins requested through the view during their hooks."""
+        view = self._plugins.view
+        for request, trial in view.take() if view.requests else ():
             if trial.is_finished():
                 continue
-            if wish is PluginRequest.STOP:
+            if request is PluginRequest.STOP:
                 self.stop(trial, at)
-            elif wish is PluginRequest.PAUSE:
+            elif request is PluginRequest.PAUSE:
                 self._pause(trial)
-            elif wish is PluginRequest.PAUSE_WITHOUT_SAVE:
+            elif request is PluginRequest.PAUSE_WITHOUT_SAVE:
                 self._leave(trial, _S.PAUSED)
-            elif wish is PluginRequest.SAVE and trial.state is _S.RUNNING:
+            elif request is PluginRequest.SAVE and trial.state is _S.RUNNING:
                 self._save_then(trial, CONTINUE)
 
     def _complete(self, trial: Trial) -> None:
-        """Scheduler, searcher and callbacks hear of the last result."""
-        state = self._state
+        """Notifies scheduler, searcher and callbacks of the last result."""
+        plugins = self._plugins
         trial.last_result["done"] = True
         flat = flatten(trial.last_result)
-        state.scheduler.on_trial_complete(state.view, trial, flat)
-        state.search.on_trial_complete(trial.trial_id, result=flat)
-        self._tell("on_trial_complete", trial)
+        plugins.scheduler.on_trial_complete(plugins.view, trial, flat)
+        plugins.search.on_trial_complete(trial.trial_id, result=flat)
+        self._plugins.fire("on_trial_complete", trial=trial)
 
     def _pause(self, trial: Trial) -> None:
         if trial.state is _S.SAVING:
@@ -247,7 +285,7 @@ class Lifecycle:
             self._save_then(trial, PAUSE)
 
     def _save_then(self, trial: Trial, decision: str) -> None:
-        self._state.roster.move(trial, _S.SAVING)
+        self._index.move(trial, _S.SAVING)
         self.after_save[trial.trial_id] = decision
         self._commands.append(SaveTrial(trial_id=trial.trial_id))
 
@@ -258,74 +296,69 @@ class Lifecycle:
             self.stop(trial, at)
         elif decision == PAUSE:
             self._leave(trial, _S.PAUSED)
-        if self._state.settings.reuse_actors and trial.state is _S.STOPPING:
-            self._freeing[trial.trial_id] = trial.placement_group_factory  # it waits for this very answer
+        if self._settings.reuse_actors and trial.state is _S.STOPPING:
+            self._freeing[trial.trial_id] = (
+                trial.placement_group_factory
+            )  # its process waits for this very answer
 
     def _leave(self, trial: Trial, intent: TrialState) -> None:
-        """Take its process away; without one the trial is there at once."""
+        """Takes the process of a trial away; a trial without one reaches `intent` at once."""
         if trial.state in (_S.PENDING, _S.PAUSED):
             if trial.state is not intent and intent is _S.TERMINATED:
-                self._state.roster.move(trial, intent)
+                self._index.move(trial, intent)
             return
         self.after_save.pop(trial.trial_id, None)
         trial.intent = intent
         if trial.state is not _S.STOPPING:
-            self._state.roster.move(trial, _S.STOPPING)
-            settings = self._state.settings
-            keep = settings.reuse_actors
-            self._commands.append(
-                StopTrial(trial_id=trial.trial_id, keep_process=keep, grace_s=settings.stop_grace_s)
-            )
+            self._index.move(trial, _S.STOPPING)
+            keep, grace_s = self._settings.reuse_actors, self._settings.stop_grace_s
+            self._commands.append(StopTrial(trial_id=trial.trial_id, keep_process=keep, grace_s=grace_s))
 
     def _keep(self, trial: Trial, checkpoint: CheckpointRef) -> None:
-        """A score that cannot be compared is the user's slip: the checkpoint is kept as the newest one."""
+        """Keeps a new checkpoint; one whose score cannot be compared is kept as the newest one."""
         try:
             dropped = register(trial, checkpoint)
         except TypeError as error:
-            self._state.warn(f"trial {trial.trial_id}: {error}; its checkpoints are kept by age")
+            self._facts.warn(f"trial {trial.trial_id}: {error}; its checkpoints are kept by age")
             trial.checkpoint_policy = replace(trial.checkpoint_policy, score_attribute=None)
             dropped = register(trial, checkpoint)
-        self._state.give_up(dropped)
-        self._tell("on_checkpoint", trial, checkpoint=checkpoint)
+        self._facts.schedule_deletion(dropped)
+        self._plugins.fire("on_checkpoint", trial=trial, checkpoint=checkpoint)
 
     def _fail(self, trial: Trial, failure: TrialFailure, at: float) -> None:
-        state, roster = self._state, self._state.roster
+        plugins = self._plugins
         restoring = trial.trial_id in self.restoring
-        if counts(trial, failure, state.settings.failure, restoring):
+        if counts(trial, failure, self._settings.failure, restoring):
             trial.num_failures += 1
         elif restoring:
             trial.num_restore_failures += 1
-        self._tell("on_trial_failure", trial, failure=failure)
-        state.scheduler.on_trial_error(state.view, trial)
-        if may_retry(trial, failure) and not state.is_stopping:
+        self._plugins.fire("on_trial_failure", trial=trial, failure=failure)
+        plugins.scheduler.on_trial_error(plugins.view, trial)
+        if may_retry(trial, failure) and not self.is_stopping:
             if trial.state is not _S.PENDING:
-                roster.move(trial, _S.PENDING)
-            state.scheduler.on_trial_add(state.view, trial)
-            self._tell("on_trial_recover", trial)
+                self._index.move(trial, _S.PENDING)
+            plugins.scheduler.on_trial_add(plugins.view, trial)
+            self._plugins.fire("on_trial_recover", trial=trial)
             return
-        state.search.on_trial_complete(trial.trial_id, error=True)
-        roster.move(trial, _S.ERROR)
-        state.first_failure = state.first_failure or trial
-        self._tell("on_trial_error", trial)
-
-    def _tell(self, hook: str, trial: Trial, **info: object) -> None:
-        state = self._state
-        state.hooks.fire(hook, iteration=state.iteration, trials=state.roster.order, trial=trial, **info)
+        plugins.search.on_trial_complete(trial.trial_id, error=True)
+        self._index.move(trial, _S.ERROR)
+        self.first_failure = self.first_failure or trial
+        self._plugins.fire("on_trial_error", trial=trial)
 
 
-def _stand_at_checkpoint(trial: Trial) -> None:
-    """What it reported after the checkpoint it goes on from is undone: it will report that again, or not."""
+def _rewind_to_checkpoint(trial: Trial) -> None:
+    """Drops the results reported after the checkpoint the trial resumes from: they may be reported again."""
     metrics = {} if trial.checkpoint is None else trial.checkpoint.metrics
     if metrics.get("training_iteration", math.inf) < trial.last_result.get("training_iteration", 0):
         trial.last_result = dict(metrics)
 
 
 def _buffering(settings: Settings, policy: CheckpointPolicy) -> tuple[int, float, int]:
-    """A trial that saves at its end must not be further than its last result: it sends them one by one."""
+    """Returns how results are batched; a trial that saves at its end must send each result at once."""
     length = 1 if policy.at_end else settings.result_buffer_length
     return (length, settings.result_buffer_age_s, policy.frequency)
 
 
-def _given(restore_path: str | None) -> CheckpointRef | None:
-    """A checkpoint of the user's own, for a trial that has none yet."""
+def _user_checkpoint(restore_path: str | None) -> CheckpointRef | None:
+    """Returns the checkpoint that the user gave, for a trial that has none yet."""
     return None if restore_path is None else CheckpointRef(path=restore_path, index=-1)

@@ -1,4 +1,4 @@
-"""Trial, its results and its policies. Attribute names are Ray's, because plug-ins and users read them."""
+"""Defines Trial and its policies. Attribute names are Ray's, because plug-ins and users read them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from muster.trials.metrics import DEBUG_METRICS, TRAINING_ITERATION, Statistics
+from muster.trials.metrics import Statistics
 from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
 from muster.trials.states import FINISHED, PUBLIC, TRIAL_MACHINE, TrialState
 
 
 class TrialReading:
-    """Base of Trial; everything here follows from its attributes."""
+    """TrialReading is the base of Trial; everything here is derived from its attributes."""
 
     __slots__ = ()
 
@@ -49,12 +49,12 @@ class TrialReading:
 
     @property
     def is_saving(self) -> bool:
-        """Its checkpoint is being made; a decision may wait for it."""
+        """Whether a checkpoint of the trial is being made; a decision may wait for it."""
         return self.state is TrialState.SAVING
 
     @property
     def node_ip(self) -> str | None:
-        """Of the machine it runs on; None before it runs."""
+        """The address of the machine on which the trial runs; None before it runs."""
         found: str | None = self.location.get("node_ip")
         return found
 
@@ -64,14 +64,14 @@ class TrialReading:
 
     @property
     def local_experiment_path(self) -> str:
-        """The directory of the experiment, written in place."""
+        """The directory of the experiment, in which files are written directly."""
         return self.experiment_dir
 
     remote_experiment_path = local_experiment_path
 
     @property
     def error_file(self) -> str | None:
-        """The text file about its failures; None when it has not failed."""
+        """The text file about the failures of the trial; None when it has not failed."""
         return self._file(self.error_filename)
 
     @property
@@ -82,21 +82,8 @@ class TrialReading:
         return f"{self.local_path}/{name}" if name and self.local_path else None
 
 
-__all__ = [
-    "DEBUG_METRICS",
-    "DEFAULT_METRIC",
-    "TRAINING_ITERATION",
-    "CheckpointPolicy",
-    "CheckpointRef",
-    "FailurePolicy",
-    "Trial",
-]
-
-DEFAULT_METRIC = "_metric"
-
-
 class CheckpointRef(Struct, frozen=True, kw_only=True):
-    """A checkpoint that exists: its directory below the trial's, and what was true when it was made."""
+    """A CheckpointRef is a checkpoint that exists: its directory, and the metrics when it was made."""
 
     path: str  # absolute path or URL of the directory
     index: int
@@ -104,7 +91,7 @@ class CheckpointRef(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointPolicy(Struct, frozen=True, kw_only=True):
-    """When checkpoints are made and which are kept (Ray's CheckpointConfig, resolved)."""
+    """A CheckpointPolicy defines when checkpoints are made and which are kept, from a CheckpointConfig."""
 
     num_to_keep: int | None = None
     score_attribute: str | None = None
@@ -114,7 +101,7 @@ class CheckpointPolicy(Struct, frozen=True, kw_only=True):
 
 
 class FailurePolicy(Struct, frozen=True, kw_only=True):
-    """What a failed trial means for itself and for the others."""
+    """A FailurePolicy defines what a failed trial means for itself and for the others."""
 
     max_failures: int = 0  # -1: retry for ever
     fail_fast: bool = False
@@ -124,7 +111,7 @@ class FailurePolicy(Struct, frozen=True, kw_only=True):
 
 
 class Trial(TrialReading):
-    """One configuration being tried. Only `ExperimentState` changes its state."""
+    """A Trial is one configuration being tried. Only `ExperimentState` changes its state."""
 
     # The values of `status`, by the names that plug-ins written for Ray use.
     PENDING, RUNNING, PAUSED, TERMINATED, ERROR = "PENDING", "RUNNING", "PAUSED", "TERMINATED", "ERROR"
@@ -213,41 +200,47 @@ class Trial(TrialReading):
 
     @property
     def status(self) -> str:
-        """Ray's five names. A trial that was told to stop counts as stopped."""
+        """The state by one of Ray's five names. A trial that is stopping counts as stopped."""
         return PUBLIC[self.intent if self.state is TrialState.STOPPING else self.state]
 
     def is_finished(self) -> bool:
-        """Ended for good, or about to be."""
+        """Returns whether the trial has ended for good, or is about to."""
         return self.state in FINISHED or (
             self.state is TrialState.STOPPING and self.intent is TrialState.TERMINATED
         )
 
     @property
     def metric_analysis(self) -> dict[str, dict[str, float]]:
-        """`max, min, avg, last, last-5-avg, last-10-avg` of every flat metric; a copy."""
+        """A copy of `max, min, avg, last, last-5-avg, last-10-avg` of every flat metric."""
         return self.statistics.analysis()
 
     @property
     def metric_n_steps(self) -> dict[str, dict[str, deque[float]]]:
-        """The last `5` and `10` values of every flat metric; a copy."""
+        """A copy of the last `5` and `10` values of every flat metric."""
         return self.statistics.windows()
 
     @property
     def checkpoint(self) -> CheckpointRef | None:
-        """Where it goes on from: the one it adopted, else the newest of its own that was retained."""
+        """The checkpoint that the trial continues from: an adopted one, else the newest of its own."""
         if self.adopted is not None:
             return self.adopted
         return max(self.checkpoints, key=lambda c: c.index, default=None)
 
     @property
     def local_path(self) -> str | None:
-        """The trial's directory on this machine; None before it was added to an experiment."""
+        """The directory of the trial on this machine; None before it was added to an experiment."""
         return f"{self.experiment_dir}/{self.relative_logdir}" if self.relative_logdir else None
 
     path = logdir = local_dir = local_path  # the other names scripts and callbacks read
 
+    def note_result(self, result: dict[str, Any], flat: Mapping[str, Any], at: float) -> None:
+        """Makes this the last result and adds it to the statistics; `flat` must not be changed afterwards."""
+        self.last_result = result
+        self.last_result_time = at
+        self.statistics.note(flat)
+
     def update_resources(self, resources: PlacementGroupFactory | Mapping[str, Any]) -> None:
-        """What it needs from its next start on; for schedulers, between a pause and that start."""
+        """Sets what the trial needs from its next start on; schedulers call it while the trial is paused."""
         if self.status == Trial.RUNNING:
             raise ValueError(
                 f"trial {self.trial_id} is running: its resources can change only while it is paused or waits"
@@ -258,7 +251,7 @@ class Trial(TrialReading):
         self.has_new_resources = True
 
     def move(self, target: TrialState) -> None:
-        """Take one hop of the table; a self transition is nothing."""
+        """Takes one transition of the table; a transition to the same state does nothing."""
         if target is not self.state:
             TRIAL_MACHINE.check(f"trial {self.trial_id}", self.state, target)
             self.state = target

@@ -1,4 +1,4 @@
-"""PlacementGroupFactory: the resources of a trial as bundles, also made of a dict. A plain value."""
+"""Defines the resources of a trial as bundles, also made from a dict; a plain value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SELECTORS = "bundle_label_selector"
 
 
 class PlacementGroupFactory:
-    """Bundles of resources that one trial needs together; the first is for the trainable itself.
+    """A PlacementGroupFactory is the bundles that one trial needs together; the first is for the trainable.
 
     Example:
         >>> PlacementGroupFactory([{"CPU": 1, "GPU": 0.5}, {"CPU": 2}]).required_resources
@@ -33,7 +33,9 @@ class PlacementGroupFactory:
         if self._head_is_empty:
             cleaned = cleaned[1:]
         if not cleaned or not any(cleaned):
-            raise ValueError(f"no bundle of {list(bundles)} asks for anything")
+            raise ValueError(
+                f"no bundle of {list(bundles)} requests a resource: give at least one, e.g. {{'CPU': 1}}"
+            )
         self._bundles = cleaned
         self._strategy = strategy
         self._args, self._kwargs = args, kwargs
@@ -49,7 +51,7 @@ class PlacementGroupFactory:
 
     @property
     def options(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What else was given, for the engine: positional and named, e.g. `bundle_label_selector`."""
+        """The remaining arguments, for the engine: positional and named, e.g. `bundle_label_selector`."""
         return self._args, dict(self._kwargs)
 
     @property
@@ -85,12 +87,12 @@ class PlacementGroupFactory:
         return hash(self._identity)
 
     def described(self) -> tuple[list[dict[str, float]], str]:
-        """Bundles, an empty first one included, and strategy: what another one is made of."""
+        """Returns the bundles, including an empty first one, and the strategy, to make an equal one."""
         head: list[dict[str, float]] = [{}] if self._head_is_empty else []
         return head + self.bundles, self._strategy
 
     def resized(self, bundles: Sequence[Mapping[str, float]]) -> PlacementGroupFactory:
-        """Other bundles, else the same; those that are added go where the last one goes."""
+        """Returns a copy with other bundles; bundles that are added are placed like the last one."""
         options = dict(self._kwargs)
         selectors = list(options.get(_SELECTORS) or ())
         if selectors:
@@ -104,7 +106,7 @@ class PlacementGroupFactory:
 
 
 def resource_dict_to_bundles(resources: Mapping[str, Any] | None) -> PlacementGroupFactory:
-    """One bundle; `{}` and None mean 1 CPU. ValueError when nothing is asked for.
+    """Returns one bundle; `{}` and None mean 1 CPU. ValueError when no resource is requested.
 
     Example:
         >>> resource_dict_to_bundles({"cpu": 2, "gpu": 0.5, "licence": 1})

@@ -1,4 +1,4 @@
-"""What user plug-ins look like to the core: Ray's hook names, as protocols, and the view they are given."""
+"""Defines the plug-ins of an experiment as protocols with Ray's hook names."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ CONTINUE, PAUSE, STOP, NOOP = "CONTINUE", "PAUSE", "STOP", "NOOP"
 
 
 class SearchPlugin(Protocol):
-    """Hands out trials one by one."""
+    """A SearchPlugin suggests trials, one per call."""
 
     metric: Any
 
     def next_trial(self) -> Trial | None:
-        """A new PENDING trial; None: nothing now (ask again, unless `is_finished`)."""
+        """Returns a new PENDING trial; None: no trial is available now (try again, unless `is_finished`)."""
         ...
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None: ...
@@ -31,14 +31,14 @@ class SearchPlugin(Protocol):
     def set_finished(self) -> None: ...
 
     def save_state(self) -> bytes:
-        """Everything that decides the next suggestion, random streams included."""
+        """Returns everything that determines the next suggestion, including random streams."""
         ...
 
     def restore_state(self, state: bytes) -> None: ...
 
 
 class SchedulerPlugin(Protocol):
-    """Decides which trial runs and whether it goes on."""
+    """A SchedulerPlugin decides which trial runs and whether a trial continues."""
 
     metric: Any
 
@@ -56,7 +56,7 @@ class SchedulerPlugin(Protocol):
 
 
 class StopperPlugin(Protocol):
-    """Ends trials, or everything."""
+    """A StopperPlugin ends single trials or the whole experiment."""
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool: ...
 
@@ -64,14 +64,14 @@ class StopperPlugin(Protocol):
 
 
 class Hooks(Protocol):
-    """The callbacks of an experiment, called in order; a result may be changed in place."""
+    """Hooks call the callbacks of an experiment in order; a callback may change a result in place."""
 
     def fire(self, hook: str, *, iteration: int, trials: Sequence[Trial], **info: Any) -> None: ...  # noqa: ANN401
 
 
 @dataclass(frozen=True)
 class Plugins:
-    """The user objects of one experiment."""
+    """Plugins are the user objects of one experiment."""
 
     search: SearchPlugin
     scheduler: SchedulerPlugin

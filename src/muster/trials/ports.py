@@ -1,41 +1,43 @@
-"""What the trial controller asks of the outside world."""
+"""Defines what the trial controller needs from outside: an engine, a store and a saver."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
 
-from muster.trials.commands import EngineCommand
+from muster.trials.commands import EngineCommand, StartTrial
 from muster.trials.events import EngineEvent, Fact
+from muster.trials.model import CheckpointRef
 
 
 class Engine(Protocol):
-    """Runs trials. `submit` never blocks and never raises because of a trial; outcomes come from `poll`.
+    """An Engine runs trials.
 
+    `submit` never blocks and never raises because of a trial; outcomes come from `poll`.
     The protocol is lock-step: after TrialReported a trial waits for ContinueTrial, SaveTrial or StopTrial.
     Each StartTrial is answered by at most one TrialStarted and by exactly one TrialExited. Commands for
     unknown trials are ignored.
     """
 
     def capacity(self) -> Mapping[str, float]:
-        """What all trials together may use: CPU, GPU, memory, custom."""
+        """Returns what all trials together may use: CPU, GPU, memory, custom."""
         ...
 
     def submit(self, command: EngineCommand) -> None: ...
 
     def poll(self, timeout_s: float) -> Sequence[EngineEvent]:
-        """Every event that is ready, in the order of arrival; waits up to `timeout_s` for the first."""
+        """Returns the events that are ready, in the order of arrival; waits up to `timeout_s` for one."""
         ...
 
     def close(self) -> None:
-        """End every process. Safe to call twice."""
+        """Ends every process. Safe to call twice."""
         ...
 
 
 class SavedExperiment(Struct, frozen=True, kw_only=True):
-    """What a store gives back: the plug-ins' last saved state, and the facts after it."""
+    """A SavedExperiment is the last snapshot, the state of the plug-ins then, and the later facts."""
 
     settings: Mapping[str, Any]  # what the experiment was started with, as plain data
     snapshot: bytes | None  # encoded by the core: trials, counters; None before the first one
@@ -45,10 +47,10 @@ class SavedExperiment(Struct, frozen=True, kw_only=True):
 
 
 class TrialStore(Protocol):
-    """One experiment's facts. One writer; readers may look while it runs."""
+    """A TrialStore keeps the facts of one experiment. One writer; readers may read while it runs."""
 
     def append(self, facts: Sequence[Fact]) -> None:
-        """Durable against kill -9 when it returns; all or none."""
+        """Stores the facts, all or none; they survive kill -9 once this returns."""
         ...
 
     def snapshot(
@@ -58,12 +60,36 @@ class TrialStore(Protocol):
         statuses: Mapping[str, str] | None = None,
         ended: bytes = b"",
     ) -> None:
-        """Replace the saved state: it stands for every fact appended so far. `ended` joins earlier ones.
+        """Replaces the saved state, which includes every fact appended so far; `ended` is added.
 
-        `statuses`: Ray's status of trials that have not ended, where the facts alone cannot tell readers.
+        `statuses`: Ray's status of trials that have not ended, which readers cannot derive from the facts.
         """
         ...
 
     def load(self) -> SavedExperiment: ...
 
     def close(self) -> None: ...
+
+
+class CheckpointFiles(Protocol):
+    """CheckpointFiles check and delete the directories of checkpoints."""
+
+    def check(self, command: StartTrial) -> StartTrial:
+        """Returns the command, with another checkpoint when the files of the given one are incomplete."""
+        ...
+
+    def discard(self, refs: Sequence[CheckpointRef]) -> None:
+        """Deletes checkpoints that nothing can need again, without blocking."""
+        ...
+
+
+class Saver(Protocol):
+    """A Saver writes snapshots of an experiment, from which a restore starts."""
+
+    def is_due(self) -> bool:
+        """Returns whether a snapshot should be written now."""
+        ...
+
+    def save(self, flush: Callable[[], None], *, is_last: bool = False) -> None:
+        """Writes a snapshot, or skips it; `flush` makes all facts so far durable and is called before it."""
+        ...

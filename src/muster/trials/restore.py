@@ -1,8 +1,8 @@
-"""Picture + later facts -> an ExperimentState that stands exactly where it stood.
+"""Rebuilds an ExperimentState from a snapshot and the facts after it, exactly as it was.
 
-The picture is plain data (trials, counters), taken together with the plug-ins' own saved state. The facts
-after it are handled again with nobody listening: searcher and scheduler are asked again and, being restored
-with their random streams, answer as before; where one does not, the recorded fact wins and it is said.
+The snapshot is plain data (trials, counters), taken together with the saved state of the plug-ins. The facts
+after it are handled again without callbacks: searcher and scheduler are asked again and, being restored with
+their random streams, answer as before; where one does not, the recorded fact counts and a warning is logged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import Hooks
 from muster.trials.states import HAS_PROCESS, TrialState
 
-PICTURE_VERSION = 3
+SNAPSHOT_VERSION = 3
 MakeTrial = Callable[[str, dict[str, Any], Mapping[str, Any], str], Trial]  # id, config, params, tag
 _DATA = (Number, str, bytes, type(None))
 # Plain attributes that a trial is restored with; the rest comes from the template that makes it.
@@ -53,25 +53,25 @@ _PLAIN = (
 
 
 def snapshot(state: ExperimentState) -> dict[str, Any]:
-    """Everything of the core that the plug-ins do not save themselves, as plain data.
+    """Returns everything that the plug-ins do not save themselves, as plain data.
 
-    `ended` holds trials that are over, except those that an earlier archive holds: so what a picture costs
-    follows the trials that live, not all there were. Whoever saves `ended` for good clears
-    `roster.unarchived`, and gives all that was ever saved back in the picture that is restored.
+    `ended` holds the finished trials, except those that an earlier archive holds: so the cost of a snapshot
+    depends on the live trials, not on all trials. The caller that archives `ended` clears
+    `index.unarchived`, and adds everything it has archived to the snapshot that is restored.
     """
     return {
-        "version": PICTURE_VERSION,
-        "iteration": state.iteration,
-        "facts_noted": state.facts_noted,
+        "version": SNAPSHOT_VERSION,
+        "iteration": state.plugins.iteration,
+        "facts_noted": state.facts.count,
         "exhausted": state.is_exhausted,
         "stopping": state.is_stopping,
-        "ended": _records(state.roster.unarchived.values()),
-        "trials": _records(state.roster.live.values()),
-        "pending": list(state.roster.pending),
-        "paused": list(state.roster.paused),
+        "ended": _records(state.index.unarchived.values()),
+        "trials": _records(state.index.live.values()),
+        "pending": list(state.index.pending),
+        "paused": list(state.index.paused),
         "after_save": dict(state.lifecycle.after_save),
         "restoring": sorted(state.lifecycle.restoring),
-        "capacity": state.roster.capacity.to_floats(),
+        "capacity": state.index.capacity.to_floats(),
     }
 
 
@@ -80,16 +80,16 @@ def restore(
     seen: Mapping[str, Any] | None,
     facts: Iterable[Fact],
     make_trial: MakeTrial,
-    witness: Hooks | None = None,
+    observer: Hooks | None = None,
     on_loaded: Callable[[], None] = lambda: None,
 ) -> None:
-    """Bring a fresh state to where it can go on; its plug-ins are restored before this, or by `on_loaded`.
+    """Brings a fresh state to where it can continue; its plug-ins are restored earlier, or by `on_loaded`.
 
-    Every trial that had a process waits again, from its newest checkpoint. `witness` hears the hooks of the
-    facts that are handled again, which callbacks are not called for. `on_loaded` is called when the trials of
-    the picture are there and no fact has been handled yet.
+    Every trial that had a process waits again, from its newest checkpoint. `observer` receives the hooks of
+    the facts that are handled again, for which callbacks are not called. `on_loaded` is called when the
+    trials of the snapshot are loaded and no fact has been handled yet.
     """
-    replay(state, seen, facts, make_trial, witness, on_loaded)
+    replay(state, seen, facts, make_trial, observer, on_loaded)
     finish_restore(state)
 
 
@@ -98,40 +98,40 @@ def replay(
     seen: Mapping[str, Any] | None,
     facts: Iterable[Fact],
     make_trial: MakeTrial,
-    witness: Hooks | None = None,
+    observer: Hooks | None = None,
     on_loaded: Callable[[], None] = lambda: None,
 ) -> None:
-    """Exactly where the facts end: trials that had a process are shown as having it.
+    """Brings a fresh state exactly to the end of the facts: trials that had a process are shown as having it.
 
-    With the room that there was then: schedulers that look at it must decide as they did.
+    The capacity is that of the earlier run meanwhile: schedulers that read it must decide as they did.
     """
-    hooks, state.hooks = state.hooks, witness or _NullHooks()
-    capacity = state.roster.capacity
+    hooks, state.plugins.hooks = state.plugins.hooks, observer or _NullHooks()
+    capacity = state.index.capacity
     try:
         if seen is not None:
             _load(state, seen, make_trial)
         on_loaded()
         for fact in facts:
             _repeat(state, fact, make_trial)
-        state.take_facts()
+        state.facts.take()
     finally:
-        state.hooks = hooks
-        state.roster.capacity = capacity
+        state.plugins.hooks = hooks
+        state.index.capacity = capacity
 
 
 def finish_restore(state: ExperimentState) -> None:
-    """No process outlives its driver: what ran, waits, before those that had not begun."""
-    pending = state.roster.pending
+    """Queues the trials that ran before those that had not started: no process outlives its driver."""
+    pending = state.index.pending
     behind = tuple(pending)
-    for trial in tuple(state.roster.live.values()):
+    for trial in tuple(state.index.live.values()):
         if trial.state in HAS_PROCESS:
-            state.abandon(trial)
+            state.lifecycle.abandon(trial)
     for trial_id in behind:
         pending[trial_id] = pending.pop(trial_id)
 
 
 class _NullHooks:
-    """Callbacks heard all of it the first time."""
+    """A _NullHooks object calls nothing: callbacks were called when the facts were first handled."""
 
     def fire(self, hook: str, **info: object) -> None:
         pass
@@ -164,23 +164,25 @@ def _trial_record(trial: Trial) -> dict[str, Any]:
 
 
 def _load(state: ExperimentState, seen: Mapping[str, Any], make_trial: MakeTrial) -> None:
-    if seen.get("version") != PICTURE_VERSION:
-        raise ValueError(f"unknown picture version {seen.get('version')!r}")
-    state.iteration, state.facts_noted = seen["iteration"], seen["facts_noted"]
-    state.is_exhausted, state.is_stopping = seen["exhausted"], seen["stopping"]
-    if "capacity" in seen:  # pictures of earlier versions have none
-        state.roster.capacity = Resources.of(seen["capacity"])
+    if seen.get("version") != SNAPSHOT_VERSION:
+        raise ValueError(
+            f"the snapshot of the experiment has version {seen.get('version')!r}, and this muster reads "
+            f"version {SNAPSHOT_VERSION}: resume it with the muster that wrote it"
+        )
+    state.plugins.iteration, state.facts.count = seen["iteration"], seen["facts_noted"]
+    state.is_exhausted, state.lifecycle.is_stopping = seen["exhausted"], seen["stopping"]
+    state.index.capacity = Resources.of(seen["capacity"])
     state.lifecycle.after_save = dict(seen["after_save"])
     state.lifecycle.restoring = set(seen["restoring"])
     waiting = {*seen["pending"], *seen["paused"]}
     by_id = {}
-    # One that ran again after it had ended was saved more than once: the last record is true.
+    # A trial that ran again after it had ended was saved more than once: the last record is valid.
     records = {record["number"]: record for record in (*seen["ended"], *seen["trials"])}
     for _, record in sorted(records.items()):
         trial = by_id[record["trial_id"]] = _trial_from(record, make_trial, state.settings.experiment_dir)
-        state.roster.enlist(trial, is_waiting=trial.trial_id in waiting)
+        state.index.enlist(trial, is_waiting=trial.trial_id in waiting)
     for trial_id in (*seen["pending"], *seen["paused"]):  # in the order in which they began to wait
-        state.roster.enqueue(by_id[trial_id])
+        state.index.enqueue(by_id[trial_id])
 
 
 def _trial_from(record: Mapping[str, Any], make_trial: MakeTrial, root: str) -> Trial:
@@ -216,7 +218,7 @@ def _outer(path: str, root: str) -> str:
 
 
 def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:
-    """Handle one fact again; commands that follow from it were carried out, or died with the process."""
+    """Handles one fact again; its commands were carried out, or became void with the process."""
     match fact:
         case TrialCreated():
             state.add(_asked_again(state, fact, make_trial), fact.at)
@@ -230,18 +232,19 @@ def _repeat(state: ExperimentState, fact: Fact, make_trial: MakeTrial) -> None:
             state.end(fact.at)
         case _:
             assert_never(fact)
-    state.forget_commands()
+    state.take_commands()
 
 
 def _asked_again(state: ExperimentState, fact: TrialCreated, make_trial: MakeTrial) -> Trial:
-    """The searcher's answer when it is the recorded one, else the record."""
-    trial = state.search.next_trial()
+    """Returns the trial that the searcher suggests again when it is the recorded one, else the record."""
+    search = state.plugins.search
+    trial = search.next_trial()
     if trial is not None and trial.trial_id == fact.trial_id and _same(trial.config, fact.config):
         trial.relative_logdir = fact.relative_logdir or None
         return trial
     answer = "nothing" if trial is None else f"trial {trial.trial_id} with {trial.config}"
-    state.warn(
-        f"the searcher {type(state.search).__name__} does not repeat itself: asked again it gave {answer}, "
+    state.facts.warn(
+        f"the searcher {type(search).__name__} does not repeat itself: it now returns {answer}, "
         f"recorded is trial {fact.trial_id} with {dict(fact.config)}. The recorded trial is used; from here "
         f"on the search may differ from an uninterrupted one."
     )
@@ -251,7 +254,7 @@ def _asked_again(state: ExperimentState, fact: TrialCreated, make_trial: MakeTri
 
 
 def _same(one: object, other: object) -> bool:
-    """Equal as data. A user's object equals its own kind: the copy that was saved seldom says so itself."""
+    """Returns whether two values are equal as data; a user's objects are equal when their types are."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
@@ -265,7 +268,7 @@ RESUME, RESTART, SKIP = "resume", "restart", "skip"
 
 
 class ResumeRules(Struct, frozen=True, kw_only=True):
-    """One answer for each way in which the earlier run left a trial."""
+    """ResumeRules define what happens to a trial, depending on how the earlier run left it."""
 
     finished: str = SKIP
     unfinished: str = RESUME
@@ -277,15 +280,18 @@ class ResumeRules(Struct, frozen=True, kw_only=True):
         return self.finished if trial.state is TrialState.TERMINATED else self.unfinished
 
 
-def apply_rules(
+def apply_resume_rules(
     state: ExperimentState,
     rules: ResumeRules,
     at: float,
     forget: Callable[[Trial], None] = lambda trial: None,
 ) -> tuple[Trial, ...]:
-    """The trials that run again. `forget` is told of each whose earlier end no longer stands."""
+    """Applies the rules and returns the trials that run again.
+
+    `forget` is called for each trial whose earlier end no longer counts.
+    """
     again = []
-    for trial in tuple(state.roster.order):
+    for trial in tuple(state.index.order):
         rule = rules.for_trial(trial)
         was_finished = trial.is_finished()
         if rule == SKIP:
@@ -293,24 +299,24 @@ def apply_rules(
                 state.lifecycle.stop(trial, at)
             continue
         if rule == RESTART:
-            begin_anew(state, trial)
+            reset_trial(state, trial)
         if was_finished:
             trial.error_filename = trial.pickled_error_filename = None
             forget(trial)
-            state.roster.move(trial, TrialState.PENDING)
-            state.scheduler.on_trial_add(state.view, trial)
+            state.index.move(trial, TrialState.PENDING)
+            state.plugins.scheduler.on_trial_add(state.plugins.view, trial)
         if was_finished or rule == RESTART:
             again.append(trial)
-    if again:  # an earlier end (fail_fast, a budget) does not hold for what was asked to run again
-        state.is_stopping = False
-        state.first_failure = None
-    state.forget_commands()
+    if again:  # an earlier end (fail_fast, a budget) does not apply to trials that are to run again
+        state.lifecycle.is_stopping = False
+        state.lifecycle.first_failure = None
+    state.take_commands()
     return tuple(again)
 
 
-def begin_anew(state: ExperimentState, trial: Trial) -> None:
-    """As if it had never run. Its id and directory stay, its results and checkpoints do not."""
-    state.give_up(trial.checkpoints)
+def reset_trial(state: ExperimentState, trial: Trial) -> None:
+    """Resets a trial as if it had never run: it keeps id and directory, and loses results and checkpoints."""
+    state.facts.schedule_deletion(trial.checkpoints)
     trial.checkpoints = ()
     trial.adopted = None
     trial.restore_path = None

@@ -1,4 +1,4 @@
-"""Trial states, the table of allowed transitions with one comment per edge, and Ray's five public names."""
+"""Defines the states of a trial, the allowed transitions with a comment for each, and Ray's five names."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from muster.base.state_machine import StateMachine
 
 
 class TrialState(Enum):
-    """Where one trial is. Three of ours hide behind Ray's five: see `PUBLIC`."""
+    """A TrialState is the internal state of one trial; `PUBLIC` maps it to one of Ray's five names."""
 
     PENDING = "PENDING"  # waits for resources
-    STARTING = "STARTING"  # handed to the engine; not heard from yet
+    STARTING = "STARTING"  # handed to the engine; no event yet
     RUNNING = "RUNNING"  # its code runs, or waits for our answer to a report
     SAVING = "SAVING"  # asked for a checkpoint; a decision waits for it
-    PAUSED = "PAUSED"  # has no process; can go on from its checkpoint
-    STOPPING = "STOPPING"  # told to stop; its process has not ended yet
+    PAUSED = "PAUSED"  # has no process; can continue from its checkpoint
+    STOPPING = "STOPPING"  # a stop is requested; its process has not ended yet
     TERMINATED = "TERMINATED"  # ended without error
     ERROR = "ERROR"  # failed, out of retries
 
@@ -36,7 +36,7 @@ TRIAL_MACHINE: StateMachine[TrialState] = StateMachine(
             _S.RUNNING,  # its process is up (or a warm one was reset)
             _S.PENDING,  # the start failed and may be tried again
             _S.STOPPING,  # stopped while starting
-            _S.TERMINATED,  # ended before it said anything
+            _S.TERMINATED,  # ended before it reported
             _S.ERROR,  # the start failed for good
         ),
         _S.RUNNING: (
@@ -47,14 +47,14 @@ TRIAL_MACHINE: StateMachine[TrialState] = StateMachine(
             _S.ERROR,  # it failed for good
         ),
         _S.SAVING: (
-            _S.RUNNING,  # saved; it goes on
+            _S.RUNNING,  # saved; it continues
             _S.STOPPING,  # saved; stop or pause follows
             _S.PENDING,  # it failed while saving and is tried again
             _S.TERMINATED,  # its code returned while saving
             _S.ERROR,  # it failed while saving, for good
         ),
         _S.STOPPING: (
-            _S.PAUSED,  # its process ended; it may go on later
+            _S.PAUSED,  # its process ended; it may continue later
             _S.TERMINATED,  # its process ended
             _S.PENDING,  # paused and chosen again before its process had ended; or it failed meanwhile
             _S.ERROR,  # it failed while stopping

@@ -1,4 +1,4 @@
-"""TrialTemplate: everything the trials of one experiment share. Search algorithms make trials from it."""
+"""Defines what the trials of one experiment share; search algorithms make trials from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ResourceChooser = Callable[[Mapping[str, Any]], PlacementGroupFactory]
 
 
 class TrialTemplate(Struct, frozen=True, kw_only=True):
-    """One experiment, resolved: what to run, over which space, and the policies of each of its trials."""
+    """A TrialTemplate is one experiment, resolved: what to run, the search space, the policies of trials."""
 
     trainable_name: str
     param_space: Mapping[str, Any] = field(default_factory=dict)
@@ -34,13 +34,13 @@ class TrialTemplate(Struct, frozen=True, kw_only=True):
 
     @property
     def samples(self) -> int:
-        """`num_samples` as a count: -1 stands for a number nobody reaches."""
+        """`num_samples` as a count: -1 stands for a number that is never reached."""
         return sys.maxsize if self.num_samples == -1 else self.num_samples
 
     def make(
         self, trial_id: str, config: dict[str, Any], evaluated_params: Mapping[str, Any], tag: str
     ) -> Trial:
-        """A PENDING trial that owns `config`; user functions name it and choose its resources."""
+        """Makes a PENDING trial that owns `config`; user functions name it and choose its resources."""
         resources = self.resources(config) if callable(self.resources) else self.resources
         trial = Trial(
             self.trainable_name,
@@ -66,14 +66,14 @@ class TrialTemplate(Struct, frozen=True, kw_only=True):
 def _checked_dirname(name: str) -> str:
     if os.sep in name:
         raise ValueError(
-            f"trial_dirname_creator gave {name!r}: a trial's directory name must not contain {os.sep!r}; "
+            f"trial_dirname_creator returned {name!r}: a trial's directory name must not contain {os.sep!r}; "
             "replace it in the function"
         )
     return name
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Resolved from TuneConfig and RunConfig; everything here survives a restart as it is."""
+    """Settings are resolved from TuneConfig and RunConfig; a restart does not change them."""
 
     name: str
     experiment_dir: str = ""

@@ -1,4 +1,4 @@
-"""Roster: every trial of an experiment, with ordered indexes of those that wait: nothing scans them all."""
+"""Keeps every trial of an experiment, with ordered indexes of those that wait, so that nothing scans all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.trials.states import FINISHED, HAS_PROCESS, TrialState
 
 
 class TrialIndex:
-    """Keeps the indexes true: all state changes go through `move`."""
+    """A TrialIndex keeps the indexes consistent: all state changes go through `move`."""
 
     def __init__(self, capacity: Mapping[str, float], experiment_dir: str = "") -> None:
         self.trials: dict[str, Trial] = {}
@@ -34,7 +34,7 @@ class TrialIndex:
 
     @property
     def borrowed(self) -> set[str]:
-        """Directories of checkpoints that trials go on from, though they are another's."""
+        """The directories of checkpoints that trials continue from and that belong to other trials."""
         return {trial.adopted.path for trial in self.borrowers.values() if trial.adopted is not None}
 
     def add(self, trial: Trial) -> None:
@@ -42,7 +42,7 @@ class TrialIndex:
         self._index(trial)
 
     def enlist(self, trial: Trial, *, is_waiting: bool) -> None:
-        """Restore: a trial in whatever state; those that wait are queued by `enqueue`, in their old order."""
+        """Adds a trial in any state during a restore; `enqueue` queues those that wait, in the old order."""
         self._enter(trial)
         if not is_waiting:
             self._index(trial)
@@ -59,7 +59,7 @@ class TrialIndex:
         self._index(trial)
 
     def move(self, trial: Trial, target: TrialState) -> None:
-        """One hop of the table, and every index that follows from it."""
+        """Takes one transition of the table and updates every index."""
         trial.move(target)
         self._index(trial)
 
@@ -91,7 +91,7 @@ class TrialIndex:
             self._used = self._used.minus(self._held.pop(key))
 
     def size(self, trial: Trial) -> Resources:
-        """What the trial needs in all; equal requests are added up once."""
+        """Returns what the trial needs in total; equal requests are added up once."""
         factory = trial.placement_group_factory
         if factory not in self._sizes:
             self._sizes[factory] = Resources.of(factory.required_resources)
@@ -116,5 +116,5 @@ class TrialIndex:
         return len(self._held)
 
     def holders(self) -> list[Trial]:
-        """Trials that hold resources; in no order that a restore would keep."""
+        """Returns the trials that hold resources; the order differs after a restore."""
         return [self.trials[trial_id] for trial_id in self._held]

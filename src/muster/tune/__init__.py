@@ -1,4 +1,4 @@
-"""Hyperparameter tuning with Ray Tune's names: change the import, keep the script.
+"""Tunes hyperparameters with Ray Tune's names: change the import, keep the script.
 
 Every name is loaded when it is first used, so that importing this costs next to nothing.
 """
@@ -17,14 +17,7 @@ if TYPE_CHECKING:
     from muster.trials.placement_group import PlacementGroupFactory
     from muster.tune.analysis import ExperimentAnalysis
     from muster.tune.callback import Callback
-    from muster.tune.config import (
-        CheckpointConfig,
-        FailureConfig,
-        ResumeConfig,
-        RunConfig,
-        SyncConfig,
-        TuneConfig,
-    )
+    from muster.tune.config import CheckpointConfig, FailureConfig, RunConfig, SyncConfig
     from muster.tune.experiment import Experiment
     from muster.tune.progress_reporter import CLIReporter, JupyterNotebookReporter, ProgressReporter
     from muster.tune.registry import register_env, register_trainable
@@ -51,6 +44,7 @@ if TYPE_CHECKING:
     from muster.tune.trainable.trainable import Trainable
     from muster.tune.trainable.util import with_parameters, with_resources
     from muster.tune.tune import run, run_experiments
+    from muster.tune.tune_config import ResumeConfig, TuneConfig
     from muster.tune.tuner import Tuner
 
 __all__ = [
@@ -116,12 +110,12 @@ __getattr__, __dir__ = lazy_names(
         "ProgressReporter": ".progress_reporter",
         "Result": ".result",
         "ResultGrid": ".result_grid",
-        "ResumeConfig": ".config",
+        "ResumeConfig": ".tune_config",
         "RunConfig": ".config",
         "Stopper": ".stopper",
         "SyncConfig": ".config",
         "Trainable": ".trainable.trainable",
-        "TuneConfig": ".config",
+        "TuneConfig": ".tune_config",
         "TuneContext": "muster.session.context",
         "TuneError": "muster.errors",
         "Tuner": ".tuner",

@@ -1,7 +1,7 @@
-"""AskTell: the search for people with their own loop. They ask for a configuration and tell what came of it.
+"""Lets users with their own loop ask for configurations and report the results.
 
-The same experiment as Tuner.fit runs, with the same store, schedulers, loggers and restore; only that its
-trials run wherever the caller runs them. Tuner.ask and Tuner.tell delegate to it.
+The experiment is the same as that of Tuner.fit, with the same store, schedulers, loggers and restore; only
+its trials run wherever the caller runs them. Tuner.ask and Tuner.tell delegate to it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from muster.errors import TuneError
 from muster.trials.plugins import CONTINUE, PAUSE, STOP
 from muster.trials.states import FINISHED, TrialState
-from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
+from muster.tune.config import RunConfig
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AskedTrial:
-    """A configuration to try.
+    """An AskedTrial is a configuration to try.
 
     Attributes:
-        trial_id: What `tell` wants to hear; or give it this object.
-        config: The configuration, yours to change.
-        checkpoint: Where to go on from, when the trial was paused or interrupted and had told one.
-        training_iteration: How many results stand so far: those up to the checkpoint.
-        directory: The trial's own directory, for files of yours.
+        trial_id: The argument of `tell`, which also takes this object.
+        config: The configuration; the user may change it.
+        checkpoint: Where to continue, when the trial was paused or interrupted and had reported one.
+        training_iteration: How many results count so far: those up to the checkpoint.
+        directory: The directory of the trial, for files of the user.
     """
 
     trial_id: str
@@ -48,17 +49,17 @@ class AskedTrial:
 
 
 class AskTell:
-    """Suggests configurations and judges what is told of them; you run them.
+    """An AskTell suggests configurations and decides on their results; the user runs them.
 
     Args:
         param_space: The search space, as for Tuner.
         tune_config: What to optimise and how to search.
         run_config: Where to write, when to stop, what to keep.
         trainable: Only names the trials; it is not run.
-        resume: Go on with the experiment that is there, by these rules; `restore` is the simpler way.
+        resume: Continue the experiment that is there, by these rules; `restore` is the simpler way.
 
-    Use it from one thread; tell the results of parallel workers there. Every result is on disk when `tell`
-    returns: after a crash `AskTell.restore(path)` stands where it stood.
+    Use it from one thread; report the results of parallel workers there. Every result is on disk when `tell`
+    returns: after a crash `AskTell.restore(path)` continues from there.
 
     Example:
         >>> import tempfile
@@ -89,15 +90,15 @@ class AskTell:
         self._thread = threading.get_ident()
         self._parts = AskTellRun(self._wanted)
         self._state, self._engine = self._parts.state, self._parts.engine
-        # Forgotten, or the end of the program: nothing is lost, but the files should be complete.
+        # When `close` is not called, nothing is lost, but the files should be complete.
         self._close = weakref.finalize(self, self._parts.close)
 
     @classmethod
     def restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> AskTell:  # noqa: ANN401
-        """Go on with the experiment in `path`: trials that were asked for and not ended come back from `ask`.
+        """Resumes the experiment in `path`: `ask` returns again the trials that were asked for and not ended.
 
-        They go on from their last checkpoint; without one they begin again. Runs code that was pickled in the
-        directory: restore only what is yours.
+        They continue from their last checkpoint; without one they start again. This runs code pickled
+        in the directory: restore only your own experiments.
         """
         from muster.tune.execution.restore import open_experiment
 
@@ -112,16 +113,16 @@ class AskTell:
 
     @property
     def directory(self) -> Path:
-        """Where the experiment's files are made."""
+        """The directory in which the files of the experiment are made."""
         return self._wanted.place.directory
 
     @property
     def is_finished(self) -> bool:
-        """Nothing is left to ask for, and everything that was asked for has ended."""
+        """Whether nothing is left to ask for, and everything that was asked for has ended."""
         return self._state.is_finished
 
     def ask(self) -> AskedTrial | None:
-        """The next trial to run: one to go on with, else a new suggestion.
+        """Returns the next trial to run: one to continue, else a new suggestion.
 
         None means: not now. Either the search is over (`is_finished`), or `tell` must come first, because the
         searcher or `max_concurrent_trials` allows no more trials at once.
@@ -129,11 +130,11 @@ class AskTell:
         from muster.base.resources import Resources
 
         self._check_usable()
-        roster = self._state.roster
+        index = self._state.index
         before = set(self._engine.running)
-        roster.capacity = Resources.of({"CPU": float(roster.with_process + 1)})  # room for one more
-        self._parts.execution.step(0.0)
-        self._settle()
+        index.capacity = Resources.of({"CPU": float(index.with_process + 1)})  # room for one more
+        self._parts.controller.step(0.0)
+        self._handle_reports()
         new = [trial_id for trial_id in self._engine.running if trial_id not in before]
         return self._asked(new[0]) if new else None
 
@@ -146,19 +147,19 @@ class AskTell:
         checkpoint: Checkpoint | None = None,
         error: BaseException | None = None,
     ) -> str:
-        """Report a result, the end, or a failure of a trial; what to do with it now.
+        """Reports a result, the end, or a failure of a trial; returns what to do with the trial now.
 
         Args:
-            trial: What `ask` gave, or its trial id.
+            trial: What `ask` returned, or its trial id.
             metrics: One result: a dict with the metric that is optimised. Not needed with `done` or `error`.
             done: This was the last one.
-            checkpoint: Copied into the trial's directory; a paused or interrupted trial goes on from it.
-            error: What went wrong; the trial is asked for again while `max_failures` allows it.
+            checkpoint: Copied into the trial's directory; a paused or interrupted trial continues from it.
+            error: The failure; `ask` returns the trial again while `max_failures` allows it.
 
         Returns:
-            "CONTINUE": train on and tell again. "PAUSE": leave it; `ask` may hand it out again later.
-            "STOP": it is over. A trial that was stopped or paused while you were busy with it gets that
-            answer, and this result is not recorded.
+            "CONTINUE": train and report again. "PAUSE": leave it; `ask` may return it again later. "STOP": it
+            is over. A trial that was stopped or paused in the meantime gets that answer, and this result is
+            not recorded.
         """
         self._check_usable()
         trial_id = trial if isinstance(trial, str) else trial.trial_id
@@ -167,8 +168,8 @@ class AskTell:
             del self._engine.recalled[trial_id]
             return _decision(known)
         if trial_id not in self._engine.running:
-            raise ValueError(_not_out(known))
-        _check_told(metrics, done, checkpoint, error)
+            raise ValueError(_not_running(known))
+        _check_report(metrics, done, checkpoint, error)
         if metrics is not None:
             is_last = done and error is None
             self._engine.report(trial_id, metrics, done=is_last, checkpoint=checkpoint)
@@ -176,12 +177,12 @@ class AskTell:
             self._engine.fail(trial_id, error)
         elif metrics is None:
             self._engine.finish(trial_id)
-        self._settle()
-        self._engine.recalled.pop(trial_id, None)  # it hears of it now
+        self._handle_reports()
+        self._engine.recalled.pop(trial_id, None)  # the caller learns of it now
         return _decision(known)
 
     def results(self) -> ResultGrid:
-        """What is known so far, also while trials are running."""
+        """Returns what is known so far, also while trials are running."""
         from muster.tune.analysis import ExperimentAnalysis
         from muster.tune.result_grid import ResultGrid
 
@@ -190,14 +191,14 @@ class AskTell:
         return ResultGrid(
             ExperimentAnalysis(
                 self.directory,
-                trials=self._state.roster.order,
+                trials=self._state.index.order,
                 default_metric=metric if isinstance(metric, str) else None,
                 default_mode=mode if isinstance(mode, str) else None,
             )
         )
 
     def close(self) -> None:
-        """Save everything and close the files. Safe to call twice; `results` works on."""
+        """Saves everything and closes the files. Safe to call twice; `results` still works."""
         self._close()
 
     def __enter__(self) -> AskTell:
@@ -208,10 +209,10 @@ class AskTell:
     ) -> None:
         self.close()
 
-    def _settle(self) -> None:
-        """Let everything that was said have its consequences; nobody new is let in."""
+    def _handle_reports(self) -> None:
+        """Carries out everything that follows from the reports so far; no new trial is admitted."""
         while not self._engine.is_quiet:
-            self._parts.execution.step(0.0, admits=False)
+            self._parts.controller.step(0.0, admits=False)
 
     def _asked(self, trial_id: str) -> AskedTrial:
         from muster.session.checkpoint import Checkpoint
@@ -230,18 +231,16 @@ class AskTell:
         found = self._state.trials.get(trial_id)
         if found is None:
             raise ValueError(
-                f"tell: there is no trial {trial_id!r} in {self.directory}: pass what ask() gave"
+                f"tell: there is no trial {trial_id!r} in {self.directory}: pass what ask() returned"
             )
         return found
 
     def _check_usable(self) -> None:
         if not self._close.alive:
-            raise TuneError(
-                f"this search is closed: AskTell.restore({str(self.directory)!r}) goes on with it"
-            )
+            raise TuneError(f"this search is closed: AskTell.restore({str(self.directory)!r}) resumes it")
         if threading.get_ident() != self._thread:
             raise TuneError(
-                "ask and tell must be called from the thread that made the search: let your workers hand "
+                "ask and tell must be called from the thread that made the search: let your workers pass "
                 "their results to it, for example through concurrent.futures"
             )
 
@@ -260,7 +259,7 @@ def _wanted(
     from muster.tune.execution.launch import paths_of
     from muster.tune.execution.paths import dated_name
     from muster.tune.execution.restore import DEFAULT_NAME
-    from muster.tune.registry import trainable_name
+    from muster.tune.trainable.function_trainable import trainable_name
     from muster.tune.trainable.packing import packed
 
     name = DEFAULT_NAME if trainable is None else trainable_name(trainable)
@@ -270,7 +269,7 @@ def _wanted(
     place = paths_of(asked)
     if resume is None and (place.directory / STORE_NAME).exists():
         raise TuneError(
-            f"{place.address} already holds an experiment: AskTell.restore({place.address!r}) goes on with "
+            f"{place.address} already holds an experiment: AskTell.restore({place.address!r}) resumes "
             "it; for a new one choose another RunConfig(name=...)"
         )
     return AskTellSpec(
@@ -284,11 +283,11 @@ def _wanted(
     )
 
 
-def _check_told(
+def _check_report(
     metrics: object, done: bool, checkpoint: Checkpoint | None, error: BaseException | None
 ) -> None:
     if metrics is None and not done and error is None:
-        raise ValueError("tell: nothing was told: pass metrics={...}, done=True or error=...")
+        raise ValueError("tell: nothing was reported: pass metrics={...}, done=True or error=...")
     if metrics is None and checkpoint is not None:
         raise ValueError("tell(checkpoint=...): a checkpoint comes with the metrics it was made at")
     if metrics is not None and not isinstance(metrics, Mapping):
@@ -301,11 +300,11 @@ def _decision(trial: Trial) -> str:
     return CONTINUE if trial.state is TrialState.RUNNING else PAUSE
 
 
-def _not_out(trial: Trial) -> str:
+def _not_running(trial: Trial) -> str:
     if trial.state in FINISHED:
-        return f"tell: trial {trial.trial_id} is over ({trial.status}); nothing more can be told of it"
+        return f"tell: trial {trial.trial_id} is over ({trial.status}); it takes no more reports"
     status = trial.status
-    return f"tell: trial {trial.trial_id} is {status}, not in your hands: wait until ask() gives it out again"
+    return f"tell: trial {trial.trial_id} is {status}, not running: wait until ask() returns it again"
 
 
 def _refuse_what_a_loop_cannot(run: RunConfig) -> None:

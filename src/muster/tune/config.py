@@ -1,108 +1,139 @@
-"""TuneConfig, RunConfig and their parts: what the user asks for, checked when it is said.
+"""Defines RunConfig and its parts, checked when they are made, and how durations and log files are written.
 
-Fields, order and defaults are Ray Tune's; ours come last. Nothing here touches a file or starts anything.
+Fields, order and defaults are Ray Tune's; ours come last. Nothing here touches a file or starts a process.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from datetime import timedelta
+from numbers import Real
 from typing import Any, TypeVar
 
-from muster.tune.config_parts import (
-    DEPRECATED,
-    BriefRepr,
-    CheckpointConfig,
-    FailureConfig,
-    ResumeConfig,
-    SyncConfig,
-    is_int,
-    log_files,
-    seconds,
-)
-
-__all__ = [
-    "CheckpointConfig",
-    "FailureConfig",
-    "ResumeConfig",
-    "RunConfig",
-    "SyncConfig",
-    "TuneConfig",
-    "log_files",
-    "seconds",
-]
-
 DEFAULT_STORAGE_PATH = "~/ray_results"
-MODES = ("min", "max")
+DEPRECATED = "DEPRECATED"
 ENGINES = ("auto", "local", "ray")
+LogFiles = tuple["str | None", "str | None"]
 
 _Part = TypeVar("_Part")
 
 
+class BriefRepr:
+    """BriefRepr shows only the fields that differ from their defaults."""
+
+    def __repr__(self) -> str:
+        shown = []
+        for each in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+            value = getattr(self, each.name)
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            if value is not default and value != default:
+                shown.append(f"{each.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
 @dataclass(repr=False)
-class TuneConfig(BriefRepr):
-    """What to optimise and how to search.
+class CheckpointConfig(BriefRepr):
+    """A CheckpointConfig defines when checkpoints are made and which of them are kept.
 
     Args:
-        mode: "min" or "max" (several for a searcher with several objectives).
-        metric: The result key to optimise; nested ones as `a/b`.
-        search_alg: A Searcher or SearchAlgorithm, or its name; None: grid and random search.
-        scheduler: A TrialScheduler, or its name; None: first in, first out.
-        num_samples: How often the space is sampled; -1: until something else ends the experiment.
-        max_concurrent_trials: At most so many trials at once; None or 0: as many as fit.
-        time_budget_s: Seconds, or a timedelta, after which no trial goes on.
-        reuse_actors: Let a process run one trial after another instead of one trial only.
-        trial_name_creator: `f(trial) -> str`.
-        trial_dirname_creator: `f(trial) -> str`, without path separators.
-
-    Example:
-        >>> TuneConfig(metric="loss", mode="min", num_samples=20)
-        TuneConfig(mode='min', metric='loss', num_samples=20)
+        num_to_keep: How many, at least 1; None: all. The newest is always kept too.
+        checkpoint_score_attribute: The metric by which the best are chosen; None: the newest are kept.
+        checkpoint_score_order: "max" or "min".
+        checkpoint_frequency: Every so many iterations; 0: never. Only for class trainables.
+        checkpoint_at_end: Also when a trial ends. Only for class trainables, where it is the default.
     """
 
-    mode: str | list[str] | None = None
-    metric: str | list[str] | None = None
-    search_alg: Any = None
-    scheduler: Any = None
-    num_samples: int = 1
-    max_concurrent_trials: int | None = None
-    time_budget_s: float | timedelta | None = None
-    reuse_actors: bool = False
-    trial_name_creator: Callable[[Any], str] | None = None
-    trial_dirname_creator: Callable[[Any], str] | None = None
-    chdir_to_trial_dir: bool | str = DEPRECATED
+    num_to_keep: int | None = None
+    checkpoint_score_attribute: str | None = None
+    checkpoint_score_order: str | None = "max"
+    checkpoint_frequency: int | None = 0
+    checkpoint_at_end: bool | None = None
+    _checkpoint_keep_all_ranks: bool | str | None = DEPRECATED
+    _checkpoint_upload_from_workers: bool | str | None = DEPRECATED
 
     def __post_init__(self) -> None:
-        if self.chdir_to_trial_dir != DEPRECATED:
-            raise DeprecationWarning(
-                "TuneConfig(chdir_to_trial_dir=...) does not exist any more: set the environment variable "
-                "RAY_CHDIR_TO_TRIAL_DIR=0 to keep the working directory of the driver"
-            )
-        self._check_mode()
-        if not is_int(self.num_samples) or self.num_samples < -1:
+        for name in ("_checkpoint_keep_all_ranks", "_checkpoint_upload_from_workers"):
+            if getattr(self, name) != DEPRECATED:
+                raise DeprecationWarning(
+                    f"CheckpointConfig({name}=...) does not exist any more: leave it out"
+                )
+        keep = self.num_to_keep
+        if keep is not None and (not is_int(keep) or keep < 1):
             raise ValueError(
-                f"TuneConfig(num_samples={self.num_samples!r}): must be a whole number, or -1 for no end"
+                f"CheckpointConfig(num_to_keep={keep!r}): must be at least 1, or None to keep all checkpoints"
             )
-        limit = self.max_concurrent_trials
-        if limit is not None and (not is_int(limit) or limit < 0):
+        if self.checkpoint_score_order not in ("max", "min"):
+            order = self.checkpoint_score_order
+            raise ValueError(f"CheckpointConfig(checkpoint_score_order={order!r}): must be 'max' or 'min'")
+        frequency = self.checkpoint_frequency
+        if not is_int(frequency or 0) or (frequency or 0) < 0:
             raise ValueError(
-                f"TuneConfig(max_concurrent_trials={limit!r}): must be a whole number; None or 0: no limit"
+                f"CheckpointConfig(checkpoint_frequency={frequency!r}): must be 0 (never) or more iterations"
             )
-        seconds(self.time_budget_s, "TuneConfig(time_budget_s=...)")
 
-    def _check_mode(self) -> None:
-        several = isinstance(self.mode, list | tuple)
-        modes = self.mode if several else [self.mode] if self.mode is not None else []
-        if any(mode not in MODES for mode in modes or ()):
-            raise ValueError(f"TuneConfig(mode={self.mode!r}): must be 'min' or 'max'")
+
+@dataclass(repr=False)
+class FailureConfig(BriefRepr):
+    """A FailureConfig defines what a failed trial means.
+
+    Args:
+        max_failures: How often a trial is tried again; -1: for ever.
+        fail_fast: True: the first failure ends the experiment. "raise": and raises the trial's exception.
+    """
+
+    max_failures: int = 0
+    fail_fast: bool | str = False
+
+    def __post_init__(self) -> None:
+        if not is_int(self.max_failures):
+            raise ValueError(
+                f"FailureConfig(max_failures={self.max_failures!r}): must be a whole number, or -1 for no end"
+            )
+        is_raise = isinstance(self.fail_fast, str) and self.fail_fast.lower() == "raise"
+        if not isinstance(self.fail_fast, bool) and not is_raise:
+            raise ValueError(f"FailureConfig(fail_fast={self.fail_fast!r}): must be True, False or 'raise'")
+        if self.fail_fast and self.max_failures != 0:
+            raise ValueError(
+                f"FailureConfig(max_failures={self.max_failures}, fail_fast={self.fail_fast!r}): a run that "
+                "ends at the first failure retries nothing; set max_failures=0 or fail_fast=False"
+            )
+
+    @property
+    def raises_first(self) -> bool:
+        """Whether `fail_fast` is "raise", in any spelling."""
+        return isinstance(self.fail_fast, str)
+
+
+@dataclass(repr=False)
+class SyncConfig(BriefRepr):
+    """A SyncConfig defines how files of trials are copied to the storage.
+
+    Args:
+        sync_period: Seconds between two uploads.
+        sync_timeout: Seconds after which an upload counts as failed.
+        sync_artifacts: Also copy what trials write to their working directory.
+        sync_artifacts_on_checkpoint: Do that with every checkpoint, whatever the period.
+    """
+
+    sync_period: float = 300
+    sync_timeout: float = 1800
+    sync_artifacts: bool = False
+    sync_artifacts_on_checkpoint: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("sync_period", "sync_timeout"):
+            value = getattr(self, name)
+            if not _is_number(value) or not value >= 0:
+                raise ValueError(f"SyncConfig({name}={value!r}): must be a number of seconds, 0 or more")
 
 
 @dataclass(repr=False)
 class RunConfig(BriefRepr):
-    """Where an experiment runs and writes, what ends it, and what people see of it.
+    """A RunConfig defines where an experiment runs and writes, what ends it, and what users see of it.
 
     Args:
         name: Of the experiment and its directory; None: made from the trainable and the time.
@@ -164,7 +195,7 @@ class RunConfig(BriefRepr):
             raise ValueError(f"RunConfig(trial_time_limit_s={limit!r}): must be more than 0 seconds")
 
     def __repr__(self) -> str:
-        """Without the parts that were filled in."""
+        """Shows the fields without the parts that were filled in."""
         blank = RunConfig(storage_path=self.storage_path)
         shown = [
             f"{each.name}={value!r}"
@@ -187,19 +218,19 @@ def _part(name: str, given: _Part | None, kind: type[_Part]) -> _Part:
 def _default_storage_path() -> str:
     from muster.host.machine import environment
 
-    told = environment().get("RAY_STORAGE")
-    if not told:
+    path = environment().get("RAY_STORAGE")
+    if not path:
         return os.path.expanduser(DEFAULT_STORAGE_PATH)
     warnings.warn(
-        f"the environment variable RAY_STORAGE ({told}) is deprecated: pass RunConfig(storage_path=...)",
+        f"the environment variable RAY_STORAGE ({path}) is deprecated: pass RunConfig(storage_path=...)",
         DeprecationWarning,
         stacklevel=4,
     )
-    return told
+    return path
 
 
 def _default_verbosity() -> int:
-    """1; 3 for the old console, whose levels mean something else."""
+    """Returns 1; 3 for the old console, whose levels mean something else."""
     from muster.host.machine import environment
 
     return 3 if environment().get("RAY_AIR_NEW_OUTPUT") == "0" else 1
@@ -209,3 +240,43 @@ def _posix(path: os.PathLike[str]) -> str:
     from pathlib import Path
 
     return Path(path).as_posix()
+
+
+def log_files(log_to_file: bool | str | Sequence[str] | None) -> LogFiles:
+    """Returns the names of the files for stdout and stderr that `log_to_file` stands for.
+
+    Example:
+        >>> log_files(True), log_files("all.log"), log_files(("out", "err")), log_files(False)
+        (('stdout', 'stderr'), ('all.log', 'all.log'), ('out', 'err'), (None, None))
+    """
+    if log_to_file is None or log_to_file is False:
+        return None, None
+    if log_to_file is True:
+        return "stdout", "stderr"
+    if isinstance(log_to_file, str):
+        return log_to_file, log_to_file
+    if isinstance(log_to_file, Sequence) and [type(name) for name in log_to_file] == [str, str]:
+        return log_to_file[0], log_to_file[1]
+    raise ValueError(
+        f"log_to_file={log_to_file!r}: must be False, True, the name of one file, or two names: for stdout "
+        "and for stderr"
+    )
+
+
+def seconds(value: float | timedelta | None, where: str) -> float | None:
+    """Returns a duration in seconds; ValueError that names `where` when it is none."""
+    if value is None:
+        return None
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if not _is_number(value) or math.isnan(value):
+        raise ValueError(f"{where}: must be a number of seconds or a timedelta, not {value!r}")
+    return float(value)
+
+
+def is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Ray's import path of what a trial can ask about itself."""
+"""Provides what a trial can ask about itself at Ray's import path."""
 
 from __future__ import annotations
 

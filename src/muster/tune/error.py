@@ -1,4 +1,4 @@
-"""Ray's import path of TuneError."""
+"""Provides TuneError at Ray's import path."""
 
 from __future__ import annotations
 

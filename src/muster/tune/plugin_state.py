@@ -1,6 +1,6 @@
-"""How schedulers and stoppers become bytes and come back.
+"""Saves schedulers and stoppers as bytes and restores them.
 
-Our own classes save plain JSON with a version; a user's class, whose attributes nobody knows, is pickled as a
+Our own classes save plain JSON with a version; a user's class, whose attributes are unknown, is pickled as a
 whole, with trials by reference. Called by the experiment store; touches no file.
 """
 
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from muster.errors import RestoreError
 from muster.trials.model import Trial
-from muster.tune.config import TuneConfig, seconds
+from muster.tune.config import seconds
+from muster.tune.tune_config import TuneConfig
 
 if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState
@@ -24,9 +25,9 @@ Plain = dict[str, Any]
 
 
 class PluginState:
-    """Base of schedulers and stoppers.
+    """PluginState is the base of schedulers and stoppers.
 
-    A class that can say its state in plain data sets `_state_kind` and defines `_to_plain` and `_from_plain`.
+    A class whose state is plain data sets `_state_kind` and defines `_to_plain` and `_from_plain`.
     Its subclasses are pickled nevertheless, because they may have attributes of their own.
     """
 
@@ -34,14 +35,14 @@ class PluginState:
     _state_version = 1
 
     def save_state(self) -> bytes:
-        """Everything that decides later answers; equal states give equal bytes."""
+        """Returns everything that determines later answers; equal states give equal bytes."""
         if not self._is_stock:
             return _pickled(self)
         content = {"kind": self._state_kind, "version": self._state_version, "state": self._to_plain()}
         return json.dumps(content, separators=(",", ":")).encode()
 
     def restore_state(self, state: bytes, trials: Mapping[str, Trial] | None = None) -> None:
-        """Stand where the one stood that saved `state`; `trials` gives saved references their trials back."""
+        """Restores the state that another object saved; `trials` resolves saved references to trials."""
         if self._is_stock:  # never unpickles: a file cannot run code through it
             self._from_plain(self._checked(state))
         else:
@@ -114,14 +115,14 @@ def _unpickled(plugin: PluginState, state: bytes, trials: Mapping[str, Trial]) -
 
 
 def settings_record(trainable_name: str, tune: TuneConfig, state: ExperimentState) -> dict[str, Any]:
-    """Names and numbers only. Several metrics stay a list."""
-    search: Any = state.search
+    """Returns names and numbers only. Several metrics stay a list."""
+    search: Any = state.plugins.search
     return {
         "trainable_name": trainable_name,
         "metric": _plain(tune.metric) or state.settings.metric,
         "mode": _plain(tune.mode) or state.settings.mode,
         "search_alg": type(getattr(search, "searcher", search)).__name__,
-        "scheduler": type(state.scheduler).__name__,
+        "scheduler": type(state.plugins.scheduler).__name__,
         "num_samples": tune.num_samples,
         "max_concurrent_trials": tune.max_concurrent_trials,
         "time_budget_s": seconds(tune.time_budget_s, "TuneConfig(time_budget_s=...)"),

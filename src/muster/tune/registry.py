@@ -1,10 +1,9 @@
-"""Ray's import path of the registry of trainables and environments."""
+"""Registers trainables and environments by name, at Ray's import path."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from muster.errors import TuneError
@@ -13,13 +12,12 @@ from muster.tune.trainable.function_trainable import is_function_trainable as _i
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_NAME = "DEFAULT"
 _trainables: dict[str, Any] = {}
 _environments: dict[str, Callable[..., Any]] = {}
 
 
 def register_trainable(name: str, trainable: Any, warn: bool = True) -> None:  # noqa: ANN401 - function or class
-    """Make a trainable known by a name; a later one of the same name replaces it.
+    """Registers a trainable by a name; a later one of the same name replaces it.
 
     Raises TypeError when it is neither a function nor a subclass of Trainable, ValueError when the function
     does not take exactly one argument.
@@ -38,7 +36,7 @@ def register_trainable(name: str, trainable: Any, warn: bool = True) -> None:  #
 
 
 def get_trainable(name: str) -> Any:  # noqa: ANN401
-    """TuneError when there is none of this name."""
+    """Returns the trainable of this name; TuneError when there is none."""
     if name not in _trainables:
         known = ", ".join(sorted(_trainables)) or "none"
         raise TuneError(
@@ -53,44 +51,20 @@ def is_registered(name: str) -> bool:
 
 
 def register_env(name: str, env_creator: Callable[..., Any]) -> None:
-    """Make an environment's constructor known by a name."""
+    """Registers the constructor of an environment by a name."""
     if not callable(env_creator):
         raise TypeError(f"register_env: {env_creator!r} for {name!r} must be a function of the env's config")
     _environments[name] = env_creator
 
 
 def get_env(name: str) -> Callable[..., Any]:
-    """TuneError when there is none of this name."""
+    """Returns the environment of this name; TuneError when there is none."""
     if name not in _environments:
         known = ", ".join(sorted(_environments)) or "none"
         raise TuneError(
             f"Unknown environment: {name}. Call tune.register_env({name!r}, ...) first. Registered: {known}"
         )
     return _environments[name]
-
-
-def trainable_name(trainable: object) -> str:
-    """What the trials of a trainable are called.
-
-    Example:
-        >>> trainable_name("registered"), trainable_name(lambda config: None), trainable_name(partial(len))
-        ('registered', 'lambda', 'len')
-    """
-    if isinstance(trainable, str):
-        return trainable
-    for attribute in ("_name", "__name__"):
-        name = getattr(trainable, attribute, None)
-        if isinstance(name, str) and name:
-            return _plain(name)
-    if isinstance(trainable, partial):
-        return trainable_name(trainable.func)
-    return DEFAULT_NAME
-
-
-def _plain(name: str) -> str:
-    if name == "<lambda>":
-        return "lambda"
-    return DEFAULT_NAME if name.startswith("<") else name
 
 
 __all__ = [
@@ -103,17 +77,17 @@ __all__ = [
 
 
 def get_trainable_cls(trainable_name: str) -> Any:  # noqa: ANN401 - function or class, as registered
-    """The trainable of this name; TuneError when there is none. A function is returned as it is."""
+    """Returns the trainable of this name as it is, also a function; TuneError when there is none."""
     return get_trainable(trainable_name)
 
 
 def validate_trainable(trainable_name: str) -> None:
-    """TuneError when no trainable has this name."""
+    """Raises TuneError when no trainable has this name."""
     get_trainable(trainable_name)
 
 
 def is_function_trainable(trainable: Any) -> bool:  # noqa: ANN401 - a name will do, too
-    """Whether it is a function and not a class; a name stands for what is registered under it."""
+    """Returns whether a trainable is a function; a name stands for what is registered under it."""
     if isinstance(trainable, str):
         return is_registered(trainable) and _is_function(get_trainable(trainable))
     return _is_function(trainable)

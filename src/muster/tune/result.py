@@ -1,4 +1,4 @@
-"""Result: what became of one trial. And the names of result keys, which in Ray are found here."""
+"""Defines Result, the outcome of one trial, and the names of result keys, at Ray's import path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """What became of one trial.
+    """A Result is the outcome of one trial.
 
     Attributes:
         metrics: The last result, nested as it was reported.
@@ -41,7 +41,7 @@ class Result:
         rows: Callable[[], Sequence[Row]] | None = None,
         config: dict[str, Any] | None = None,
     ) -> None:
-        """`rows` reads all logged results when they are asked for; `config`: for a trial without any."""
+        """`rows` reads all logged results on demand; `config`: for a trial without any."""
         self.metrics = metrics
         self.checkpoint = checkpoint
         self.error = error
@@ -76,7 +76,7 @@ class Result:
         return self._frame
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint:
-        """The best of `best_checkpoints` by any metric; nested ones as `a/b`."""
+        """Returns the best of `best_checkpoints` by any metric; nested ones as `a/b`."""
         check_mode(mode, "Result.get_best_checkpoint")
         if not self.best_checkpoints:
             raise RuntimeError(f"No checkpoint exists in the trial directory {self.path}")
@@ -95,7 +95,7 @@ class Result:
         path: str | os.PathLike[str],
         storage_filesystem: Any = None,  # noqa: ANN401 - untyped fsspec
     ) -> Result:
-        """Read a trial's directory; RuntimeError when there is none, or no results in it."""
+        """Reads the directory of a trial; RuntimeError when there is none, or no results in it."""
         place, filesystem = opened_place(os.fspath(path), storage_filesystem)
         folder = TrialFolder(place, filesystem)
         if not folder.exists():

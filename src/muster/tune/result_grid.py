@@ -1,4 +1,4 @@
-"""ResultGrid: the results of an experiment, one per trial; what `Tuner.fit` returns."""
+"""Defines ResultGrid, the results of an experiment, which `Tuner.fit` returns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
-from muster.trials.results import flatten
+from muster.trials.metrics import flatten
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.analysis.tables import check_mode, pareto_front
 from muster.tune.analysis.trial_record import TrialRecord
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ResultGrid:
-    """The results of an experiment, in the order of its trials.
+    """A ResultGrid holds the results of an experiment, in the order of its trials.
 
     Example:
         results = tuner.fit()
@@ -31,27 +31,27 @@ class ResultGrid:
 
     @property
     def experiment_path(self) -> str:
-        """The experiment's directory."""
+        """The directory of the experiment."""
         return self._experiment_analysis.experiment_path
 
     @property
     def filesystem(self) -> Any:  # noqa: ANN401 - untyped fsspec
-        """The fsspec file system that it is on."""
+        """The fsspec file system that the directory is on."""
         return self._experiment_analysis.filesystem
 
     @property
     def errors(self) -> list[Any]:
-        """What ended the trials that failed."""
+        """The exceptions of the trials that failed."""
         return [result.error for result in self if result.error]
 
     @property
     def num_errors(self) -> int:
-        """How many trials failed."""
+        """The number of trials that failed."""
         return sum(trial.status == "ERROR" for trial in self._experiment_analysis.trials)
 
     @property
     def num_terminated(self) -> int:
-        """How many trials ended well."""
+        """The number of trials that ended well."""
         return sum(trial.status == "TERMINATED" for trial in self._experiment_analysis.trials)
 
     def get_best_result(
@@ -61,7 +61,7 @@ class ResultGrid:
         scope: str = "last",
         filter_nan_and_inf: bool = True,
     ) -> Result:
-        """The best trial's result; of one trial, that one. RuntimeError when no trial reported the metric.
+        """Returns the result of the best trial; RuntimeError when no trial reported the metric.
 
         Args:
             metric: A flat key; by default that of the TuneConfig.
@@ -85,7 +85,7 @@ class ResultGrid:
         return self[analysis.trials.index(best)]
 
     def get_pareto_front(self, metrics: Sequence[str], modes: Sequence[str]) -> list[Result]:
-        """The results that no other beats in all metrics at once, in the order of the trials.
+        """Returns the results that no other beats in all metrics at once, in the order of the trials.
 
         Args:
             metrics: Flat keys; a trial's last value counts, and a trial without a finite one is left out.
@@ -105,7 +105,7 @@ class ResultGrid:
         return [self[place] for place in front]
 
     def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> pd.DataFrame:
-        """One line per trial that logged something, with its config; needs pandas.
+        """Returns one line per trial that logged something, with its config; needs pandas.
 
         The last result of each; with a metric and a mode, the one where that metric is best.
         """
@@ -119,7 +119,7 @@ class ResultGrid:
         mode: str | None = None,
         kind: str = "all",
     ) -> str:
-        """Draw learning curves, parallel coordinates and parameter importance; the path of the file.
+        """Draws learning curves, parallel coordinates and parameter importance; returns the path of the file.
 
         Args:
             path: A file that ends in .png (needs matplotlib) or .html (needs nothing, shows trials under the

@@ -1,4 +1,4 @@
-"""Ray's import path of SyncConfig."""
+"""Provides SyncConfig at Ray's import path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""run and run_experiments: an experiment in one call, as scripts older than the Tuner write it.
+"""Runs an experiment in one call, as scripts older than the Tuner do.
 
 A thin translation: arguments become an Experiment, a TuneConfig and a RunConfig, and `launch` does the rest.
 (The module is not called `run`, because importing it would then hide the function `tune.run`.)
@@ -16,18 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from muster.errors import TuneError
 from muster.tune.analysis import ExperimentAnalysis
-from muster.tune.config import (
-    CheckpointConfig,
-    FailureConfig,
-    ResumeConfig,
-    RunConfig,
-    SyncConfig,
-    TuneConfig,
-)
-from muster.tune.config_parts import DEPRECATED
+from muster.tune.config import DEPRECATED, CheckpointConfig, FailureConfig, RunConfig, SyncConfig
 from muster.tune.execution.restore import resume_rules
 from muster.tune.experiment import Experiment
 from muster.tune.experiment.experiment import as_experiments
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
@@ -35,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-VERBOSE = 2  # what run() shows unless it is told otherwise
+VERBOSE = 2  # the default of run()
 
 
 def run(  # noqa: PLR0913 - Ray's signature
@@ -77,16 +70,16 @@ def run(  # noqa: PLR0913 - Ray's signature
     chdir_to_trial_dir: bool | str = DEPRECATED,
     local_dir: str | None = None,
 ) -> ExperimentAnalysis:
-    """Run an experiment to its end. The arguments mean what they mean in TuneConfig and RunConfig.
+    """Runs an experiment to its end. The arguments mean what they mean in TuneConfig and RunConfig.
 
-    TuneError when trials failed, unless `raise_on_failed_trial` is False. With an Experiment, what it says
-    itself (space, stop, ...) counts and not what is said here.
+    TuneError when trials failed, unless `raise_on_failed_trial` is False. The values of an
+    Experiment (space, stop, ...) take precedence over the arguments.
     """
-    told = dict(locals())
-    experiment = _experiment(told)
-    launched = _launched(experiment, told)
+    arguments = dict(locals())
+    experiment = _experiment(arguments)
+    launched = _launched(experiment, arguments)
     analysis = _analysis(launched, metric, mode)
-    _raise_if_asked(launched, analysis, told)
+    _raise_if_asked(launched, analysis, arguments)
     return analysis
 
 
@@ -102,17 +95,17 @@ def run_experiments(  # noqa: PLR0913, PLR0917 - Ray's signature
     concurrent: bool = True,
     callbacks: Sequence[Any] | None = None,
 ) -> list[Trial]:
-    """Run several experiments, each with a copy of the scheduler; all their trials.
+    """Runs several experiments, each with a copy of the scheduler; returns all their trials.
 
     They run one after another, each with all the resources. `concurrent` decides only what a failed trial
     means: False: the experiments after it are not begun; True: the error is raised when all have ended.
     """
-    told = dict(locals())
+    arguments = dict(locals())
     trials: list[Trial] = []
     failed: list[Trial] = []
     for experiment in as_experiments(experiments):
-        launched = _launched(experiment, {**told, "scheduler": deepcopy(scheduler)})
-        trials += launched.state.roster.order
+        launched = _launched(experiment, {**arguments, "scheduler": deepcopy(scheduler)})
+        trials += launched.state.index.order
         failed += _incomplete(launched)
         if launched.is_interrupted or (failed and raise_on_failed_trial and not concurrent):
             break
@@ -121,54 +114,58 @@ def run_experiments(  # noqa: PLR0913, PLR0917 - Ray's signature
     return trials
 
 
-def _experiment(told: Mapping[str, Any]) -> Experiment:
-    """What to run, from the arguments of run()."""
-    given = told["run_or_experiment"]
+def _experiment(arguments: Mapping[str, Any]) -> Experiment:
+    """Returns what to run, from the arguments of run()."""
+    given = arguments["run_or_experiment"]
     if isinstance(given, Experiment):
         return given
     if isinstance(given, list | tuple) or given is None:
         raise TuneError(
             f"tune.run takes one trainable or Experiment, not {given!r}; several: tune.run_experiments([...])"
         )
-    _check(told)
+    _check(arguments)
     same = (
         *("stop", "time_budget_s", "config", "resources_per_trial", "num_samples", "storage_path"),
         *("storage_filesystem", "sync_config", "trial_name_creator", "trial_dirname_creator", "log_to_file"),
         *("export_formats", "max_failures", "restore"),
     )
     return Experiment(
-        told["name"],
+        arguments["name"],
         given,
-        checkpoint_config=_checkpoint_config(told),
-        **{name: told[name] for name in same},
+        checkpoint_config=_checkpoint_config(arguments),
+        **{name: arguments[name] for name in same},
     )
 
 
-def _check(told: Mapping[str, Any]) -> None:
-    if told["local_dir"] is not None:
+def _check(arguments: Mapping[str, Any]) -> None:
+    if arguments["local_dir"] is not None:
         raise DeprecationWarning("tune.run(local_dir=...) does not exist any more: use storage_path")
-    if told["chdir_to_trial_dir"] != DEPRECATED:
+    if arguments["chdir_to_trial_dir"] != DEPRECATED:
         raise DeprecationWarning(
             "tune.run(chdir_to_trial_dir=...) does not exist any more: set the environment variable "
             "RAY_CHDIR_TO_TRIAL_DIR=0 to keep the working directory of the driver"
         )
-    limit = told["max_concurrent_trials"]
+    limit = arguments["max_concurrent_trials"]
     if limit is not None and limit < 0:
         raise ValueError(f"tune.run(max_concurrent_trials={limit}): must be at least 1, or None for no limit")
 
 
-def _checkpoint_config(told: Mapping[str, Any]) -> CheckpointConfig:
-    """With what is still said in the old way put into it."""
-    config = copy(told["checkpoint_config"]) if told["checkpoint_config"] is not None else CheckpointConfig()
+def _checkpoint_config(arguments: Mapping[str, Any]) -> CheckpointConfig:
+    """Returns the config with the arguments of the old form added."""
+    config = (
+        copy(arguments["checkpoint_config"])
+        if arguments["checkpoint_config"] is not None
+        else CheckpointConfig()
+    )
     if not isinstance(config, CheckpointConfig):
         kind = type(config).__name__
         raise ValueError(f"tune.run(checkpoint_config=...): must be a CheckpointConfig, not a {kind}")
-    score = told["checkpoint_score_attr"]
+    score = arguments["checkpoint_score_attr"]
     old = {
-        "keep_checkpoints_num": ("num_to_keep", told["keep_checkpoints_num"]),
+        "keep_checkpoints_num": ("num_to_keep", arguments["keep_checkpoints_num"]),
         "checkpoint_score_attr": ("checkpoint_score_attribute", (score or "").removeprefix("min-")),
-        "checkpoint_freq": ("checkpoint_frequency", told["checkpoint_freq"]),
-        "checkpoint_at_end": ("checkpoint_at_end", told["checkpoint_at_end"]),
+        "checkpoint_freq": ("checkpoint_frequency", arguments["checkpoint_freq"]),
+        "checkpoint_at_end": ("checkpoint_at_end", arguments["checkpoint_at_end"]),
     }
     for argument, (attribute, value) in old.items():
         if value:
@@ -184,23 +181,23 @@ def _checkpoint_config(told: Mapping[str, Any]) -> CheckpointConfig:
     return config
 
 
-def _launched(experiment: Experiment, told: Mapping[str, Any]) -> ExperimentOutcome:
-    """Run one experiment; `told` are the arguments of run() or run_experiments()."""
+def _launched(experiment: Experiment, arguments: Mapping[str, Any]) -> ExperimentOutcome:
+    """Runs one experiment; `arguments` are the arguments of run() or run_experiments()."""
     from muster.tune.execution.launch import ExperimentSpec, launch
     from muster.tune.trainable.packing import packed
 
-    trainable = _exporting(experiment, told["reuse_actors"])
+    trainable = _exporting(experiment, arguments["reuse_actors"])
     asked = ExperimentSpec(
         trainable=trainable,
         trainable_name=experiment.run_identifier,
         code=packed(trainable),
         param_space=experiment.config,
-        tune=_tune_config(experiment, told),
-        run=_run_config(experiment, told),
+        tune=_tune_config(experiment, arguments),
+        run=_run_config(experiment, arguments),
         overrides=_overrides(experiment),
         must_be_resumable=False,
     )
-    rules = resume_rules(told["resume"], told["resume_config"])
+    rules = resume_rules(arguments["resume"], arguments["resume_config"])
     if rules is not None:
         asked.place.fetch()
         if _has_earlier_run(asked.place.directory):
@@ -211,7 +208,7 @@ def _launched(experiment: Experiment, told: Mapping[str, Any]) -> ExperimentOutc
 
 
 def _exporting(experiment: Experiment, reuses: bool) -> Any:  # noqa: ANN401 - function or class
-    """The trainable, made to export its model when it has to."""
+    """Returns the trainable, made to export its model when that is requested."""
     from muster.tune.trainable.checkpointing import with_export
 
     if not experiment.export_formats:
@@ -231,7 +228,7 @@ def _has_earlier_run(directory: os.PathLike[str]) -> bool:
 
 
 def _overrides(experiment: Experiment) -> dict[str, Any]:
-    """What only run() can say about its trials."""
+    """Returns what only run() can set for its trials."""
     found: dict[str, Any] = {}
     if experiment.resources_per_trial is not None:
         found["resources_per_trial"] = experiment.resources_per_trial
@@ -242,28 +239,28 @@ def _overrides(experiment: Experiment) -> dict[str, Any]:
     return found
 
 
-def _tune_config(experiment: Experiment, told: Mapping[str, Any]) -> TuneConfig:
+def _tune_config(experiment: Experiment, arguments: Mapping[str, Any]) -> TuneConfig:
     return TuneConfig(
-        mode=told.get("mode"),
-        metric=told.get("metric"),
-        search_alg=told.get("search_alg"),
-        scheduler=told["scheduler"],
+        mode=arguments.get("mode"),
+        metric=arguments.get("metric"),
+        search_alg=arguments.get("search_alg"),
+        scheduler=arguments["scheduler"],
         num_samples=experiment.num_samples,
-        max_concurrent_trials=told.get("max_concurrent_trials"),
+        max_concurrent_trials=arguments.get("max_concurrent_trials"),
         time_budget_s=experiment.time_budget_s,
-        reuse_actors=told["reuse_actors"],
+        reuse_actors=arguments["reuse_actors"],
         trial_name_creator=experiment.trial_name_creator,
         trial_dirname_creator=experiment.trial_dirname_creator,
     )
 
 
-def _run_config(experiment: Experiment, told: Mapping[str, Any]) -> RunConfig:
+def _run_config(experiment: Experiment, arguments: Mapping[str, Any]) -> RunConfig:
     from muster.base.clock import SystemClock
     from muster.host.machine import environment
     from muster.tune.execution.paths import dated_name
 
     dated = dated_name(experiment.run_identifier, SystemClock().now(), environment())
-    fail_fast = told.get("fail_fast", False)
+    fail_fast = arguments.get("fail_fast", False)
     return RunConfig(
         name=experiment.name or dated,
         storage_path=experiment.storage_path,
@@ -271,10 +268,10 @@ def _run_config(experiment: Experiment, told: Mapping[str, Any]) -> RunConfig:
         failure_config=FailureConfig(max_failures=experiment.max_failures, fail_fast=fail_fast),
         checkpoint_config=experiment.checkpoint_config,
         sync_config=experiment.sync_config,
-        verbose=VERBOSE if told["verbose"] is None else told["verbose"],
+        verbose=VERBOSE if arguments["verbose"] is None else arguments["verbose"],
         stop=experiment.stop,
-        callbacks=told["callbacks"],
-        progress_reporter=told["progress_reporter"],
+        callbacks=arguments["callbacks"],
+        progress_reporter=arguments["progress_reporter"],
         log_to_file=experiment.log_to_file,
     )
 
@@ -292,21 +289,21 @@ def _analysis(launched: ExperimentOutcome, metric: Any, mode: Any) -> Experiment
 
 
 def _incomplete(launched: ExperimentOutcome) -> list[Trial]:
-    """Trials that did not end well; those of an interrupted run have not ended at all."""
+    """Returns the trials that did not end well; those of an interrupted run have not ended at all."""
     if launched.is_interrupted:
         return []
-    return [trial for trial in launched.state.roster.order if trial.status != trial.TERMINATED]
+    return [trial for trial in launched.state.index.order if trial.status != trial.TERMINATED]
 
 
 def _raise_if_asked(
-    launched: ExperimentOutcome, analysis: ExperimentAnalysis, told: Mapping[str, Any]
+    launched: ExperimentOutcome, analysis: ExperimentAnalysis, arguments: Mapping[str, Any]
 ) -> None:
     failed = _incomplete(launched)
     if not failed:
         return
-    if isinstance(told["fail_fast"], str):
+    if isinstance(arguments["fail_fast"], str):
         errors = [record.error for record in analysis.trials if record.status == "ERROR"]
         raise errors[0] if errors and isinstance(errors[0], Exception) else TuneError(str(errors))
-    if told["raise_on_failed_trial"]:
+    if arguments["raise_on_failed_trial"]:
         raise TuneError("Trials did not complete", failed)
     logger.error("Trials did not complete: %s", failed)

@@ -1,7 +1,103 @@
-"""Ray's import path of TuneConfig and ResumeConfig."""
+"""Defines TuneConfig and ResumeConfig, checked when they are made; fields and defaults are Ray Tune's."""
 
 from __future__ import annotations
 
-from muster.tune.config import ResumeConfig, TuneConfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+
+from muster.tune.config import DEPRECATED, BriefRepr, is_int, seconds
 
 __all__ = ["ResumeConfig", "TuneConfig"]
+
+MODES = ("min", "max")
+
+
+@dataclass(repr=False)
+class TuneConfig(BriefRepr):
+    """A TuneConfig defines what to optimise and how to search.
+
+    Args:
+        mode: "min" or "max" (several for a searcher with several objectives).
+        metric: The result key to optimise; nested ones as `a/b`.
+        search_alg: A Searcher or SearchAlgorithm, or its name; None: grid and random search.
+        scheduler: A TrialScheduler, or its name; None: first in, first out.
+        num_samples: How often the space is sampled; -1: until something else ends the experiment.
+        max_concurrent_trials: At most so many trials at once; None or 0: as many as fit.
+        time_budget_s: Seconds, or a timedelta, after which no trial continues.
+        reuse_actors: Let a process run one trial after another instead of one trial only.
+        trial_name_creator: `f(trial) -> str`.
+        trial_dirname_creator: `f(trial) -> str`, without path separators.
+
+    Example:
+        >>> TuneConfig(metric="loss", mode="min", num_samples=20)
+        TuneConfig(mode='min', metric='loss', num_samples=20)
+    """
+
+    mode: str | list[str] | None = None
+    metric: str | list[str] | None = None
+    search_alg: Any = None
+    scheduler: Any = None
+    num_samples: int = 1
+    max_concurrent_trials: int | None = None
+    time_budget_s: float | timedelta | None = None
+    reuse_actors: bool = False
+    trial_name_creator: Callable[[Any], str] | None = None
+    trial_dirname_creator: Callable[[Any], str] | None = None
+    chdir_to_trial_dir: bool | str = DEPRECATED
+
+    def __post_init__(self) -> None:
+        if self.chdir_to_trial_dir != DEPRECATED:
+            raise DeprecationWarning(
+                "TuneConfig(chdir_to_trial_dir=...) does not exist any more: set the environment variable "
+                "RAY_CHDIR_TO_TRIAL_DIR=0 to keep the working directory of the driver"
+            )
+        self._check_mode()
+        if not is_int(self.num_samples) or self.num_samples < -1:
+            raise ValueError(
+                f"TuneConfig(num_samples={self.num_samples!r}): must be a whole number, or -1 for no end"
+            )
+        limit = self.max_concurrent_trials
+        if limit is not None and (not is_int(limit) or limit < 0):
+            raise ValueError(
+                f"TuneConfig(max_concurrent_trials={limit!r}): must be a whole number; None or 0: no limit"
+            )
+        seconds(self.time_budget_s, "TuneConfig(time_budget_s=...)")
+
+    def _check_mode(self) -> None:
+        several = isinstance(self.mode, list | tuple)
+        modes = self.mode if several else [self.mode] if self.mode is not None else []
+        if any(mode not in MODES for mode in modes or ()):
+            raise ValueError(f"TuneConfig(mode={self.mode!r}): must be 'min' or 'max'")
+
+
+@dataclass(repr=False)
+class ResumeConfig(BriefRepr):
+    """A ResumeConfig defines what a restored experiment does with its trials, by how they ended.
+
+    Example:
+        >>> ResumeConfig(errored=ResumeConfig.ResumeType.RESTART)
+        ResumeConfig(errored=<ResumeType.RESTART: 'restart'>)
+    """
+
+    class ResumeType(Enum):
+        """A ResumeType is what is done with trials of one kind."""
+
+        RESUME = "resume"  # continue from the newest checkpoint
+        RESTART = "restart"  # start again
+        SKIP = "skip"  # leave as they are
+
+    finished: ResumeType = ResumeType.SKIP
+    unfinished: ResumeType = ResumeType.RESUME
+    errored: ResumeType = ResumeType.SKIP
+
+    def __post_init__(self) -> None:
+        for name in ("finished", "unfinished", "errored"):
+            value = getattr(self, name)
+            try:
+                setattr(self, name, self.ResumeType(value))
+            except ValueError:
+                known = ", ".join(repr(each.value) for each in self.ResumeType)
+                raise ValueError(f"ResumeConfig({name}={value!r}): must be one of {known}") from None

@@ -1,4 +1,4 @@
-"""Tuner: fit an experiment on this machine, and go on with one that was interrupted."""
+"""Runs an experiment, and resumes one that was interrupted."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from muster.errors import TuneError
 from muster.tune.analysis import ExperimentAnalysis
-from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
+from muster.tune.config import RunConfig
 from muster.tune.execution.restore import DEFAULT_NAME, can_restore, checked_space, open_experiment
 from muster.tune.result_grid import ResultGrid
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
     from muster.session.checkpoint import Checkpoint
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _OnClassOnly:
-    """A classmethod that says so when it is asked of an object: `tuner.restore(...)` loses the object."""
+    """An _OnClassOnly method refuses calls on an object: `tuner.restore(...)` would ignore the object."""
 
     def __init__(self, function: Any) -> None:  # noqa: ANN401
         self._function = function
@@ -34,7 +35,7 @@ class _OnClassOnly:
 
 
 class Tuner:
-    """Searches the configuration of a trainable that does best.
+    """A Tuner searches the best configuration of a trainable.
 
     Args:
         trainable: A function of a config, a Trainable class, or a registered name.
@@ -58,7 +59,7 @@ class Tuner:
         from muster.base.clock import SystemClock
         from muster.host.machine import environment
         from muster.tune.execution.paths import dated_name
-        from muster.tune.registry import trainable_name
+        from muster.tune.trainable.function_trainable import trainable_name
         from muster.tune.trainable.packing import packed
 
         self._space = _as_space(param_space)
@@ -75,7 +76,7 @@ class Tuner:
         self._by_hand: AskTell | None = None
 
     def fit(self) -> ResultGrid:
-        """Run the experiment to its end; failed trials are results too. Ctrl-C stops gently."""
+        """Runs the experiment to its end; failed trials are results too. Ctrl-C stops gently."""
         from muster.tune.execution.launch import ExperimentSpec, launch
 
         if self._trainable is None:
@@ -104,7 +105,7 @@ class Tuner:
         return self._grid
 
     def ask(self) -> AskedTrial | None:
-        """The next trial to run in a loop of your own, with its `config`; None: not now, or the end.
+        """Returns the next trial to run in a loop of the user; None: not now, or the end.
 
         None before the end means that results must be told first. See `AskTell.ask`.
         """
@@ -119,7 +120,7 @@ class Tuner:
         checkpoint: Checkpoint | None = None,
         error: BaseException | None = None,
     ) -> str:
-        """Report a result of a trial that `ask` gave; answers "CONTINUE", "PAUSE" or "STOP".
+        """Reports a result of a trial that `ask` returned; returns "CONTINUE", "PAUSE" or "STOP".
 
         See `AskTell.tell`.
         """
@@ -139,7 +140,7 @@ class Tuner:
         return self._by_hand
 
     def get_results(self) -> ResultGrid:
-        """Of the last fit, of what was told so far, or of the experiment that was restored."""
+        """Returns the results of the last fit, of the reports so far, or of the restored experiment."""
         if self._by_hand is not None:
             return self._by_hand.results()
         if self._grid is None and self._resume is not None:
@@ -163,7 +164,7 @@ class Tuner:
         storage_filesystem: Any = None,  # noqa: ANN401 - untyped fsspec
         _resume_config: ResumeConfig | None = None,
     ) -> Tuner:
-        """A Tuner that goes on with the experiment in `path`.
+        """Returns a Tuner that resumes the experiment in `path`.
 
         Args:
             path: The experiment's directory, here or at a URL; it may have been moved.
@@ -184,7 +185,7 @@ class Tuner:
 
     @classmethod
     def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:  # noqa: ANN401
-        """Whether `path` is the directory of an experiment."""
+        """Returns whether `path` is the directory of an experiment."""
         return can_restore(path, storage_filesystem)
 
     def _place(self) -> ExperimentPaths:
@@ -200,7 +201,7 @@ class Tuner:
         }
 
     def _results(self, launched: ExperimentOutcome) -> ResultGrid:
-        """From memory, or from the storage when the files are there and not here."""
+        """Returns results from memory, or from the storage when the files are only there."""
         place = launched.place
         if place.is_remote and launched.is_uploaded:
             found = ExperimentAnalysis(place.address, storage_filesystem=place.filesystem, **self._defaults())
@@ -217,7 +218,7 @@ def _restored(
     param_space: Mapping[str, Any] | None,
     filesystem: Any,  # noqa: ANN401
 ) -> Tuner:
-    from muster.tune.registry import trainable_name
+    from muster.tune.trainable.function_trainable import trainable_name
 
     _, saved = open_experiment(path, filesystem)
     given = DEFAULT_NAME if trainable is None else trainable_name(trainable)
@@ -234,7 +235,7 @@ def _restored(
 
 
 def _resolved(trainable: Any) -> Any:  # noqa: ANN401 - function, class or name
-    """A function or class that can be run; refused here rather than in each of its trials."""
+    """Returns a function or class that can be run; refused here rather than in each of its trials."""
     from muster.tune.registry import get_trainable
     from muster.tune.trainable.function_trainable import checked_trainable
 
@@ -242,7 +243,7 @@ def _resolved(trainable: Any) -> Any:  # noqa: ANN401 - function, class or name
 
 
 def _as_space(given: Any) -> dict[str, Any]:  # noqa: ANN401 - checked here
-    """A dict, or an object that can say itself as one."""
+    """Returns a dict, also from an object that can be converted to one."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) and callable(getattr(given, "to_dict", None)):

@@ -171,7 +171,7 @@ def test_nodes_may_come_from_their_own_file_but_not_from_two(muster, tmp_path):
             FIVE.replace("count", "cuont"),
             "demand.yaml:2: demands[0].cuont: unknown key; did you mean 'count'?",
         ),
-        (CLUSTER + "x: }\n", FIVE, "cluster.yaml:19: is not YAML"),
+        (CLUSTER + "x: }\n", FIVE, "cluster.yaml:19: is not valid YAML"),
     ],
 )
 def test_bad_input_exits_with_2_and_one_line_that_names_the_place(plan, tmp_path, cluster, demand, where):

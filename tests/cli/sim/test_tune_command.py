@@ -142,13 +142,16 @@ def test_the_same_question_has_the_same_answer():
 
 
 BAD = {
-    "no trace": (("--trace", "nowhere"), "--trace nowhere: there is no such file or directory, and no such"),
-    "no metric": (("--trace", "TRACE"), "Give --metric NAME and --mode min or max"),
+    "no trace": (("--trace", "nowhere"), "--trace nowhere: no such file, directory or synthetic problem"),
+    "no metric": (("--trace", "TRACE"), "give --metric NAME and --mode min or max"),
     "other metric": (
         ("--trace", "TRACE", "--metric", "acc", "--mode", "max"),
         "no row has the metric 'acc'; recorded were: loss",
     ),
-    "scheduler": (("--trace", "branin", "--scheduler", "best"), "there is no 'best'; known: fifo, asha"),
+    "scheduler": (
+        ("--trace", "branin", "--scheduler", "best"),
+        "'best' is unknown; choose one of fifo, asha",
+    ),
     "parameter": (("--trace", "branin", "--scheduler", "asha:speed=3"), "--scheduler asha:speed=3: "),
     "no value": (("--trace", "branin", "--scheduler", "asha:eta"), "'eta' is not parameter=value"),
     "bounds": (("--trace", "branin", "--scheduler", "asha:eta=1"), "must be greater than 1"),
@@ -175,7 +178,7 @@ def test_bad_input_is_refused_with_what_to_do(name, trace):
     [
         ("raise ValueError('no data here')", "failed before it called fit(): ValueError: no data here"),
         ("x = 1", "calls neither Tuner.fit() nor tune.run()"),
-        ("import sys\nsys.exit(3)", "ended itself (3) before it called fit()"),
+        ("import sys\nsys.exit(3)", "exited (3) before it called fit()"),
     ],
 )
 def test_a_script_that_does_not_come_to_fit_is_told(tmp_path, text, message):
@@ -201,6 +204,6 @@ def test_a_damaged_trace_is_named(tmp_path):
     result = asked("--trace", bad, "--metric", "loss", "--mode", "min")
     assert (result.exit_code, "a row has no 'config'" in result.output) == (2, True)
     bad.write_text("not json\n{}\n")
-    assert "cannot be read as one JSON object per line" in asked("--trace", bad).output
+    assert "not one JSON object per line" in asked("--trace", bad).output
     bad.write_text("")
     assert "holds no results" in asked("--trace", bad).output

@@ -13,9 +13,8 @@ from muster.autoscaler.home import ClusterHome
 from muster.autoscaler.status_files import ClusterRecord, write_record, write_status
 from muster.base.clock import SystemClock
 from muster.cli.main import cli
-from muster.cli.status.command import status_page
 from muster.cli.status.report import build_report
-from muster.cli.status.status_frame import PageSize
+from muster.cli.status.view import PageSize, status_page
 from muster.cluster.model import NodeReport, NodeStatus, RuntimeReport
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.host.processes import mark_of
@@ -61,7 +60,7 @@ def status(*words: str):
 def test_the_page_of_a_cluster_reads_as_written_here(monkeypatch: pytest.MonkeyPatch):
     report = replace(build_report(published(recent_failures=()), now=AT + 1), address="127.0.0.1:6399")
     assert page(report) == [
-        "laptop  127.0.0.1:6399                                            looked 1 s ago",
+        "laptop  127.0.0.1:6399                                           updated 1 s ago",
         "machines  1 head, 1 busy, 1 idle, 1 starting",
         "in use    CPU 1.5/4",
         "spend     $0.46 per hour, $0.0123 so far",
@@ -118,7 +117,7 @@ def test_what_is_wrong_stands_above_everything_else():
     assert lines[1:4] == [
         "the monitor is gone",
         "laptop.yaml:3: max_worker: did you mean 'max_workers'?",
-        "the runtime could not be read at the newest look: nodes and demand are not known",
+        "the runtime could not be read in the newest tick: nodes and demand are not known",
     ]
 
 
@@ -161,7 +160,7 @@ def test_of_several_clusters_one_must_be_named(home):
     shown = status()
     assert shown.exit_code == 2
     assert shown.output == (
-        f"error: several clusters in {made.path.parent}: which one? there are laptop (up), other (up)\n"
+        f"error: several clusters in {made.path.parent}; name one: there are laptop (up), other (up)\n"
     )
     assert status("other").exit_code == 0
 
@@ -199,13 +198,13 @@ def test_a_monitor_that_has_not_looked_for_long_is_told(home):
     home(at=SystemClock().now() - 60)
     shown = status()
     assert shown.exit_code == 3
-    assert "has not looked for 60 s: does it still run?" in " ".join(shown.output.split())
+    assert "has not updated the status for 60 s: check that it still runs" in " ".join(shown.output.split())
 
 
 def test_a_cluster_that_is_down_is_told_so(home):
     home("old", up=False).status.unlink()
     assert status().output == (
-        "error: old is down; `muster up FILE` starts it, `muster why TYPE old` tells its past\n"
+        "error: old is down; `muster up FILE` starts it, `muster why TYPE old` shows its past\n"
     )
 
 
@@ -219,8 +218,9 @@ def test_a_head_that_is_gone_is_told(home):
     made.nodes.mkdir()
     shown = status()
     assert shown.exit_code == 3
-    assert "the head is gone, and with it all that ran: `muster up laptop.yaml` starts it anew" in " ".join(
-        shown.output.split()
+    assert (
+        "the head is gone, and with it everything that ran: `muster up laptop.yaml` starts a new one"
+        in " ".join(shown.output.split())
     )
 
 
@@ -245,11 +245,11 @@ def test_a_damaged_status_file_is_one_line(home):
     shown = status()
     assert shown.exit_code == 2
     assert shown.output.startswith(f"error: {made.status}: ")
-    assert shown.output.endswith("was it written by another version of muster?\n")
+    assert shown.output.endswith("it may have been written by another version of muster\n")
 
 
 def test_watching_needs_a_terminal(home):
     home()
     assert status("--watch").output == (
-        "error: --watch needs a terminal and no --json; programs read `muster status --json`\n"
+        "error: --watch needs a terminal; leave out --json, or use `muster status --json` without --watch\n"
     )

@@ -30,7 +30,8 @@ import time
 from pathlib import Path
 
 from muster import tune
-from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.config import RunConfig
+from muster.tune.tune_config import TuneConfig
 from muster.tune.tuner import Tuner
 
 

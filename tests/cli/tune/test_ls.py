@@ -61,6 +61,7 @@ def test_a_narrow_terminal_leaves_columns_out_and_says_which(tune, four):
     ]
 
 
+@pytest.mark.conformance("C-246")
 def test_rays_default_columns_can_be_asked_for_by_name(tune, four):
     names = "trainable_name,experiment_tag,trial_id,training_iteration,time_total_s,mean_accuracy,mean_loss"
     result = tune("ls", four, "--columns", f"{names},config/*", "--limit", "1", columns=200)
@@ -83,6 +84,7 @@ def test_headings_and_parameters_are_names_of_columns_too(tune, four):
     ]
 
 
+@pytest.mark.conformance("C-246")
 def test_an_unknown_column_is_an_error_that_names_the_nearest(tune, four):
     for option, text in (("--columns", "trial_id,losss"), ("--sort", "losss"), ("--filter", "losss > 1")):
         result = tune("ls", four, option, text)
@@ -91,6 +93,7 @@ def test_an_unknown_column_is_an_error_that_names_the_nearest(tune, four):
         assert "There are: trial_id, " in result.output
 
 
+@pytest.mark.conformance("C-246")
 @pytest.mark.parametrize(
     ("condition", "passing"),
     [
@@ -182,6 +185,7 @@ def test_json_has_the_experiment_and_every_column_of_its_trials(tune, four):
     }
 
 
+@pytest.mark.conformance("C-246")
 def test_the_output_file_has_the_chosen_rows_and_columns(tune, four, tmp_path):
     file = tmp_path / "chosen.csv"
     result = tune("ls", four, "--columns", "trial,loss", "--sort", "loss", "--limit", "2", "-o", file)
@@ -294,7 +298,7 @@ def test_an_experiment_at_a_url_is_read_and_nobody_says_whether_it_runs(tune, fo
     assert tune("ls", "memory://exp/four").output == TABLE
     text = tune("show", "memory://exp/b").output
     assert text.startswith("b: unfinished\n1 trial: 1 RUNNING\n")
-    assert "\nin memory://exp/b\nTo go on: muster tune resume memory://exp/b\n" in text
+    assert "\nin memory://exp/b\nTo continue: muster tune resume memory://exp/b\n" in text
     missing = tune("ls", "memory://exp/gone")
     assert (missing.exit_code, "is no experiment: it has no experiment.sqlite" in missing.output) == (2, True)
 

@@ -62,7 +62,7 @@ def test_a_running_experiment_is_shown_as_such_and_not_resumed(tune, tmp_path):
         assert abs(found["since"] - time.time()) < 100
         refused = tune("resume", tmp_path / "live")
         assert refused.exit_code == 2
-        assert refused.output.startswith(f"error: {tmp_path}/live: runs now (process {process.pid} since ")
+        assert refused.output.startswith(f"error: {tmp_path}/live: is running (process {process.pid} since ")
 
 
 def test_watching_ends_with_the_experiment(tmp_path):
@@ -97,14 +97,14 @@ def test_ctrl_c_ends_watching_without_a_word(tmp_path):
 def test_a_killed_experiment_is_interrupted_and_says_how_to_go_on(tune, copy):
     assert trials(tune, copy) == [(1, "INTERRUPTED", 1, 1.0), (2, "INTERRUPTED", 1, 2.0)]
     assert tune("ls", copy).stdout.startswith("live: interrupted\n2 trials: 2 INTERRUPTED\n")
-    assert f"\nTo go on: muster tune resume {copy}\n" in tune("show", copy).stdout
+    assert f"\nTo continue: muster tune resume {copy}\n" in tune("show", copy).stdout
 
 
 def test_resume_goes_on_from_the_checkpoints_with_the_saved_trainable(tune, copy, gate):
     gate.write_text("go")
     done = muster("resume", "live", cwd=copy.parent)
     assert done.returncode == 0, done.stderr
-    assert f"going on with {copy} (0 trials done, 2 unfinished, 0 failed)\n" in done.stderr
+    assert f"continuing {copy} (0 trials done, 2 unfinished, 0 failed)\n" in done.stderr
     assert done.stdout.endswith(
         "live: finished\n2 trials: 2 TERMINATED\n"
         f"best loss (min): 0.33333 by {_first_id(tune, copy)}\n"
@@ -112,7 +112,7 @@ def test_resume_goes_on_from_the_checkpoints_with_the_saved_trainable(tune, copy
     )
     assert trials(tune, copy) == [(1, "TERMINATED", 3, 1 / 3), (2, "TERMINATED", 3, 2 / 3)]
     again = muster("resume", "live", cwd=copy.parent)
-    assert (again.returncode, "It is finished: there is nothing to go on with." in again.stdout) == (0, True)
+    assert (again.returncode, "It is finished: there is nothing to continue." in again.stdout) == (0, True)
 
 
 def test_failed_trials_are_an_exit_code_and_run_again_when_asked(tune, copy, gate):
@@ -138,7 +138,7 @@ def test_a_trainable_by_name_is_found_in_the_current_directory(tune, copy, gate)
     missing = muster("resume", copy, cwd=copy.parent)
     assert (missing.returncode, missing.stdout) == (2, "")
     assert missing.stderr == (
-        f"error: {copy}: has no trainable.pkl. Say where the trainable is: --trainable module:name, or "
+        f"error: {copy}: has no trainable.pkl. Name the trainable: --trainable module:name, or "
         "--script FILE\n"
     )
     done = muster("resume", copy, "--trainable", "script:train", cwd=copy.parent)
@@ -152,7 +152,7 @@ def test_ctrl_c_stops_gently_and_says_how_to_go_on(tune, copy):
     _wait_until_running(copy, process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=100)
-    assert (process.returncode, f"To go on: muster tune resume {copy}" in out) == (130, True), err
+    assert (process.returncode, f"To continue: muster tune resume {copy}" in out) == (130, True), err
     assert {status for _, status, _, _ in trials(tune, copy)} <= {"INTERRUPTED", "PENDING"}
 
 
@@ -180,7 +180,7 @@ def test_a_trainable_that_is_not_found_is_told(tune, copy, monkeypatch, words, m
 
 
 def test_help_says_that_resume_runs_code(tune):
-    assert "only do it with a directory you trust" in " ".join(tune("resume", "--help").output.split())
+    assert "use it only with a directory that you trust" in " ".join(tune("resume", "--help").output.split())
 
 
 def test_a_note_is_written_with_the_editor_and_shown(tune, tmp_path, monkeypatch):

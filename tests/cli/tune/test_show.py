@@ -14,8 +14,9 @@ from tests.tune.experiments import add_checkpoint, logged_row, write_json
 
 from muster.stores.experiment.values import Pickled
 from muster.testing.builders import created, exited, reported, started
-from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.config import RunConfig
 from muster.tune.search.space import grid_search
+from muster.tune.tune_config import TuneConfig
 from muster.tune.tuner import Tuner
 
 
@@ -181,8 +182,8 @@ def test_no_metric_no_mode_and_nothing_reported_are_told_apart(tune, four, tmp_p
     goalless = write(tmp_path / "goalless", [created("a"), started("a"), reported("a", acc=1)], {})
     empty = write(tmp_path / "empty", [created("a")])
     told = {
-        (silent,): "does not say what it optimises; give --metric (and no trial reported anything yet)",
-        (goalless,): "does not say what it optimises; give --metric (it reported acc)",
+        (silent,): "no metric is set in it; give --metric (and no trial reported anything yet)",
+        (goalless,): "no metric is set in it; give --metric (it reported acc)",
         (goalless, "--metric", "acc"): "--metric acc: give --mode min or --mode max with it",
         (empty,): "no trial has a finite 'loss'; no trial reported a number",
         (four, "--metric", "los", "--mode", "min"): "no trial has a finite 'los'; reported are loss, acc/top",

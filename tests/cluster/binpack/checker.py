@@ -1,7 +1,7 @@
-"""Is a plan possible at all? Verifies any PackSolution against its PackProblem; engines share it.
+"""Verifies any PackSolution against its PackProblem; shared by the tests of both engines.
 
-`broken_rules` looks at what every engine returns. `broken_rules_in_detail` looks at every single machine of
-an engine that tells (cost: `solve_detailed`). Both return sentences; an empty list means the plan holds.
+`broken_rules` reads what every engine returns. `broken_rules_in_detail` reads every single machine of an
+engine that returns them (cost: `solve_detailed`). Both return sentences; an empty list means the plan holds.
 Written apart from the engines: it uses Resources arithmetic only.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from muster.base.resources import Resources
 from muster.cluster.binpack.feasible import first_match
-from muster.cluster.binpack.request import Book, PackNode, PackProblem, PackSolution
+from muster.cluster.binpack.request import DemandKind, PackNode, PackProblem, PackSolution
 from muster.cluster.model import Demand, Gang, NodeType, Strategy
 
 SMALL = 9  # pieces up to which packing on machines is searched exactly
@@ -43,8 +43,8 @@ def broken_rules_in_detail(problem: PackProblem, detail) -> list[str]:
     types = {offer.node_type.name: offer.node_type for offer in problem.offers}
     bins = [
         (
-            node_capacity(problem, detail.solution, i, Book.DEMAND),
-            node_capacity(problem, detail.solution, i, Book.CONSTRAINT),
+            node_capacity(problem, detail.solution, i, DemandKind.DEMAND),
+            node_capacity(problem, detail.solution, i, DemandKind.CONSTRAINT),
         )
         for i in range(len(problem.nodes))
     ]
@@ -52,13 +52,13 @@ def broken_rules_in_detail(problem: PackProblem, detail) -> list[str]:
     loads = [*detail.nodes, *(load for _, load in detail.machines)]
     labels = [node.labels for node in problem.nodes] + [types[name].labels for name, _ in detail.machines]
     for number, (capacity, load) in enumerate(zip(bins, loads, strict=True)):
-        for book, have in zip((Book.DEMAND, Book.CONSTRAINT), capacity, strict=True):
+        for kind, have in zip((DemandKind.DEMAND, DemandKind.CONSTRAINT), capacity, strict=True):
             need = Resources()
             for piece in load:
-                if piece.book is book:
+                if piece.kind is kind:
                     need = need.plus(Resources(dict(piece.shape)).times(piece.amount))
             if have.lacks(need):
-                found.append(f"bin {number} lacks {have.lacks(need)} for {book}")
+                found.append(f"bin {number} lacks {have.lacks(need)} for {kind}")
         found += _bin_keeps_apart(problem, number, load, labels[number])
     if any(not load for _, load in detail.machines):
         found.append("a machine is bought for nothing")
@@ -70,14 +70,14 @@ def broken_rules_in_detail(problem: PackProblem, detail) -> list[str]:
 def _details_add_up(problem: PackProblem, detail) -> list[str]:
     listed: Counter = Counter()
     for p in detail.solution.placements:
-        listed[p.book, p.is_gang, p.item, p.node, p.node_type] += p.amount
+        listed[p.kind, p.is_gang, p.item, p.node, p.node_type] += p.amount
     seen: Counter = Counter()
     bins = [(i, node.node_type) for i, node in enumerate(problem.nodes)] + [
         (-1, n) for n, _ in detail.machines
     ]
     for (node, name), load in zip(bins, [*detail.nodes, *(load for _, load in detail.machines)], strict=True):
         for piece in load:
-            seen[piece.book, piece.is_gang, piece.item, node, name] += piece.amount * piece.bundles
+            seen[piece.kind, piece.is_gang, piece.item, node, name] += piece.amount * piece.bundles
     return [] if listed == seen else ["the placements are not the sum of the machines' loads"]
 
 
@@ -92,9 +92,9 @@ def _bin_keeps_apart(
             if gang.strategy is Strategy.STRICT_SPREAD:
                 marks[gang.label, None] += piece.amount
         else:
-            demand = (problem.demands if piece.book is Book.DEMAND else problem.constraints)[piece.item]
+            demand = (problem.demands if piece.kind is DemandKind.DEMAND else problem.constraints)[piece.item]
             if demand.avoid is not None:
-                marks[(*demand.avoid, piece.book)] += piece.amount
+                marks[(*demand.avoid, piece.kind)] += piece.amount
     found += [f"bin {number} holds {count} of {mark}" for mark, count in marks.items() if count > 1]
     return found
 
@@ -138,7 +138,7 @@ def _in_effect(selectors: tuple) -> tuple:
 def _is_option(
     bundles: Sequence[Demand], seats: Sequence[tuple[tuple, int]], labels: Sequence[Mapping[str, str]]
 ) -> bool:
-    """A perfect matching of bundles and seats (augmenting paths)."""
+    """Finds a perfect matching of bundles and pieces (augmenting paths)."""
     if len(bundles) != len(seats):
         return False
     fits = [
@@ -175,15 +175,15 @@ def type_capacity(node_type: NodeType) -> Resources:
     return Resources(most)
 
 
-def node_capacity(problem: PackProblem, solution: PackSolution, index: int, book: Book) -> Resources:
-    """What a book may use of a node, a resize under way or decided counted as done."""
+def node_capacity(problem: PackProblem, solution: PackSolution, index: int, kind: DemandKind) -> Resources:
+    """Returns what a kind of demand may use of a node, a resize under way or decided counted as done."""
     node = problem.nodes[index]
     target = solution.resize.get(index)
     if node.resize is not None and node.resize.in_progress:
         target = node.resize.desired
     elif target is None and node.resize is not None and not node.runs:
         target = resize_limit(problem, node)  # still coming: may be asked for at full size
-    have = dict(node.available if book is Book.DEMAND else node.total)
+    have = dict(node.available if kind is DemandKind.DEMAND else node.total)
     for name, units in (target or {}).items():
         have[name] = max(0, have.get(name, 0) + units - node.total.units(name))
     return Resources(have)
@@ -198,27 +198,27 @@ def resize_limit(problem: PackProblem, node: PackNode) -> Resources | None:
     return Resources({name: max(units, node.total.units(name)) for name, units in limit.items()})
 
 
-def _demands_of(problem: PackProblem, book: Book) -> Sequence[Demand]:
-    return problem.demands if book is Book.DEMAND else problem.constraints
+def _demands_of(problem: PackProblem, kind: DemandKind) -> Sequence[Demand]:
+    return problem.demands if kind is DemandKind.DEMAND else problem.constraints
 
 
 def _counts(problem: PackProblem, solution: PackSolution) -> list[str]:
     placed: Counter = Counter()
     missing: Counter = Counter()
     for p in solution.placements:
-        placed[p.book, p.is_gang, p.item] += p.amount
+        placed[p.kind, p.is_gang, p.item] += p.amount
     for u in solution.unplaced:
-        missing[u.book, u.is_gang, u.item] += u.amount
+        missing[u.kind, u.is_gang, u.item] += u.amount
     found = [f"empty placement {p}" for p in (*solution.placements, *solution.unplaced) if p.amount < 1]
     known = []
-    for book in Book:
-        for i, demand in enumerate(_demands_of(problem, book)):
-            known.append((book, False, i))
-            there = placed[book, False, i] + missing[book, False, i]
+    for kind in DemandKind:
+        for i, demand in enumerate(_demands_of(problem, kind)):
+            known.append((kind, False, i))
+            there = placed[kind, False, i] + missing[kind, False, i]
             if there != demand.count:
-                found.append(f"{book} demand {i}: {there} of {demand.count} requests are accounted for")
+                found.append(f"{kind} demand {i}: {there} of {demand.count} requests are accounted for")
     for i, gang in enumerate(problem.gangs):
-        key = (Book.DEMAND, True, i)
+        key = (DemandKind.DEMAND, True, i)
         known.append(key)
         sizes = [sum(d.count for d in option) for option in gang.options] or [0]
         if not (placed[key] in sizes and missing[key] == 0) and not (
@@ -266,7 +266,7 @@ def _places(problem: PackProblem, solution: PackSolution) -> list[str]:
             bundles = [d for option in problem.gangs[p.item].options for d in option]
             if not any(admits(d, labels) for d in bundles):
                 found.append(f"labels: {p}")
-        elif not admits(_demands_of(problem, p.book)[p.item], labels):
+        elif not admits(_demands_of(problem, p.kind)[p.item], labels):
             found.append(f"labels: {p}")
     return found
 
@@ -304,13 +304,13 @@ def _apart(problem: PackProblem, solution: PackSolution) -> list[str]:
     counts: Counter = Counter()
     found = []
     for p in solution.placements:
-        demand = None if p.is_gang else _demands_of(problem, p.book)[p.item]
+        demand = None if p.is_gang else _demands_of(problem, p.kind)[p.item]
         if demand is None or demand.avoid is None:
             continue
         labels = types[p.node_type].labels if p.node == -1 else problem.nodes[p.node].labels
         if labels.get(demand.avoid[0]) == demand.avoid[1]:
             found.append(f"avoided label: {p}")
-        counts[p.book, demand.avoid, p.node, p.node_type] += p.amount
+        counts[p.kind, demand.avoid, p.node, p.node_type] += p.amount
     for (_, avoid, node, name), amount in counts.items():
         if amount > (solution.launch[name] if node == -1 else 1):
             found.append(f"{amount} that avoid {avoid} on {name if node == -1 else node}")
@@ -334,9 +334,9 @@ def _needs(problem: PackProblem, solution: PackSolution) -> dict[tuple, list[tup
     smallest amount of each resource is taken, which never says too much."""
     needs: dict[tuple, list[tuple[Resources, int]]] = {}
     for p in solution.placements:
-        here = needs.setdefault((p.book, p.node, p.node_type), [])
+        here = needs.setdefault((p.kind, p.node, p.node_type), [])
         if not p.is_gang:
-            here.append((_demands_of(problem, p.book)[p.item].shape.positive(), p.amount))
+            here.append((_demands_of(problem, p.kind)[p.item].shape.positive(), p.amount))
             continue
         bundles = [d.shape.positive() for option in problem.gangs[p.item].options for d in option]
         shared = {name: min(b.units(name) for b in bundles) for b in bundles for name in b}
@@ -346,14 +346,14 @@ def _needs(problem: PackProblem, solution: PackSolution) -> dict[tuple, list[tup
 
 def _nodes_hold(problem: PackProblem, solution: PackSolution) -> list[str]:
     found = []
-    for (book, node, _), pieces in _needs(problem, solution).items():
+    for (kind, node, _), pieces in _needs(problem, solution).items():
         if node >= 0:
             total = Resources()
             for shape, amount in pieces:
                 total = total.plus(shape.times(amount))
-            lacks = node_capacity(problem, solution, node, book).lacks(total)
+            lacks = node_capacity(problem, solution, node, kind).lacks(total)
             if lacks:
-                found.append(f"node {node} lacks {lacks} for {book}")
+                found.append(f"node {node} lacks {lacks} for {kind}")
     return found
 
 
@@ -361,7 +361,7 @@ def _machines_hold(problem: PackProblem, solution: PackSolution) -> list[str]:
     """New machines of a type hold in sum what was put on the type; few pieces are packed exactly."""
     types = {offer.node_type.name: offer.node_type for offer in problem.offers}
     found = []
-    for (book, node, name), pieces in _needs(problem, solution).items():
+    for (kind, node, name), pieces in _needs(problem, solution).items():
         if node >= 0:
             continue
         capacity, machines = type_capacity(types[name]), solution.launch.get(name, 0)
@@ -370,7 +370,7 @@ def _machines_hold(problem: PackProblem, solution: PackSolution) -> list[str]:
             total = total.plus(shape.times(amount))
         if _all_of(capacity, total, machines).lacks(total):
             found.append(
-                f"{machines} x {name} lack {_all_of(capacity, total, machines).lacks(total)} for {book}"
+                f"{machines} x {name} lack {_all_of(capacity, total, machines).lacks(total)} for {kind}"
             )
         single = (
             [shape for shape, amount in pieces for _ in range(amount)]

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.cluster.binpack.checker import broken_rules
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import Book, PackProblem, PackSolution, Placement, Unplaced
+from muster.cluster.binpack.request import DemandKind, PackProblem, PackSolution, Placement, Unplaced
 from muster.cluster.model import Strategy
 from muster.testing.builders import demand, gang, node_type, offer, pack_node, selector
 
@@ -25,8 +25,10 @@ PROBLEM = PackProblem(
 )
 
 
-def on(item: int, node: int, amount: int, is_gang: bool = False, book: Book = Book.DEMAND) -> Placement:
-    return Placement(book, is_gang, item, node, "t", amount)
+def on(
+    item: int, node: int, amount: int, is_gang: bool = False, kind: DemandKind = DemandKind.DEMAND
+) -> Placement:
+    return Placement(kind, is_gang, item, node, "t", amount)
 
 
 GOOD = PackSolution(
@@ -36,10 +38,10 @@ GOOD = PackSolution(
         on(0, -1, 1),
         on(1, -1, 1),
         on(0, -1, 2, is_gang=True),
-        on(0, 0, 1, book=Book.CONSTRAINT),
-        on(0, 1, 1, book=Book.CONSTRAINT),
+        on(0, 0, 1, kind=DemandKind.CONSTRAINT),
+        on(0, 1, 1, kind=DemandKind.CONSTRAINT),
     ),
-    unplaced=(Unplaced(Book.DEMAND, True, 1, 2),),
+    unplaced=(Unplaced(DemandKind.DEMAND, True, 1, 2),),
 )
 
 
@@ -66,10 +68,10 @@ def test_a_good_plan_breaks_nothing() -> None:
         (swapped(3, on(0, 0, 2, is_gang=True)), "not spread"),
         (swapped(3, on(0, 1, 1, is_gang=True), on(0, -1, 1, is_gang=True)), "not spread"),
         (swapped(1, on(0, 0, 1)), "lacks"),
-        (swapped(4, on(0, 1, 1, book=Book.CONSTRAINT)), "lacks"),
+        (swapped(4, on(0, 1, 1, kind=DemandKind.CONSTRAINT)), "lacks"),
         (replace(GOOD, launch={"t": 1}), "lack"),
         (replace(GOOD, resize={0: Resources.of(CPU=8)}), "may not be resized"),
-        (replace(GOOD, unplaced=(*GOOD.unplaced, Unplaced(Book.DEMAND, False, 9, 1))), "unknown item"),
+        (replace(GOOD, unplaced=(*GOOD.unplaced, Unplaced(DemandKind.DEMAND, False, 9, 1))), "unknown item"),
     ],
 )
 def test_a_broken_plan_is_named(plan: PackSolution, word: str) -> None:
@@ -79,7 +81,7 @@ def test_a_broken_plan_is_named(plan: PackSolution, word: str) -> None:
 def test_a_strictly_packed_gang_in_two_places_is_named() -> None:
     apart = (on(1, 0, 1, is_gang=True), on(1, 1, 1, is_gang=True))
     plan = replace(
-        GOOD, placements=(*GOOD.placements[1:], *apart), unplaced=(Unplaced(Book.DEMAND, False, 0, 1),)
+        GOOD, placements=(*GOOD.placements[1:], *apart), unplaced=(Unplaced(DemandKind.DEMAND, False, 0, 1),)
     )
     assert any("not packed" in rule for rule in broken_rules(PROBLEM, plan))
 

@@ -1,4 +1,4 @@
-"""Equal demands are asked once and parted again, in the order of asking."""
+"""Checks that equal demands are merged and split again, in the original order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from muster.cluster.binpack.demand_classes import CountedGangs, MergedDemands, PlacementTally
 from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import Book, ItemOutcome, PackSolution, Placement, Unplaced
+from muster.cluster.binpack.request import DemandKind, ItemOutcome, PackSolution, Placement, Unplaced
 from muster.cluster.model import Constraint
 from muster.testing.builders import demand, gang, node_type, pack_nodes, pack_request, selector
 
@@ -98,8 +98,8 @@ def test_the_engine_sees_each_kind_of_demand_once():
         seen.append((problem.demands, problem.constraints))
         return PackSolution(
             launch={},
-            placements=(Placement(Book.DEMAND, False, 0, 0, "a", 2),),
-            unplaced=(Unplaced(Book.DEMAND, False, 0, 1), Unplaced(Book.CONSTRAINT, False, 0, 3)),
+            placements=(Placement(DemandKind.DEMAND, False, 0, 0, "a", 2),),
+            unplaced=(Unplaced(DemandKind.DEMAND, False, 0, 1), Unplaced(DemandKind.CONSTRAINT, False, 0, 3)),
         )
 
     request = pack_request(

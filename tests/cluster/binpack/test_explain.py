@@ -1,4 +1,4 @@
-"""Verdicts: one reason per request, per node and per node type."""
+"""Checks verdicts: one reason per request, per node and per node type."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from muster.cluster.binpack.explain import explain, rejections
 from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import Book, PackSolution, Placement
+from muster.cluster.binpack.request import DemandKind, PackSolution, Placement
 from muster.cluster.model import Constraint, FailureKind, NodeKind, ResizeLimits, ResizeStatus, Strategy
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.states import InstanceState
@@ -302,7 +302,7 @@ def test_a_type_is_never_smaller_than_it_is_sold():
         (0, 5, ""),
     ],
 )
-def test_a_type_that_is_backed_off_says_how_much_of_its_minimum_is_missing(minimum, maximum, missing):
+def test_a_verdict_of_a_backed_off_type_has_what_its_minimum_lacks(minimum, maximum, missing):
     a = node_type("a", min_nodes=minimum, max_nodes=maximum, launch_hash="new")
     nodes = (pack_node("i-1", a), pack_node("i-2", a, launch_hash="old"))
     request = pack_request([blocked(a)], nodes=nodes, check_launch_hash=True)
@@ -311,7 +311,7 @@ def test_a_type_that_is_backed_off_says_how_much_of_its_minimum_is_missing(minim
     ]
 
 
-def test_a_removed_node_says_why():
+def test_a_removed_node_has_a_reason():
     a, b = node_type("a", launch_hash="new"), node_type("b", max_nodes=1)
     nodes = (
         pack_node("i-old", a, launch_hash="old"),
@@ -330,7 +330,7 @@ def test_a_removed_node_says_why():
     ]
 
 
-def test_a_kept_node_says_why():
+def test_a_kept_node_has_a_reason():
     a, never = node_type("a", min_nodes=1, idle_timeout_s=30.0), node_type("never")
     nodes = (
         pack_node("i-head", never, kind=NodeKind.HEAD, available=BUSY, idle_s=99.0),
@@ -351,14 +351,14 @@ def test_a_kept_node_says_why():
     ]
 
 
-def test_a_node_that_is_not_idle_long_enough_says_how_long():
+def test_a_node_that_is_not_idle_long_enough_shows_how_long():
     request = pack_request([node_type("a")], nodes=pack_nodes(1, "a", idle_s=12.0), idle_timeout_s=60.0)
     assert [(v.reason, v.detail) for v in told(request, Subject.NODE)] == [
         (Reason.KEPT_NOT_IDLE_LONG_ENOUGH, "idle for 12 of 60 s")
     ]
 
 
-def test_every_type_says_why_it_was_bought_or_not():
+def test_every_type_has_a_reason_why_it_was_bought_or_not():
     wants_zone = demand(selectors=(selector(zone="z"),))
     here = {"zone": "z"}
     offers = [
@@ -380,8 +380,8 @@ def test_every_type_says_why_it_was_bought_or_not():
         ("sold-out", Reason.TYPE_BACKED_OFF, "sold-out failed (capacity: sold out); next try in 12 s"),
         (
             "over-quota",
-            Reason.TYPE_NEEDS_A_PERSON,
-            "over-quota failed (quota: vCPU limit); a person must act; next try in 12 s; "
+            Reason.TYPE_NEEDS_USER_ACTION,
+            "over-quota failed (quota: vCPU limit); a user must act; next try in 12 s; "
             "2 of its minimum of 2 are missing",
         ),
     ]
@@ -398,12 +398,12 @@ def test_types_are_silent_when_no_machine_is_wanted():
         (FailureKind.CAPACITY, Reason.TYPE_BACKED_OFF),
         (FailureKind.THROTTLED, Reason.TYPE_BACKED_OFF),
         (FailureKind.UNKNOWN, Reason.TYPE_BACKED_OFF),
-        (FailureKind.QUOTA, Reason.TYPE_NEEDS_A_PERSON),
-        (FailureKind.PERMISSION, Reason.TYPE_NEEDS_A_PERSON),
-        (FailureKind.CONFIG, Reason.TYPE_NEEDS_A_PERSON),
+        (FailureKind.QUOTA, Reason.TYPE_NEEDS_USER_ACTION),
+        (FailureKind.PERMISSION, Reason.TYPE_NEEDS_USER_ACTION),
+        (FailureKind.CONFIG, Reason.TYPE_NEEDS_USER_ACTION),
     ],
 )
-def test_a_failure_that_retries_cannot_heal_needs_a_person(kind, reason):
+def test_a_failure_that_retries_cannot_fix_needs_a_user(kind, reason):
     found = told(pack_request([blocked(node_type("a"), kind)]), Subject.NODE_TYPE)
     assert [verdict.reason for verdict in found] == [reason]
 
@@ -425,17 +425,17 @@ def test_rejections_give_each_unused_type_its_code():
         "tagged": Reason.TYPE_LABELS_DIFFER,
         "full": Reason.TYPE_AT_MAXIMUM,
         "sold-out": Reason.TYPE_BACKED_OFF,
-        "denied": Reason.TYPE_NEEDS_A_PERSON,
+        "denied": Reason.TYPE_NEEDS_USER_ACTION,
     }
     assert rejections(asked, offers[:1], 0, ()) == {"chosen": Reason.TYPE_AT_MAXIMUM}
 
 
-def test_a_request_left_although_a_type_had_room_says_just_that():
+def test_a_request_left_although_a_type_had_room_is_reported_as_that():
     request = pack_request([node_type("a")], demands=(demand(count=2),))
     lazy = PackSolution(
         launch={"a": 1},
-        placements=(Placement(Book.DEMAND, False, 0, -1, "a", 1),),
-        unplaced=((Book.DEMAND, False, 0, 1),),
+        placements=(Placement(DemandKind.DEMAND, False, 0, -1, "a", 1),),
+        unplaced=((DemandKind.DEMAND, False, 0, 1),),
     )
     found = told(request, Subject.DEMAND, lambda problem: lazy)
     assert [verdict.detail for verdict in found] == [

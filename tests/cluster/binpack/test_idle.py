@@ -1,4 +1,4 @@
-"""Idle nodes and machines on their way that nothing waits for, through `pack` (spec 3.7, 3.8)."""
+"""Checks idle nodes and machines on their way that nothing waits for, through `pack`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps 1 to 4 of the pass, through `pack`: outdated nodes, minimums and maximums."""
+"""Checks limits through `pack`: outdated nodes, minimums and maximums."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_sd_04_a_maximum_of_zero_removes_all(maximum, victims):
         (3, ["i-pending"]),
         (2, ["i-pending", "i-idle"]),
         (1, ["i-pending", "i-idle", "i-less"]),
-        (0, ["i-pending", "i-idle", "i-less", "i-more"]),  # W29: 0 is a limit, None is none
+        (0, ["i-pending", "i-idle", "i-less", "i-more"]),  # 0 is a limit, None is none
     ],
 )
 def test_sd_05_the_cluster_maximum_takes_pending_then_idle_then_less_used_nodes(maximum, victims):
@@ -117,7 +117,7 @@ def test_sd_05_both_maximums_together_name_their_own_causes():
 
 
 def test_a_requested_machine_may_be_removed_by_a_limit():
-    """W1: the reconciler marks it cancelled; it goes before anything that runs."""
+    """The reconciler marks it cancelled; it goes before anything that runs."""
     a = node_type("a", max_nodes=1)
     nodes = (pack_node("i-1", a, idle_s=50.0), pack_node("i-2", a, state=InstanceState.REQUESTED))
     assert removed(pack(pack_request([a], nodes=nodes))) == [("i-2", StopCause.MAX_NODES_PER_TYPE)]
@@ -144,7 +144,7 @@ def test_sd_13_nothing_is_outdated_when_the_check_is_off():
 
 
 @pytest.mark.parametrize(("of_type", "of_node"), [("", "old"), ("new", "")])
-def test_w11_a_hash_that_nobody_recorded_makes_nothing_outdated(of_type, of_node):
+def test_a_missing_hash_makes_nothing_outdated(of_type, of_node):
     a = node_type("a", launch_hash=of_type)
     nodes = (pack_node("i-1", a, launch_hash=of_node),)
     assert pack(pack_request([a], nodes=nodes, check_launch_hash=True)).removals == ()
@@ -228,7 +228,7 @@ def test_w21_nodes_on_their_way_out_take_room_but_hold_nothing():
     assert packing.offers[0].room == 1
 
 
-def test_nodes_on_their_way_out_take_room_in_the_cluster_too_but_push_nobody_out():
+def test_nodes_on_their_way_out_take_room_in_the_cluster_too_but_push_no_node_out():
     a, b = node_type("a", min_nodes=4), node_type("b")
     packing = pack(pack_request([a, b], nodes=pack_nodes(2, a), leaving={"b": 3, "gone": 1}, max_nodes=5))
     assert (packing.room, packing.launch, packing.removals) == (0, {}, ())

@@ -1,4 +1,4 @@
-"""The whole pass, with the utilization engine unless said: exact launches and exact leftovers."""
+"""Checks the whole pass, mostly with the utilization engine: exact launches and exact leftovers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from muster.base.resources import Resources
 from muster.cluster.binpack.pack import choose_objective, pack
-from muster.cluster.binpack.request import Book, ItemOutcome, PackSolution, Placement, Unplaced
+from muster.cluster.binpack.request import DemandKind, ItemOutcome, PackSolution, Placement, Unplaced
 from muster.cluster.model import Constraint, NodeKind, Objective, ResizeLimits, ResizeStatus, Strategy
 from muster.cluster.states import InstanceState
 from muster.testing.builders import (
@@ -53,7 +53,7 @@ def test_outcomes_keep_the_index_of_their_demand_when_empty_ones_are_left_out():
     )
 
 
-def test_outcomes_tell_running_nodes_from_those_on_their_way_and_those_being_bought():
+def test_outcomes_separate_running_nodes_from_those_on_their_way_and_those_being_bought():
     a = node_type("a", min_nodes=3)
     nodes = (pack_node("i-1", a), pack_node("i-2", a, state=InstanceState.REQUESTED))
     packing = pack(pack_request([a], nodes=nodes, max_nodes=4, demands=(demand(count=7),)))
@@ -69,15 +69,15 @@ def test_placements_of_the_three_kinds_are_counted_apart_and_repeats_are_added()
     solution = PackSolution(
         launch={"a": 1, "b": 0},
         placements=(
-            Placement(Book.DEMAND, False, 0, 0, "a", 2),
-            Placement(Book.DEMAND, False, 0, 0, "a", 3),
-            Placement(Book.DEMAND, True, 0, -1, "a", 2),
-            Placement(Book.CONSTRAINT, False, 0, 1, "a", 4),
+            Placement(DemandKind.DEMAND, False, 0, 0, "a", 2),
+            Placement(DemandKind.DEMAND, False, 0, 0, "a", 3),
+            Placement(DemandKind.DEMAND, True, 0, -1, "a", 2),
+            Placement(DemandKind.CONSTRAINT, False, 0, 1, "a", 4),
         ),
         unplaced=(
-            Unplaced(Book.DEMAND, False, 0, 1),
-            Unplaced(Book.CONSTRAINT, False, 0, 1),
-            Unplaced(Book.CONSTRAINT, False, 0, 1),
+            Unplaced(DemandKind.DEMAND, False, 0, 1),
+            Unplaced(DemandKind.CONSTRAINT, False, 0, 1),
+            Unplaced(DemandKind.CONSTRAINT, False, 0, 1),
         ),
         resize={1: amounts({"CPU": 9})},
     )
@@ -102,7 +102,7 @@ def test_the_engine_is_asked_with_the_room_that_minimums_left():
 
     def engine(problem):
         seen.append((problem.room, [offer.room for offer in problem.offers], len(problem.nodes)))
-        return PackSolution(launch={}, placements=(), unplaced=(Unplaced(Book.DEMAND, False, 0, 1),))
+        return PackSolution(launch={}, placements=(), unplaced=(Unplaced(DemandKind.DEMAND, False, 0, 1),))
 
     types = [node_type("a", min_nodes=2), node_type("b", max_nodes=4)]
     pack(pack_request(types, nodes=pack_nodes(1, "b"), max_nodes=8, demands=(demand(),)), engine)
@@ -429,7 +429,7 @@ def test_a_launched_type_without_a_price_makes_the_price_unknown():
 
 
 @pytest.mark.parametrize(("is_conserved", "launch"), [(True, {"cpu": 1}), (False, {"gpu": 1})])
-def test_gpu_machines_are_conserved_unless_told_otherwise(is_conserved, launch):
+def test_gpu_machines_are_conserved_unless_configured_otherwise(is_conserved, launch):
     types = [node_type("cpu", {"CPU": 4, "disk": 1}), node_type("gpu", {"CPU": 1, "GPU": 1})]
     asked = (demand({"CPU": 1}),)
     assert pack(pack_request(types, demands=asked, conserve_gpus=is_conserved)).launch == launch

@@ -1,4 +1,4 @@
-"""What holds for every planning question: limits, the head, minimums, sums, repeatability."""
+"""Checks what holds for every planning request: limits, the head, minimums, sums, repeatability."""
 
 from __future__ import annotations
 

@@ -110,9 +110,9 @@ def test_minimums_wait_for_the_back_off_too():
         (FailureKind.CAPACITY, Reason.TYPE_BACKED_OFF),
         (FailureKind.THROTTLED, Reason.TYPE_BACKED_OFF),
         (FailureKind.UNKNOWN, Reason.TYPE_BACKED_OFF),
-        (FailureKind.QUOTA, Reason.TYPE_NEEDS_A_PERSON),
-        (FailureKind.PERMISSION, Reason.TYPE_NEEDS_A_PERSON),
-        (FailureKind.CONFIG, Reason.TYPE_NEEDS_A_PERSON),
+        (FailureKind.QUOTA, Reason.TYPE_NEEDS_USER_ACTION),
+        (FailureKind.PERMISSION, Reason.TYPE_NEEDS_USER_ACTION),
+        (FailureKind.CONFIG, Reason.TYPE_NEEDS_USER_ACTION),
     ],
 )
 def test_a_person_can_read_why_a_type_is_not_bought(kind, reason):

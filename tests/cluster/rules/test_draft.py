@@ -72,7 +72,7 @@ def test_dropping_a_fork_undoes_everything():
     fork.ended_nodes["m"] = 2.0
     fork.nodes["n"] = None
     fork.quarantine("x", "y")
-    fork.say_cluster(Reason.READ_ONLY, "z")
+    fork.add_cluster_verdict(Reason.READ_ONLY, "z")
     fork.may_scale = False
     assert draft.plan() == before
     assert (draft.count(S.ALLOCATED), draft.count(S.QUEUED), draft.nodes, draft.may_scale) == (1, 0, {}, True)
@@ -85,8 +85,8 @@ def test_verdicts_are_dated_from_when_they_were_first_given():
     placed = Verdict(subject=Subject.DEMAND, subject_id="e", reason=Reason.PLACED)
     memory = Memory(verdict_since={"demand/d/infeasible": 7.0, "demand/gone/infeasible": 1.0})
     draft = Draft(world(memory=memory))
-    draft.say(stuck, node, placed)
-    draft.say_cluster(Reason.READ_ONLY, "")
+    draft.add_verdicts(stuck, node, placed)
+    draft.add_cluster_verdict(Reason.READ_ONLY, "")
     plan = draft.plan()
     assert [v.since for v in plan.verdicts] == [7.0, None, None, NOW]
     assert plan.memory.verdict_since == {"demand/d/infeasible": 7.0, "cluster//read-only": NOW}

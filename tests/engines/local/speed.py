@@ -79,7 +79,7 @@ def pipe_round_trips_per_s(count: int = 20_000) -> float:
 def results_per_s(count: int = 20_000, concurrent: int = 1) -> float:
     """Reports of trials that do nothing else, through poll and submit."""
     with scratch() as folder, engine(many_reports) as running:
-        running._budget._free["CPU"] = 10_000 * concurrent  # all at once, whatever this machine has
+        running._resources._free["CPU"] = 10_000 * concurrent  # all at once, whatever this machine has
         for k in range(concurrent):
             running.submit(start(f"t{k}", "many_reports", {"steps": count // concurrent}, folder))
         seen, left, began = 0, concurrent, 0.0

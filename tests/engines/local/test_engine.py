@@ -48,6 +48,7 @@ def where_am_i(config):
     report({"cwd": os.getcwd(), **{name: os.environ.get(name) for name in names}})
 
 
+@pytest.mark.conformance("C-103")
 def test_a_trial_works_in_its_directory_and_knows_where_we_were(opened, tmp_path):
     driver = opened(where_am_i, env={"EXTRA": "given"})
     driver.start("a", "where_am_i")
@@ -56,6 +57,7 @@ def test_a_trial_works_in_its_directory_and_knows_where_we_were(opened, tmp_path
     assert found == [str(tmp_path / "a"), os.getcwd(), None, "given"]
 
 
+@pytest.mark.conformance("C-103")
 def test_the_working_directory_stays_when_the_environment_says_so(opened, monkeypatch):
     monkeypatch.setenv("RAY_CHDIR_TO_TRIAL_DIR", "0")
     driver = opened(where_am_i)
@@ -86,6 +88,7 @@ def tells_context(config):
     )
 
 
+@pytest.mark.conformance("C-090")
 def test_the_context_of_a_trial(opened, tmp_path):
     driver = opened(tells_context)
     asked = PlacementGroupFactory([{"CPU": 1}, {"CPU": 0.5}], "SPREAD")
@@ -117,7 +120,7 @@ def test_a_killed_helper_fails_its_trials_and_is_replaced(opened):
     driver = opened(waits, counts)
     driver.start("a", "waits")
     pid = driver.to_report("a").result["pid"]
-    os.kill(driver.engine._staff._nursery.pid, signal.SIGKILL)
+    os.kill(driver.engine._pool._fork_server.pid, signal.SIGKILL)
     failure = driver.to_exit("a", answer=False).failure
     assert (failure.kind, "helper process" in failure.message) == (TrialFailureKind.KILLED, True)
     driver.poll_until(lambda: is_gone(pid))
@@ -129,7 +132,7 @@ def test_a_helper_told_to_end_takes_everything_along_and_is_replaced(opened):
     driver = opened(forks, counts)
     driver.start("a", "forks")
     result = driver.to_report("a").result
-    os.kill(driver.engine._staff._nursery.pid, signal.SIGTERM)
+    os.kill(driver.engine._pool._fork_server.pid, signal.SIGTERM)
     assert driver.to_exit("a", answer=False).failure.kind is TrialFailureKind.KILLED
     driver.poll_until(lambda: all(is_gone(result[key]) for key in ("pid", "forked", "started")))
     driver.start("b", "counts")
@@ -146,7 +149,7 @@ from pathlib import Path
 blobs = {t.__name__: cloudpickle.dumps(t) for t in (forks, ignores_sigterm, waits)}
 engine = LocalEngine(clock=SystemClock(), trainables=blobs, capacity={"CPU": 3}, warm=sys.argv[2] == "warm")
 driver = Driver(engine, Path(sys.argv[1]))
-pids = [engine._staff._nursery.pid]
+pids = [engine._pool._fork_server.pid]
 for name in ("ignores_sigterm", "waits", "forks"):
     driver.start(name, name)
     result = driver.to_report(name).result
@@ -222,7 +225,7 @@ def test_a_helper_with_threads_does_not_fork(opened, tmp_path, monkeypatch):
     import starts_a_thread
 
     driver = opened(starts_a_thread.train)
-    driver.start("a", "train", {"main": "local.worker import main"})
+    driver.start("a", "train", {"main": "engines.worker.main import main"})
     result = driver.to_report("a").result
     assert (result["warm"], result["threads"]) == (True, 3)  # main, the module's, the heartbeat
 
@@ -307,6 +310,7 @@ def test_a_stop_tells_nothing_more_than_the_exit(opened):
     assert [type(event) for event in driver.events[seen:]] == [TrialExited]
 
 
+@pytest.mark.conformance("C-270")
 def test_idle_processes_of_other_trainables_are_not_mistaken(opened):
     driver = opened(counts, parent_of_me)
     driver.start("a", "counts", {"steps": 1}, may_reuse=True)
@@ -361,6 +365,6 @@ def test_a_helper_stuck_in_an_import_does_not_hold_up_close(opened, tmp_path, mo
     driver = opened(imports_for_ever.train, env={"STUCK": "1"})
     driver.start("a", "train")
     assert driver.quiet_for(0.3) == []
-    helper = driver.engine._staff._nursery.pid
-    driver.engine._staff._nursery.close(patience_s=0.2)
+    helper = driver.engine._pool._fork_server.pid
+    driver.engine._pool._fork_server.close(timeout_s=0.2)
     assert is_gone(helper)

@@ -10,6 +10,7 @@ def budget(gpu_ids=("4", "7"), **capacity):
     return ResourcePool({"CPU": 2, "GPU": 2, "memory": 1000, **capacity}, gpu_ids)
 
 
+@pytest.mark.conformance("C-265")
 def test_fractions_end_at_exactly_nothing_and_come_back_exactly():
     there = budget()
     grants = [there.take(Pgf([{"CPU": 0.1}])) for _ in range(20)]
@@ -54,6 +55,7 @@ def test_a_reused_process_keeps_its_gpu():
     assert budget().take(Pgf([{"GPU": 1}]), prefer=("7",)).gpu_ids == ("7",)
 
 
+@pytest.mark.conformance("C-267")
 @pytest.mark.parametrize(
     ("request_", "why"),
     [

@@ -176,7 +176,7 @@ def parts(cluster, hidden, request):
     folder.mkdir()
     storage.validate()
     reach = RemoteStorage(uri=storage.uri, filesystem=None, root=str(folder))
-    options = RayOptions(kill_after_s=0.3, reach=reach)
+    options = RayOptions(kill_after_s=0.3, remote_storage=reach)
     with open_ray_engine(trainables={"trains": cloudpickle.dumps(trains)}, options=options) as engine:
         yield Parts(engine, folder, storage)
 
@@ -294,7 +294,7 @@ def test_a_storage_that_goes_away_is_named_with_what_to_do(parts, bucket, tmp_pa
         in failure.message
     )
     assert (
-        "See that this node reaches the storage (network, credentials); Tuner.restore goes on"
+        "Make sure that this node reaches the storage (network, credentials); Tuner.restore continues"
         in failure.message
     )
     driver.start("d", "trains", {"steps": 2}, resources=APART)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from muster.engines.ray.actor_pool import selecting
-from muster.engines.ray.connect import mismatch
-from muster.engines.ray.package_upload import is_foreign, missing_module
+from muster.engines.ray.handshake import mismatch
+from muster.engines.ray.package_upload import is_other_version, missing_module
 from muster.trials.placement_group import PlacementGroupFactory
 
 HELLO = {"hostname": "n1", "python": "3.11.7", "ray": "2.60.0", "muster": "0.0.1"}
@@ -53,7 +53,7 @@ def named(name, text="", **facts):
     ],
 )
 def test_an_actor_whose_own_code_fails_is_of_another_version(outcome, foreign):
-    assert is_foreign(outcome) is foreign
+    assert is_other_version(outcome) is foreign
 
 
 def test_a_part_of_ours_that_an_older_one_lacks_is_our_package_missing():

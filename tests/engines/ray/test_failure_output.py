@@ -1,28 +1,28 @@
 from __future__ import annotations
 
-from muster.engines.ray.failures import of_crash, of_exit_code
+from muster.engines.ray.failures import crash_failure, exit_code_failure
 from muster.trials.events import TrialFailureKind
 
 CRASH = b'Fatal Python error: Segmentation fault\n\nStack (most recent call first):\n  File "a.py", line 3\n'
 
 
 def test_a_crash_is_told_by_its_signal_with_the_stack():
-    found = of_crash(b"\x01\x02" + CRASH)
+    found = crash_failure(b"\x01\x02" + CRASH)
     assert found is not None
     assert (found.kind, found.message) == (TrialFailureKind.KILLED, "killed by signal 11 (SIGSEGV)")
     assert found.traceback.endswith('File "a.py", line 3')
 
 
 def test_a_crash_of_python_itself_is_told_in_its_words():
-    found = of_crash(b"Fatal Python error: deallocating None\nmore\n")
+    found = crash_failure(b"Fatal Python error: deallocating None\nmore\n")
     assert found is not None
     assert (found.kind, found.message) == (TrialFailureKind.EXITED, "Python crashed: deallocating None")
 
 
 def test_other_bytes_are_no_last_words():
-    assert of_crash(b"\x00\x00\x00\x00\x18") is None
+    assert crash_failure(b"\x00\x00\x00\x00\x18") is None
 
 
 def test_an_exit_code_is_named():
-    assert of_exit_code(3).kind is TrialFailureKind.EXITED
-    assert "exit code 3" in of_exit_code(3).message
+    assert exit_code_failure(3).kind is TrialFailureKind.EXITED
+    assert "exit code 3" in exit_code_failure(3).message

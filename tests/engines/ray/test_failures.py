@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.engines.ray.failures import is_unsure, of_outcome
+from muster.engines.ray.failures import is_actor_unavailable, outcome_failure
 from muster.trials.events import TrialFailureKind
 
 HEAD = "The actor died unexpectedly before finishing this task.\n\tclass_name: A\n\tpid: 1\n"
@@ -45,17 +45,17 @@ def outcome(name, text, **attributes):
     ],
 )
 def test_what_ray_says_becomes_a_kind_of_failure(found, kind):
-    assert of_outcome(found).kind is kind
+    assert outcome_failure(found).kind is kind
 
 
 def test_who_dies_without_a_word_was_killed():
     said = HEAD + "Worker exit type: SYSTEM_ERROR Worker unexpectedly exits with a connection error code 2."
-    failure = of_outcome(outcome("ActorDiedError", said))
+    failure = outcome_failure(outcome("ActorDiedError", said))
     assert (failure.kind, failure.message) == (TrialFailureKind.KILLED, "killed by signal 9 (SIGKILL)")
 
 
 def test_the_message_is_one_line_without_identifiers():
-    failure = of_outcome(outcome("NodeDiedError", HEAD + "The node has died.\nSee the logs."))
+    failure = outcome_failure(outcome("NodeDiedError", HEAD + "The node has died.\nSee the logs."))
     assert failure.message == (
         "its node went away: The actor died unexpectedly before finishing this task. The node has died. "
         "See the logs."
@@ -63,5 +63,5 @@ def test_the_message_is_one_line_without_identifiers():
 
 
 def test_an_actor_out_of_sight_may_still_live():
-    assert is_unsure(outcome("ActorUnavailableError", ""))
-    assert not is_unsure(outcome("ActorDiedError", ""))
+    assert is_actor_unavailable(outcome("ActorUnavailableError", ""))
+    assert not is_actor_unavailable(outcome("ActorDiedError", ""))

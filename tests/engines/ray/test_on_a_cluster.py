@@ -20,7 +20,7 @@ import muster
 from muster.engines.ray.connect import connect, import_ray, open_ray_engine
 from muster.engines.ray.engine import RayOptions
 from muster.runtimes.ray.client import GcsClient
-from muster.runtimes.ray.verdict_board import KEY, SPACE, Board, GangVerdict
+from muster.runtimes.ray.verdict_board import KEY, SPACE, GangVerdict, PublishedVerdicts
 from muster.session import report
 from muster.testing.engine_contract.fixture import Driver
 from muster.testing.ray_cluster import AUTH
@@ -149,22 +149,22 @@ def test_what_no_node_can_hold_fails_and_says_so(cluster, tmp_path):
 def test_the_autoscalers_verdict_ends_a_trial_that_can_never_be_placed(cluster, tmp_path):
     link = GcsClient(cluster.address)
     with opened(capacity={"ghost": 1}) as engine:
-        link.kv_put(KEY, msgspec.json.encode(Board(at=time.time())), SPACE)
+        link.kv_put(KEY, msgspec.json.encode(PublishedVerdicts(at=time.time())), SPACE)
         driver = Driver(engine, tmp_path)
         driver.start("a", "counts", resources={"ghost": 1})
-        (place,) = engine._staff.places.values()
+        (placement,) = engine._pool.placements.values()
         assert driver.quiet_for(8) == []  # somebody may buy a machine for it
         verdict = GangVerdict(reason="infeasible", detail="no node type has ghost")
-        board = Board(at=time.time(), gangs={place.group.id.hex(): verdict})
+        board = PublishedVerdicts(at=time.time(), gangs={placement.group.id.hex(): verdict})
         link.kv_put(KEY, msgspec.json.encode(board), SPACE)
         told = (TrialFailureKind.START, "can never start: infeasible: no node type has ghost")
         assert failure(driver, "a") == told
-    link.kv_put(KEY, msgspec.json.encode(Board()), SPACE)
+    link.kv_put(KEY, msgspec.json.encode(PublishedVerdicts()), SPACE)
 
 
 def test_a_driver_that_cannot_be_reached_is_met_at_a_relay(cluster, tmp_path):
     with opened() as engine:
-        engine._hiring.reach_at(("127.0.0.1", 1))
+        engine._actor_setup.set_address(("127.0.0.1", 1))
         driver = Driver(engine, tmp_path)
         driver.start("a", "counts", {"steps": 20}, may_reuse=True)
         assert driver.to_exit("a").reusable
@@ -174,14 +174,14 @@ def test_a_driver_that_cannot_be_reached_is_met_at_a_relay(cluster, tmp_path):
         assert driver.results("b", "checkpoint_dir_name") == ["checkpoint_000000", "checkpoint_000001"]
         driver.start("c", "waits")
         driver.to_report("c")
-        import_ray().kill(engine._hiring._relay._actor)  # the trial loses its driver with it
+        import_ray().kill(engine._actor_setup._relay._actor)  # the trial loses its driver with it
         assert not driver.to_exit("c").is_done
         driver.start("d", "counts", {"steps": 2})
         assert driver.to_exit("d").is_done
 
 
 def test_a_node_that_does_not_see_the_storage_is_named(driver, tmp_path):
-    driver.engine._hiring._witnesses[str(tmp_path)] = str(tmp_path / "nobody_sees_this")
+    driver.engine._actor_setup._marker_files[str(tmp_path)] = str(tmp_path / "nobody_sees_this")
     driver.start("a", "counts")
     kind, message = failure(driver, "a")
     assert kind is TrialFailureKind.START

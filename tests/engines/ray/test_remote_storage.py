@@ -13,7 +13,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from muster.base.clock import ManualClock
-from muster.engines.ray.actor import look_for_storage
+from muster.engines.ray.actor import open_storage
 from muster.engines.ray.remote_storage import RemoteStorage, ScratchDirectory, StorageTransfer
 from muster.engines.worker.protocol import StartOrder
 from muster.errors import StoreError
@@ -124,11 +124,11 @@ def test_a_checkpoint_is_in_the_storage_with_its_manifest_last_and_only_the_newe
     make, remote, storage, tmp_path, scratch
 ):
     carrier = make()
-    here = carrier.settle(order()).trial_dir
+    here = carrier.prepare(order()).trial_dir
     assert here.startswith(str(scratch))
     for number in range(3):
         name = f"checkpoint_{number:06d}"
-        carrier.make_way(name)
+        carrier.clear_leftovers(name)
         carrier.keep(published(here, name, tmp_path, zz="late", a="x" * number))
     each = [f"checkpoint_00000{number}/{file}" for number in range(3) for file in ("a", "zz", MANIFEST)]
     assert remote.written == [f"t/{name}" for name in each]
@@ -141,7 +141,7 @@ def test_a_checkpoint_is_in_the_storage_with_its_manifest_last_and_only_the_newe
 def test_logs_go_with_each_checkpoint_and_the_rest_only_where_it_is_wanted(make, remote, storage, tmp_path):
     for wanted in (False, True):
         carrier = make(with_artifacts=wanted, reserved=("result.json",))
-        here = Path(carrier.settle(order(log_to_file=("out", None))).trial_dir)
+        here = Path(carrier.prepare(order(log_to_file=("out", None))).trial_dir)
         (here / "out").write_text("one")
         (here / "result.json").write_text("mine")
         (here / "plot").write_text("p")
@@ -160,13 +160,13 @@ def test_a_trial_that_ran_elsewhere_goes_on_in_its_log(make, storage, remote):
     remote.makedirs("exp/t", exist_ok=True)
     remote.pipe_file("exp/t/out", b"before\n")
     carrier = make()
-    here = carrier.settle(order(log_to_file=("out", "err"))).trial_dir
+    here = carrier.prepare(order(log_to_file=("out", "err"))).trial_dir
     assert (below(here), Path(here, "out").read_text()) == (["out"], "before\n")
 
 
 def test_a_failed_copy_is_tried_again_and_then_the_trials_error(make, remote, clock, tmp_path):
     carrier = make()
-    made = published(carrier.settle(order()).trial_dir, "checkpoint_000000", tmp_path, a="1")
+    made = published(carrier.prepare(order()).trial_dir, "checkpoint_000000", tmp_path, a="1")
     remote.refusals = 3
     carrier.keep(made)
     assert (remote.written[0], clock.naps) == ("t/checkpoint_000000/a", [1.0, 2.0, 4.0])
@@ -176,7 +176,7 @@ def test_a_failed_copy_is_tried_again_and_then_the_trials_error(make, remote, cl
     told = str(caught.value)
     assert "the checkpoint exp/t/checkpoint_000000 could not be kept, tried 4 times: cannot write" in told
     assert told.endswith(
-        "See that this node reaches the storage (network, credentials); Tuner.restore goes on"
+        "Make sure that this node reaches the storage (network, credentials); Tuner.restore continues"
     )
 
 
@@ -186,12 +186,12 @@ def test_what_an_unheard_attempt_left_goes_before_its_name_is_used_again(make, r
         remote.pipe_file(f"exp/t/checkpoint_00000{number}/left", b"x")
     remote.pipe_file("exp/t/checkpoint_best", b"the user's own")
     seeing = make(sees=True, root=str(remote.path))
-    seeing.settle(order(trial_dir=f"{remote.path}/t"))
-    seeing.make_way("checkpoint_000002")
+    seeing.prepare(order(trial_dir=f"{remote.path}/t"))
+    seeing.clear_leftovers("checkpoint_000002")
     assert len(storage.sizes("t")) == 4  # no earlier attempt of it was elsewhere: nothing is looked for
     carrier = make()
-    carrier.settle(order())
-    carrier.make_way("checkpoint_000002")
+    carrier.prepare(order())
+    carrier.clear_leftovers("checkpoint_000002")
     assert list(storage.sizes("t")) == ["checkpoint_000001/left", "checkpoint_best"]
 
 
@@ -201,7 +201,7 @@ def test_a_checkpoint_that_is_still_on_its_way_is_waited_for(make, storage, cloc
         storage.upload_file(f"{source}/{file}", f"o/checkpoint_000004/{file}")
     clock.meanwhile = lambda: storage.upload_file(f"{source}/{MANIFEST}", f"o/checkpoint_000004/{MANIFEST}")
     carrier = make()
-    brought = carrier.settle(order(checkpoint_path=f"{DRIVER}/o/checkpoint_000004")).checkpoint_path
+    brought = carrier.prepare(order(checkpoint_path=f"{DRIVER}/o/checkpoint_000004")).checkpoint_path
     assert (clock.naps, below(brought)) == ([1.0] * 3, [MANIFEST, "a", "b"])
     assert brought.startswith(str(scratch))
     carrier.finish()
@@ -217,11 +217,11 @@ def test_a_checkpoint_that_does_not_come_whole_is_named_and_no_half_of_it_stays(
         storage.upload_file(f"{source}/{file}", f"t/checkpoint_000004/{file}")
     carrier = make()
     with pytest.raises(StoreError) as caught:
-        carrier.settle(order(checkpoint_path=f"{DRIVER}/t/checkpoint_000004"))
+        carrier.prepare(order(checkpoint_path=f"{DRIVER}/t/checkpoint_000004"))
     why = (
         "its file b is missing or of another size" if lacks == "b" else "cannot read exp/t/checkpoint_000004"
     )
-    assert "exp/t/checkpoint_000004, from which the trial goes on, was not there within 120 s" in str(
+    assert "exp/t/checkpoint_000004, from which the trial continues, was not there within 120 s" in str(
         caught.value
     )
     assert why in str(caught.value)
@@ -236,21 +236,21 @@ def test_where_the_drivers_directory_is_seen_only_what_is_not_there_is_fetched(
     mine = published(root / "t", "checkpoint_000000", tmp_path, a="1")
     carrier = make(sees=True, root=str(root))
     told = order(trial_dir=root / "t", checkpoint_path=mine)
-    assert carrier.settle(told) == told
+    assert carrier.prepare(told) == told
     carrier.keep(published(root / "t", "checkpoint_000001", tmp_path, a="2"))
     carrier.finish()
     assert (remote.written, below(scratch)) == ([], [])
     storage.upload_dir(mine, "o/checkpoint_000007")
-    brought = carrier.settle(told._replace(checkpoint_path=f"{root}/o/checkpoint_000007")).checkpoint_path
+    brought = carrier.prepare(told._replace(checkpoint_path=f"{root}/o/checkpoint_000007")).checkpoint_path
     assert Path(brought, "a").read_text() == "1"
     assert not (root / "o").exists()  # the driver would copy it back
 
 
 def test_a_checkpoint_of_somebody_else_and_a_trial_elsewhere_are_left_alone(make):
     carrier = make()
-    assert carrier.settle(order(checkpoint_path="s3://other/c")).checkpoint_path == "s3://other/c"
+    assert carrier.prepare(order(checkpoint_path="s3://other/c")).checkpoint_path == "s3://other/c"
     elsewhere = order(trial_dir="/other/t", checkpoint_path="/other/t/checkpoint_000000")
-    assert carrier.settle(elsewhere) == elsewhere
+    assert carrier.prepare(elsewhere) == elsewhere
 
 
 def test_a_storage_that_is_another_one_on_each_machine_is_refused(remote, storage, tmp_path):
@@ -259,13 +259,12 @@ def test_a_storage_that_is_another_one_on_each_machine_is_refused(remote, storag
     assert other.problem() == (
         "what the driver wrote to exp is not there: it is not the same storage on every machine"
     )
-    access = look_for_storage("/nobody/sees/this", other.pickled())
-    assert (access.sees, access.carrier, access.problem) == (False, None, other.problem())
+    access = open_storage("/nobody/sees/this", other.pickled())
+    assert (access.sees, access.transfer, access.problem) == (False, None, other.problem())
     assert (
-        look_for_storage("/nobody/sees/this", RemoteStorage("exp", remote, DRIVER).pickled()).carrier
-        is not None
+        open_storage("/nobody/sees/this", RemoteStorage("exp", remote, DRIVER).pickled()).transfer is not None
     )
-    assert "cannot be made here" in look_for_storage("/nobody/sees/this", b"no pickle").problem
+    assert "cannot be made here" in open_storage("/nobody/sees/this", b"no pickle").problem
     assert storage.exists(MARKER)
 
 

@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from muster.engines.worker.exit_report import ended, failed, shortened
-from muster.engines.worker.failures import ExitReader, of_verdict
+from muster.engines.worker.exit_report import clean_exit, failed_exit, shortened
+from muster.engines.worker.failures import ExitReader, reported_failure
 from muster.trials.events import TrialFailure, TrialFailureKind
 
 KILLED_BY_9 = int(signal.SIGKILL)
@@ -15,7 +15,7 @@ LEFT_WITH_3 = 3 << 8
 def test_a_kill_is_for_lack_of_memory_only_when_the_kernel_counted_one():
     counts = iter([4, 4, 5, 5])
     reader = ExitReader(lambda: next(counts))
-    kinds = [reader.of_status(KILLED_BY_9).kind for _ in range(3)]
+    kinds = [reader.failure_of_status(KILLED_BY_9).kind for _ in range(3)]
     assert kinds == [TrialFailureKind.KILLED, TrialFailureKind.OUT_OF_MEMORY, TrialFailureKind.KILLED]
 
 
@@ -30,11 +30,11 @@ def test_a_kill_is_for_lack_of_memory_only_when_the_kernel_counted_one():
     ],
 )
 def test_ends_without_a_word_are_told_apart(status, note, kind):
-    assert ExitReader(lambda: 0).of_status(status, note).kind is kind
+    assert ExitReader(lambda: 0).failure_of_status(status, note).kind is kind
 
 
 def test_a_verdict_without_error_is_no_failure():
-    assert of_verdict(ended(is_done=True, stays=False)) is None
+    assert reported_failure(clean_exit(is_done=True, stays=False)) is None
 
 
 class Stubborn(Exception):
@@ -43,7 +43,7 @@ class Stubborn(Exception):
 
 
 def test_an_exception_that_cannot_be_built_again_is_not_sent():
-    found = of_verdict(failed(Stubborn(1, 2)))
+    found = reported_failure(failed_exit(Stubborn(1, 2)))
     expected = TrialFailure(
         kind=TrialFailureKind.USER_ERROR,
         message=found.message,

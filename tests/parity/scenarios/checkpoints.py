@@ -1,4 +1,4 @@
-"""Checkpoints, failures and going on: which directories stay, what a trial finds, how it is counted."""
+"""Runs checkpoints, failures and resuming: which directories stay, what a trial finds, what is counted."""
 
 from __future__ import annotations
 

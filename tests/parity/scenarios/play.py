@@ -1,6 +1,6 @@
-"""Plays every scenario with one of the two systems and writes what came out, as JSON.
+"""Runs every scenario with one of the two systems and writes the outcome as JSON.
 
-    PARITY_SYSTEM=ray python play.py OUT.json [scenario ...]
+PARITY_SYSTEM=ray python play.py OUT.json [scenario ...]
 
 Only `system.py` knows which package is used.
 """

@@ -1,4 +1,4 @@
-"""Population based training where nothing is left to chance: who copies whom, what is logged, its replay."""
+"""Runs population based training without chance: which trial copies which, what is logged, its replay."""
 
 from __future__ import annotations
 

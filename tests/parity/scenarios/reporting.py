@@ -1,4 +1,4 @@
-"""What trials report, and what becomes of it: files, frames, the best result."""
+"""Runs trials that report, for files, frames and the best result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searchers: what they are asked and told, and what Optuna suggests with a seed."""
+"""Runs searchers: their calls, and what Optuna suggests with a seed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def optuna():
 
 
 class Clerk(part("search").Searcher):
-    """Suggests 1, 2, 3 and then says it is finished; writes down what it is told."""
+    """A Clerk suggests 1, 2, 3 and is then finished; records its calls."""
 
     def __init__(self):
         super().__init__(metric="loss", mode="min")

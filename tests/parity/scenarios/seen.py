@@ -1,4 +1,4 @@
-"""What an experiment left behind, as JSON without what differs from run to run: ids, times, places."""
+"""Reads what an experiment left behind, as JSON without what differs from run to run: ids, times, paths."""
 
 from __future__ import annotations
 

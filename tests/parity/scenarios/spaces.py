@@ -1,4 +1,4 @@
-"""Search spaces: which trials come out of them, in which order, by which names, with which values."""
+"""Runs search spaces: which trials, in which order, by which names, with which values."""
 
 from __future__ import annotations
 

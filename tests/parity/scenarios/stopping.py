@@ -1,4 +1,4 @@
-"""What ends trials: criteria, functions, stoppers, schedulers; and in which order hooks hear of it."""
+"""Runs what ends trials: criteria, functions, stoppers, schedulers; and the order of the hooks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def asha():
 
 
 class Diary(tune.Callback):
-    """Writes down who was called about which trial."""
+    """A Diary records which hook was called for which trial."""
 
     def __init__(self):
         self.lines = []
@@ -121,7 +121,7 @@ def hooks():
 
 
 class Witness(part("schedulers").FIFOScheduler):
-    """Says which hooks were called."""
+    """A Witness records which hooks were called."""
 
     def __init__(self):
         super().__init__()

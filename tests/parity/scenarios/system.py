@@ -1,4 +1,4 @@
-"""The one place where the two systems differ: which package `tune` is. And where an experiment may write."""
+"""Chooses the package that `tune` is: the one place where the two systems differ."""
 
 from __future__ import annotations
 

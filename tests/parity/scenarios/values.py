@@ -1,4 +1,4 @@
-"""What needs no trial: values that domains draw, variants, resources, and what is refused."""
+"""Computes what needs no trial: values that domains draw, variants, resources, and what is refused."""
 
 from __future__ import annotations
 

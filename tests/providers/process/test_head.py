@@ -62,7 +62,7 @@ def test_a_head_is_started_once_and_seen_by_the_provider(request_, tmp_path) -> 
     port = int(head.address.rpartition(":")[2])
     assert (head.already, again) == (False, Head(**{**vars(head), "already": True}))
     assert told[0] == f"starting the head on port {port}"
-    provider = make_provider(tmp_path, shell("exec sleep 600", heart="raylet"))
+    provider = make_provider(tmp_path, shell("exec sleep 600", main_process="raylet"))
     assert provider.non_terminated_nodes({"ray-node-type": "head"}) == [head.cloud_id]
     assert provider.node_tags(head.cloud_id) == {
         "ray-launch-config": "hash",
@@ -115,7 +115,7 @@ def test_a_port_in_use_is_refused_with_the_fix(request_) -> None:
 
 
 def test_a_head_that_ends_at_once_is_told_with_its_last_words(request_) -> None:
-    with pytest.raises(ProviderError, match="the head did not start; it said:\ncannot do this"):
+    with pytest.raises(ProviderError, match="the head did not start; the end of its output:\ncannot do this"):
         start(request_, shell("echo cannot do this; exit 1"))
     assert running_head(request_.nodes) is None
 
@@ -123,7 +123,9 @@ def test_a_head_that_ends_at_once_is_told_with_its_last_words(request_) -> None:
 @pytest.mark.slow
 def test_a_head_that_never_answers_is_ended(request_) -> None:
     request = HeadRequest(**{**vars(request_), "timeout_s": 0.5})
-    with pytest.raises(ProviderError, match="did not answer within 0 s and was ended; it said:\nthinking"):
+    with pytest.raises(
+        ProviderError, match="did not answer within 0 s and was ended; the end of its output:\nthinking"
+    ):
         start(request, shell("echo thinking; exec sleep 600"))
     assert NodeDirectory(request_.nodes).records() == []
 
@@ -142,7 +144,7 @@ def test_a_start_that_ray_gave_up_on_is_tried_again(request_, tmp_path) -> None:
     )
     told: list[str] = []
     start(request_, slow_once, told)
-    assert "Ray gave up on a slow start; trying again" in told
+    assert "Ray timed out on a slow start; trying again" in told
 
 
 def test_a_head_larger_than_the_computer_is_refused(request_) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.host.ports import new_ray_node_id, session_name, tell_port
+from muster.host.ports import new_ray_node_id, session_name, write_agent_port
 
 
 def test_a_session_has_a_name_once_its_head_has_begun(tmp_path) -> None:
@@ -13,8 +13,8 @@ def test_a_session_has_a_name_once_its_head_has_begun(tmp_path) -> None:
 
 def test_the_port_is_written_once_and_what_the_agent_wrote_stays(tmp_path) -> None:
     node, session = new_ray_node_id(), tmp_path / "session_7"
-    tell_port(session, node, 4711)
-    tell_port(session, node, 4712)
+    write_agent_port(session, node, 4711)
+    write_agent_port(session, node, 4712)
     assert {file.name: file.read_text() for file in session.iterdir()} == {
         f"dashboard_agent_listen_port_{node}": "4711"
     }

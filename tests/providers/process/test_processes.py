@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from tests.providers.process.stand_in import until
 
 from muster.host import processes
-from muster.host.processes import ProcessInfo, lives, mark_of, parse_ps, send
+from muster.host.machine import process_activity
+from muster.host.processes import lives, mark_of, send
 
 
 @pytest.fixture
@@ -60,45 +61,32 @@ def test_we_are_in_the_table_and_never_signal_ourselves() -> None:
 def test_the_environment_tells_what_a_process_was_started_with() -> None:
     process = subprocess.Popen(["sleep", "600"], env={"A": "1", "PATH": os.environ["PATH"]})
     try:
-        until(lambda: processes.environment_says(process.pid, "A=1"))  # Popen returns in the middle of exec
-        said = [processes.environment_says(process.pid, entry) for entry in ("A=1", "A=", "A=10", "B=1")]
+        until(lambda: processes.was_started_with(process.pid, "A=1"))  # Popen returns in the middle of exec
+        said = [processes.was_started_with(process.pid, entry) for entry in ("A=1", "A=", "A=10", "B=1")]
         assert said == [True, False, False, False]
     finally:
         process.kill()
         process.wait()
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        (
-            "  501   1   501 Ss   Mon Jul  6 09:08:07 2026     /opt/ray/raylet",
-            ProcessInfo(
-                pid=501,
-                parent=1,
-                group=501,
-                session=501,
-                state="S",
-                started="Mon Jul 6 09:08:07 2026",
-                name="raylet",
-            ),
-        ),
-        ("PID PPID PGID STAT STARTED COMMAND", None),
-        ("", None),
-    ],
-)
-def test_a_line_of_ps_is_understood(line: str, expected: ProcessInfo | None) -> None:
-    assert parse_ps(line) == expected
-
-
-def test_ps_tells_the_same_as_proc(monkeypatch, sleeper) -> None:
+def test_psutil_tells_the_same_as_proc(monkeypatch, sleeper) -> None:
     before = processes.find(sleeper.pid)
     monkeypatch.setattr(processes, "_has_proc", lambda: False)
-    by_ps = processes.find(sleeper.pid)
-    assert (by_ps.pid, by_ps.parent, by_ps.group, by_ps.name) == (
-        before.pid,
-        before.parent,
-        before.group,
-        before.name,
-    )
+    other = processes.find(sleeper.pid)
+    same = ("pid", "parent", "group", "session", "name", "lives")
+    assert [getattr(other, name) for name in same] == [getattr(before, name) for name in same]
     assert lives(mark_of(sleeper.pid))
+    assert (other.pid, other.started) in [(one.pid, one.started) for one in processes.table()]
+    assert processes.was_started_with(sleeper.pid, f"PATH={os.environ['PATH']}")
+    os.kill(sleeper.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert not processes.find(sleeper.pid).lives
+
+
+def test_a_stopped_process_cannot_run_and_an_ended_one_does_nothing(sleeper) -> None:
+    until(lambda: process_activity(sleeper.pid) is not None and process_activity(sleeper.pid).can_run)
+    os.kill(sleeper.pid, signal.SIGSTOP)
+    until(lambda: not process_activity(sleeper.pid).can_run)
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert process_activity(sleeper.pid) is None

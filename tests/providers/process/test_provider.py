@@ -14,7 +14,7 @@ from tests.providers.process.stand_in import AT_A_TIME, CLOCK, create, make_prov
 
 from muster.base.clock import ManualClock
 from muster.errors import ProviderMisconfigured
-from muster.host.processes import environment_says, find, lives, mark_of, table
+from muster.host.processes import find, lives, mark_of, table, was_started_with
 from muster.providers.process import provider as health
 from muster.providers.process import stop
 from muster.providers.process.records import NodeDirectory
@@ -55,7 +55,7 @@ def directory(tmp_path):
 
 def of_node(cloud_id: str) -> list[int]:
     entry = f"RAY_CLOUD_INSTANCE_ID={cloud_id}"
-    return [one.pid for one in table() if one.lives and environment_says(one.pid, entry)]
+    return [one.pid for one in table() if one.lives and was_started_with(one.pid, entry)]
 
 
 def began(directory: NodeDirectory, cloud_id: str) -> bool:
@@ -71,9 +71,9 @@ def ended(directory: NodeDirectory, cloud_id: str) -> bool:
 def test_a_node_knows_its_name_and_lives_in_its_own_directory(provide, directory) -> None:
     provider = provide(shell('echo "$RAY_CLOUD_INSTANCE_ID $RAY_NODE_TYPE_NAME $PWD"; exec sleep 600'))
     (node,) = create(provider)
-    assert until(lambda: directory.said(node))
+    assert until(lambda: directory.output(node))
     temp_dir = directory.find(node).temp_dir
-    assert directory.said(node).decode() == f"{node} small {temp_dir}\n"
+    assert directory.output(node).decode() == f"{node} small {temp_dir}\n"
     provider.terminate_node(node)
     assert until(lambda: ended(directory, node))
     assert not Path(temp_dir).exists()
@@ -136,17 +136,17 @@ def test_a_node_that_dies_by_itself_is_not_listed_and_its_words_are_kept(provide
     (node,) = create(provider)
     assert until(lambda: provider.non_terminated_nodes({}) == [])
     assert (provider.is_running(node), provider.is_terminated(node)) == (False, True)
-    assert directory.find(node).reason == "its process has ended; it last said: no room"
+    assert directory.find(node).reason == "its process has ended; its last output: no room"
     assert until(lambda: ended(directory, node))
 
 
 def test_a_node_whose_heart_stops_is_ended_though_its_command_stays(provide, directory) -> None:
-    provider = provide(shell("sh -c 'sleep 600; :' & sleep 601; sleep 602", heart="sleep"))
+    provider = provide(shell("sh -c 'sleep 600; :' & sleep 601; sleep 602", main_process="sleep"))
     (node,) = create(provider)
     assert until(
-        lambda: provider.non_terminated_nodes({}) == [node] and directory.find(node).heart is not None
+        lambda: provider.non_terminated_nodes({}) == [node] and directory.find(node).main_process is not None
     )
-    os.kill(directory.find(node).heart.pid, signal.SIGKILL)
+    os.kill(directory.find(node).main_process.pid, signal.SIGKILL)
     assert until(lambda: provider.non_terminated_nodes({}) == [])
     assert directory.find(node).reason == "its sleep has ended"
     assert until(lambda: ended(directory, node))
@@ -159,10 +159,10 @@ def test_a_node_without_a_heart_is_given_time_to_get_one_and_no_more(provide, di
     (node,) = create(provider)
     assert until(lambda: provider.is_running(node))
     young = replace(directory.find(node), started_at=1000.0)
-    look = health.Look(directory, "raylet", clock)
-    assert look.cause_of_death(young) == ""
+    look = health.NodeHealth(directory, "raylet", clock)
+    assert look.problem(young) == ""
     clock.advance(121.0)
-    assert look.cause_of_death(young) == "no raylet after 121 s"
+    assert look.problem(young) == "no raylet after 121 s"
 
 
 @pytest.mark.slow
@@ -263,4 +263,4 @@ def test_records_of_ended_nodes_are_forgotten_after_a_while(provide, directory) 
 def test_the_session_of_a_gone_leader_may_be_anothers() -> None:
     ours, theirs = mark_of(os.getpid()), find(os.getpid())
     gone = record(process=replace(ours, started="0"))
-    assert stop.Remains(gone).look([theirs], thorough=True) == []
+    assert stop.NodeProcesses(gone).living([theirs], with_environments=True) == []

@@ -15,7 +15,7 @@ import pytest
 from tests.providers.process.stand_in import CLOCK, until
 
 from muster.base.ids import RandomIds
-from muster.host.processes import ProcessMark, environment_says, find, lives, mark_of, table
+from muster.host.processes import ProcessMark, find, lives, mark_of, table, was_started_with
 from muster.providers.process.head import stop_everything, token_file
 from muster.providers.process.provider import ProcessNodeProvider
 from muster.providers.process.records import NodeDirectory
@@ -140,7 +140,7 @@ def joined_and_abandoned(home: Path, address: str) -> tuple[str, ...]:
 
 def left_of(cloud_id: str) -> list[str]:
     entry = f"RAY_CLOUD_INSTANCE_ID={cloud_id}"
-    return [one.name for one in table() if one.lives and environment_says(one.pid, entry)]
+    return [one.name for one in table() if one.lives and was_started_with(one.pid, entry)]
 
 
 def test_workers_join_with_their_name_type_labels_and_resources(cluster) -> None:
@@ -165,8 +165,10 @@ def test_workers_outlive_a_killed_owner_and_are_taken_over(cluster) -> None:
 
 def test_a_node_whose_raylet_is_killed_is_missed_and_cleaned_up(cluster) -> None:
     node = cluster.nodes[0]
-    assert until(lambda: cluster.provider.non_terminated_nodes({}) and cluster.directory.find(node).heart)
-    os.kill(cluster.directory.find(node).heart.pid, signal.SIGKILL)
+    assert until(
+        lambda: cluster.provider.non_terminated_nodes({}) and cluster.directory.find(node).main_process
+    )
+    os.kill(cluster.directory.find(node).main_process.pid, signal.SIGKILL)
     assert until(lambda: node not in cluster.provider.non_terminated_nodes({}))
     assert until(lambda: cluster.directory.find(node).ended_at is not None)
     assert (left_of(node), Path(cluster.directory.find(node).temp_dir).exists()) == ([], False)

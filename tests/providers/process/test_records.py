@@ -33,7 +33,9 @@ def directory(tmp_path):
 def test_a_record_reads_back_as_it_was_written(directory) -> None:
     mark = ProcessMark(pid=7, started="99", boot="b")
     ports = NodePorts(agent_http=1, agent_grpc=2, metrics=3, gcs=4, client=5)
-    written = record(state="running", ports=ports, owner=mark, process=mark, heart=mark, started_at=2.0)
+    written = record(
+        state="running", ports=ports, owner=mark, process=mark, main_process=mark, started_at=2.0
+    )
     directory.add([written])
     assert (directory.find("node-1"), directory.records()) == (written, [written])
 

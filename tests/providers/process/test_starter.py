@@ -27,7 +27,7 @@ import sys
 from pathlib import Path
 from muster.providers.process.node_fork_server import ForkOrder, NodeForkServer
 home, begin = Path(sys.argv[1]), sys.argv[2]
-link = NodeForkServer("", {}, home / "starter.log")
+link = NodeForkServer("", {}, home / "fork_server.log")
 order = ForkOrder(argv=["sleep", "600"], env={"PATH": "/usr/bin:/bin"}, log=str(home / "log"), cwd=str(home))
 def admit(pid):
     print(pid, flush=True)

@@ -105,7 +105,7 @@ def test_fewer_ids_than_asked_for_fail_the_rest(v1):
     assert [(f.request_id, f.node_type, f.kind) for f in failures] == [
         ("r-1", "cpu", FailureKind.CAPACITY)
     ] * 2
-    assert failures[0].message == "the provider made 2 of 4 cpu and did not say why"
+    assert failures[0].message == "the provider made 2 of 4 cpu and gave no reason"
 
 
 def test_a_lost_reply_fails_nothing_that_came(v1):

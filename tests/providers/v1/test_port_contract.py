@@ -13,7 +13,7 @@ from muster.base.clock import ManualClock
 from muster.base.rng import Seed
 from muster.providers.v1.adapter import V1Adapter, inline_pools
 from muster.sim.cluster.cloud import SimCloud
-from muster.sim.cluster.crash_points import Wire
+from muster.sim.cluster.crash_points import CrashPoints
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import catalogue_for
 from muster.sim.cluster.v1_cloud import SimNodeProvider, V1SimCloud
@@ -26,7 +26,7 @@ names = (f"port-{number}" for number in itertools.count())
 
 def sim(cloud_class, world):
     seed = Seed(5)
-    return cloud_class(world, Wire(), Faults.none(), seed.derive("c"), catalogue_for(cluster_spec()))
+    return cloud_class(world, CrashPoints(), Faults.none(), seed.derive("c"), catalogue_for(cluster_spec()))
 
 
 class TestSimCloud(CloudProviderContract):

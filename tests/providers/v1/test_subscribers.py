@@ -11,7 +11,7 @@ from tests.providers.v1.scripted import Scripted, adapted, counted
 
 from muster.autoscaler.metrics import Metrics
 from muster.cluster.controller import Executor
-from muster.cluster.failure_inbox import FailureInbox
+from muster.cluster.observe import FailureInbox
 from muster.cluster.plan import Launch, Terminate
 from muster.testing.builders import node_type
 

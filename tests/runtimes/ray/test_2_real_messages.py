@@ -15,7 +15,7 @@ from muster.cluster.plan import Reason, ScalingReport, Subject, Verdict
 from muster.runtimes.ray.client import GcsClient
 from muster.runtimes.ray.node_source import GcsNodeSource
 from muster.runtimes.ray.publish import StatePublisher, max_resources
-from muster.runtimes.ray.verdict_board import Board, BoardWriter, GangVerdict, read_board
+from muster.runtimes.ray.verdict_board import GangVerdict, PublishedVerdicts, VerdictWriter, read_board
 from muster.testing.ray_cluster import AUTH
 
 pytestmark = pytest.mark.ray
@@ -45,12 +45,12 @@ def test_the_cluster_is_told_once_and_again_when_something_changes(
     assert max_resources(link) is None
     link.kv_put("__autoscaler_v2_enabled", b"0", "__autoscaler")
     announcer = StatePublisher(link)
-    announcer.tell(spec(3), "10.0.0.1:44217")
+    announcer.publish(spec(3), "10.0.0.1:44217")
     assert link.kv_get("__autoscaler_v2_enabled", "__autoscaler") == b"1"
     assert link.kv_get("AutoscalerMetricsAddress") == b"10.0.0.1:44217"
     assert link.kv_get("extra_usage_tag_autoscaler_version", "usage_stats") == b"v2"
     assert max_resources(link) == {"CPU": 12, "GPU": 3}
-    announcer.tell(spec(5), "10.0.0.1:44217")
+    announcer.publish(spec(5), "10.0.0.1:44217")
     told = driver.run(
         "import ray._private.state as state\nanswer = state.state.get_max_resources_from_cluster_config()"
     )
@@ -58,7 +58,7 @@ def test_the_cluster_is_told_once_and_again_when_something_changes(
 
 
 def test_the_config_lies_where_rays_own_call_puts_it(link: GcsClient) -> None:
-    StatePublisher(link).tell(spec(2))
+    StatePublisher(link).publish(spec(2))
     ours = link.kv_get("__autoscaler_cluster_config", "__autoscaler")
     assert ours
     link.kv_put("__autoscaler_cluster_config", b"", "__autoscaler")
@@ -68,19 +68,19 @@ def test_the_config_lies_where_rays_own_call_puts_it(link: GcsClient) -> None:
 
 
 def test_verdicts_are_written_when_they_change_and_read_by_anybody(link: GcsClient) -> None:
-    assert read_board(link) == Board()
-    writer = BoardWriter(link, refresh_s=10.0)
+    assert read_board(link) == PublishedVerdicts()
+    writer = VerdictWriter(link, refresh_s=10.0)
     verdict = Verdict(subject=Subject.GANG, subject_id="ab", reason=Reason.INFEASIBLE, detail="too large")
     gangs = {"ab": GangVerdict(reason="infeasible", detail="too large")}
-    writer.show(100.0, [verdict])
-    writer.show(105.0, [verdict])
-    assert read_board(link) == Board(at=100.0, gangs=gangs)
-    writer.show(110.0, [verdict])
-    assert read_board(link) == Board(at=110.0, gangs=gangs)
-    writer.show(111.0, [])
-    assert read_board(link) == Board(at=111.0)
+    writer.write(100.0, [verdict])
+    writer.write(105.0, [verdict])
+    assert read_board(link) == PublishedVerdicts(at=100.0, gangs=gangs)
+    writer.write(110.0, [verdict])
+    assert read_board(link) == PublishedVerdicts(at=110.0, gangs=gangs)
+    writer.write(111.0, [])
+    assert read_board(link) == PublishedVerdicts(at=111.0)
     link.kv_put("verdicts", json.dumps({"at": "never"}).encode(), "__muster")
-    assert read_board(link) == Board()
+    assert read_board(link) == PublishedVerdicts()
 
 
 def test_a_wish_replaces_the_last_and_an_empty_one_takes_it_back(

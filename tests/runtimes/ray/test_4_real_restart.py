@@ -120,7 +120,7 @@ def test_a_cluster_of_another_line_is_refused(cluster: RayCluster) -> None:
 def test_a_head_that_restarts_is_found_again_and_told_everything_anew(cluster: RayCluster) -> None:
     link = GcsClient(cluster.address, AUTH, call_timeout_s=5.0)
     source, announcer = GcsNodeSource(link), StatePublisher(link)
-    announcer.tell(ClusterSpec())
+    announcer.publish(ClusterSpec())
     source.publish(50, ScalingReport())
     session = link.session_name()
     stays = subprocess.Popen(
@@ -154,7 +154,7 @@ def test_a_head_that_restarts_is_found_again_and_told_everything_anew(cluster: R
     assert link.generation == 2
     assert link.session_name() != session
     link.kv_put("__autoscaler_v2_enabled", b"0", "__autoscaler")
-    announcer.tell(ClusterSpec())
+    announcer.publish(ClusterSpec())
     assert link.kv_get("__autoscaler_v2_enabled", "__autoscaler") == b"1"
     assert link.kv_get("extra_usage_tag_autoscaler_version", "usage_stats") == b"v2"
     source.publish(51, ScalingReport())

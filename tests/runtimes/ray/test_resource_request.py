@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from muster.runtimes.ray.resource_request import wishes
+from muster.runtimes.ray.resource_request import count_requests
 
 
 def test_equal_bundles_are_counted_together() -> None:
     one, two = {"CPU": 1}, {"GPU": 1, "CPU": 2}
-    assert wishes([one, two, {"CPU": 2, "GPU": 1.0}, one, one], []) == {
+    assert count_requests([one, two, {"CPU": 2, "GPU": 1.0}, one, one], []) == {
         ((("CPU", 1.0),), ()): 3,
         ((("CPU", 2.0), ("GPU", 1.0)), ()): 2,
     }
 
 
 def test_the_same_bundle_on_other_nodes_is_another_wish() -> None:
-    made = wishes([{"CPU": 1}] * 3, [{}, {"tier": "in(a, b)", "region": "!us"}, {}])
+    made = count_requests([{"CPU": 1}] * 3, [{}, {"tier": "in(a, b)", "region": "!us"}, {}])
     assert made == {
         ((("CPU", 1.0),), ()): 2,
         ((("CPU", 1.0),), (("region", "!us"), ("tier", "in(a,b)"))): 1,
@@ -40,5 +40,5 @@ def test_the_same_bundle_on_other_nodes_is_another_wish() -> None:
 )
 def test_nonsense_is_refused_with_its_place(bundles: list, selectors: list, message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        wishes(bundles, selectors)
+        count_requests(bundles, selectors)
     assert str(caught.value) == message

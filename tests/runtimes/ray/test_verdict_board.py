@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.cluster.plan import Reason, Subject, Verdict
-from muster.runtimes.ray.verdict_board import Board, DemandVerdict, GangVerdict, board_of
+from muster.runtimes.ray.verdict_board import DemandVerdict, GangVerdict, PublishedVerdicts, board_of
 
 
 def test_gangs_and_demands_are_shown_and_nothing_else() -> None:
@@ -16,7 +16,7 @@ def test_gangs_and_demands_are_shown_and_nothing_else() -> None:
             Verdict(subject=Subject.NODE, subject_id="i-1", reason=Reason.KEPT_BUSY),
         ],
     )
-    assert board == Board(
+    assert board == PublishedVerdicts(
         at=12.5,
         gangs={"ab": GangVerdict(reason="infeasible", detail="too large")},
         demands=(DemandVerdict(name="{CPU: 1}", count=3, reason="placed"),),

@@ -1,4 +1,4 @@
-"""The simulated cloud keeps the port's promises, and breaks the ones a real cloud breaks."""
+"""Checks that the simulated cloud keeps the port's promises, and breaks those that a real cloud breaks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from muster.base.rng import Seed
 from muster.cluster.model import FailureKind
 from muster.errors import ProviderError
 from muster.sim.cluster.cloud import SimCloud
-from muster.sim.cluster.crash_points import Wire
+from muster.sim.cluster.crash_points import CrashPoints
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import catalogue_for
 from muster.sim.cluster.world import World
@@ -18,7 +18,7 @@ from muster.testing.builders import cluster_spec
 def cloud(**rates: float) -> tuple[World, SimCloud]:
     world, seed = World(), Seed(3)
     return world, SimCloud(
-        world, Wire(), Faults(seed, rates), seed.derive("c"), catalogue_for(cluster_spec())
+        world, CrashPoints(), Faults(seed, rates), seed.derive("c"), catalogue_for(cluster_spec())
     )
 
 

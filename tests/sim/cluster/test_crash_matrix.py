@@ -1,4 +1,4 @@
-"""Killed after every single store write and provider call of a day: the same cluster in the evening."""
+"""Checks that a day killed after any store write or provider call ends with the same cluster."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from tests.series import step
 from muster.base.clock import ManualClock
 from muster.sim.cluster import crash_matrix
 from muster.sim.cluster.cloud import SimCloud
-from muster.sim.cluster.crash_matrix import live_through
+from muster.sim.cluster.crash_matrix import run_day
 from muster.sim.cluster.options import RunOptions
 from muster.sim.cluster.run import quiet
 from muster.sim.cluster.world import START_OF_DAY
 from muster.stores.ledger.store import SqliteInstanceStore
 
-UNDISTURBED = live_through()
+UNDISTURBED = run_day()
 
 
 def test_the_undisturbed_day_uses_every_kind_of_effect():
-    counts = Counter(UNDISTURBED.marks)
+    counts = Counter(UNDISTURBED.kill_points)
     assert UNDISTURBED.complaints == ()
-    assert UNDISTURBED.evening.machines == {"cpu-16": 1, "cpu-4": 3, "head": 1}
-    assert set(counts) == crash_matrix.MARKS
+    assert UNDISTURBED.final_state.machines == {"cpu-16": 1, "cpu-4": 3, "head": 1}
+    assert set(counts) == crash_matrix.KILL_POINTS
     assert min(counts[name] for name in ("cloud.launch", "cloud.terminate", "drainer.drain")) >= 5
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_killed_after_any_mark_the_day_ends_with_the_same_cluster():
-    moments = range(1, len(UNDISTURBED.marks) + 1, step(3))
+    moments = range(1, len(UNDISTURBED.kill_points) + 1, step(3))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), mp_context=context, initializer=quiet) as pool:
-        days = dict(zip(moments, pool.map(live_through, moments, chunksize=16), strict=True))
+        days = dict(zip(moments, pool.map(run_day, moments, chunksize=16), strict=True))
     assert len(days) > 200 // step(3)
     assert {k: day.lives for k, day in days.items() if day.lives != 2} == {}
     assert {k: day.complaints for k, day in days.items() if day.complaints} == {}
-    assert {k: day.evening for k, day in days.items() if day.evening != UNDISTURBED.evening} == {}
+    assert {k: day.final_state for k, day in days.items() if day.final_state != UNDISTURBED.final_state} == {}
 
 
 class Ledgers:
-    """The same ledger file, opened again by every life."""
+    """Ledgers opens the same ledger file again for every controller."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._clock = path, ManualClock(now=START_OF_DAY)
@@ -62,9 +62,9 @@ class Ledgers:
 
 
 def sample() -> list[int]:
-    """The first two and the last mark of every kind."""
+    """Returns the first two and the last kill point of every kind."""
     places: dict[str, list[int]] = {}
-    for k, name in enumerate(UNDISTURBED.marks, start=1):
+    for k, name in enumerate(UNDISTURBED.kill_points, start=1):
         places.setdefault(name, []).append(k)
     return sorted({k for ks in places.values() for k in (*ks[:2], ks[-1])})
 
@@ -74,16 +74,16 @@ def sample() -> list[int]:
 @pytest.mark.parametrize("fatal", sample())
 def test_the_same_holds_on_a_ledger_file_that_is_opened_again(tmp_path, fatal):
     ledgers = Ledgers(tmp_path / "ledger.db")
-    day = live_through(fatal, ledgers)
+    day = run_day(fatal, ledgers)
     ledgers.close()
-    assert (day.complaints, day.lives, day.evening) == ((), 2, UNDISTURBED.evening)
+    assert (day.complaints, day.lives, day.final_state) == ((), 2, UNDISTURBED.final_state)
 
 
 def test_the_matrix_notices_a_cloud_that_buys_twice_for_one_request(monkeypatch):
-    launch, setting = SimCloud.launch, crash_matrix._setting
+    launch, options = SimCloud.launch, crash_matrix._options
 
     def slow() -> RunOptions:
-        made = setting()
+        made = options()
         made.catalogue.api_s = (
             1.5 * crash_matrix.TICK_S
         )  # so that a new controller asks before the machine is listed
@@ -93,9 +93,9 @@ def test_the_matrix_notices_a_cloud_that_buys_twice_for_one_request(monkeypatch)
         self._seen.clear()
         launch(self, request_id, shape)
 
-    monkeypatch.setattr(crash_matrix, "_setting", slow)
-    calm = live_through()
-    fatal = calm.marks.index("cloud.launch") + 1
-    assert live_through(fatal).evening == calm.evening
+    monkeypatch.setattr(crash_matrix, "_options", slow)
+    calm = run_day()
+    fatal = calm.kill_points.index("cloud.launch") + 1
+    assert run_day(fatal).final_state == calm.final_state
     monkeypatch.setattr(SimCloud, "launch", forgetful)
-    assert sum(live_through(fatal).evening.bought.values()) > sum(calm.evening.bought.values())
+    assert sum(run_day(fatal).final_state.bought.values()) > sum(calm.final_state.bought.values())

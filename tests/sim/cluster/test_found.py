@@ -1,4 +1,4 @@
-"""What the simulator found in the cluster's code, each as the smallest world that shows it."""
+"""Keeps what the simulator found in the cluster's code, each as the smallest world that shows it."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def test_a_machine_with_an_unreadable_new_node_is_not_given_up_for_its_dead_one(
     assert moved(world(record, machines=[cloud_instance("c-1")], nodes=[dead, odd])) == {}
 
 
-def test_a_cancelled_arrival_waits_for_a_look_at_its_node():
+def test_a_cancelled_arrival_waits_for_a_report_of_its_node():
     record = instance("i-1", S.ALLOCATED, cloud_id="c-1", cancelled=True)
     assert moved(world(record, machines=[cloud_instance("c-1")])) == {}
     assert moved(world(record, machines=[cloud_instance("c-1")], nodes=[])) == {"i-1": [S.TERMINATING]}
 
 
-def test_nothing_is_installed_without_a_look_at_the_runtime():
+def test_nothing_is_installed_without_a_report_of_the_runtime():
     record = instance("i-1", S.ALLOCATED, cloud_id="c-1")
     spec = cluster_spec(SPEC.node_types, head_node_type="head", install_runtime=True, timeouts=Timeouts())
     ours = {"spec": spec, "traits": ProviderTraits(installs_runtime=False)}

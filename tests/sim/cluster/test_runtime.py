@@ -1,4 +1,4 @@
-"""The simulated runtime runs work, shows it, and drains as Ray does."""
+"""Checks that the simulated runtime runs work, reports it, and drains as Ray does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from muster.cluster.model import NodeKind, NodeStatus, StopCause, Strategy
 from muster.cluster.plan import Drain
 from muster.sim.cluster.build import SimDrains
 from muster.sim.cluster.cloud import SimCloud
-from muster.sim.cluster.crash_points import Wire
+from muster.sim.cluster.crash_points import CrashPoints
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import WORKER_TYPES, catalogue_for
 from muster.sim.cluster.runtime import SimRuntime
@@ -23,11 +23,11 @@ class Stage:
     """Machines of type cpu-4 (4 CPU), each with its node."""
 
     def __init__(self, machines: int = 1) -> None:
-        self.world, wire, faults = World(), Wire(), Faults.none()
+        self.world, crash_points, faults = World(), CrashPoints(), Faults.none()
         draw, sells = Seed(1).derive("c"), catalogue_for(cluster_spec())
-        self.cloud = SimCloud(self.world, wire, faults, draw, sells)
-        self.runtime = SimRuntime(self.world, wire, faults)
-        self.drains = SimDrains(self.world, wire, faults, self.runtime)
+        self.cloud = SimCloud(self.world, crash_points, faults, draw, sells)
+        self.runtime = SimRuntime(self.world, crash_points, faults)
+        self.drains = SimDrains(self.world, crash_points, faults, self.runtime)
         for _ in range(machines):
             machine = self.cloud.create("cpu-4", NodeKind.WORKER)
             self.runtime.join(machine, WORKER_TYPES[0])

@@ -1,4 +1,4 @@
-"""Fixed seeds for ever, 100 more every time, and the same run twice for the same seed."""
+"""Runs fixed seeds, 100 more every time, and the same seed twice with the same result."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ def test_replay_stops_at_the_tick_and_shows_the_world():
         assert title in result.output
 
 
-def test_sweep_says_how_many_runs_and_exits_with_zero_when_all_is_well():
+def test_sweep_prints_how_many_runs_and_exits_with_zero_when_all_is_well():
     result = CliRunner().invoke(cli, ["sim", "sweep", "--seeds", "3", "--start", "5", "--jobs", "1"])
     assert (result.exit_code, result.output.splitlines()[-1].endswith("0 seeds with violations")) == (0, True)
 
 
 def test_a_failing_seed_exits_with_one_and_prints_its_replay_command(monkeypatch):
-    monkeypatch.setattr("muster.sim.cluster.checkers.the_loop_lives", lambda scene: iter(["it broke"]))
+    monkeypatch.setattr("muster.sim.cluster.checkers.the_loop_lives", lambda cluster: iter(["it broke"]))
     result = CliRunner().invoke(cli, ["sim", "sweep", "--seeds", "1", "--start", "5", "--jobs", "1"])
     assert result.exit_code == 1
     assert "it broke" in result.output

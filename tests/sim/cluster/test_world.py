@@ -1,10 +1,10 @@
-"""Virtual time and the places where a controller can die."""
+"""Checks virtual time and the points at which a controller can die."""
 
 from __future__ import annotations
 
 import pytest
 
-from muster.sim.cluster.crash_points import Killed, Wire, step
+from muster.sim.cluster.crash_points import CrashPoints, Killed, crash_point
 from muster.sim.cluster.world import World
 
 
@@ -33,19 +33,19 @@ def test_setting_the_wall_clock_does_not_move_true_time():
 
 class Port:
     def __init__(self) -> None:
-        self.wire = Wire()
+        self.crash_points = CrashPoints()
         self.done: list[str] = []
 
-    @step("port.work")
+    @crash_point("port.work")
     def work(self) -> str:
         self.done.append("work")
         return "reply"
 
 
-@pytest.mark.parametrize(("fuse", "done"), [(0, []), (1, ["work"])])
-def test_a_fuse_kills_before_or_after_the_effect_and_only_once(fuse, done):
+@pytest.mark.parametrize(("kill_after", "done"), [(0, []), (1, ["work"])])
+def test_a_kill_comes_before_or_after_the_effect_and_only_once(kill_after, done):
     port = Port()
-    port.wire.fuse = fuse
+    port.crash_points.kill_after = kill_after
     with pytest.raises(Killed):
         port.work()
     assert port.done == done

@@ -1,4 +1,4 @@
-"""Random event sequences with faults, per scheduler: none gets stuck. MUSTER_TUNE_SEEDS=2000: all of them."""
+"""Runs random event sequences with faults, per scheduler: none gets stuck. MUSTER_TUNE_SEEDS=2000: all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from tests.series import length
 
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings, NotInstalled
-from muster.sim.tune.chaos import chaotic, longest_s, outlive
+from muster.sim.tune.chaos import longest_s, random_experiment, run_to_end
 from muster.sim.tune.experiment import SimulatedExperiment, StuckExperiment
 from muster.tune.schedulers import FIFOScheduler
 
@@ -18,7 +18,7 @@ FEWER = {} if ASKED else {"pb2": length(12, 40)}  # it fits a Gaussian process b
 
 
 def or_skip(name):
-    space = chaotic("fifo", 0).space
+    space = random_experiment("fifo", 0).space
     try:
         SCHEDULERS[name].make(CandidateSettings(space=space))
     except (NotInstalled, RuntimeError) as missing:
@@ -31,31 +31,31 @@ def or_skip(name):
 def test_no_random_sequence_of_events_gets_stuck(name):
     or_skip(name)
     seeds = range(FEWER.get(name, SEEDS))
-    assert [told for seed in seeds if (told := outlive(name, seed))] == []
+    assert [told for seed in seeds if (told := run_to_end(name, seed))] == []
 
 
 def test_a_trial_that_is_copied_is_not_kept_from_its_worker_by_its_copy():
     """One worker: the copy was run first, sent back and run first again, for minutes of thought."""
     or_skip("pb2")
-    life = chaotic("pb2", 718).begin()
-    life.run(300)
-    assert life.state.is_finished
+    run = random_experiment("pb2", 718).begin()
+    run.run(300)
+    assert run.state.is_finished
 
 
 @pytest.mark.slow
 def test_the_seeds_bring_everything_that_can_happen():
-    lives = [chaotic("asha_promotion", seed).run() for seed in range(120)]
-    trials = [trial for life in lives for trial in life.state.trials.values()]
-    assert sum(life.history.failures for life in lives) > 100
+    resumed_runs = [random_experiment("asha_promotion", seed).run() for seed in range(120)]
+    trials = [trial for run in resumed_runs for trial in run.state.trials.values()]
+    assert sum(run.history.failures for run in resumed_runs) > 100
     assert {trial.status for trial in trials} == {"TERMINATED", "ERROR"}
     assert sum(trial.num_failures > 0 and trial.status == "TERMINATED" for trial in trials) > 10
     assert sum(len(trial.checkpoints) > 0 for trial in trials) > 100
-    assert {life.asked.reuse_actors for life in lives} == {True, False}
+    assert {run.experiment.reuse_actors for run in resumed_runs} == {True, False}
     assert any("training_iteration" not in trial.last_result for trial in trials)  # it never reported
 
 
 class Sleeper(FIFOScheduler):
-    """Never lets a paused trial go on."""
+    """A Sleeper never lets a paused trial resume."""
 
     def on_trial_result(self, tune_controller, trial, result):
         return self.PAUSE
@@ -66,7 +66,7 @@ class Sleeper(FIFOScheduler):
 
 
 def test_a_scheduler_that_forgets_a_paused_trial_is_found_out():
-    asked = SimulatedExperiment(
+    experiment = SimulatedExperiment(
         curve=lambda config, t: {"loss": 1.0},
         space={},
         metric="loss",
@@ -76,9 +76,9 @@ def test_a_scheduler_that_forgets_a_paused_trial_is_found_out():
         max_t=3,
     )
     with pytest.raises(StuckExperiment, match=r"Sleeper starts none .*\{'PAUSED': 2\}"):
-        asked.run()
+        experiment.run()
 
 
 def test_an_experiment_takes_no_longer_than_its_work_can():
-    life = chaotic("fifo", 5).run()
-    assert 0.0 < life.clock.monotonic() <= longest_s(life.asked)
+    run = random_experiment("fifo", 5).run()
+    assert 0.0 < run.clock.monotonic() <= longest_s(run.experiment)

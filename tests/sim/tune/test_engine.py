@@ -1,4 +1,4 @@
-"""Virtual time: what takes how long, what a checkpoint holds, what goes wrong, and that it repeats itself."""
+"""Checks virtual time: durations, checkpoints, faults, and that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster.base.clock import ManualClock
 from muster.sim.cluster.world import World
 from muster.sim.tune.curve import Curve, FunctionCurve
 from muster.sim.tune.engine import Costs, SimulatedEngine
-from muster.sim.tune.faults import Fate, FaultPlan, FaultRates
+from muster.sim.tune.faults import FaultPlan, FaultRates, ProcessFaults
 from muster.trials.commands import ContinueTrial, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
     CheckpointSaved,
@@ -87,7 +87,7 @@ def test_a_duration_that_makes_no_sense_is_the_trials_error(seconds):
     made.submit(start())
     *_, gone = made.poll(0.1)
     assert gone.failure.kind is TrialFailureKind.USER_ERROR
-    assert "seconds: must be 0 or more" in gone.failure.message
+    assert "s; Curve.seconds must return 0 or more" in gone.failure.message
 
 
 def test_what_happens_at_the_same_moment_comes_together_in_the_order_of_the_orders():
@@ -118,7 +118,7 @@ def test_the_clock_may_be_a_world():
 
 
 class Adds(Curve):
-    """A past that matters: the sum of the learning rates it was trained with."""
+    """Adds has a past that matters: the sum of the learning rates it was trained with."""
 
     def begin(self, config):
         return [0.0]
@@ -128,7 +128,7 @@ class Adds(Curve):
         return {"sum": total[0]}, total
 
 
-def test_a_curve_with_a_past_goes_on_with_it_under_another_config_and_in_another_engine():
+def test_a_curve_with_a_past_keeps_it_under_another_config_and_in_another_engine():
     made = engine(Adds())
     made.submit(start(config={"x": 1.0}))
     made.poll(0.1)
@@ -148,40 +148,40 @@ def test_busy_seconds_are_the_share_of_the_capacity_over_time():
     made.submit(start("b", cpus=2))
     made.poll(0.1)
     made.poll(0.1)
-    assert made.room.busy_s == 7.5
+    assert made.worker_capacity.busy_s == 7.5
     made.submit(StopTrial(trial_id="b"))
     made.submit(ContinueTrial(trial_id="a"))
     made.poll(0.1)
     made.poll(0.1)
-    assert made.room.busy_s == 10.0
+    assert made.worker_capacity.busy_s == 10.0
     made.close()
     made._clock.advance(100.0)
-    assert made.room.busy_s == 10.0
+    assert made.worker_capacity.busy_s == 10.0
 
 
 class Doomed(FaultPlan):
-    """The first start meets this fate, later ones none."""
+    """The first start has these faults, later ones none."""
 
-    def __init__(self, fate):
+    def __init__(self, faults):
         super().__init__(FaultRates(loss_noticed_after_s=30.0), 0)
-        self._first = fate
+        self._first = faults
 
-    def fate(self, trial_id, attempt):
-        return self._first if attempt == 1 else Fate()
+    def faults_of(self, trial_id, attempt):
+        return self._first if attempt == 1 else ProcessFaults()
 
 
 @pytest.mark.parametrize(
-    ("fate", "kind", "at"),
+    ("faults", "kind", "at"),
     [
-        (Fate(crash_after_s=2.5), TrialFailureKind.USER_ERROR, 2.5),
-        (Fate(crash_after_s=2.5, is_killed=True), TrialFailureKind.KILLED, 2.5),
-        (Fate(loss_after_s=2.5), TrialFailureKind.NODE_LOST, 32.5),
-        (Fate(loss_after_s=2.5, crash_after_s=3.0), TrialFailureKind.NODE_LOST, 32.5),
+        (ProcessFaults(crash_after_s=2.5), TrialFailureKind.USER_ERROR, 2.5),
+        (ProcessFaults(crash_after_s=2.5, is_killed=True), TrialFailureKind.KILLED, 2.5),
+        (ProcessFaults(loss_after_s=2.5), TrialFailureKind.NODE_LOST, 32.5),
+        (ProcessFaults(loss_after_s=2.5, crash_after_s=3.0), TrialFailureKind.NODE_LOST, 32.5),
     ],
 )
-def test_a_fault_comes_at_its_moment_whatever_the_trial_is_doing(fate, kind, at):
+def test_a_fault_comes_at_its_moment_whatever_the_trial_is_doing(faults, kind, at):
     for answers in (True, False):
-        made = engine(faults=Doomed(fate))
+        made = engine(faults=Doomed(faults))
         made.submit(start())
         gone = None
         while gone is None:
@@ -195,7 +195,7 @@ def test_a_fault_comes_at_its_moment_whatever_the_trial_is_doing(fate, kind, at)
 
 
 def test_a_lost_trial_that_is_stopped_ends_by_force():
-    made = engine(faults=Doomed(Fate(loss_after_s=0.5)))
+    made = engine(faults=Doomed(ProcessFaults(loss_after_s=0.5)))
     made.submit(start())
     made.poll(0.1)
     made.timeline.wake_at = 0.75
@@ -207,11 +207,11 @@ def test_a_lost_trial_that_is_stopped_ends_by_force():
 
 
 def test_slow_starts_stragglers_odd_reports_and_lost_saves():
-    slow = engine(costs=Costs(start_s=5.0), faults=Doomed(Fate(start_factor=10.0, pace=3.0)))
+    slow = engine(costs=Costs(start_s=5.0), faults=Doomed(ProcessFaults(start_factor=10.0, pace=3.0)))
     slow.submit(start())
     assert next_events(slow) == [("TrialStarted", "a", 110.0)]
     assert next_events(slow) == [("TrialReported", "a", 113.0)]
-    odd = engine(faults=Doomed(Fate(odd_reports=1.0, lost_saves=1.0)))
+    odd = engine(faults=Doomed(ProcessFaults(odd_reports=1.0, lost_saves=1.0)))
     odd.submit(start())
     odd.poll(0.1)
     (report,) = odd.poll(0.1)
@@ -229,15 +229,15 @@ def test_a_time_limit_is_kept():
     assert (gone.at, gone.failure.kind) == (30.0, TrialFailureKind.TIME_LIMIT)
 
 
-def test_a_fate_depends_on_the_trial_and_its_attempt_and_on_nothing_else():
+def test_faults_depend_on_the_trial_and_its_attempt_and_on_nothing_else():
     rates = FaultRates(crashes_per_h=1.0, losses_per_h=1.0, slow_starts=0.5, odd_reports=0.5)
     one, two = FaultPlan(rates, 3), FaultPlan(rates, 3)
-    forwards = [one.fate(f"t{n}", k) for n in range(5) for k in (1, 2)]
-    backwards = [two.fate(f"t{n}", k) for n in reversed(range(5)) for k in (2, 1)]
+    forwards = [one.faults_of(f"t{n}", k) for n in range(5) for k in (1, 2)]
+    backwards = [two.faults_of(f"t{n}", k) for n in reversed(range(5)) for k in (2, 1)]
     assert forwards == backwards[::-1]
-    assert len({fate.crash_after_s for fate in forwards}) == 10
-    assert FaultPlan(rates, 4).fate("t0", 1) != forwards[0]
-    assert FaultPlan(FaultRates(), 3).fate("t0", 1) == Fate()
+    assert len({faults.crash_after_s for faults in forwards}) == 10
+    assert FaultPlan(rates, 4).faults_of("t0", 1) != forwards[0]
+    assert FaultPlan(FaultRates(), 3).faults_of("t0", 1) == ProcessFaults()
 
 
 def test_swarms_turn_every_kind_of_fault_on_for_some_seeds_and_off_for_others():

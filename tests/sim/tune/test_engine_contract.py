@@ -1,4 +1,4 @@
-"""The promises of EngineContract that an engine without processes can keep."""
+"""Checks the promises of EngineContract that an engine without processes can keep."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from muster.trials.events import TrialStarted
 
 
 class Steps(Curve):
-    """The class among the stock trainables: it counts in a memory that checkpoints carry."""
+    """Steps is the class among the usual trainables: it counts in a memory that checkpoints carry."""
 
     def begin(self, config):
         return 0

@@ -1,4 +1,4 @@
-"""A whole simulated experiment: the same code as a launch, the same answers each time."""
+"""Checks a whole simulated experiment: the same code as a launch, the same answers each time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 from muster.base.clock import ManualClock
 from muster.errors import StoreError
 from muster.sim.tune.curve import FunctionCurve
-from muster.sim.tune.experiment import ForgetfulStore, SimulatedExperiment
+from muster.sim.tune.experiment import NullTrialStore, SimulatedExperiment
 from muster.sim.tune.history import best_at
 from muster.stores.experiment.memory import MemoryTrialStore
-from muster.tune.execution.loop import Execution
+from muster.trials.controller import TrialController
+from muster.tune.execution.saver import ExperimentSaver
 from muster.tune.schedulers import ASHAScheduler
 from muster.tune.search.space import grid_search, uniform
 from muster.tune.stopper import MaximumIterationStopper
@@ -75,27 +76,33 @@ def test_stoppers_and_criteria_end_trials_as_ever():
     assert experiment(make_stop=lambda: {"training_iteration": 3}, max_t=None).run().history.results == 24
 
 
-def test_an_execution_runs_on_it_unchanged_and_another_goes_on():
+def saving(life, store, clock):
+    """The controller of a real run, around a simulated engine, with its saver."""
+    saver = ExperimentSaver(life.state, store=store, clock=clock)
+    return TrialController(life.state, engine=life.engine, store=store, clock=clock, saver=saver), saver
+
+
+def test_a_real_controller_runs_on_it_unchanged_and_another_resumes():
     asked = experiment(make_scheduler=lambda: ASHAScheduler(max_t=5, type="promotion", reduction_factor=2))
     whole = asked.run()
     store = MemoryTrialStore(root="/simulated")
     life = asked.begin(store)
-    execution = Execution(life.state, engine=life.engine, store=store, clock=life.clock)
+    controller, _ = saving(life, store, life.clock)
     steps = iter(range(9))
-    execution.run(lambda: next(steps, None) is None)
+    controller.run(lambda: next(steps, None) is None)
     assert not life.state.is_finished
     again = asked.begin(store)
-    second = Execution(again.state, engine=again.engine, store=store, clock=ManualClock(life.clock.now()))
-    second.resume(store.load(), again.template.make)
+    second, saver = saving(again, store, ManualClock(life.clock.now()))
+    saver.restore(store.load(), again.template.make)
     second.run()
     assert again.state.is_finished
     assert sorted(again.state.trials) == sorted(whole.state.trials)
     assert again.history.best.value == whole.history.best.value
 
 
-def test_a_store_that_keeps_nothing_says_so():
-    store = ForgetfulStore()
+def test_a_store_that_keeps_nothing_reports_it():
+    store = NullTrialStore()
     experiment().run(store)
     assert store.appended > 40
-    with pytest.raises(StoreError, match="use MemoryTrialStore"):
+    with pytest.raises(StoreError, match="pass a MemoryTrialStore"):
         store.load()

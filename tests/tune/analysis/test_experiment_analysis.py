@@ -9,8 +9,8 @@ from tests.tune.experiments import add_checkpoint, logged_row, trial, write_json
 from muster.stores.experiment.store import SqliteTrialStore
 from muster.testing.builders import created, exited, reported, saved, started
 from muster.trials.events import TrialFailure, TrialFailureKind
+from muster.trials.metrics import flatten
 from muster.trials.model import CheckpointPolicy, CheckpointRef, Trial
-from muster.trials.results import flatten, note_result
 from muster.trials.states import TrialState
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.result_grid import ResultGrid
@@ -92,7 +92,8 @@ def test_the_delimiter_of_result_tables_comes_from_the_environment(two, monkeypa
     assert "config.net.width" in two.results_df.columns
 
 
-def test_missing_and_damaged_logs_only_warn(tmp_path, caplog):  # C-212
+@pytest.mark.conformance("C-212")
+def test_missing_and_damaged_logs_only_warn(tmp_path, caplog):
     made = analysis(tmp_path, {"t1": [1.0], "t2": [2.0], "t3": [3.0]})
     (tmp_path / "t1" / "result.json").unlink()
     (tmp_path / "t2" / "result.json").write_text("{broken\n{}\n", encoding="utf-8")
@@ -116,7 +117,8 @@ def test_a_metric_without_a_mode_shows_the_last_results(two, caplog):
     assert "without a mode selects nothing" in caplog.records[0].getMessage()
 
 
-def test_last_and_best_checkpoint(tmp_path, caplog):  # C-213
+@pytest.mark.conformance("C-213")
+def test_last_and_best_checkpoint(tmp_path, caplog):
     kept = tuple(
         add_checkpoint(tmp_path / "t1", index, loss=loss, n={"b": -loss})
         for index, loss in ((0, 3.0), (1, NAN), (2, 5.0))
@@ -138,7 +140,8 @@ def test_last_and_best_checkpoint(tmp_path, caplog):  # C-213
     )
 
 
-def test_a_pickled_analysis_is_usable(two):  # C-214
+@pytest.mark.conformance("C-214")
+def test_a_pickled_analysis_is_usable(two):
     assert len(two.trial_dataframes) == 2
     again = pickle.loads(pickle.dumps(two))
     assert (again.best_trial.trial_id, again.best_trial.status, len(again.trials)) == ("t2", "TERMINATED", 2)
@@ -156,7 +159,7 @@ def test_trials_of_the_controller_are_taken_as_they_are(tmp_path):
     )
     for step, loss in ((1, 3.0), (2, 2.0)):
         result = logged_row("a1", step, {"lr": 1}, loss=loss)
-        note_result(running, result, flatten(result), at=float(step))
+        running.note_result(result, flatten(result), at=float(step))
     running.state = TrialState.TERMINATED
     old, new = (CheckpointRef(path=f"/x/checkpoint_{index}", index=index) for index in (0, 1))
     running.checkpoints = (old, new)

@@ -81,6 +81,7 @@ def test_results_of_an_earlier_run_can_be_looked_at_without_running_anything(hal
     assert steps_logged(again) == [[1, 2, 3], [1, 2], [1, 2, 3], [1, 2]]
 
 
+@pytest.mark.conformance("C-231")
 def test_resume_errored_goes_on_from_the_newest_checkpoint(half_broken):
     grid = Tuner.restore(half_broken, make_train(), resume_errored=True).fit()
     assert seen(grid) == [(3, 0), (3, 2), (3, 0), (3, 2)]
@@ -89,6 +90,7 @@ def test_resume_errored_goes_on_from_the_newest_checkpoint(half_broken):
     assert not list(half_broken.glob("*/error.*"))
 
 
+@pytest.mark.conformance("C-231")
 def test_restart_errored_begins_again_and_replaces_the_rows(half_broken):
     grid = Tuner.restore(half_broken, make_train(), restart_errored=True).fit()
     assert seen(grid) == [(3, 0)] * 4
@@ -104,6 +106,7 @@ def test_finished_trials_can_be_begun_again_too(half_broken):
     assert steps_logged(grid) == [[1, 2, 3]] * 4
 
 
+@pytest.mark.conformance("C-023")
 def test_a_trial_that_runs_again_is_known_to_later_restores(half_broken):
     Tuner.restore(half_broken, make_train(), resume_errored=True).fit()
     grid = Tuner.restore(half_broken, make_train()).get_results()
@@ -111,6 +114,7 @@ def test_a_trial_that_runs_again_is_known_to_later_restores(half_broken):
     assert [result.metrics["step"] for result in grid] == [3, 3, 3, 3]
 
 
+@pytest.mark.conformance("C-236")
 def test_a_moved_directory_goes_on_where_it_is_now(half_broken, tmp_path):
     moved = tmp_path / "elsewhere" / "renamed"
     shutil.copytree(half_broken, moved)
@@ -122,6 +126,7 @@ def test_a_moved_directory_goes_on_where_it_is_now(half_broken, tmp_path):
     assert not half_broken.parent.exists()
 
 
+@pytest.mark.conformance("C-244")
 def test_a_checkpoint_that_is_gone_is_passed_over_for_an_older_one(half_broken, caplog):
     for newest in half_broken.glob("*/checkpoint_000001"):
         shutil.rmtree(newest)
@@ -131,6 +136,7 @@ def test_a_checkpoint_that_is_gone_is_passed_over_for_an_older_one(half_broken, 
     assert "trying an older one" in caplog.text
 
 
+@pytest.mark.conformance("C-244")
 def test_a_checkpoint_that_lacks_a_file_is_passed_over_too(half_broken):
     for newest in half_broken.glob("*/checkpoint_000001/state.json"):
         newest.unlink()
@@ -146,6 +152,7 @@ def test_without_any_usable_checkpoint_a_trial_begins_again(half_broken):
     assert steps_logged(grid) == [[1, 2, 3]] * 4
 
 
+@pytest.mark.conformance("C-234")
 def test_another_trainable_is_refused(half_broken):
     def other(config):
         pass
@@ -154,16 +161,18 @@ def test_another_trainable_is_refused(half_broken):
         Tuner.restore(half_broken, other)
 
 
+@pytest.mark.conformance("C-240")
 def test_a_space_with_other_keys_is_refused(half_broken):
     with pytest.raises(ValueError, match=r"missing: broken; new: fixed"):
         Tuner.restore(half_broken, make_train(), param_space={"index": tune.grid_search([0]), "fixed": 2})
 
 
+@pytest.mark.conformance("C-239", "C-245")
 def test_restore_is_asked_of_the_class_and_of_an_experiment(half_broken, tmp_path):
     tuner = Tuner.restore(half_broken, make_train())
     with pytest.raises(AttributeError, match=r"Tuner\.restore\(path, trainable"):
         tuner.restore(half_broken, make_train())
-    with pytest.raises(FileNotFoundError, match=r"no experiment that can go on"):
+    with pytest.raises(FileNotFoundError, match=r"no experiment that can be resumed"):
         Tuner.restore(tmp_path, make_train())
     assert Tuner.can_restore(half_broken)
     assert not Tuner.can_restore(half_broken.parent)
@@ -203,6 +212,7 @@ def interrupted(tmp_path, limit=3, **run):
     return tuner.fit()
 
 
+@pytest.mark.conformance("C-030", "C-232")
 def test_an_interrupted_run_goes_on_with_its_callbacks_where_they_were(tmp_path, capsys):
     grid = interrupted(tmp_path)
     assert grid.num_terminated < 4
@@ -214,6 +224,7 @@ def test_an_interrupted_run_goes_on_with_its_callbacks_where_they_were(tmp_path,
     assert restored._run.callbacks[0].total == 12
 
 
+@pytest.mark.conformance("C-232")
 def test_unfinished_trials_may_be_left_alone(tmp_path):
     grid = interrupted(tmp_path, limit=4)
     grid = Tuner.restore(grid.experiment_path, make_train(), resume_unfinished=False).fit()
@@ -322,7 +333,7 @@ def test_a_checkpoint_of_a_remote_experiment_is_found_here_or_there(tmp_path, mo
     assert place.checkpoint("/elsewhere/checkpoint_000001") == tune.Checkpoint("/elsewhere/checkpoint_000001")
     of_trial = Trial("f", trial_id="t")
     of_trial.checkpoints = (CheckpointRef(path=str(here.with_name("checkpoint_000001")), index=1),)
-    state = SimpleNamespace(roster=SimpleNamespace(order=[of_trial]))
+    state = SimpleNamespace(index=SimpleNamespace(order=[of_trial]))
     launched = ExperimentOutcome(state=state, place=place, is_interrupted=False, is_uploaded=False)
     (record,) = launched.records()
     assert (record.checkpoint, record.best_checkpoints) == (there, [(there, {})])

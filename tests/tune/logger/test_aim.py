@@ -41,6 +41,7 @@ def run(tmp_path, callback):
     return found
 
 
+@pytest.mark.conformance("C-201")
 def test_runs_stand_in_the_experiments_directory_with_config_results_and_end(tmp_path):
     values = {"loss": [0.5, 1.0], "deep/er": [1.0, 2.0]}
     hparams = {"x": 1, "net/w": [2]}
@@ -50,6 +51,7 @@ def test_runs_stand_in_the_experiments_directory_with_config_results_and_end(tmp
     }
 
 
+@pytest.mark.conformance("C-201")
 def test_metrics_can_be_chosen_but_not_none_at_all(tmp_path):
     found = run(tmp_path, AimLoggerCallback(experiment_name="mine", metrics=["loss"]))
     told = [(experiment, values) for _, experiment, _, values, _ in found.values()]

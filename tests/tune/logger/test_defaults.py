@@ -62,6 +62,7 @@ def test_several_names_may_have_blanks_between_them():
     assert kinds(default_callbacks((), environment)) == [JsonLoggerCallback, Callback, FailureFiles]
 
 
+@pytest.mark.conformance("C-202")
 @pytest.mark.parametrize(
     ("path", "cause"),
     [

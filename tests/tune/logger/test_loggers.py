@@ -201,6 +201,7 @@ def test_a_checkpoint_of_another_trial_leaves_the_past_as_it_is(harness):
     assert [row["training_iteration"] for row in harness.rows(trial)] == [1, 2, 3, 3]
 
 
+@pytest.mark.conformance("C-200")
 def test_another_process_goes_on_where_a_killed_one_left_torn_files(tmp_path):
     first, trial = LoggerHarness(tmp_path), make_trial()
     first.start(trial)

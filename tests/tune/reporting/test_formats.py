@@ -9,6 +9,7 @@ import pytest
 from muster.tune.reporting import formats
 
 
+@pytest.mark.conformance("C-204")
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
@@ -20,10 +21,11 @@ from muster.tune.reporting import formats
         (59.99, "59s"),
     ],
 )
-def test_durations_begin_with_their_first_part_c204(seconds, text):
+def test_durations_begin_with_their_first_part(seconds, text):
     assert formats.duration(seconds) == text
 
 
+@pytest.mark.conformance("C-206")
 @pytest.mark.parametrize(
     ("text", "length", "shown"),
     [
@@ -33,15 +35,16 @@ def test_durations_begin_with_their_first_part_c204(seconds, text):
         ("abcdef", 3, "def"),
     ],
 )
-def test_long_names_keep_their_tail_c206(text, length, shown):
+def test_long_names_keep_their_tail(text, length, shown):
     assert formats.shortened(text, length) == shown
 
 
+@pytest.mark.conformance("C-206")
 @pytest.mark.parametrize(
     ("text", "shown"),
     [("short", "short"), ("abcdefgh", "abcde\nfgh"), ("0123456789abc", "...67\n89abc")],
 )
-def test_headers_wrap_to_two_lines_c206(text, shown):
+def test_headers_wrap_to_two_lines(text, shown):
     assert formats.wrapped(text, 5) == shown
 
 

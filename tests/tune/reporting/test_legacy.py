@@ -97,14 +97,16 @@ def shown(level, capsys):
 SENTENCE = "Trial obj_a1a89_00000 reported loss=1.00 with parameters={'x': 0.0, 'k': 0}."
 
 
-def test_level_one_shows_the_status_and_no_table_c209(capsys):
+@pytest.mark.conformance("C-209")
+def test_level_one_shows_the_status_and_no_table(capsys):
     middle, end = shown(1, capsys)
     assert (middle.count("== Status =="), end.count("== Status ==")) == (1, 1)
     assert "Trial name" not in middle + end
     assert "reported" not in middle + end
 
 
-def test_level_two_shows_a_table_at_the_end_and_a_sentence_per_result_c209(capsys):
+@pytest.mark.conformance("C-209")
+def test_level_two_shows_a_table_at_the_end_and_a_sentence_per_result(capsys):
     middle, end = shown(2, capsys)
     assert "Trial name" not in middle
     assert "| Trial name " in end
@@ -113,7 +115,8 @@ def test_level_two_shows_a_table_at_the_end_and_a_sentence_per_result_c209(capsy
     assert end.splitlines()[0] == f"{SENTENCE} This trial completed."
 
 
-def test_level_three_shows_tables_always_and_results_whole_c209(capsys):
+@pytest.mark.conformance("C-209")
+def test_level_three_shows_tables_always_and_results_whole(capsys):
     middle, end = shown(3, capsys)
     assert middle.startswith(
         "Result for obj_a1a89_00000:\n"

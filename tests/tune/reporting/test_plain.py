@@ -51,7 +51,8 @@ def test_the_start_says_what_runs_and_where_it_is_written():
     ]
 
 
-def test_a_heartbeat_comes_every_thirty_seconds_and_not_before_c208():
+@pytest.mark.conformance("C-208")
+def test_a_heartbeat_comes_every_thirty_seconds_and_not_before():
     reporter, stream, clock = begun()
     trials = [trial(n, "PENDING", loss=9.1 - n) for n in range(14)]
     step(reporter, trials)
@@ -75,7 +76,8 @@ def test_a_heartbeat_comes_every_thirty_seconds_and_not_before_c208():
     ]
 
 
-def test_from_level_two_on_a_heartbeat_has_a_table_of_five_rows_per_status_c205():
+@pytest.mark.conformance("C-205")
+def test_from_level_two_on_a_heartbeat_has_a_table_of_five_rows_per_status():
     reporter, stream, clock = begun(2, metric=None, mode=None)
     states = ["RUNNING", "TERMINATED", "PENDING"]
     trials = [trial(n, states[n % 3]) for n in range(30)]

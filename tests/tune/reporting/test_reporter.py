@@ -42,6 +42,7 @@ def chosen(stream=None, *, is_notebook=False, env=None, **run):
     return type(made)
 
 
+@pytest.mark.conformance("C-209")
 @pytest.mark.parametrize("stream", [io.StringIO(), Tty()])
 @pytest.mark.parametrize("reporter", [None, CLIReporter()])
 def test_verbose_zero_is_silent_everywhere(stream, reporter):
@@ -62,7 +63,8 @@ def test_a_terminal_has_a_live_view_and_a_log_has_lines(level, plain, live):
     assert chosen(Tty(), verbose=level, env=environment(TERM="dumb")) is plain
 
 
-def test_a_notebook_has_html_c210():
+@pytest.mark.conformance("C-210")
+def test_a_notebook_has_html():
     assert chosen(verbose=1, is_notebook=True) is NotebookReporter
 
 
@@ -75,11 +77,13 @@ def test_the_old_console_is_there_for_those_who_ask():
     assert chosen(Tty(), verbose=1, env=environment(RAY_AIR_NEW_OUTPUT="0")) is LegacyReporter
 
 
-def test_the_old_reporter_fits_the_place_c210(caplog):
+@pytest.mark.conformance("C-210")
+def test_the_old_reporter_fits_the_place(caplog):
     assert type(detect_reporter(is_notebook=False)) is CLIReporter
     assert type(detect_reporter(is_notebook=True)) is JupyterNotebookReporter
 
 
+@pytest.mark.conformance("C-210")
 @pytest.mark.parametrize(
     ("shell", "answer"),
     [(None, False), (types.SimpleNamespace(), False), (types.SimpleNamespace(kernel=1), True)],

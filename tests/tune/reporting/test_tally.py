@@ -65,8 +65,9 @@ def test_a_paused_trial_that_fails_is_not_the_best():
     assert tally.ranked(5) == []
 
 
+@pytest.mark.conformance("C-207")
 @pytest.mark.parametrize(("mode", "best"), [("min", [2, 0, 3]), ("max", [3, 0, 2])])
-def test_nan_is_never_the_best_and_zero_may_be_c207(mode, best):
+def test_nan_is_never_the_best_and_zero_may_be(mode, best):
     tally = ExperimentTally("loss", mode)
     trials = [trial(n, loss=loss) for n, loss in enumerate([0.5, NAN, 0.0, 3])] + [trial(4)]
     finished(tally, *trials)

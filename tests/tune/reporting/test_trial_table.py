@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from tests.tune.reporting.examples import trial
 
 from muster.tune.reporting.tables import (
@@ -14,12 +15,14 @@ from muster.tune.reporting.tables import (
 )
 
 
-def test_up_to_twenty_trials_all_have_a_row_c205():
+@pytest.mark.conformance("C-205")
+def test_up_to_twenty_trials_all_have_a_row():
     trials = [trial(n, "PENDING") for n in range(20)]
     assert chosen(trials, Counter(each.status for each in trials), 20) == (trials, "")
 
 
-def test_thirty_trials_in_three_states_have_five_rows_each_c205():
+@pytest.mark.conformance("C-205")
+def test_thirty_trials_in_three_states_have_five_rows_each():
     states = ["RUNNING", "TERMINATED", "PENDING"]
     trials = [trial(n, states[n % 3]) for n in range(30)]
     rows, more = chosen(trials, Counter(each.status for each in trials), 5)

@@ -8,7 +8,7 @@ from typing import Any
 
 from muster.base.resources import Resources
 from muster.sim.tune.engine import Costs
-from muster.sim.tune.experiment import Life, SimulatedExperiment
+from muster.sim.tune.experiment import SimulatedExperiment, SimulatedRun
 from muster.sim.tune.faults import FaultPlan, FaultRates
 from muster.trials.placement_group import PlacementGroupFactory as Pgf
 from muster.tune.schedulers import (
@@ -101,10 +101,10 @@ class Watched:
     """A life whose every step is looked at."""
 
     def __init__(self, asked: SimulatedExperiment) -> None:
-        self.life: Life = asked.begin()
+        self.life: SimulatedRun = asked.begin()
         self.iterations: dict[str, list[int]] = {}
         self.sizes: dict[str, list[Resources]] = {}  # at each start
-        self._fire, self.life.state.hooks = self.life.state.hooks.fire, self
+        self._fire, self.life.state.plugins.hooks = self.life.state.plugins.hooks.fire, self
 
     def fire(self, hook: str, **info: Any) -> None:
         self._fire(hook, **info)
@@ -113,16 +113,16 @@ class Watched:
             known.append(info["result"]["training_iteration"])
         if hook == "on_trial_start":
             trial = info["trial"]
-            self.sizes.setdefault(trial.trial_id, []).append(self.life.state.roster.size(trial))
+            self.sizes.setdefault(trial.trial_id, []).append(self.life.state.index.size(trial))
 
     def run(self) -> Watched:
         """Raises when it is stuck, or when more is used than there is."""
-        roster, engine, idle = self.life.state.roster, self.life.engine, 0
+        index, engine, idle = self.life.state.index, self.life.engine, 0
         while self.life.step():
-            assert roster.capacity.holds(roster.used), f"{roster.used} of {roster.capacity}"
+            assert index.capacity.holds(index.used), f"{index.used} of {index.capacity}"
             assert not engine._queue, "the engine was given more than it has room for"
             idle = idle + 1 if engine.is_idle else 0
-            assert idle < 5, f"stuck: { ({t.trial_id: t.state for t in roster.live.values()}) }"
+            assert idle < 5, f"stuck: { ({t.trial_id: t.state for t in index.live.values()}) }"
             assert self.life.steps < 20_000, "no end"
         return self
 

@@ -45,8 +45,8 @@ class Fleet:
 
     def __init__(self, scheduler: Any, search: Search, curve: Callable[[str, int], float], workers: int = 1):
         self.scheduler, self.search, self.curve, self.workers = scheduler, search, curve, workers
-        self.roster = TrialIndex({"CPU": workers})
-        self.view = ControllerView(self.roster, search)
+        self.index = TrialIndex({"CPU": workers})
+        self.view = ControllerView(self.index, search)
         self.time: dict[str, int] = {}
         self.failures: dict[str, int] = {}
         self.retries = 0
@@ -60,40 +60,40 @@ class Fleet:
         for _ in range(max_steps):
             if not self.step():
                 return self
-        raise AssertionError(f"stuck: { ({t.trial_id: t.status for t in self.roster.live.values()}) }")
+        raise AssertionError(f"stuck: { ({t.trial_id: t.status for t in self.index.live.values()}) }")
 
     def step(self) -> bool:
         self.fill()
         for name in list(self._saving):
-            self._go_on_saving(self.roster.trials[name])
-        for trial in [t for t in self.roster.live.values() if t.state is _S.RUNNING]:
+            self._go_on_saving(self.index.trials[name])
+        for trial in [t for t in self.index.live.values() if t.state is _S.RUNNING]:
             if trial.state is _S.RUNNING:
                 self._report(trial)
-        return bool(self.roster.live) or not self.search.is_finished()
+        return bool(self.index.live) or not self.search.is_finished()
 
     def fill(self) -> None:
         """New trials, then whoever the scheduler chooses."""
-        while len(self.roster.pending) < 2 and (trial := self.search.next_trial()) is not None:
-            self.roster.add(trial)
+        while len(self.index.pending) < 2 and (trial := self.search.next_trial()) is not None:
+            self.index.add(trial)
             self.time[trial.trial_id] = 0
             self.scheduler.on_trial_add(self.view, trial)
-        while self.roster.pending or self.roster.paused:
+        while self.index.pending or self.index.paused:
             trial = self.scheduler.choose_trial_to_run(self.view)
             assert self.scheduler.choose_trial_to_run(self.view) is trial, "choosing must be idempotent"
-            self._obey_wishes()
-            if trial is None or not self.roster.fits(trial):
+            self._apply_plugin_requests()
+            if trial is None or not self.index.fits(trial):
                 return
             self._start(trial)
 
     def statuses(self) -> dict[str, str]:
-        return {trial.trial_id: trial.status for trial in self.roster.order}
+        return {trial.trial_id: trial.status for trial in self.index.order}
 
     def _start(self, trial: Trial) -> None:
         self.jobs.append(f"{trial.trial_id}@{self.time[trial.trial_id]}")
         if trial.state is _S.PAUSED:
-            self.roster.move(trial, _S.PENDING)
-        self.roster.move(trial, _S.STARTING)
-        self.roster.move(trial, _S.RUNNING)
+            self.index.move(trial, _S.PENDING)
+        self.index.move(trial, _S.STARTING)
+        self.index.move(trial, _S.RUNNING)
 
     def _report(self, trial: Trial) -> None:
         name = trial.trial_id
@@ -113,18 +113,18 @@ class Fleet:
         if decision == "STOP":
             self._complete(trial)
         elif decision == "PAUSE":
-            self.roster.move(trial, _S.SAVING)
+            self.index.move(trial, _S.SAVING)
             self._saving[name] = self.save_steps
             self._go_on_saving(trial)
-        self._obey_wishes()
+        self._apply_plugin_requests()
 
     def _go_on_saving(self, trial: Trial) -> None:
         self._saving[trial.trial_id] -= 1
         if self._saving[trial.trial_id] < 0:
             del self._saving[trial.trial_id]
             trial.intent = _S.PAUSED
-            self.roster.move(trial, _S.STOPPING)
-            self.roster.move(trial, _S.PAUSED)
+            self.index.move(trial, _S.STOPPING)
+            self.index.move(trial, _S.PAUSED)
 
     def _complete(self, trial: Trial) -> None:
         self.scheduler.on_trial_complete(self.view, trial, trial.last_result)
@@ -137,19 +137,19 @@ class Fleet:
             self._finish(trial, _S.ERROR)
             return
         self.time[trial.trial_id] = 0
-        self.roster.move(trial, _S.PENDING)
+        self.index.move(trial, _S.PENDING)
         self.scheduler.on_trial_add(self.view, trial)
 
     def _finish(self, trial: Trial, state: TrialState) -> None:
         self.search.live -= 1
-        self.roster.move(trial, state)
+        self.index.move(trial, state)
 
-    def _obey_wishes(self) -> None:
-        for wish, trial in self.view.take():
+    def _apply_plugin_requests(self) -> None:
+        for request, trial in self.view.take():
             if trial.is_finished():
                 continue  # asked for twice, because choosing was
-            if wish is PluginRequest.REMEMBER:
+            if request is PluginRequest.REMEMBER:
                 continue
-            assert (wish, trial.state) == (PluginRequest.STOP, _S.PAUSED)
+            assert (request, trial.state) == (PluginRequest.STOP, _S.PAUSED)
             self.scheduler.on_trial_remove(self.view, trial)
             self._finish(trial, _S.TERMINATED)

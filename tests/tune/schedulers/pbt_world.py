@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from tests.trials.puppets import Noted
+from tests.trials.scripted import Noted
 
 from muster.trials.commands import ContinueTrial, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
@@ -102,7 +102,7 @@ class World:
             if process is None or self.running.get(event.trial_id) is process:
                 self._tell(event)
         self._obey(self.state.advance(self.now))
-        self.facts.extend(self.state.take_facts())
+        self.facts.extend(self.state.facts.take())
         live = any(not t.is_finished() or t.trial_id in self.running for t in self.trials)
         assert self.heap or not live or self.state.is_finished, f"nothing can happen: {self._seen()}"
         return not self.state.is_finished
@@ -182,8 +182,8 @@ class World:
         return (
             len(self.facts),
             deepcopy(snapshot(state)),
-            state.search.save_state(),
-            state.scheduler.save_state(),
+            state.plugins.search.save_state(),
+            state.plugins.scheduler.save_state(),
         )
 
 

@@ -106,6 +106,7 @@ def test_one_worker_does_the_jobs_of_algorithm_2_in_its_order(losses, eta, rungs
     check_against_algorithm_2(losses, eta, rungs)
 
 
+@pytest.mark.conformance("C-154")
 @given(LOSSES, st.sampled_from([2, 3]), st.integers(2, 4))
 def test_nan_is_never_promoted_and_counts_as_the_worst(losses, eta, rungs):
     check_against_algorithm_2(losses, eta, rungs)
@@ -169,7 +170,7 @@ def test_the_highest_rung_is_served_first():
     fleet = Fleet(asha(max_t=9), Search(0), paper_loss, workers=2)
     add_paused(fleet, ["b0", "b1", "b2"], 1, iter([-1, 5, 6]))
     add_paused(fleet, ["a0", "a1", "a2"], 3, iter([1, 2, 3]))
-    fleet.time = dict.fromkeys(fleet.roster.trials, 0)
+    fleet.time = dict.fromkeys(fleet.index.trials, 0)
     fleet.fill()
     assert fleet.jobs == ["a0@0", "b0@0"]
 
@@ -177,17 +178,17 @@ def test_the_highest_rung_is_served_first():
 def add_paused(fleet, names, time, losses):
     for name in names:
         trial = Trial("f", trial_id=name)
-        fleet.roster.add(trial)
+        fleet.index.add(trial)
         fleet.scheduler.on_trial_add(fleet.view, trial)
         for hop in (TrialState.STARTING, TrialState.RUNNING):
-            fleet.roster.move(trial, hop)
+            fleet.index.move(trial, hop)
         # The first of three cannot know yet that it will be the best.
         fleet.scheduler.on_trial_result(
             fleet.view, trial, {"training_iteration": time, "score": next(losses)}
         )
         trial.intent = TrialState.PAUSED
-        fleet.roster.move(trial, TrialState.STOPPING)
-        fleet.roster.move(trial, TrialState.PAUSED)
+        fleet.index.move(trial, TrialState.STOPPING)
+        fleet.index.move(trial, TrialState.PAUSED)
 
 
 def test_a_trial_whose_checkpoint_is_still_being_written_does_not_block_the_others():
@@ -195,7 +196,7 @@ def test_a_trial_whose_checkpoint_is_still_being_written_does_not_block_the_othe
     add_paused(fleet, [f"a{i}" for i in range(6)], 1, itertools.count())
     first = fleet.view.get_trial("a0")
     first.state = TrialState.SAVING
-    fleet.roster.paused.pop("a0")
+    fleet.index.paused.pop("a0")
     assert fleet.scheduler.choose_trial_to_run(fleet.view).trial_id == "a1"
     first.state = TrialState.STOPPING
     assert fleet.scheduler.choose_trial_to_run(fleet.view).trial_id == "a1"
@@ -209,16 +210,16 @@ def test_a_promoted_trial_waits_at_its_new_rung_and_no_longer_at_the_old_one():
     first = fleet.view.get_trial("a0")
     assert fleet.scheduler.choose_trial_to_run(fleet.view) is first
     for hop in (TrialState.PENDING, TrialState.STARTING, TrialState.RUNNING):
-        fleet.roster.move(first, hop)
+        fleet.index.move(first, hop)
     result = {"training_iteration": 3, "score": 0}
     assert fleet.scheduler.on_trial_result(fleet.view, first, result) == "PAUSE"
-    fleet.roster.move(first, TrialState.SAVING)
+    fleet.index.move(first, TrialState.SAVING)
     assert fleet.scheduler.choose_trial_to_run(fleet.view) is None  # its checkpoint is being written
     first.intent = TrialState.PAUSED
-    fleet.roster.move(first, TrialState.STOPPING)
-    fleet.roster.move(first, TrialState.PAUSED)
+    fleet.index.move(first, TrialState.STOPPING)
+    fleet.index.move(first, TrialState.PAUSED)
     new = Trial("f", trial_id="new")
-    fleet.roster.add(new)
+    fleet.index.add(new)
     assert fleet.scheduler.choose_trial_to_run(fleet.view) is new
     add_paused(fleet, ["b0", "b1"], 3, iter([5, 6]))
     assert fleet.scheduler.choose_trial_to_run(fleet.view) is first
@@ -240,8 +241,8 @@ def test_a_trial_paused_by_somebody_else_before_its_first_rung_goes_on():
     fleet.step()
     trial = fleet.view.get_trial("t1")
     trial.intent = TrialState.PAUSED
-    fleet.roster.move(trial, TrialState.STOPPING)
-    fleet.roster.move(trial, TrialState.PAUSED)
+    fleet.index.move(trial, TrialState.STOPPING)
+    fleet.index.move(trial, TrialState.PAUSED)
     assert fleet.run().statuses() == {"t1": "TERMINATED"}
 
 
@@ -296,7 +297,7 @@ def chaotic(count, workers, limit, retries, brackets, stop_last, save_steps, fat
 @given(st.fixed_dictionaries(CHAOS))
 def test_every_experiment_ends_by_itself_with_failing_trials_and_nan(setting):
     fleet = chaotic(**setting).run(2000)
-    assert len(fleet.roster.order) == setting["count"]
+    assert len(fleet.index.order) == setting["count"]
     assert set(fleet.statuses().values()) <= {"TERMINATED", "ERROR"}
 
 

@@ -1,4 +1,4 @@
-"""AsyncHyperBandScheduler, stopping type: Ray's rules with exact values (C-154 to C-156)."""
+"""AsyncHyperBandScheduler, stopping type: Ray's rules with exact values."""
 
 import json
 import math
@@ -43,17 +43,20 @@ def with_two_trials(scheduler):
     return scheduler
 
 
+@pytest.mark.conformance("C-155")
 def test_a_trial_is_stopped_at_max_t_however_good():
     scheduler = with_two_trials(asha(max_t=10, reduction_factor=2, grace_period=1))
     assert answers(scheduler, "t1", (10, 1e9), (11, 1e9)) == ["STOP", "STOP"]
 
 
+@pytest.mark.conformance("C-155")
 def test_nothing_is_stopped_before_the_grace_period():
     scheduler = with_two_trials(asha(grace_period=2.5, reduction_factor=3))
     scheduler.on_trial_add(None, trial("t3"))
     assert answers(scheduler, "t3", (1, 10), (2, 10), (3, 10)) == ["CONTINUE", "CONTINUE", "STOP"]
 
 
+@pytest.mark.conformance("C-155")
 def test_a_score_below_the_percentile_of_those_before_it_is_stopped():
     scheduler = asha(grace_period=1, max_t=10, reduction_factor=2)
     said = [answers(scheduler, f"t{i}", (1, score))[0] for i, score in enumerate((8, 6, 7, 7, 6.99, NAN))]
@@ -69,6 +72,7 @@ def test_small_is_good_in_min_mode():
     ]
 
 
+@pytest.mark.conformance("C-155")
 def test_nan_stops_nobody_and_counts_for_nothing():
     scheduler = asha(reduction_factor=2)
     assert answers(scheduler, "t1", (1, NAN)) == ["CONTINUE"]
@@ -77,6 +81,7 @@ def test_nan_stops_nobody_and_counts_for_nothing():
     assert scheduler.debug_string().endswith("Iter 2.000: None | Iter 1.000: -5.5")
 
 
+@pytest.mark.conformance("C-154")
 @pytest.mark.parametrize("kind", ["stopping", "promotion"])
 def test_infinite_and_missing_scores_never_crash(kind):
     scheduler = asha(type=kind, reduction_factor=2)
@@ -87,6 +92,7 @@ def test_infinite_and_missing_scores_never_crash(kind):
     assert scheduler.debug_string().startswith("Using AsyncHyperBand: num_stopped=")
 
 
+@pytest.mark.conformance("C-156")
 def test_the_last_trials_keep_running_when_asked():
     scheduler = asha(max_t=3, grace_period=1, reduction_factor=2, stop_last_trials=False)
     for index in range(4):
@@ -233,6 +239,7 @@ def test_numpy_numbers_are_numbers():
     assert again.debug_string() == scheduler.debug_string()
 
 
+@pytest.mark.conformance("C-155")
 def test_rungs_survive_saving_by_path_by_bytes_and_by_pickle(tmp_path):
     scheduler = with_two_trials(asha(grace_period=2.5, reduction_factor=3))
     scheduler.save(str(tmp_path / "asha"))

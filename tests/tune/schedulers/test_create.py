@@ -28,6 +28,7 @@ def test_a_name_in_any_case_gives_its_scheduler(name, kind):
     assert type(create_scheduler(name)) is kind
 
 
+@pytest.mark.conformance("C-101")
 def test_arguments_are_passed_on_and_those_of_other_schedulers_left_out_with_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         scheduler = create_scheduler("async_hyperband", metric="loss", mode="min", max_t=9, synch=True)
@@ -40,6 +41,7 @@ def test_an_argument_that_no_scheduler_takes_is_an_error_with_the_nearest_one():
         create_scheduler("async_hyperband", max_tt=9)
 
 
+@pytest.mark.conformance("C-101")
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones():
     with pytest.raises(ValueError, match=r"no scheduler 'asho'; use one of: fifo, async.*resource_changing$"):
         create_scheduler("asho")

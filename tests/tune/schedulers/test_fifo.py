@@ -12,7 +12,7 @@ def fleet_with(*statuses):
     for index, status in enumerate(statuses, 1):
         trial = Trial("f", trial_id=f"t{index}")
         trial.state = TrialState(status)
-        fleet.roster.add(trial)
+        fleet.index.add(trial)
     return fleet
 
 
@@ -34,7 +34,7 @@ def test_a_controller_that_only_has_get_trials_is_enough():
         def get_trials(self):
             return list(self._trials)
 
-    trials = fleet_with("PAUSED", "RUNNING", "PENDING").roster.order
+    trials = fleet_with("PAUSED", "RUNNING", "PENDING").index.order
     assert FIFOScheduler().choose_trial_to_run(Other(*trials)) is trials[2]
     assert FIFOScheduler().choose_trial_to_run(Other(*trials[:2])) is trials[0]
     assert FIFOScheduler().choose_trial_to_run(Other()) is None

@@ -31,8 +31,8 @@ def by_hand(count, **parameters):
     return ByHand(bohb(**parameters), count, search)
 
 
+@pytest.mark.conformance("C-163")
 def test_the_largest_bracket_comes_first():
-    # C-163
     hand = by_hand(81 + 34 + 15 + 8 + 5 + 1)
     shown = [line.partition(", completed")[0] for line in hand.scheduler.debug_string().splitlines()]
     assert shown == [
@@ -66,6 +66,7 @@ def test_brackets_are_served_in_their_order_however_far_they_have_come():
     assert hand.choose() == "t1"
 
 
+@pytest.mark.conformance("C-163")
 def test_results_carry_the_budget_where_trials_are_compared():
     hand = by_hand(3, max_t=9)
     first = {"training_iteration": 0.5, "score": 1.0}
@@ -118,6 +119,7 @@ def test_the_budgets_of_a_whole_band_are_those_of_its_milestones():
     }
 
 
+@pytest.mark.conformance("C-163")
 def test_the_searcher_hears_of_pauses_and_of_who_goes_on():
     # mode min: the first two pause, the third is the worst and stops, the first goes on.
     hand = by_hand(3, max_t=3, mode="min")
@@ -186,6 +188,7 @@ def test_beyond_the_last_milestone_the_budget_is_told_once():
     assert told == [{}, {"budget": 9}, {}, {}]
 
 
+@pytest.mark.conformance("C-163")
 def test_a_bracket_that_is_not_full_is_compared_only_when_nothing_runs():
     hand = by_hand(3, max_t=9)  # of nine
     a, b, c = hand.trials

@@ -34,6 +34,7 @@ def table(max_t, eta):
     return rows
 
 
+@pytest.mark.conformance("C-157")
 def test_the_brackets_for_81_and_3_are_those_of_the_paper():
     # First rungs as in table 1 of Li et al.; later ones keep a third rounded up, where the paper rounds down.
     assert table(81, 3) == [
@@ -45,6 +46,7 @@ def test_the_brackets_for_81_and_3_are_those_of_the_paper():
     ]
 
 
+@pytest.mark.conformance("C-157")
 def test_the_brackets_for_1000_and_10():
     assert table(1000, 10) == [
         [(4, 1000)],
@@ -103,8 +105,9 @@ def test_the_debug_string_counts_all_trials_of_a_bracket_and_those_that_others_b
     ]
 
 
+@pytest.mark.conformance("C-162")
 def test_a_bracket_whose_first_milestone_would_be_0_is_left_out():
-    # C-162: round(log 60 / log 3) + 1 = 5 brackets, the last of which would begin at int(60 / 81).
+    # round(log 60 / log 3) + 1 = 5 brackets, the last of which would begin at int(60 / 81).
     hand = ByHand(hyperband(max_t=60), 5 + 8 + 15 + 34)
     hand.add()
     assert [line.partition(",")[0] for line in hand.scheduler.debug_string().splitlines()] == [
@@ -120,8 +123,8 @@ def test_a_bracket_whose_first_milestone_would_be_0_is_left_out():
     assert hand.choose() == "t0"
 
 
+@pytest.mark.conformance("C-158")
 def test_81_trials_become_1_and_only_the_last_of_a_rung_does_not_pause():
-    # C-158
     hand = ByHand(hyperband(), 143)
     members, milestone = hand.trials[-81:], 1
     hand.start(*members)
@@ -161,12 +164,13 @@ def test_smaller_is_better_in_mode_min():
 
 
 def bracket_of_four(**parameters):
-    """C-161: 8 trials, max_t 8, eta 2: the first four run to 8, the other four are halved at 4."""
+    """8 trials, max_t 8, eta 2: the first four run to 8, the other four are halved at 4."""
     hand = ByHand(hyperband(max_t=8, reduction_factor=2, **parameters), 8)
     hand.start(*hand.trials)
     return hand, hand.trials[:4], hand.trials[4:]
 
 
+@pytest.mark.conformance("C-161")
 def test_the_first_bracket_runs_to_the_end():
     hand, first, _ = bracket_of_four()
     assert [hand.report(trial, 4, 1) for trial in first] == ["CONTINUE"] * 4
@@ -174,6 +178,7 @@ def test_the_first_bracket_runs_to_the_end():
     assert hand.statuses()[:4] == ["TERMINATED"] * 4
 
 
+@pytest.mark.conformance("C-161")
 def test_the_second_bracket_is_halved_at_4_and_stops_at_8():
     hand, _, second = bracket_of_four()
     decisions = [hand.report(trial, 4, index) for index, trial in enumerate(second)]
@@ -184,6 +189,7 @@ def test_the_second_bracket_is_halved_at_4_and_stops_at_8():
     assert hand.statuses()[4:] == ["TERMINATED"] * 4
 
 
+@pytest.mark.conformance("C-161")
 def test_without_stop_last_trials_the_last_ones_go_on():
     hand, first, second = bracket_of_four(stop_last_trials=False)
     for index, trial in enumerate(second):
@@ -192,6 +198,7 @@ def test_without_stop_last_trials_the_last_ones_go_on():
     assert [hand.report(trial, 20, 1) for trial in (*first, *second[2:])] == ["CONTINUE"] * 6
 
 
+@pytest.mark.conformance("C-161")
 @pytest.mark.parametrize(("stop_last", "left"), [(True, []), (False, ["t6", "t7"])])
 def test_trials_that_jump_over_the_last_milestone_are_halved_and_done_at_once(stop_last, left):
     hand, _, second = bracket_of_four(stop_last_trials=stop_last)
@@ -202,8 +209,8 @@ def test_trials_that_jump_over_the_last_milestone_are_halved_and_done_at_once(st
         assert hand.choose() == "t6"  # paused, and let on
 
 
+@pytest.mark.conformance("C-159")
 def test_a_member_that_failed_or_ended_does_not_hold_up_the_others():
-    # C-159
     hand = ByHand(hyperband(max_t=9), 8)
     a, b, c, d, e = hand.trials[3:]
     hand.start(a, b, c, d, e)
@@ -229,8 +236,9 @@ def test_when_the_last_one_they_waited_for_goes_away_the_others_are_halved(how):
     assert hand.choose() == "t5"
 
 
+@pytest.mark.conformance("C-160")
 def test_a_trial_that_comes_after_a_halving_has_to_catch_up():
-    # C-160: the second bracket (8 trials, milestone 27) gets one, is halved, and then gets another.
+    # The second bracket (8 trials, milestone 27) gets one, is halved, and then gets another.
     hand = ByHand(hyperband(), 6)
     assert hand.report(hand.trials[5], 27, 1) == "CONTINUE"
     late = hand.add()
@@ -367,6 +375,7 @@ def test_hang_5_nan_is_the_worst():
     assert [trial.trial_id for trial in hand.trials[3:] if not trial.is_finished()] == ["t4", "t6"]
 
 
+@pytest.mark.conformance("C-154")
 @pytest.mark.parametrize("mode", ["min", "max"])
 @pytest.mark.parametrize("value", [NAN, math.inf, -math.inf])
 def test_scores_that_are_no_numbers_never_stop_the_experiment_from_ending(mode, value):
@@ -396,8 +405,8 @@ def test_a_trial_that_ran_and_waits_again_after_a_restore_does_not_wait_for_the_
     ran = hand.trials[4]
     hand.report(ran, 1, 1)
     hand.start(hand.trials[0])
-    hand.roster.move(ran, TrialState.PENDING)
-    hand.roster.pending = {ran.trial_id: ran, **hand.roster.pending}
+    hand.index.move(ran, TrialState.PENDING)
+    hand.index.pending = {ran.trial_id: ran, **hand.index.pending}
     assert hand.choose() == "t4"
 
 
@@ -416,7 +425,7 @@ def test_a_restored_scheduler_is_the_same_at_every_step():
         assert state == steady.scheduler.save_state()
         assert json.loads(state)["kind"] == "hyperband"
         moved.scheduler = HyperBandScheduler()
-        moved.scheduler.restore_state(state, moved.roster.trials)
+        moved.scheduler.restore_state(state, moved.index.trials)
         assert moved.scheduler.save_state() == state
         assert moved.scheduler.debug_string() == steady.scheduler.debug_string()
     assert (moved.jobs, moved.decisions) == (steady.jobs, steady.decisions)
@@ -443,7 +452,7 @@ def test_a_pickled_scheduler_and_a_subclass_keep_their_state():
         hand = ByHand(kind(metric="score", mode="max", max_t=9), 8)
         hand.report(hand.trials[3], 3, 1)
         again = kind(max_t=9)
-        again.restore_state(hand.scheduler.save_state(), hand.roster.trials)
+        again.restore_state(hand.scheduler.save_state(), hand.index.trials)
         assert again.debug_string() == hand.scheduler.debug_string()
     stock = ByHand(hyperband(max_t=9), 8).scheduler
     assert pickle.loads(pickle.dumps(stock)).save_state() == stock.save_state()

@@ -4,7 +4,7 @@ import pytest
 from tests.series import length
 from tests.tune.schedulers.storms import storm
 
-from muster.sim.tune.crash_matrix import lives, matrix, recorded
+from muster.sim.tune.crash_matrix import matrix, recorded, resumed_runs
 from muster.sim.tune.curve import FunctionCurve
 from muster.sim.tune.experiment import SimulatedExperiment
 from muster.tune.schedulers import HyperBandForBOHB, HyperBandScheduler
@@ -43,7 +43,7 @@ def test_restored_at_any_commit_it_decides_as_if_nothing_had_happened(kind, seed
 def test_a_killed_experiment_is_run_to_its_end_by_the_next_driver(kind, seed):
     asked = storm(maker(kind, seed), seed)
     commits = recorded(asked)
-    for life in lives(asked, commits[:: max(1, len(commits) // 20)]):
+    for life in resumed_runs(asked, commits[:: max(1, len(commits) // 20)]):
         trials = life.state.trials.values()
         assert len(trials) == asked.num_samples
         assert {trial.status for trial in trials} <= {"TERMINATED", "ERROR"}
@@ -64,7 +64,7 @@ def test_a_trial_that_does_not_report_holds_up_its_own_bracket_only(kind, first,
         workers=4,
     )
     life = asked.run()
-    trials = life.state.roster.order
+    trials = life.state.index.order
     began = min(trial.start_time for trial in trials)
     assert {trial.status for trial in trials} == {"TERMINATED"}
     assert trials[0].last_result_time - began >= 9e6

@@ -12,7 +12,7 @@ from tests.tune.schedulers.by_hand import ByHand
 from tests.tune.schedulers.storms import storm
 
 from muster.errors import TuneError
-from muster.sim.tune.crash_matrix import lives, matrix, recorded
+from muster.sim.tune.crash_matrix import matrix, recorded, resumed_runs
 from muster.tune.schedulers import MedianStoppingRule
 from muster.tune.schedulers.median_stopping_rule import Curves
 
@@ -34,8 +34,9 @@ def two_trials(scheduler):
     return hand, rising, constant
 
 
+@pytest.mark.conformance("C-150")
 def test_a_constant_trial_stops_when_the_mean_of_the_other_has_passed_it():
-    # C-150: the mean of 0, 100, ... 1000 is 500.
+    # The mean of 0, 100, ... 1000 is 500.
     hand, rising, constant = two_trials(median())
     hand.complete(rising, {"training_iteration": 10, "score": 1000.0})
     assert hand.report(constant, 5, 450.0) == "CONTINUE"
@@ -44,16 +45,16 @@ def test_a_constant_trial_stops_when_the_mean_of_the_other_has_passed_it():
     assert hand.scheduler.debug_string() == "Using MedianStoppingRule: num_stopped=1."
 
 
+@pytest.mark.conformance("C-151")
 def test_nothing_is_stopped_within_the_grace_period():
-    # C-151
     hand, rising, _ = two_trials(median(grace_period=2.5))
     hand.complete(rising, {"training_iteration": 10, "score": 1000.0})
     bad = hand.add()
     assert [hand.report(bad, time, 10.0) for time in (1, 2, 3)] == ["CONTINUE", "CONTINUE", "STOP"]
 
 
+@pytest.mark.conformance("C-152")
 def test_nothing_is_stopped_with_fewer_others_than_required():
-    # C-152
     hand, rising, constant = two_trials(median(min_samples_required=2))
     bad = hand.add()
     hand.complete(rising, {"training_iteration": 10, "score": 1000.0})
@@ -62,8 +63,8 @@ def test_nothing_is_stopped_with_fewer_others_than_required():
     assert hand.report(bad, 6, 0.0) == "STOP"
 
 
+@pytest.mark.conformance("C-153")
 def test_a_soft_stop_pauses_once():
-    # C-153
     hand, rising, _ = two_trials(median(hard_stop=False))
     hand.complete(rising, {"training_iteration": 10, "score": 1000.0})
     bad = hand.add()
@@ -116,10 +117,10 @@ def test_nothing_but_nan_is_worse_than_any_median():
     assert hand.report(bad, 2, NAN) == "STOP"
 
 
+@pytest.mark.conformance("C-154")
 @pytest.mark.parametrize("odd", [NAN, math.inf, -math.inf])
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_others_without_a_finite_mean_do_not_count(odd, mode):
-    # C-154
     hand = ByHand(median(mode=mode), 3)
     hand.start(*hand.trials)
     for trial in hand.trials[:2]:
@@ -306,5 +307,5 @@ def test_restored_at_any_commit_it_decides_as_if_nothing_had_happened(seed):
 def test_a_killed_experiment_is_run_to_its_end_by_the_next_driver():
     asked = storm(maker(3), 3)
     commits = recorded(asked)
-    for life in lives(asked, commits[:: max(1, len(commits) // 20)]):
+    for life in resumed_runs(asked, commits[:: max(1, len(commits) // 20)]):
         assert {trial.status for trial in life.state.trials.values()} <= {"TERMINATED", "ERROR"}

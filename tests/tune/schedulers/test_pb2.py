@@ -35,6 +35,7 @@ def pb2(**changes):
     return PB2(**asked)
 
 
+@pytest.mark.conformance("C-176")
 @pytest.mark.parametrize(
     ("bounds", "kind", "text"),
     [
@@ -52,6 +53,7 @@ def test_bounds_that_cannot_be_are_refused(bounds, kind, text):
         pb2(hyperparam_bounds=bounds)
 
 
+@pytest.mark.conformance("C-176")
 def test_missing_values_are_drawn_within_their_bounds():
     view = ControllerView(TrialIndex({"CPU": 1}), None)
     scheduler = pb2(hyperparam_bounds={"lr": [2, 3], "deep": {"n": [5, 6]}})
@@ -76,6 +78,7 @@ def histories(scheduler, nested):
     return scheduler._new_config(trials[0], trials[1])
 
 
+@pytest.mark.conformance("C-176")
 def test_nested_and_flat_bounds_give_the_same_values_of_the_types_they_had():
     flat = histories(pb2(hyperparam_bounds={"lr": [0.0, 1.0], "n": [1, 9]}), nested=False)
     nested = histories(pb2(hyperparam_bounds={"lr": [0.0, 1.0], "deep": {"n": [1, 9]}}), nested=True)
@@ -91,6 +94,7 @@ def test_without_data_of_the_copied_trial_its_values_are_kept_and_the_users_func
     assert scheduler._new_config(donor, donor) == {"lr": 0.4, "x": 1, "mine": True}
 
 
+@pytest.mark.conformance("C-176")
 def test_it_can_be_pickled_with_a_lambda():
     scheduler = pickle.loads(cloudpickle.dumps(pb2(custom_explore_fn=lambda config: config)))
     assert scheduler.save_state() == pb2().save_state()
@@ -111,16 +115,19 @@ def test_at_every_step_the_restored_population_stands_where_the_running_one_stoo
     moments = []
     while original.step():
         moments.append(original.moment())
-    assert original.state.scheduler._points
+    assert original.state.plugins.scheduler._points
     for position in range(0, len(moments), 7):
         count, seen, search, scheduler = moments[position]
         start, picture_then, search_then, scheduler_then = moments[position // 2]
         state = original.fresh(pb2())
-        state.search.restore_state(search_then)
-        state.scheduler.restore_state(scheduler_then)
+        state.plugins.search.restore_state(search_then)
+        state.plugins.scheduler.restore_state(scheduler_then)
         replay(state, picture_then, original.facts[start:count], original.template.make)
         assert {**snapshot(state), "iteration": 0} == {**seen, "iteration": 0}
-        assert (state.search.save_state(), state.scheduler.save_state()) == (search, scheduler)
+        assert (state.plugins.search.save_state(), state.plugins.scheduler.save_state()) == (
+            search,
+            scheduler,
+        )
 
 
 def test_scores_that_are_no_numbers_are_not_learned_from():

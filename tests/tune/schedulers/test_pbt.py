@@ -42,6 +42,7 @@ def world(scheduler=None, lrs=LRS, **changes):
 # What happens to a population
 
 
+@pytest.mark.conformance("C-165")
 def test_the_worst_goes_on_from_the_best_with_a_changed_value_and_a_tag_that_says_so():
     seen = world(pbt(perturbation_factors=(1.2, 0.8), resample_probability=0, synch=True), end=8).run()
     worst = seen.trials[0]
@@ -53,9 +54,10 @@ def test_the_worst_goes_on_from_the_best_with_a_changed_value_and_a_tag_that_say
     assert worst.experiment_tag == f"0_lr=0.1000@perturbed[lr={worst.config['lr']:.4f}]"
     assert worst.last_result["score"] == pytest.approx(4 * 0.9 + 4 * worst.config["lr"])
     assert [trial.config["lr"] for trial in seen.trials[1:]] == LRS[1:]
-    assert seen.state.scheduler.debug_string() == "PopulationBasedTraining: 1 checkpoints, 1 perturbs"
+    assert seen.state.plugins.scheduler.debug_string() == "PopulationBasedTraining: 1 checkpoints, 1 perturbs"
 
 
+@pytest.mark.conformance("C-165")
 def test_without_synch_only_the_best_save_and_the_worst_are_exchanged():
     seen = world(pbt(resample_probability=0), lrs=[0.1, 0.2, 0.4, 0.8, 1.6, 3.2], end=12).run()
     assert {trial.status for trial in seen.trials} == {"TERMINATED"}
@@ -66,6 +68,7 @@ def test_without_synch_only_the_best_save_and_the_worst_are_exchanged():
             assert trial.last_result["score"] > 12 * 0.4  # at least as good as a middle one from scratch
 
 
+@pytest.mark.conformance("C-170")
 @pytest.mark.parametrize(("synch", "expected"), [(True, [43.0, 43.0]), (False, [43.0, 43.0])])
 def test_a_bad_trial_reaches_the_best_value_by_copying_it(synch, expected):
     # 20 of lr 1 and then 23 of lr 1: what the better one has on its own.
@@ -87,6 +90,7 @@ def test_nobody_is_exploited_with_a_fraction_of_zero():
         assert [trial.last_result["training_iteration"] for trial in seen.trials] == [20] * 4
 
 
+@pytest.mark.conformance("C-172")
 def test_burn_in_keeps_everything_as_it_is_and_leaves_no_trial_waiting():
     for synch in (True, False):
         early = world(pbt(burn_in_period=21, synch=synch), cpus=2).run()
@@ -95,6 +99,7 @@ def test_burn_in_keeps_everything_as_it_is_and_leaves_no_trial_waiting():
         assert min(step for _, step, config in late.starts if config["lr"] not in LRS) >= 10
 
 
+@pytest.mark.conformance("C-167")
 def test_the_most_behind_runs_next():
     seen = world(pbt(), cpus=1, end=8)
     seen.run()
@@ -103,6 +108,7 @@ def test_the_most_behind_runs_next():
     ]  # fmt: skip
 
 
+@pytest.mark.conformance("C-168")
 def test_a_perturbation_starts_the_interval_anew():
     scheduler = pbt(perturbation_interval=4)
     view = ControllerView(TrialIndex({"CPU": 2}), None)
@@ -115,6 +121,7 @@ def test_a_perturbation_starts_the_interval_anew():
     assert counted == [0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12]
 
 
+@pytest.mark.conformance("C-175")
 def test_trials_without_the_mutated_values_are_given_some():
     seen = world(
         pbt(hyperparam_mutations={"lr": uniform(0.1, 1.0), "deep": {"n": [1, 2]}}), lrs=[0, 1], space={}
@@ -137,6 +144,7 @@ def test_a_trial_that_exploits_keeps_its_old_score_until_it_reports_again():
     assert [population.place(name, 0.5) for name in "abcd"] == [0, 1, 0, -1]
 
 
+@pytest.mark.conformance("C-174")
 @pytest.mark.parametrize(
     ("scores", "fraction", "expected"),
     [
@@ -156,6 +164,7 @@ def test_quantiles_are_equally_large_and_share_nobody(scores, fraction, expected
     assert population.quantiles(fraction) == expected
 
 
+@pytest.mark.conformance("C-173")
 def test_what_is_kept_of_a_population_does_not_grow_with_time():
     population = Population()
     for name in "abc":
@@ -181,6 +190,7 @@ def test_changing_the_copy_in_place_does_not_change_the_one_that_was_copied():
 # Donors that are slow, or go
 
 
+@pytest.mark.conformance("C-171")
 def test_exploiting_a_trial_whose_save_takes_long_waits_for_it_without_holding_up_others():
     chaos = Chaos(slowest_save=30, slowest_step=3)
     for seed in range(30):
@@ -216,9 +226,9 @@ def test_a_checkpoint_that_another_trial_goes_on_from_is_not_given_up():
         seen = world(pbt(), chaos=Chaos(slowest_save=3, slowest_step=4), seed=seed, policy=policy, cpus=3)
         while seen.step():
             state = seen.state
-            borrowed = state.roster.borrowed
-            kept = {c.path for trial in state.roster.live.values() for c in trial.checkpoints}
-            gone = {one.ref.path for one in state.doomed} - borrowed - kept
+            borrowed = state.index.borrowed
+            kept = {c.path for trial in state.index.live.values() for c in trial.checkpoints}
+            gone = {one.ref.path for one in state.facts.checkpoints_to_delete} - borrowed - kept
             seen.deleted |= gone
             assert not borrowed & seen.deleted
 
@@ -265,15 +275,15 @@ def test_the_barrier_opens_when_the_trial_that_all_wait_for_ends():
 def test_members_beyond_the_next_meeting_get_a_later_one():
     """All at 10 when they should meet at 4: 8 would let nobody run."""
     scheduler = pbt(synch=True)
-    roster = TrialIndex({"CPU": 2})
-    view = ControllerView(roster, None)
+    index = TrialIndex({"CPU": 2})
+    view = ControllerView(index, None)
     for name in ("a", "b"):
         trial = Trial("f", trial_id=name, config={"lr": 1.0})
-        roster.add(trial)
+        index.add(trial)
         scheduler.on_trial_add(view, trial)
         answer = scheduler.on_trial_result(view, trial, {"training_iteration": 10, "score": 1.0})
         assert answer == "PAUSE"
-    assert scheduler.choose_trial_to_run(view) is roster.trials["a"]
+    assert scheduler.choose_trial_to_run(view) is index.trials["a"]
     assert scheduler._next_sync == 14
 
 
@@ -344,12 +354,15 @@ def test_at_every_step_the_restored_population_stands_where_the_running_one_stoo
             start, picture_then = 0, None
             if base is not None:
                 start, picture_then, search_then, scheduler_then = base
-                state.search.restore_state(search_then)
-                state.scheduler.restore_state(scheduler_then)
+                state.plugins.search.restore_state(search_then)
+                state.plugins.scheduler.restore_state(scheduler_then)
             replay(state, picture_then, original.facts[start:count], original.template.make)
-            assert state.warnings == []
+            assert state.facts.warnings == []
             assert {**snapshot(state), "iteration": 0} == {**seen, "iteration": 0}, f"step {position}"
-            assert (state.search.save_state(), state.scheduler.save_state()) == (search, scheduler)
+            assert (state.plugins.search.save_state(), state.plugins.scheduler.save_state()) == (
+                search,
+                scheduler,
+            )
 
 
 @pytest.mark.parametrize("synch", [True, False])
@@ -387,6 +400,7 @@ def test_what_cannot_work_is_refused_at_once(changes, kind, text):
         pbt(**changes)
 
 
+@pytest.mark.conformance("C-164")
 def test_a_search_algorithm_is_refused():
     from muster.tune.search import Searcher, SearchGenerator
 
@@ -395,6 +409,7 @@ def test_a_search_algorithm_is_refused():
         pbt().on_trial_add(view, Trial("f", trial_id="a"))
 
 
+@pytest.mark.conformance("C-164")
 def test_a_result_without_metric_or_time_is_an_error_that_names_both(caplog):
     view, trial = ControllerView(TrialIndex({"CPU": 1}), None), Trial("f", trial_id="a", config={"lr": 1})
     with pytest.raises(RuntimeError, match=r"no 'training_iteration' and no 'score', it reported: loss"):

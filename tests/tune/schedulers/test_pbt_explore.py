@@ -31,6 +31,7 @@ def outcomes(config, mutations, chances=NEVER, count=60):
     return found
 
 
+@pytest.mark.conformance("C-166")
 @pytest.mark.parametrize(
     ("old", "mutation", "expected"),
     [
@@ -54,6 +55,7 @@ def test_a_value_is_multiplied_or_moves_to_a_neighbour_and_keeps_its_type(old, m
     assert {type(value) for value, _ in found} == {type(value) for value, _ in expected}
 
 
+@pytest.mark.conformance("C-166")
 @pytest.mark.parametrize(
     ("mutation", "expected"),
     [([5, 6], {5, 6}), (choice([7]), {7}), (lambda: 8, {8}), (randint(3, 5), {3, 4})],
@@ -79,6 +81,7 @@ def test_the_rest_of_the_configuration_is_as_it_was_and_the_original_untouched()
     assert done["v"]["a"] in ("* 1.2", "* 0.8")
 
 
+@pytest.mark.conformance("C-166")
 def test_a_mutation_of_no_known_kind_is_refused():
     with pytest.raises(ValueError, match="cannot draw from 3"):
         explored({"v": 1}, {"v": 3}, ALWAYS, Seed(0).derive("test"))

@@ -81,10 +81,11 @@ def test_a_full_disk_is_said_and_ends_nothing(tmp_path, caplog):
 
 def population(tmp_path, **changes):
     world = World(pbt(**changes), LRS, end=24).run()
-    PolicyLog(world.state.scheduler, str(tmp_path), is_new=True).write()
+    PolicyLog(world.state.plugins.scheduler, str(tmp_path), is_new=True).write()
     return world
 
 
+@pytest.mark.conformance("C-169")
 @pytest.mark.parametrize("synch", [True, False])
 def test_every_row_has_six_fields_and_replaying_them_gives_the_values_that_were_used(tmp_path, synch):
     world = population(tmp_path, synch=synch, resample_probability=0)
@@ -106,8 +107,8 @@ def test_every_row_has_six_fields_and_replaying_them_gives_the_values_that_were_
 
 
 def test_rows_are_made_only_when_wanted_and_saved_until_they_are_taken(tmp_path):
-    assert World(pbt(log_config=False, synch=True), LRS).run().state.scheduler.take_log_rows() == []
-    made = World(pbt(synch=True), LRS).run().state.scheduler
+    assert World(pbt(log_config=False, synch=True), LRS).run().state.plugins.scheduler.take_log_rows() == []
+    made = World(pbt(synch=True), LRS).run().state.plugins.scheduler
     restored = pbt(synch=True)
     restored.restore_state(made.save_state())
     rows = made.take_log_rows()
@@ -160,6 +161,7 @@ def test_a_second_trial_is_refused_and_a_configuration_replaced_with_a_warning(t
         replay.on_trial_add(view, Trial("f", trial_id="b"))
 
 
+@pytest.mark.conformance("C-169")
 @pytest.mark.parametrize(
     "content", ["no json\n", "[1, 2]\n", '["a", "b", 1, 1, 2, 3]\n', '["a", "b", 1, "x", {}, {}]\n']
 )
@@ -177,10 +179,10 @@ def test_a_saved_replay_goes_on_where_it_stood(tmp_path):
         tmp_path, ["a", "b", 3, 2, {"lr": 0.1}, {"lr": 1.0}], ["c", "a", 5, 4, {"lr": 1.0}, {"lr": 9}]
     )
     world = World(PopulationBasedTrainingReplay(path), [0.0], end=6)
-    while world.state.scheduler.debug_string() != "PopulationBasedTraining replay: Step 2, perturb 1":
+    while world.state.plugins.scheduler.debug_string() != "PopulationBasedTraining replay: Step 2, perturb 1":
         world.step()
     again = PopulationBasedTrainingReplay(path)
-    again.restore_state(world.state.scheduler.save_state())
-    assert again.save_state() == world.state.scheduler.save_state()
+    again.restore_state(world.state.plugins.scheduler.save_state())
+    assert again.save_state() == world.state.plugins.scheduler.save_state()
     world.run()
     assert world.trials[0].last_result["score"] == pytest.approx(2 * 0.1 + 2 * 1.0 + 2 * 9)

@@ -32,24 +32,24 @@ class Hand:
     def __init__(self, allocate, capacity, base=None, count=4, needs=ONE_CPU):
         self.scheduler = ResourceChangingScheduler(base, allocate)
         self.scheduler.set_search_properties("score", "max")
-        self.roster = TrialIndex(capacity)
-        self.view = ControllerView(self.roster, None)
+        self.index = TrialIndex(capacity)
+        self.view = ControllerView(self.index, None)
         self.needs = needs
         for _ in range(count):
             self.start(self.add())
 
     def add(self):
-        trial = Trial("f", trial_id=f"t{len(self.roster.order)}", placement_group_factory=self.needs)
-        self.roster.add(trial)
+        trial = Trial("f", trial_id=f"t{len(self.index.order)}", placement_group_factory=self.needs)
+        self.index.add(trial)
         self.scheduler.on_trial_add(self.view, trial)
         return trial
 
     def start(self, trial):
         for state in (S.PENDING, S.STARTING, S.RUNNING):
-            self.roster.move(trial, state)
+            self.index.move(trial, state)
 
     def trial(self, number):
-        return self.roster.order[number]
+        return self.index.order[number]
 
     def report(self, number, score=0.0, time=1, **more):
         """The decision; a trial that was paused for a change rests, and is chosen once more."""
@@ -64,16 +64,16 @@ class Hand:
 
     def rest(self, trial):
         trial.intent = S.PAUSED
-        self.roster.move(trial, S.STOPPING)
-        self.roster.move(trial, S.PAUSED)
+        self.index.move(trial, S.STOPPING)
+        self.index.move(trial, S.PAUSED)
 
     def go_on(self):
         """Start what is chosen, as long as it fits; the names."""
         started = []
-        while self.roster.pending or self.roster.paused:
+        while self.index.pending or self.index.paused:
             trial = self.scheduler.choose_trial_to_run(self.view)
             assert self.scheduler.choose_trial_to_run(self.view) is trial
-            if trial is None or not self.roster.fits(trial):
+            if trial is None or not self.index.fits(trial):
                 break
             self.start(trial)
             started.append(trial.trial_id)
@@ -90,18 +90,19 @@ class Hand:
     def end(self, number):
         trial = self.trial(number)
         self.scheduler.on_trial_complete(self.view, trial, trial.last_result)
-        self.roster.move(trial, S.TERMINATED)
+        self.index.move(trial, S.TERMINATED)
 
     @property
     def used(self):
-        return self.roster.used.to_floats()
+        return self.index.used.to_floats()
 
 
 def cpus(*amounts):
     return [[{"CPU": float(amount)}] for amount in amounts]
 
 
-def test_c177_free_cpus_are_shared_evenly():
+@pytest.mark.conformance("C-177")
+def test_free_cpus_are_shared_evenly():
     hand = Hand(DistributeResources(), {"CPU": 8})
     assert hand.round(0, 1) == cpus(2, 2)
     assert hand.round(2, 3) == cpus(2, 2)
@@ -114,7 +115,8 @@ def test_c177_free_cpus_are_shared_evenly():
     assert hand.used == {"CPU": 8.0}
 
 
-def test_c178_units_of_cpus_and_gpus():
+@pytest.mark.conformance("C-178")
+def test_units_of_cpus_and_gpus():
     hand = Hand(
         DistributeResources(increase_by={"cpu": 2, "GPU": 2}),
         {"CPU": 8, "GPU": 8},
@@ -128,14 +130,16 @@ def test_c178_units_of_cpus_and_gpus():
     assert hand.round(0) == [[{"CPU": 8.0, "GPU": 8.0}]]
 
 
-def test_c179_no_more_than_so_many_units():
+@pytest.mark.conformance("C-179")
+def test_no_more_than_so_many_units():
     hand = Hand(DistributeResources(increase_by={"CPU": 1}, increase_by_times=2), {"CPU": 8}, count=1)
     assert hand.round(0) == cpus(3)
     assert hand.report(0, time=2) == ("CONTINUE", [])
 
 
+@pytest.mark.conformance("C-180")
 @pytest.mark.parametrize("allocate", [DistributeResources(), DistributeResourcesToTopJob()])
-def test_c180_a_trial_with_too_much_shrinks_when_others_wait(allocate):
+def test_a_trial_with_too_much_shrinks_when_others_wait(allocate):
     hand = Hand(allocate, {"CPU": 4}, count=1)
     assert hand.round(0) == cpus(4)
     for _ in range(3):
@@ -143,7 +147,7 @@ def test_c180_a_trial_with_too_much_shrinks_when_others_wait(allocate):
     assert hand.go_on() == []  # no room
     assert hand.report(0, time=2) == ("PAUSE", [PluginRequest.KEEP_STEPS])
     assert hand.go_on() == ["t0", "t1", "t2", "t3"]
-    assert [trial.placement_group_factory.bundles for trial in hand.roster.order] == cpus(1, 1, 1, 1)
+    assert [trial.placement_group_factory.bundles for trial in hand.index.order] == cpus(1, 1, 1, 1)
 
 
 def test_only_as_much_is_given_back_as_others_need():
@@ -161,10 +165,11 @@ def test_two_trials_do_not_give_back_the_same():
     hand.report(0, time=2)
     assert hand.report(1, time=2) == ("CONTINUE", [])
     hand.go_on()
-    assert [trial.placement_group_factory.bundles for trial in hand.roster.order] == cpus(3, 4, 1)
+    assert [trial.placement_group_factory.bundles for trial in hand.index.order] == cpus(3, 4, 1)
 
 
-def test_c181_bundles_are_added_and_taken_away_and_the_head_stays():
+@pytest.mark.conformance("C-181")
+def test_bundles_are_added_and_taken_away_and_the_head_stays():
     needs = Pgf([{}, {"CPU": 1}, {"CPU": 1, "GPU": 1}], strategy="SPREAD")
     hand = Hand(DistributeResources(add_bundles=True), {"CPU": 8, "GPU": 4}, count=2, needs=needs)
     worker = {"CPU": 1.0, "GPU": 1.0}
@@ -176,7 +181,8 @@ def test_c181_bundles_are_added_and_taken_away_and_the_head_stays():
     assert hand.round(0) == [[{"CPU": 1.0}, worker, worker, worker]]
 
 
-def test_c182_only_the_best_trial_grows():
+@pytest.mark.conformance("C-182")
+def test_only_the_best_trial_grows():
     hand = Hand(DistributeResourcesToTopJob(), {"CPU": 8})
     for number in range(4):
         hand.trial(number).last_result = {"score": number}
@@ -219,7 +225,7 @@ def test_fractions_add_up_exactly():
     assert hand.round(0, 1, 2) == cpus(0.4, 0.4, 0.2)
     hand.end(2)
     assert hand.round(0, 1) == cpus(0.5, 0.5)
-    assert hand.roster.used == Resources.of(CPU=1)
+    assert hand.index.used == Resources.of(CPU=1)
 
 
 def test_the_first_iteration_is_waited_for():
@@ -253,7 +259,7 @@ def test_a_trial_goes_on_with_what_it_had_when_others_took_what_it_was_to_get(ot
     hand.rest(trial)
     assert hand.go_on() == ["t0"]
     assert trial.placement_group_factory.bundles == [{"CPU": 1.0}]
-    assert hand.roster.capacity.minus(hand.roster.used) == Resources.of(CPU=left - 1)
+    assert hand.index.capacity.minus(hand.index.used) == Resources.of(CPU=left - 1)
 
 
 def test_nothing_is_promised_twice():
@@ -268,7 +274,7 @@ def test_a_machine_that_shrank_gives_a_grown_trial_its_base():
     hand = Hand(DistributeResources(), {"CPU": 8}, count=1)
     hand.round(0)
     hand.rest(hand.trial(0))
-    hand.roster.capacity = Resources.of(CPU=2)
+    hand.index.capacity = Resources.of(CPU=2)
     assert hand.go_on() == ["t0"]
     assert hand.used == {"CPU": 1.0}
 
@@ -314,7 +320,7 @@ def test_a_retry_after_a_change_has_its_base_again():
     hand.round(0)
     trial = hand.trial(0)
     hand.scheduler.on_trial_error(hand.view, trial)
-    hand.roster.move(trial, S.PENDING)
+    hand.index.move(trial, S.PENDING)
     hand.scheduler.on_trial_add(hand.view, trial)
     assert trial.placement_group_factory == hand.needs
 
@@ -413,7 +419,7 @@ def test_a_user_s_base_scheduler_is_saved_and_comes_back_with_its_trials(caplog)
         hand = Hand(None, {"CPU": 8}, Counts(), count=2)
     hand.report(1)
     again = ResourceChangingScheduler(Counts())
-    again.restore_state(hand.scheduler.save_state(), hand.roster.trials)
+    again.restore_state(hand.scheduler.save_state(), hand.index.trials)
     assert again._base_scheduler.seen == [hand.trial(1)]
     assert again.base_trial_resources == hand.needs
     assert again.save_state() == hand.scheduler.save_state()

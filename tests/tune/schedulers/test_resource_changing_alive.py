@@ -6,7 +6,7 @@ import pytest
 from tests.series import length
 from tests.tune.schedulers.elastic import BASES, JUMPS, Watched, elastic
 
-from muster.sim.tune.crash_matrix import lives, matrix, recorded
+from muster.sim.tune.crash_matrix import matrix, recorded, resumed_runs
 from muster.sim.tune.faults import FaultRates
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def test_a_killed_experiment_is_run_to_its_end_by_the_next_driver(base):
     for seed in (1, 4):
         asked = elastic(seed, base)
         commits = recorded(asked)
-        for life in lives(asked, commits[:: max(1, len(commits) // 12)]):
+        for life in resumed_runs(asked, commits[:: max(1, len(commits) // 12)]):
             assert {trial.status for trial in life.state.trials.values()} == {"TERMINATED"}
             assert len(life.state.trials) == asked.num_samples
 
@@ -63,5 +63,5 @@ def test_it_goes_on_where_there_is_less_or_more_room_than_before(workers):
         asked = elastic(seed, base)
         commits = recorded(asked)
         elsewhere = replace(asked, workers=workers)
-        for life in lives(elsewhere, commits[:: max(1, len(commits) // 5)]):
+        for life in resumed_runs(elsewhere, commits[:: max(1, len(commits) // 5)]):
             assert {trial.status for trial in life.state.trials.values()} == {"TERMINATED"}

@@ -109,6 +109,7 @@ def test_it_can_be_told_to_finish():
     assert (made.is_finished(), made.next_trial()) == (True, None)
 
 
+@pytest.mark.conformance("C-128")
 def test_unfinished_trials_are_limited():
     made = generator({}, 5, max_concurrent=2)
     first, second = made.next_trial(), made.next_trial()
@@ -144,6 +145,7 @@ def test_ids_come_from_the_id_source():
 GRIDS = {"a": grid_search([1, 2, 3, 4]), "b": grid_search([1, 2, 3]), "x": uniform(0, 1)}
 
 
+@pytest.mark.conformance("C-121")
 @pytest.mark.parametrize(
     ("points", "expected"),
     [
@@ -338,6 +340,7 @@ def test_points_limits_and_sample_counts_are_restored_too():
     assert (again.total_samples, rest(again)) == (3 + 24, rest(made))
 
 
+@pytest.mark.conformance("C-240")
 def test_new_objects_may_be_brought_to_a_restored_generator():
     made = generator({"c": grid_search([object(), object()])})
     made.next_trial()

@@ -41,6 +41,7 @@ def test_a_step_is_dropped_with_a_warning(caplog):
     assert "0.5 is dropped" in caplog.text
 
 
+@pytest.mark.conformance("C-133")
 @pytest.mark.parametrize(("digits", "error"), [(-1, ValueError), (1.5, TypeError), (True, TypeError)])
 def test_the_precision_is_checked(digits, error):
     with pytest.raises(error, match="repeat_float_precision"):
@@ -58,6 +59,7 @@ def test_the_model_waits_for_the_random_ones_even_if_they_fail():
     assert isinstance(made.suggest("4"), dict)
 
 
+@pytest.mark.conformance("C-133")
 def test_a_search_that_repeats_itself_stops_early(caplog):
     made = searcher({"x": uniform(0, 1)}, random_search_steps=2, repeat_float_precision=0, patience=3)
     answers = []

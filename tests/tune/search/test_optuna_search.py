@@ -199,6 +199,7 @@ def test_results_on_the_way_are_intermediate_values():
     assert (trial.state, trial.value) == (TrialState.PRUNED, 1.0)
 
 
+@pytest.mark.conformance("C-130")
 def test_what_comes_after_the_end_is_ignored_with_a_warning(caplog):
     made = searcher()
     made.suggest("a")
@@ -209,6 +210,7 @@ def test_what_comes_after_the_end_is_ignored_with_a_warning(caplog):
     assert (made.study.best_value, len(caplog.messages)) == (1, 2)
 
 
+@pytest.mark.conformance("C-130")
 def test_several_objectives_and_observed_metrics():
     made = searcher(metric=["loss", "acc", "size"], mode=["min", "max", "obs"])
     for i in range(3):
@@ -285,6 +287,7 @@ def test_points_that_were_evaluated_are_not_run_again():
         OptunaSearch(points_to_evaluate=points, evaluated_rewards=[1])
 
 
+@pytest.mark.conformance("C-130")
 def test_evaluated_points_become_complete_failed_or_pruned():
     made = searcher()
     point = {"x": 0.5, "n": {"lr": 0.01}, "kind": "b"}
@@ -302,6 +305,7 @@ def test_evaluated_points_become_complete_failed_or_pruned():
 # Define-by-run.
 
 
+@pytest.mark.conformance("C-130")
 def test_a_function_may_branch_and_add_constants():
     def space(trial):
         kind = trial.suggest_categorical("kind", ["tree", "net"])
@@ -365,6 +369,7 @@ def test_a_sampler_must_be_one_and_takes_its_own_seed(caplog):
     assert "give it to your sampler" in caplog.messages[0]
 
 
+@pytest.mark.conformance("C-130")
 @pytest.mark.slow
 def test_a_study_in_a_database_is_continued(tmp_path):
     storage = f"sqlite:///{tmp_path}/study.db"

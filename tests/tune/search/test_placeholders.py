@@ -14,6 +14,7 @@ def both_ways(space):
     return placeholders.resolve(inject_placeholders(space, placeholders))
 
 
+@pytest.mark.conformance("C-134")
 def test_primitives_and_number_domains_stay():
     domain = uniform(0, 1)
     space = {"a": 1, "b": [True, None, ("x", 1.5)], "d": domain}
@@ -28,6 +29,7 @@ def test_objects_become_references_by_their_path():
     }
 
 
+@pytest.mark.conformance("C-134")
 def test_hashes_depend_on_the_path_alone():
     spaces = [{"c": choice([object(), 1]), "f": sample_from(lambda: 1)} for _ in range(2)]
     first, second = (inject_placeholders(space, Placeholders()) for space in spaces)
@@ -35,6 +37,7 @@ def test_hashes_depend_on_the_path_alone():
     assert first["f"] == second["f"] == ("__fn_ph", "f450bff8")
 
 
+@pytest.mark.conformance("C-134")
 def test_what_was_set_aside_comes_back_the_same():
     thing = object()
     assert both_ways({"o": thing, "t": (1, [thing], {"d": thing})}) == {
@@ -43,6 +46,7 @@ def test_what_was_set_aside_comes_back_the_same():
     }
 
 
+@pytest.mark.conformance("C-134")
 def test_functions_see_objects_and_each_other_in_any_order():
     thing = [1, 2]
     space = {
@@ -122,6 +126,7 @@ def test_a_domain_that_a_function_returns_stays_with_a_warning(caplog):
     assert "sample_from at 'f' returned a search domain" in caplog.messages[0]
 
 
+@pytest.mark.conformance("C-134")
 def test_those_that_are_not_in_the_config_are_skipped():
     placeholders = Placeholders()
     inject_placeholders({"f": sample_from(lambda: 1 / 0), "a": 1}, placeholders)

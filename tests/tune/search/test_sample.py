@@ -67,6 +67,7 @@ def test_log_multiples_are_drawn_by_index_with_the_upper_bound():
     assert shares(qlograndint(2, 8, 4)) == near({4: 0.63, 8: 0.37})
 
 
+@pytest.mark.conformance("C-117")
 def test_log_uniform_reaches_both_ends():
     drawn = values(loguniform(1e-4, 1e-1), 5000)
     assert 1e-4 <= min(drawn) < 1.02e-4
@@ -113,6 +114,7 @@ def test_without_a_seed_numpys_global_state_is_used():
     assert (uniform(0, 1).sample(), randint(0, 100).sample()) == first
 
 
+@pytest.mark.conformance("C-120")
 @pytest.mark.parametrize(
     ("make", "words"),
     [

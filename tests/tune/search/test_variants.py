@@ -63,11 +63,13 @@ def test_a_chain_of_functions_is_resolved_in_any_order_and_of_any_length():
     assert (found["y"], found["z"]) == (found["x"] + 1, found["x"] + 2)
 
 
+@pytest.mark.conformance("C-114")
 def test_a_function_of_a_grid_value_and_a_grid_in_its_result():
     space = {"x": grid_search([1, 2]), "y": sample_from(lambda spec: grid_search([spec.config.x, 7]))}
     assert configs(space) == [{"x": 1, "y": 1}, {"x": 1, "y": 7}, {"x": 2, "y": 2}, {"x": 2, "y": 7}]
 
 
+@pytest.mark.conformance("C-114")
 def test_functions_may_be_options_of_a_grid():
     options = [sample_from(lambda spec: spec.config.y * 100), sample_from(lambda spec: spec.config.y * 200)]
     assert configs({"x": grid_search(options), "y": grid_search([1])}) == [

@@ -22,6 +22,7 @@ def x(suggestion):
 # ConcurrencyLimiter.
 
 
+@pytest.mark.conformance("C-124")
 def test_the_third_suggestion_waits_until_a_trial_completes():
     limiter = ConcurrencyLimiter(Recorder(), max_concurrent=2)
     assert [x(limiter.suggest(i)) for i in "abc"] == [1, 2, None]
@@ -67,6 +68,7 @@ def test_a_batch_is_withheld_until_all_of_it_is_done():
     assert x(limiter.suggest("d")) == 4
 
 
+@pytest.mark.conformance("C-125")
 def test_a_batch_with_fewer_trials_than_slots_ends():
     limiter = ConcurrencyLimiter(Recorder(last=2), max_concurrent=4, batch=True)
     made = SearchGenerator(limiter)
@@ -78,6 +80,7 @@ def test_a_batch_with_fewer_trials_than_slots_ends():
     assert (made.next_trial(), made.is_finished()) == (None, True)
 
 
+@pytest.mark.conformance("C-126")
 def test_a_searcher_that_limits_itself_is_only_forwarded_to():
     limiter = ConcurrencyLimiter(SelfLimiting(), max_concurrent=1)
     assert limiter.searcher.limit == 1
@@ -103,6 +106,7 @@ def test_only_searchers_can_be_wrapped():
         ConcurrencyLimiter(BasicVariantGenerator(), max_concurrent=1)
 
 
+@pytest.mark.conformance("C-124")
 def test_what_a_limiter_knows_survives_saving():
     limiter = ConcurrencyLimiter(Recorder(), max_concurrent=2, batch=True)
     limiter.suggest("a")
@@ -206,6 +210,7 @@ def test_intermediate_results_are_not_passed_on_and_the_end_is():
     assert (repeater.searcher.results, repeater.suggest("a")) == ([], Searcher.FINISHED)
 
 
+@pytest.mark.conformance("C-127")
 def test_a_half_filled_group_survives_saving():
     repeater = Repeater(Recorder(), repeat=3)
     repeater.suggest("a")
@@ -234,6 +239,7 @@ def test_optuna_by_name():
     assert (type(made), made.metric) == (OptunaSearch, "loss")
 
 
+@pytest.mark.conformance("C-101")
 def test_an_unknown_name_is_a_value_error_with_the_known_ones():
     with pytest.raises(ValueError, match="'bogus': choose one of variant_generator, random, optuna"):
         create_searcher("bogus")

@@ -1,4 +1,4 @@
-"""Tests each built-in stopper with exact values (C-190 to C-193)."""
+"""Checks each stopper that comes with muster at exact values."""
 
 import math
 import pickle
@@ -69,6 +69,7 @@ class TestFunction:
 
 
 class TestMaximumIteration:
+    @pytest.mark.conformance("C-192")
     def test_each_trial_ends_with_its_own_nth_result(self):
         stopper = MaximumIterationStopper(3)
         assert [stopper("a", {}) for _ in range(4)] == [False, False, True, True]
@@ -168,6 +169,7 @@ class TestTimeout:
         with pytest.raises(ValueError, match=r"pass seconds or a datetime\.timedelta"):
             TimeoutStopper(timeout)
 
+    @pytest.mark.conformance("C-190")
     @pytest.mark.parametrize("by_pickle", [True, False])
     def test_the_rest_of_the_budget_survives_and_downtime_is_free(self, by_pickle):
         clock = ManualClock()
@@ -210,6 +212,7 @@ PLATEAUS = [1, 2, 3, *[20] * 6, *[22] * 6]  # flat from result 4 to 9 and from 1
 
 
 class TestTrialPlateau:
+    @pytest.mark.conformance("C-191")
     @pytest.mark.parametrize(
         ("parameters", "at"),
         [
@@ -272,6 +275,7 @@ class TestExperimentPlateau:
     def test_nan_is_never_among_the_best(self):
         assert stopped_at(ExperimentPlateauStopper("m", top=2), [NAN, 1.0, NAN, 1.0]) == 4
 
+    @pytest.mark.conformance("C-193")
     @pytest.mark.parametrize(
         "parameters",
         [

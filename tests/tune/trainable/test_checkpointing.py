@@ -39,10 +39,11 @@ def test_the_rest_is_taken_over():
     )
 
 
+@pytest.mark.conformance("C-070")
 @pytest.mark.parametrize(
     "config", [CheckpointConfig(checkpoint_frequency=1), CheckpointConfig(checkpoint_at_end=True)]
 )
-def test_a_function_makes_its_checkpoints_itself(config):  # C-070
+def test_a_function_makes_its_checkpoints_itself(config):
     with pytest.raises(
         ValueError, match=r"for class trainables; train is a function.*tune.report\(metrics, check"
     ):

@@ -16,7 +16,8 @@ def test_a_packed_closure_can_be_opened_with_pickle_alone():
     assert pickle.loads(packed(lambda config: config["x"] + offset))({"x": 1}) == 6
 
 
-def test_what_cannot_be_pickled_is_named_with_its_place():  # C-098
+@pytest.mark.conformance("C-098")
+def test_what_cannot_be_pickled_is_named_with_its_place():
     lock = threading.Lock()
     holder = {"fine": 1, "inner": [2, lock]}
 
@@ -60,7 +61,8 @@ def test_culprits_hide_in_partials_methods_and_classes():
     assert [where for where, _ in culprits(Steps)] == ["Steps > shared"]
 
 
-def test_a_trainable_that_carries_its_data_is_sent_back_with_advice(monkeypatch):  # C-099
+@pytest.mark.conformance("C-099")
+def test_a_trainable_that_carries_its_data_is_sent_back_with_advice(monkeypatch):
     monkeypatch.setattr(packing, "MAX_BYTES", 2 * 2**20)
     data = b"x" * (3 * 2**20)
     with pytest.raises(TuneError) as caught:

@@ -49,7 +49,8 @@ def spooled_files(folder) -> list[str]:
     return sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
 
 
-def test_a_function_gets_its_parameters_and_keeps_its_name(scratch):  # C-072
+@pytest.mark.conformance("C-072")
+def test_a_function_gets_its_parameters_and_keeps_its_name(scratch):
     data = np.ones(BIG)
     wrapped = with_parameters(total, data=data, label="big")
     assert wrapped({"x": 1}) == {"total": BIG + 1.0, "label": "big"}
@@ -65,6 +66,7 @@ def test_a_class_gets_its_parameters_in_setup(scratch):
     assert wrapped({}).train()["total"] == 2.0 * BIG
 
 
+@pytest.mark.conformance("C-072")
 @pytest.mark.parametrize("kind", [total, Steps])
 def test_the_wrapper_is_small_however_large_the_payload(scratch, kind):
     wrapped = with_parameters(kind, data=np.ones(BIG))
@@ -78,6 +80,7 @@ def test_a_small_payload_needs_no_file(scratch):
     assert spooled_files(scratch) == []
 
 
+@pytest.mark.conformance("C-072")
 def test_two_wraps_of_one_function_stay_apart(scratch):
     one, other = with_parameters(total, data=np.ones(BIG)), with_parameters(total, data=np.zeros(BIG))
     assert [each({"x": 0})["total"] for each in (one, other)] == [float(BIG), 0.0]
@@ -183,6 +186,7 @@ def test_files_go_with_the_process_that_wrote_them_and_orphans_with_the_next(scr
     assert left == {"killed": 1, "ends": 0}
 
 
+@pytest.mark.conformance("C-072")
 @pytest.mark.slow
 def test_parameters_reach_real_trials(scratch, tmp_path):
     blobs = {

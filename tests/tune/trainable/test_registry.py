@@ -12,13 +12,13 @@ from muster.tune.registry import (
     is_registered,
     register_env,
     register_trainable,
-    trainable_name,
 )
 from muster.tune.trainable import Trainable
 from muster.tune.trainable.function_trainable import (
     checked_function,
     checked_trainable,
     is_function_trainable,
+    trainable_name,
 )
 
 
@@ -44,7 +44,8 @@ class Calls:
         return {"x": 3}
 
 
-def test_a_later_registration_overwrites():  # C-094
+@pytest.mark.conformance("C-094")
+def test_a_later_registration_overwrites():
     register_trainable("mine", train)
     other = partial(train)
     register_trainable("mine", other)
@@ -52,7 +53,8 @@ def test_a_later_registration_overwrites():  # C-094
     assert (is_registered("mine"), is_registered("yours")) == (True, False)
 
 
-def test_an_unknown_trainable_is_a_tune_error():  # C-092
+@pytest.mark.conformance("C-092")
+def test_an_unknown_trainable_is_a_tune_error():
     register_trainable("b", train)
     register_trainable("a", train)
     with pytest.raises(TuneError) as caught:
@@ -62,8 +64,9 @@ def test_an_unknown_trainable_is_a_tune_error():  # C-092
     )
 
 
+@pytest.mark.conformance("C-093")
 @pytest.mark.parametrize("wrong", [Plain, Plain(), 3, None, {"run": 1}])
-def test_only_functions_and_trainables_can_be_registered(wrong):  # C-093
+def test_only_functions_and_trainables_can_be_registered(wrong):
     with pytest.raises(
         TypeError, match="cannot be a trainable: pass a function of the config, or a subclass"
     ):

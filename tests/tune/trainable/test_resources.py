@@ -58,7 +58,8 @@ def test_asking_for_nothing_is_refused(wrong):
         resource_dict_to_bundles(wrong)
 
 
-def test_a_function_with_resources_is_another_function():  # C-073
+@pytest.mark.conformance("C-073")
+def test_a_function_with_resources_is_another_function():
     for asked, needed in (({"cpu": 2}, TWO), (TWO, TWO), (by_config, by_config)):
         changed = with_resources(train, asked)
         assert changed._resources == needed
@@ -71,11 +72,13 @@ def test_two_resources_for_one_function_do_not_mix():
     assert [each._resources.head_cpus for each in (one, other)] == [1.0, 2.0]
 
 
+@pytest.mark.conformance("C-073")
 def test_a_bound_method_can_have_resources():
     changed = with_resources(Calls().method, {"cpu": 2})
     assert (changed._resources, changed.__name__, changed({"x": 4})) == (TWO, "method", {"x": 4})
 
 
+@pytest.mark.conformance("C-073")
 def test_a_class_with_resources_is_a_subclass_of_the_same_name():
     for asked in ({"cpu": 2}, TWO, lambda config: TWO):
         changed = with_resources(Steps, asked)
@@ -84,6 +87,7 @@ def test_a_class_with_resources_is_a_subclass_of_the_same_name():
     assert Steps.default_resource_request({}) is None
 
 
+@pytest.mark.conformance("C-073")
 def test_parameters_and_resources_combine_in_either_order():
     for changed in (
         with_resources(with_parameters(train, data=10), {"cpu": 2}),

@@ -100,7 +100,8 @@ def test_times_and_iterations_are_counted(clock):
     assert (trainable.iteration, trainable.training_iteration) == (2, 2)
 
 
-def test_timesteps_are_summed_and_a_reported_total_is_kept():  # C-079
+@pytest.mark.conformance("C-079")
+def test_timesteps_are_summed_and_a_reported_total_is_kept():
     class Steps(Trainable):
         def step(self):
             return dict(self.config)
@@ -140,8 +141,9 @@ def test_what_is_not_defined_says_so():
     )
 
 
+@pytest.mark.conformance("C-075")
 @pytest.mark.parametrize("kind", [Counter, Files])
-def test_saving_and_restoring_commute(kind):  # C-075
+def test_saving_and_restoring_commute(kind):
     first = kind({"start": 10})
     first.train()
     first.train()
@@ -158,7 +160,8 @@ def test_saving_and_restoring_commute(kind):  # C-075
     assert second.train()["training_iteration"] == 4
 
 
-def test_no_checkpoint_directory_is_used_twice(tmp_path):  # C-074
+@pytest.mark.conformance("C-074")
+def test_no_checkpoint_directory_is_used_twice(tmp_path):
     trainable = Files({"start": 0}, storage=tmp_path)
     for _ in range(3):
         trainable.train()
@@ -241,7 +244,8 @@ def test_results_are_logged_where_they_are_made():
     assert seen == [(1, 1), (2, 2)]
 
 
-def test_models_are_exported_in_known_formats_only(tmp_path):  # C-097
+@pytest.mark.conformance("C-097")
+def test_models_are_exported_in_known_formats_only(tmp_path):
     class Exports(Counter):
         def _export_model(self, export_formats, export_dir):
             return {each: f"{export_dir}/{each}" for each in export_formats}
@@ -289,8 +293,9 @@ class Tells(Counter):
         return {**super().step(), **names, "done": self.iteration == 2}
 
 
+@pytest.mark.conformance("C-090")
 @pytest.mark.slow
-def test_inside_of_a_trial_it_knows_its_names_and_iterations(tmp_path):  # C-090
+def test_inside_of_a_trial_it_knows_its_names_and_iterations(tmp_path):
     blobs = {"Tells": cloudpickle.dumps(Tells)}
     engine = LocalEngine(
         clock=SystemClock(), trainables=blobs, capacity={"CPU": 1}, options=LocalOptions(quiet=True)

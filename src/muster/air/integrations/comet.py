@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 from muster.host.machine import environment
-from muster.trials.results import flatten
+from muster.trials.metrics import flatten
 from muster.tune.logger.files.csv_rows import flat_row
 from muster.tune.logger.files.json_rows import is_number, plain
 from muster.tune.logger.tracker import (

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from muster.host.machine import environment
 from muster.session.report import get_context
-from muster.trials.results import flatten
+from muster.trials.metrics import flatten
 from muster.tune.logger.files.csv_rows import flat_row
 from muster.tune.logger.files.json_rows import is_number, plain
 from muster.tune.logger.tracker import Row, Tracker, TrackerCallback, TrialFacts, require

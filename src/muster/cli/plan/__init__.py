@@ -1,1 +1,1 @@
-"""`muster plan`: what the autoscaler would do with a file of demands."""
+"""Implements `muster plan`: what the autoscaler would do for a file of demands."""

@@ -1,28 +1,26 @@
-"""Commands about one cluster. `plan` asks the planner and shows its answer; nothing is changed anywhere."""
+"""Implements `muster plan`, which asks the planner and shows its answer; nothing is changed anywhere."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import click
-from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.base.codec import encode_plain
 from muster.cli.console import emit, show
-from muster.cluster.binpack.explain import explain
-from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import Offer, Packing, PackNode, PackRequest
-from muster.cluster.model import ClusterSpec, NodeKind, Objective
-from muster.cluster.plan import Verdict
-from muster.config.demand_file import PlannedDemand, load_demand, load_nodes
+from muster.cli.plan.report import build_report
+from muster.cli.plan.view import render_plan
+from muster.cluster.model import Objective
+from muster.cluster.what_if import what_if
+from muster.config.demand_file import load_demand, load_nodes
 from muster.config.load import load_config
 from muster.config.to_spec import to_spec
 from muster.errors import ConfigError
 
 NOT_SATISFIED = 3
 
-_FILE = click.Path(path_type=Path)  # whether it can be read is told by the loader, like any other mistake
+_FILE = click.Path(path_type=Path)  # whether it can be read is checked by the loader, like any other mistake
 
 _EPILOG = """\b
 Examples:
@@ -41,21 +39,23 @@ The demand file (YAML or JSON; every key is optional):
 \b
 Exit codes:
   0  all demand is placed or planned
-  2  bad input; the error says file, line, key and fix
-  3  some demand is blocked or infeasible; the plan says why
+  2  bad input; the error names file, line, key and fix
+  3  some demand is blocked or infeasible; the plan shows why
 """
 
 
 @click.command(epilog=_EPILOG, context_settings={"max_content_width": 88})
 @click.argument("config", type=_FILE)
-@click.option("--demand", "demand_file", type=_FILE, required=True, help="What waits for machines.")
-@click.option("--nodes", "nodes_file", type=_FILE, help="The nodes there are, when not in the demand file.")
+@click.option("--demand", "demand_file", type=_FILE, required=True, help="File with the waiting requests.")
+@click.option(
+    "--nodes", "nodes_file", type=_FILE, help="File with the existing nodes, when the demand file has none."
+)
 @click.option(
     "--objective",
     type=click.Choice([objective.value for objective in Objective]),
-    help="Plan by this instead of what CONFIG says.",
+    help="Objective to plan by, instead of that of CONFIG.",
 )
-@click.option("--json", "as_json", is_flag=True, help="For programs: one JSON document (docs/plan.md).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document (docs/plan.md).")
 @click.pass_context
 def plan(
     ctx: click.Context,
@@ -70,10 +70,6 @@ def plan(
     CONFIG is the cluster's YAML file, as for `ray up`. The answer comes from the same function that decides
     in the running autoscaler. Nothing is launched.
     """
-    from muster.cli.plan.command import what_if
-    from muster.cli.plan.report import build_report
-    from muster.cli.plan.view import render_plan
-
     spec = to_spec(load_config(config))
     if objective is not None:
         spec = replace(spec, objective=Objective(objective))
@@ -90,59 +86,3 @@ def plan(
     else:
         show(*render_plan(report))
     ctx.exit(0 if report.satisfied else NOT_SATISFIED)
-
-
-ASSUMED_HEAD = "head"
-
-
-class WhatIfAnswer(Struct, frozen=True, kw_only=True):
-    """A question with all that the planner says to it."""
-
-    spec: ClusterSpec
-    request: PackRequest
-    packing: Packing
-    verdicts: tuple[Verdict, ...]
-    head_assumed: bool
-
-
-def what_if(spec: ClusterSpec, wanted: PlannedDemand) -> WhatIfAnswer:
-    """Plan one tick of a cluster that is as described, with nothing backed off."""
-    head_assumed = not any(node.kind is NodeKind.HEAD for node in wanted.nodes)
-    nodes = (*_assumed_head(spec), *wanted.nodes) if head_assumed else wanted.nodes
-    request = PackRequest(
-        now=0.0,
-        nodes=nodes,
-        offers=tuple(Offer(node_type=known, room=known.max_nodes) for known in spec.node_types),
-        max_nodes=spec.max_nodes,
-        constraints=wanted.constraints,
-        gangs=wanted.gangs,
-        demands=wanted.demands,
-        objective=spec.objective,
-        conserve_gpus=spec.conserve_gpus,
-        idle_timeout_s=spec.idle_timeout_s,
-    )
-    packing = pack(request)
-    return WhatIfAnswer(
-        spec=spec,
-        request=request,
-        packing=packing,
-        verdicts=explain(request, packing),
-        head_assumed=head_assumed,
-    )
-
-
-def _assumed_head(spec: ClusterSpec) -> tuple[PackNode, ...]:
-    """Nothing scales before the head runs, so a plan without one is about a cluster whose head is empty."""
-    known = spec.node_type(spec.head_node_type)
-    if known is None:
-        return ()
-    return (
-        PackNode(
-            key=ASSUMED_HEAD,
-            node_type=known.name,
-            total=known.resources,
-            available=known.resources,
-            kind=NodeKind.HEAD,
-            labels=known.labels,
-        ),
-    )

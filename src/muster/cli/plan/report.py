@@ -1,4 +1,4 @@
-"""An Answer as a PlanReport: the planner's verdicts arranged by what they are about. Decides nothing."""
+"""Arranges the planner's answer as a PlanReport, by subject. Decides nothing."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from muster.base.resources import Resources
-from muster.cli.plan.command import WhatIfAnswer
 from muster.cluster.binpack.explain import rejections
 from muster.cluster.binpack.pack import choose_objective
 from muster.cluster.binpack.request import ItemOutcome, PackNode
 from muster.cluster.model import Demand, Gang, NodeKind, NodeType
 from muster.cluster.plan import Reason, Subject, Verdict
+from muster.cluster.what_if import WhatIfAnswer
 
 FORMAT = 1
-SERVED = frozenset(
-    {Reason.PLACED, Reason.WAITING_FOR_NODE, Reason.WAITING_FOR_LAUNCH, Reason.WAITING_FOR_RESIZE}
-)
 
 
 class Why(Struct, frozen=True, kw_only=True):
-    """`count` of an item's requests share this fate."""
+    """A Why is the reason that `count` of an item's requests share."""
 
     reason: Reason
     count: int
@@ -33,7 +30,7 @@ class Why(Struct, frozen=True, kw_only=True):
 
 
 class Item(Struct, frozen=True, kw_only=True):
-    """One demand, gang or constraint and the reasons of its requests; their counts add up to `count`."""
+    """An Item is one demand, gang or constraint with its reasons; their counts add up to `count`."""
 
     name: str
     count: int
@@ -45,6 +42,8 @@ class Item(Struct, frozen=True, kw_only=True):
 
 
 class LaunchRow(Struct, frozen=True, kw_only=True):
+    """A LaunchRow is one node type of which machines would be bought."""
+
     node_type: str
     machine_type: str
     market: str
@@ -54,6 +53,8 @@ class LaunchRow(Struct, frozen=True, kw_only=True):
 
 
 class StopRow(Struct, frozen=True, kw_only=True):
+    """A StopRow is one node that would be removed."""
+
     node: str
     node_type: str
     reason: Reason
@@ -62,7 +63,7 @@ class StopRow(Struct, frozen=True, kw_only=True):
 
 
 class PlanNode(Struct, frozen=True, kw_only=True):
-    """A node that stays, or goes: every node is here."""
+    """A PlanNode is one node of the cluster, whether it stays or goes."""
 
     node: str
     node_type: str
@@ -71,13 +72,15 @@ class PlanNode(Struct, frozen=True, kw_only=True):
 
 
 class TypeVerdict(Struct, frozen=True, kw_only=True):
+    """A TypeVerdict is why a node type would be bought or not."""
+
     node_type: str
     reason: Reason
     detail: str
 
 
 class Price(Struct, frozen=True, kw_only=True):
-    """$ per hour; machines of `unpriced` types are left out of every sum."""
+    """A Price is in $ per hour; machines of `unpriced` types are left out of every sum."""
 
     now: float
     launch: float
@@ -87,7 +90,7 @@ class Price(Struct, frozen=True, kw_only=True):
 
 
 class PlanReport(Struct, frozen=True, kw_only=True):
-    """The whole answer of `muster plan`."""
+    """A PlanReport is the whole answer of `muster plan`."""
 
     format: int = FORMAT
     cluster: str
@@ -104,11 +107,11 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     node_types: tuple[TypeVerdict, ...]
 
 
-_DECIMALS = 6  # of a dollar: hides the dust of adding floats, no price
+_DECIMALS = 6  # of a dollar: hides rounding errors of sums, and no price
 
 
 def build_report(answer: WhatIfAnswer) -> PlanReport:
-    """Arrange the planner's answer; decides nothing."""
+    """Arranges the planner's answer; decides nothing."""
     reasons = _Reasons(answer.verdicts)
     demands = _items(answer, reasons, Subject.DEMAND)
     constraints = _items(answer, reasons, Subject.CONSTRAINT)
@@ -138,7 +141,7 @@ def build_report(answer: WhatIfAnswer) -> PlanReport:
 
 
 class _Reasons:
-    """Verdicts by what they are about."""
+    """Verdicts by their subject."""
 
     def __init__(self, verdicts: Iterable[Verdict]) -> None:
         self._by_subject: dict[tuple[Subject, str], list[Verdict]] = {}
@@ -172,7 +175,7 @@ def _items(answer: WhatIfAnswer, reasons: _Reasons, subject: Subject) -> tuple[I
 
 
 class _Rejected:
-    """Why the other node types were not used. What was left out found the shop as the plan leaves it."""
+    """A _Rejected finds why other node types were not used, given what the plan leaves of the limits."""
 
     def __init__(self, answer: WhatIfAnswer) -> None:
         packing = answer.packing
@@ -190,7 +193,7 @@ class _Rejected:
 
 
 def _gang(gang: Gang, outcome: ItemOutcome, reasons: _Reasons) -> Item:
-    """All bundles or none. A fallback may have another number of bundles: those that were placed count."""
+    """Returns a gang's item: all bundles count, or none; of a fallback those that were placed."""
     verdicts = reasons.of(Subject.GANG, gang.gang_id)
     count = sum(verdict.count for verdict in verdicts)
     return Item(
@@ -223,7 +226,7 @@ def _node(node: PackNode, reasons: _Reasons) -> PlanNode:
 
 
 def _launches(answer: WhatIfAnswer) -> tuple[LaunchRow, ...]:
-    """What would be bought, in the order of the cluster file."""
+    """Returns what would be bought, in the order of the cluster file."""
     return tuple(
         _launch(known, answer.packing.launch[known.name])
         for known in answer.spec.node_types

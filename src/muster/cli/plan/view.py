@@ -1,4 +1,4 @@
-"""A PlanReport for people: tables of 80 columns that read the same with and without colours."""
+"""Renders a PlanReport as tables of 80 columns that read the same with and without colours."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.base.resources import Resources
-from muster.cli.format import money
-from muster.cli.plan.report import SERVED, Item, PlanNode, PlanReport, Why
-from muster.cluster.plan import Reason
+from muster.base.text import money
+from muster.cli.console import BAD, GOOD, HEADING, QUIET
+from muster.cli.plan.report import Item, PlanNode, PlanReport, Why
+from muster.cluster.plan import SERVED, Reason
 
 MAX_ROWS = 20  # per section; programs read --json
 MAX_NAMES = 3
 
 
-GOOD, BAD, QUIET, HEADING = "green", "bold red", "dim", "bold"
-
-
 def render_plan(report: PlanReport) -> Iterator[RenderableType]:
-    """The parts of the page, top to bottom."""
+    """Yields the parts of the page, top to bottom."""
     yield _title(report)
     yield from _launches(report)
     yield from _stops(report)
@@ -86,7 +84,7 @@ def _price(report: PlanReport) -> Text:
 
 
 def _items(title: str, items: Sequence[Item]) -> Iterator[RenderableType]:
-    """Each item and below it the fates of its requests; the ones that are not served come first."""
+    """The reasons stand below their item; items that are not served come first."""
     table = _grid(4)
     for item in sorted(items, key=_is_served)[:MAX_ROWS]:
         served = _is_served(item)
@@ -97,7 +95,7 @@ def _items(title: str, items: Sequence[Item]) -> Iterator[RenderableType]:
             f"{item.strategy} gang" if item.resources is None else _shape(item.resources),
         )
         for why in item.why:
-            table.add_row("", f"  {why.count}", _reason(why.reason, "  "), _told(why))
+            table.add_row("", f"  {why.count}", _reason(why.reason, "  "), _detail(why))
         if not served and item.rejected:
             table.add_row("", "", "", Text(_rejected(item), style=QUIET))
     return _section(title, table, len(items))
@@ -111,13 +109,13 @@ def _reason(reason: Reason, indent: str = "") -> Text:
     return Text(f"{indent}{reason.value}", style="" if reason in SERVED else BAD)
 
 
-def _told(why: Why) -> str:
-    """The sentence, or the node or type meant when there is none."""
+def _detail(why: Why) -> str:
+    """Returns the verdict's sentence, or the node or type it is about when there is no sentence."""
     return why.detail or why.target
 
 
 def _rejected(item: Item) -> str:
-    """`type-lacks-resources: cpu, gpu`, one clause per reason."""
+    """Returns one clause per reason, such as `type-lacks-resources: cpu, gpu`."""
     by_reason: dict[Reason, list[str]] = {}
     for name, reason in item.rejected.items():
         by_reason.setdefault(reason, []).append(name)
@@ -131,8 +129,8 @@ def _nodes(nodes: Iterable[PlanNode]) -> Iterator[RenderableType]:
         groups.setdefault((node.reason, node.node_type, node.detail), []).append(node.node)
     table = _grid(4)
     for (reason, node_type, detail), names in list(groups.items())[:MAX_ROWS]:
-        told = f"{_names(names)}: {detail}" if detail else _names(names)
-        table.add_row(str(len(names)), node_type, reason.value, told)
+        shown = f"{_names(names)}: {detail}" if detail else _names(names)
+        table.add_row(str(len(names)), node_type, reason.value, shown)
     return _section("Nodes", table, len(groups))
 
 
@@ -176,5 +174,5 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _shape(resources: Resources) -> str:
-    """`{CPU: 4, memory: 2.5 GB}`."""
+    """Returns resources in braces, such as `{CPU: 4, memory: 2.5 GB}`."""
     return f"{{{resources}}}"

@@ -1,1 +1,1 @@
-"""`muster sim`: run the simulator."""
+"""Implements `muster sim`: simulated clusters and simulated experiments."""

@@ -1,4 +1,4 @@
-"""`muster sim`: run the real controller in a simulated world; look for seeds that break it; tell a story."""
+"""Implements `muster sim`: runs the real controller in a simulated world."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from muster.cli.sim.tune_command import tune_command
 from muster.sim.cluster.run import Report, SeedRun, quiet, sweep
 from muster.sim.cluster.trace import HEADER
 
-_SEED = click.option("--seed", type=click.IntRange(min=0), required=True, help="Which world.")
+_SEED = click.option("--seed", type=click.IntRange(min=0), required=True, help="Seed of the simulated world.")
 
-_VERBOSE = click.option("--verbose", "-v", is_flag=True, help="Every tick, also when nothing happened.")
+_VERBOSE = click.option("--verbose", "-v", is_flag=True, help="Print every tick, also those without changes.")
 
 
 @click.group()
 def sim() -> None:
-    """Run the autoscaler against a simulated cloud that misbehaves.
+    """Run the autoscaler against a simulated cloud with faults.
 
-    Virtual time, real controller. A seed decides the config, the work and the faults; the same seed always
-    gives the same run.
+    Time is virtual, the controller is the real one. A seed decides the config, the work and the faults; the
+    same seed always gives the same run.
     """
     quiet()
 
@@ -45,18 +45,18 @@ def run(seed: int, verbose: bool) -> None:
 @click.option("--until-tick", type=click.IntRange(min=1), required=True, help="Stop after this tick.")
 @_VERBOSE
 def replay(seed: int, until_tick: int, verbose: bool) -> None:
-    """Run one seed up to a tick, then show instances, machines and pending demand with reasons."""
+    """Run one seed up to a tick, then show instances, machines and waiting requests with reasons."""
     from muster.cli.sim.view import standstill
 
-    show(*standstill(_run(seed, verbose, until_tick, fail=False).scene))
+    show(*standstill(_run(seed, verbose, until_tick, fail=False).cluster))
 
 
 @sim.command(name="sweep")
-@click.option("--seeds", type=click.IntRange(min=1), default=200, show_default=True, help="How many seeds.")
-@click.option("--start", type=click.IntRange(min=0), default=0, show_default=True, help="The first seed.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes; one per processor unless given.")
+@click.option("--seeds", type=click.IntRange(min=1), default=200, show_default=True, help="Number of seeds.")
+@click.option("--start", type=click.IntRange(min=0), default=0, show_default=True, help="First seed.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes. Default: one per CPU.")
 def sweep_command(seeds: int, start: int, jobs: int | None) -> None:
-    """Run many seeds; every failing one is printed with the command that replays it.
+    """Run many seeds and print every failing one with the command that replays it.
 
     Exit codes: 0 all properties held in all runs; 1 some did not.
     """
@@ -76,23 +76,25 @@ def sweep_command(seeds: int, start: int, jobs: int | None) -> None:
 
 
 @sim.command()
-@click.option("--seed", type=click.IntRange(min=0), default=2, show_default=True, help="Other boot times.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=2, show_default=True, help="Seed of the boot times."
+)
 def day(seed: int) -> None:
-    """Watch a day of an autoscaled cluster, with prices: bursts, a stockout, a gang, a preemption."""
+    """Show a day of an autoscaled cluster, with prices: bursts, a stockout, a gang, a preemption."""
     from muster.cli.sim.view import story_pages
-    from muster.sim.cluster.story import tell_day
+    from muster.sim.cluster.story import simulate_day
 
-    show(*story_pages(tell_day(seed)))
+    show(*story_pages(simulate_day(seed)))
 
 
 def _run(seed: int, verbose: bool, until_tick: int | None, fail: bool = True) -> SeedRun:
     from muster.cli.sim.view import header, summary
 
-    def tell(line: str, happened: bool) -> None:
+    def report_tick(line: str, happened: bool) -> None:
         if happened or verbose:
             emit(line.encode())
 
-    one = SeedRun(seed, tell)
+    one = SeedRun(seed, report_tick)
     emit(header(one).encode())
     emit(HEADER.encode())
     report = one.to_end(until_tick)

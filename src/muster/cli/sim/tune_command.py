@@ -1,4 +1,4 @@
-"""From the options of `muster sim tune` to simulated experiments and their answers. Prints nothing."""
+"""Implements `muster sim tune`: runs simulated experiments as its options say."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from muster.sim.tune.engine import Costs
 from muster.sim.tune.experiment import ONE_CPU, SimulatedExperiment
 from muster.sim.tune.problems import PROBLEMS, Problem
 from muster.sim.tune.trace import RecordedConfigs, RecordedCurve, read_trace
-from muster.sim.tune.what_if import Answer, answered, scheduler_maker
+from muster.sim.tune.what_if import SchedulerResult, run_scheduler, scheduler_maker
 from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.template import TrialTemplate
 
@@ -36,7 +36,7 @@ DEFAULT_SCHEDULERS = ("fifo", "asha")
 
 @dataclass(frozen=True, kw_only=True)
 class SimTuneOptions:
-    """The options, as given."""
+    """SimTuneOptions are the options of the command, as given."""
 
     script: Path | None
     trace: str
@@ -53,21 +53,21 @@ class SimTuneOptions:
 
 @dataclass
 class Reply:
-    """The answers, and what is worth knowing about them."""
+    """A Reply holds the answers and the notes about them."""
 
-    wish: SimTuneOptions
-    answers: list[Answer] = field(default_factory=list)
+    options: SimTuneOptions
+    answers: list[SchedulerResult] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
 
 @dataclass
-class _Ground:
-    """What all experiments of one question share."""
+class _SharedInput:
+    """A _SharedInput is what all experiments of one question share."""
 
     curve: Curve
     problem: Problem | None
     launch: ExperimentSpec | None
-    wish: SimTuneOptions
+    options: SimTuneOptions
 
     @property
     def recorded(self) -> RecordedCurve | None:
@@ -84,13 +84,13 @@ class _Ground:
         return self.recorded.longest if self.recorded is not None else (self.problem or _any()).max_t
 
     def objective(self) -> tuple[str, str]:
-        tune = self.launch.tune if self.launch is not None else None
-        metric = self.wish.metric or (tune.metric if tune else None) or (self.problem and self.problem.metric)
-        mode = self.wish.mode or (tune.mode if tune else None) or (self.problem and self.problem.mode)
+        given, tune = self.options, self.launch.tune if self.launch is not None else None
+        metric = given.metric or (tune.metric if tune else None) or (self.problem and self.problem.metric)
+        mode = given.mode or (tune.mode if tune else None) or (self.problem and self.problem.mode)
         if not isinstance(metric, str) or not isinstance(mode, str):
             raise ConfigError(
-                "what is to be optimised? Give --metric NAME and --mode min or max, or a script whose "
-                "TuneConfig says them (one objective)"
+                "no metric to optimise: give --metric NAME and --mode min or max, or a script whose "
+                "TuneConfig has both (one objective)"
             )
         return metric, mode
 
@@ -99,105 +99,103 @@ def _any() -> Problem:
     return next(iter(PROBLEMS.values()))
 
 
-def ask(wish: SimTuneOptions) -> Reply:
-    """Every scheduler on the same ground."""
-    from muster.cli.sim.tune_command import launch_of
-
-    launch = launch_of(wish.script) if wish.script is not None else None
-    problem = PROBLEMS.get(wish.trace) if not os.path.exists(wish.trace) else None
-    if problem is None and not os.path.exists(wish.trace):
+def ask(options: SimTuneOptions) -> Reply:
+    """Runs one simulated experiment per scheduler, all on the same curves."""
+    launch = launch_of(options.script) if options.script is not None else None
+    problem = PROBLEMS.get(options.trace) if not os.path.exists(options.trace) else None
+    if problem is None and not os.path.exists(options.trace):
         raise ConfigError(
-            f"--trace {wish.trace}: there is no such file or directory, and no such synthetic problem; "
+            f"--trace {options.trace}: no such file, directory or synthetic problem; "
             f"problems: {', '.join(PROBLEMS)}"
         )
-    curve = read_trace(wish.trace) if problem is None else problem.curve(wish.seed)
-    ground = _Ground(curve, problem, launch, wish)
-    reply = Reply(wish)
-    _check_metric(ground)
-    for name, make in _schedulers(ground).items():
-        reply.answers.append(answered(_experiment(ground, make, reply), name))
-    _remark_on_trace(ground, reply)
+    curve = read_trace(options.trace) if problem is None else problem.curve(options.seed)
+    shared = _SharedInput(curve, problem, launch, options)
+    reply = Reply(options)
+    _check_metric(shared)
+    for name, make in _schedulers(shared).items():
+        reply.answers.append(run_scheduler(_experiment(shared, make, reply), name))
+    _remark_on_trace(shared, reply)
     return reply
 
 
-def _check_metric(ground: _Ground) -> None:
-    metric, _ = ground.objective()
-    if ground.recorded is not None:
-        known = dict.fromkeys(key for trial in ground.recorded.trials for row in trial.rows for key in row)
+def _check_metric(shared: _SharedInput) -> None:
+    metric, _ = shared.objective()
+    if shared.recorded is not None:
+        known = dict.fromkeys(key for trial in shared.recorded.trials for row in trial.rows for key in row)
         if metric not in known:
             raise ConfigError(
-                f"--trace {ground.wish.trace}: no row has the metric {metric!r}; recorded were: "
+                f"--trace {shared.options.trace}: no row has the metric {metric!r}; recorded were: "
                 f"{', '.join(known)}. Name another with --metric"
             )
-    elif ground.problem is not None and metric != ground.problem.metric:
+    elif shared.problem is not None and metric != shared.problem.metric:
         raise ConfigError(
-            f"--trace {ground.problem.name}: it reports {ground.problem.metric!r}, not {metric!r}: "
-            f"give --metric {ground.problem.metric} --mode {ground.problem.mode}"
+            f"--trace {shared.problem.name}: it reports {shared.problem.metric!r}, not {metric!r}: "
+            f"give --metric {shared.problem.metric} --mode {shared.problem.mode}"
         )
 
 
-def _schedulers(ground: _Ground) -> dict[str, Callable[[], Any]]:
-    wish, launch = ground.wish, ground.launch
-    terms = CandidateSettings(max_t=ground.max_t, eta=None, seed=wish.seed, space=ground.space)
-    if wish.schedulers or launch is None:
-        return {spec: scheduler_maker(spec, terms) for spec in wish.schedulers or DEFAULT_SCHEDULERS}
+def _schedulers(shared: _SharedInput) -> dict[str, Callable[[], Any]]:
+    options, launch = shared.options, shared.launch
+    terms = CandidateSettings(max_t=shared.max_t, eta=None, seed=options.seed, space=shared.space)
+    if options.schedulers or launch is None:
+        return {spec: scheduler_maker(spec, terms) for spec in options.schedulers or DEFAULT_SCHEDULERS}
     given = launch.tune.scheduler
     name = given if isinstance(given, str) else type(given).__name__ if given else "FIFOScheduler"
     return {name: lambda: deepcopy(given)}
 
 
-def _experiment(ground: _Ground, make: Callable[[], Any], reply: Reply) -> SimulatedExperiment:
+def _experiment(shared: _SharedInput, make: Callable[[], Any], reply: Reply) -> SimulatedExperiment:
     from muster.tune.config import seconds
 
-    wish, launch = ground.wish, ground.launch
-    metric, mode = ground.objective()
-    count, make_search = _search(ground, reply)
-    template = _template(ground, count)
+    options, launch = shared.options, shared.launch
+    metric, mode = shared.objective()
+    count, make_search = _search(shared, reply)
+    template = _template(shared, count)
     budget = launch.tune.time_budget_s if launch is not None else None
     limit = launch.tune.max_concurrent_trials if launch is not None else None
     stop = launch.run.stop if launch is not None else None
     return SimulatedExperiment(
-        curve=ground.curve,
-        space=ground.space,
+        curve=shared.curve,
+        space=shared.space,
         metric=metric,
         mode=mode,
         num_samples=count,
-        workers=wish.workers,
+        workers=options.workers,
         make_scheduler=make,
         make_search=make_search,
         make_stop=lambda: deepcopy(stop),
         max_concurrent=limit or 0,
         resources=_resources(template),
-        costs=Costs(start_s=wish.start_s, save_s=wish.save_s),
+        costs=Costs(start_s=options.start_s, save_s=options.save_s),
         deadline_s=seconds(budget, "TuneConfig(time_budget_s=...)") or float("inf"),
-        seed=wish.seed,
+        seed=options.seed,
         given_template=template,
     )
 
 
-def _search(ground: _Ground, reply: Reply) -> tuple[int, Callable[[], Any] | None]:
-    """How many trials, and whose configs: those of the trace unless somebody suggests others."""
-    wish, recorded = ground.wish, ground.recorded
-    tune = ground.launch.tune if ground.launch is not None else None
-    asked = wish.samples or (tune.num_samples if tune is not None else DEFAULT_SAMPLES)
-    if wish.searcher is None and (tune is None or tune.search_alg is None) and recorded is not None:
+def _search(shared: _SharedInput, reply: Reply) -> tuple[int, Callable[[], Any] | None]:
+    """Returns the number of trials and their searcher; by default the trace's own configs are used."""
+    options, recorded = shared.options, shared.recorded
+    tune = shared.launch.tune if shared.launch is not None else None
+    asked = options.samples or (tune.num_samples if tune is not None else DEFAULT_SAMPLES)
+    if options.searcher is None and (tune is None or tune.search_alg is None) and recorded is not None:
         configs = [trial.config for trial in recorded.trials]
-        if wish.samples and wish.samples > len(configs) and not reply.remarks:
+        if options.samples and options.samples > len(configs) and not reply.remarks:
             reply.remarks.append(
-                f"note: --samples {wish.samples}, but {len(configs)} configs were recorded, each used once. "
-                "--searcher random suggests others, which follow the nearest recorded one"
+                f"note: --samples {options.samples}: only {len(configs)} configs were recorded, each used "
+                "once. --searcher random suggests others, which follow the nearest recorded one"
             )
-        configs = configs[: wish.samples]
+        configs = configs[: options.samples]
         return len(configs), lambda: RecordedConfigs(configs)
-    if not ground.space:
+    if not shared.space:
         raise ConfigError(
             "--searcher: there is no space to search. Give a script whose Tuner has a param_space"
         )
-    if wish.searcher is not None:
-        return asked, _named(wish.searcher, wish.seed)
+    if options.searcher is not None:
+        return asked, _named(options.searcher, options.seed)
     given = tune.search_alg if tune is not None else None
     if isinstance(given, str):
-        return asked, _named(given, wish.seed)
+        return asked, _named(given, options.seed)
     return asked, None if given is None else lambda: deepcopy(given)
 
 
@@ -209,14 +207,14 @@ def _named(name: str, seed: int) -> Callable[[], Any] | None:
     return None if made is None else lambda: make_searcher(name, seed)
 
 
-def _template(ground: _Ground, count: int) -> TrialTemplate:
+def _template(shared: _SharedInput, count: int) -> TrialTemplate:
     from muster.tune.execution.assemble import template_of
 
-    launch, limit = ground.launch, {"training_iteration": ground.max_t}
+    launch, limit = shared.launch, {"training_iteration": shared.max_t}
     if launch is None:
         return TrialTemplate(
             trainable_name="trace",
-            param_space=dict(ground.space),
+            param_space=dict(shared.space),
             num_samples=count,
             resources=ONE_CPU,
             stopping_criterion=limit,
@@ -232,8 +230,8 @@ def _resources(template: TrialTemplate) -> PlacementGroupFactory:
     return template.resources if isinstance(template.resources, PlacementGroupFactory) else ONE_CPU
 
 
-def _remark_on_trace(ground: _Ground, reply: Reply) -> None:
-    recorded = ground.recorded
+def _remark_on_trace(shared: _SharedInput, reply: Reply) -> None:
+    recorded = shared.recorded
     if recorded is None:
         return
     if recorded.nearest:
@@ -250,34 +248,39 @@ def _remark_on_trace(ground: _Ground, reply: Reply) -> None:
         )
 
 
-_TRACE = "The directory of an experiment, a file with rows of its result.json, or a synthetic problem."
+_TRACE = "Directory of an experiment, file with rows of its result.json, or name of a synthetic problem."
 
 
 @click.command(name="tune")
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.option("--trace", required=True, metavar="FILE", help=_TRACE)
-@click.option("--workers", type=click.IntRange(min=1), default=8, show_default=True, help="Trials at once.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=8, show_default=True, help="Number of trials at a time."
+)
 @click.option(
     "--scheduler",
     "schedulers",
     multiple=True,
     metavar="NAME[:PARAMETER=VALUE,...]",
-    help="e.g. asha:eta=4,max_t=81; repeat it to compare. Without it: the script's, else fifo and asha.",
+    help="Scheduler, e.g. asha:eta=4,max_t=81; repeatable. Default: the script's, else fifo and asha.",
 )
-@click.option("--searcher", metavar="NAME", help="random, optuna, ...; suggests configs of its own.")
-@click.option("--samples", type=click.IntRange(min=1), help="How many trials.")
-@click.option("--metric", help="Where neither the script nor the problem says it.")
-@click.option("--mode", type=click.Choice(["min", "max"]), help="The same.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of everything that is drawn.")
-@click.option("--start-s", type=click.FloatRange(min=0), default=0.0, help="Seconds that a start takes.")
+@click.option("--searcher", metavar="NAME", help="Searcher that suggests the configs: random, optuna, ...")
+@click.option("--samples", type=click.IntRange(min=1), help="Number of trials.")
+@click.option("--metric", help="Metric, if neither script nor problem has one.")
+@click.option("--mode", type=click.Choice(["min", "max"]), help="Whether less or more is better, likewise.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything that is drawn.")
+@click.option(
+    "--start-s", type=click.FloatRange(min=0), default=0.0, help="Seconds that the start of a trial takes."
+)
 @click.option("--save-s", type=click.FloatRange(min=0), default=0.0, help="Seconds that a checkpoint takes.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of tables.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Also draw the best value over time to a file.")
-def tune_command(**told: Any) -> None:  # noqa: ANN401 - the options above
-    """Answer from a trace what an experiment would have found, and when.
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+@click.option("--plot", type=click.Path(path_type=Path), help="File for a plot of the best value over time.")
+def tune_command(**given: Any) -> None:  # noqa: ANN401 - the options above
+    """Show what an experiment would have found on a recorded trace, and when.
 
-    Virtual time: hours of training take seconds. The trials of SCRIPT, a Python file that calls Tuner.fit()
-    or tune.run(), are not run: each follows the trace instead. Without SCRIPT, options say what to ask.
+    Time is virtual: hours of training take seconds. The trials of SCRIPT, a Python file that calls
+    Tuner.fit() or tune.run(), are not run: each follows the trace instead. Without SCRIPT the options say
+    what to simulate.
 
     \b
     Try:
@@ -287,11 +290,10 @@ def tune_command(**told: Any) -> None:  # noqa: ANN401 - the options above
     Exit codes: 0 answered; 2 bad input.
     """
     from muster.cli.console import emit, remark, show
-    from muster.cli.sim.tune_command import SimTuneOptions, ask
     from muster.cli.sim.view import as_document, draw, reply_pages
 
-    as_json, plot = told.pop("as_json"), told.pop("plot")
-    reply = ask(SimTuneOptions(**told))
+    as_json, plot = given.pop("as_json"), given.pop("plot")
+    reply = ask(SimTuneOptions(**given))
     for text in reply.remarks:
         remark(text)
     if as_json:
@@ -304,7 +306,7 @@ def tune_command(**told: Any) -> None:  # noqa: ANN401 - the options above
 
 
 class _Reached(BaseException):
-    """The script came to the launch; not an Exception, so that it does not catch it itself."""
+    """The script has reached the launch. Not an Exception, so that the script does not catch it."""
 
     def __init__(self, asked: ExperimentSpec) -> None:
         self.asked = asked
@@ -312,7 +314,7 @@ class _Reached(BaseException):
 
 
 def launch_of(script: Path) -> ExperimentSpec:
-    """Runs the script as `python SCRIPT` would; ConfigError when it fails or never tunes anything."""
+    """Runs the script as `python SCRIPT` would. Raises ConfigError when it fails or never tunes anything."""
     if not script.is_file():
         raise ConfigError(f"{script}: there is no such file. Give a Python file that builds a Tuner")
     with _no_launch(), _as_main(script):
@@ -323,7 +325,7 @@ def launch_of(script: Path) -> ExperimentSpec:
         except _Reached as reached:
             return reached.asked
         except SystemExit as error:
-            raise ConfigError(f"{script}: ended itself ({error}) before it called fit()") from error
+            raise ConfigError(f"{script}: exited ({error}) before it called fit()") from error
         except Exception as error:  # a user's script may raise anything
             raise ConfigError(
                 f"{script}: failed before it called fit(): {type(error).__name__}: {error}"
@@ -332,7 +334,7 @@ def launch_of(script: Path) -> ExperimentSpec:
 
 
 def _tuners(left: dict[str, Any]) -> list[Any]:
-    """For a script that only builds one."""
+    """Also finds the Tuner of a script that builds one and never calls fit()."""
     from muster.tune.tuner import Tuner
 
     return [value for value in left.values() if isinstance(value, Tuner)]
@@ -355,7 +357,7 @@ def _no_launch() -> Iterator[None]:
 
 @contextmanager
 def _as_main(script: Path) -> Iterator[None]:
-    """Its neighbours can be imported, and it has no arguments."""
+    """The script can import its neighbours, and has no arguments."""
     path, arguments = list(sys.path), sys.argv
     sys.path.insert(0, str(script.resolve().parent))
     sys.argv = [str(script)]

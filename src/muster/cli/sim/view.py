@@ -1,4 +1,4 @@
-"""How simulated runs look in a terminal: header, summary, standstill, progress of a sweep."""
+"""Renders simulated runs: header, summary, state at the end of a replay, progress of a sweep, answers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from muster.base.text import duration, short_duration
 from muster.cli.sim.tune_command import Reply
 from muster.cli.tune.table import plain, strict_json
 from muster.cluster.plan import Subject, Verdict
@@ -22,13 +23,13 @@ from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.options import GIB
 from muster.sim.cluster.run import Report, SeedRun
 from muster.sim.cluster.story import CLOSES, OPENS, SAMPLE_S, DayStory, Moment
-from muster.sim.tune.what_if import Answer, over_time
+from muster.sim.tune.what_if import SchedulerResult, over_time
 
 _REQUESTS = (Subject.DEMAND, Subject.GANG, Subject.CONSTRAINT)
 
 
 def header(run: SeedRun) -> str:
-    """The seed and every drawn option."""
+    """Returns the seed and every drawn option."""
     drawn = run.header()
     rates = drawn.pop("faults")
     lines = [f"seed {run.seed.value}", *(f"  {name:<20} {_shown(value)}" for name, value in drawn.items())]
@@ -43,7 +44,7 @@ def _shown(value: object) -> str:
 
 
 def summary(report: Report) -> str:
-    """What came of the run, in a few lines."""
+    """Returns the outcome of a run in a few lines."""
     injected = " ".join(f"{kind}={count}" for kind, count in report.faults.items())
     return "\n".join(
         (
@@ -52,31 +53,31 @@ def summary(report: Report) -> str:
             f"{report.lives} controller lives",
             f"machines: {report.machines_bought} bought, {report.machines_left} left (head included);"
             f" {report.tasks_finished} tasks finished",
-            f"spend: ${report.spent:.4f} in the ledger, ${report.bill:.4f} on the bill (looks are late)",
+            f"spend: ${report.spent:.4f} in the ledger, ${report.bill:.4f} on the bill (ticks are late)",
             f"faults injected: {injected or 'none'}",
             "all properties held" if report.ok else f"{len(report.violations)} violations",
         )
     )
 
 
-def standstill(scene: SimulatedCluster) -> list[RenderableType]:
-    """The world at the moment a replay stops."""
-    return [_instances(scene), _machines(scene), _pending(scene)]
+def standstill(cluster: SimulatedCluster) -> list[RenderableType]:
+    """Returns the tables of the world at the tick where a replay stops."""
+    return [_instances(cluster), _machines(cluster), _pending(cluster)]
 
 
-def _instances(scene: SimulatedCluster) -> Table:
-    table = _table("instances", "id", "type", "state", "machine", "node", "since", "said")
-    for record in scene.store.live.values():
-        since = f"{record.since - scene.world.wall_shift:.0f}"
+def _instances(cluster: SimulatedCluster) -> Table:
+    table = _table("instances", "id", "type", "state", "machine", "node", "since", "details")
+    for record in cluster.store.live.values():
+        since = f"{record.since - cluster.world.wall_shift:.0f}"
         columns = (record.instance_id, record.node_type, record.state.name)
         table.add_row(*columns, record.cloud_id or "-", record.node_id or "-", since, record.details)
     return table
 
 
-def _machines(scene: SimulatedCluster) -> Table:
+def _machines(cluster: SimulatedCluster) -> Table:
     table = _table("machines (truth)", "id", "type", "born", "node", "tasks", "$/h")
-    for machine in scene.cloud.alive():
-        node = scene.runtime.node_on(machine)
+    for machine in cluster.cloud.alive():
+        node = cluster.runtime.node_on(machine)
         status = f"{node.node_id} {node.status.name}" if node else "booting" if not machine.up else "none"
         born, price = f"{machine.created_at:.0f}", f"{machine.price_per_hour:g}"
         tasks = str(len(node.running)) if node else "-"
@@ -84,9 +85,9 @@ def _machines(scene: SimulatedCluster) -> Table:
     return table
 
 
-def _pending(scene: SimulatedCluster) -> Table:
+def _pending(cluster: SimulatedCluster) -> Table:
     table = _table("pending demand", "who", "count", "reason", "detail")
-    for verdict in scene.plan.verdicts if scene.plan else ():
+    for verdict in cluster.plan.verdicts if cluster.plan else ():
         if verdict.subject in _REQUESTS:
             table.add_row(*_row(verdict))
     return table
@@ -105,7 +106,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 class SweepProgress:
-    """A bar on the error stream while seeds run, and the totals afterwards."""
+    """A SweepProgress draws a bar on the error stream while seeds run, and counts totals."""
 
     def __init__(self, seeds: int) -> None:
         columns = (TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -124,6 +125,7 @@ class SweepProgress:
         self._bar.stop()
 
     def step(self, report: Report) -> None:
+        """Counts one finished seed."""
         self._seeds += 1
         self._failed += not report.ok
         self._ticks += report.ticks
@@ -133,6 +135,7 @@ class SweepProgress:
         self._bar.advance(self._task)
 
     def summary(self) -> str:
+        """Returns the totals as one line."""
         kinds = len(self._faults)
         return str(
             Text(
@@ -143,31 +146,31 @@ class SweepProgress:
         )
 
 
-_LOOKS = (("c", "blue"), ("s", "green"), ("g", "yellow"), ("G", "magenta"), ("x", "cyan"))
-_WHO = {"people": ("▸", "bold"), "cloud": ("☁", "red"), "muster": (" ", "")}
+_STYLES = (("c", "blue"), ("s", "green"), ("g", "yellow"), ("G", "magenta"), ("x", "cyan"))
+_WHO = {"users": ("▸", "bold"), "cloud": ("☁", "red"), "muster": (" ", "")}
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def story_pages(story: DayStory) -> Iterator[RenderableType]:
-    """Top to bottom: what is for sale, what happened, what it cost."""
-    looks = {t.name: look for t, look in zip(story.types, _LOOKS, strict=False)}
+    """Yields the story of a day: node types, events, costs."""
+    styles = {t.name: style for t, style in zip(story.types, _STYLES, strict=False)}
     yield Text("A day of an autoscaled cluster", style="bold")
     yield Text(
         "Simulated cloud and clock; the controller and planner are the real ones. "
-        "▸ people, ☁ the cloud; every other line is what muster decided, and why.\n",
+        "▸ users, ☁ the cloud; every other line is what muster decided, and why.\n",
         style="dim",
     )
-    yield _legend(story, looks)
+    yield _legend(story, styles)
     yield Text()
-    yield _moments(story, looks)
+    yield _moments(story, styles)
     yield Text()
     yield from _money(story)
 
 
-def _legend(story: DayStory, looks: Mapping[str, tuple[str, str]]) -> Table:
+def _legend(story: DayStory, styles: Mapping[str, tuple[str, str]]) -> Table:
     table = Table.grid(padding=(0, 2))
     for node_type in story.types:
-        letter, style = looks[node_type.name]
+        letter, style = styles[node_type.name]
         size = node_type.resources.to_floats()
         parts = [f"{size['CPU']:g} CPU", f"{size['memory'] / GIB:g} GB"]
         if "GPU" in size:
@@ -177,7 +180,7 @@ def _legend(story: DayStory, looks: Mapping[str, tuple[str, str]]) -> Table:
     return table
 
 
-def _moments(story: DayStory, looks: Mapping[str, tuple[str, str]]) -> Table:
+def _moments(story: DayStory, styles: Mapping[str, tuple[str, str]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim", expand=True)
     table.add_column("time", no_wrap=True)
     table.add_column("", no_wrap=True, width=1)
@@ -186,30 +189,30 @@ def _moments(story: DayStory, looks: Mapping[str, tuple[str, str]]) -> Table:
     table.add_column("$/hour", justify="right", no_wrap=True)
     table.add_column("spent $", justify="right", no_wrap=True)
     for moment in story.moments:
-        mark, style = _WHO[moment.said.who]
+        mark, style = _WHO[moment.event.who]
         table.add_row(
             _clock(moment.time_s),
             Text(mark, style=style),
-            _told(moment, style),
-            _letters(moment.nodes, looks),
+            _sentence(moment, style),
+            _letters(moment.nodes, styles),
             f"{moment.price_per_hour:.2f}",
             f"{moment.spent:.2f}",
         )
     return table
 
 
-def _told(moment: Moment, style: str) -> Text:
-    said = moment.said
-    machines = ", ".join(f"{count} {name}" for name, count in sorted(said.machines.items()))
-    text = Text(f"{said.what} {machines}".rstrip(), style=style)
-    if said.why:
-        text.append(f"\n{said.why}", style="dim not bold")
+def _sentence(moment: Moment, style: str) -> Text:
+    sentence = moment.event
+    machines = ", ".join(f"{count} {name}" for name, count in sorted(sentence.machines.items()))
+    text = Text(f"{sentence.what} {machines}".rstrip(), style=style)
+    if sentence.why:
+        text.append(f"\n{sentence.why}", style="dim not bold")
     return text
 
 
-def _letters(nodes: Mapping[str, int], looks: Mapping[str, tuple[str, str]]) -> Text:
+def _letters(nodes: Mapping[str, int], styles: Mapping[str, tuple[str, str]]) -> Text:
     text = Text()
-    for name, (letter, style) in looks.items():
+    for name, (letter, style) in styles.items():
         text.append(letter * nodes.get(name, 0), style=f"bold {style}")
     return text if text.plain else Text("·", style="dim")
 
@@ -257,13 +260,15 @@ FORMAT = 1
 
 
 def reply_pages(reply: Reply) -> list[RenderableType]:
-    """Who found what and when; the best value over time; the best config."""
+    """Returns the tables of `muster sim tune`: each scheduler's best, its course over time, its config."""
     return [_found(reply), "", _over_time(reply), "", *_configs(reply)]
 
 
 def _found(reply: Reply) -> Table:
     first = reply.answers[0]
-    title = f"{reply.wish.workers} workers, {first.metric} ({first.mode}); node-hours used by then and in all"
+    title = (
+        f"{reply.options.workers} workers, {first.metric} ({first.mode}); node-hours used by then and in all"
+    )
     table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("scheduler", overflow="fold")
     for column in ("best", "found at", "by then", "ended at", "node-h", "trials"):
@@ -273,13 +278,18 @@ def _found(reply: Reply) -> Table:
         table.add_row(
             answer.scheduler,
             "-" if best is None else f"{best.value:.6g}",
-            "-" if best is None else clock(best.at_s),
+            "-" if best is None else _narrow(best.at_s),
             "-" if best is None else f"{best.worker_s / 3600.0:.3g} h",
-            clock(answer.end_s),
+            _narrow(answer.end_s),
             f"{answer.worker_s / 3600.0:.3g}",
             f"{answer.trials}" + (f" ({answer.failed} failed)" if answer.failed else ""),
         )
     return table
+
+
+def _narrow(seconds: float) -> str:
+    """One number: two would fold the scheduler's name on a terminal of 80 columns."""
+    return short_duration(seconds) if seconds >= 60.0 else duration(seconds)
 
 
 def _over_time(reply: Reply) -> Table:
@@ -290,7 +300,7 @@ def _over_time(reply: Reply) -> Table:
         table.add_column(answer.scheduler, justify="right")
     for row in over_time(reply.answers):
         shown = [row.best[answer.scheduler] for answer in reply.answers]
-        table.add_row(clock(row.at_s), *("-" if value is None else f"{value:.6g}" for value in shown))
+        table.add_row(duration(row.at_s), *("-" if value is None else f"{value:.6g}" for value in shown))
     return table
 
 
@@ -302,19 +312,12 @@ def _configs(reply: Reply) -> list[str]:
     ]
 
 
-def clock(seconds: float) -> str:
-    """`1:02:03`, days are hours; less than a minute in seconds."""
-    if seconds < 60.0:
-        return f"{seconds:.3g} s"
-    whole = round(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-
-
 def as_document(reply: Reply) -> bytes:
+    """Returns the answers as one JSON document."""
     content = {
         "format": FORMAT,
-        "trace": reply.wish.trace,
-        "workers": reply.wish.workers,
+        "trace": reply.options.trace,
+        "workers": reply.options.workers,
         "answers": [_answer(answer) for answer in reply.answers],
         "over_time": [{"at_s": row.at_s, "best": dict(row.best)} for row in over_time(reply.answers)],
         "notes": reply.remarks,
@@ -322,7 +325,7 @@ def as_document(reply: Reply) -> bytes:
     return strict_json(content, indent=2).encode()
 
 
-def _answer(answer: Answer) -> dict[str, object]:
+def _answer(answer: SchedulerResult) -> dict[str, object]:
     fields = ("scheduler", "metric", "mode", "end_s", "worker_s", "trials", "failed", "results")
     found = [{name: getattr(one, name) for name in one.__struct_fields__} for one in answer.found]
     return {
@@ -333,7 +336,7 @@ def _answer(answer: Answer) -> dict[str, object]:
 
 
 def draw(reply: Reply, path: Path) -> None:
-    """Steps, as the best value changes when something is found; ConfigError without matplotlib."""
+    """Draws the best value over time to a file. Raises ConfigError without matplotlib."""
     try:
         import matplotlib
     except ImportError as error:

@@ -1,1 +1,1 @@
-"""`muster status`: the nodes, the demand and the reasons of a cluster."""
+"""Implements `muster status`: the machines, the waiting requests and the reasons of a cluster."""

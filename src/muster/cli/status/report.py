@@ -1,4 +1,4 @@
-"""Builds a StatusReport out of what the monitor published. Pure: the page is a function of the file."""
+"""Builds a StatusReport from the status that the monitor published; pure."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ FORMAT = 1
 
 
 class NodeRow(Struct, frozen=True, kw_only=True):
-    """One machine of the cluster, from wish to grave; or a node that no record knows."""
+    """A NodeRow is one machine of the cluster, or a node that no record knows."""
 
     instance_id: str  # "" for a node without a record
     node_id: str  # "" while no node runs on it
     cloud_id: str
     node_type: str
     is_head: bool
-    state: str  # a word for people: busy, idle, starting ...
+    state: str  # for users: busy, idle, starting ...
     instance_state: str  # the record's state, Ray's name
     for_s: float | None  # how long it has been in that state
     used: Mapping[str, float]
@@ -49,20 +49,20 @@ class NodeRow(Struct, frozen=True, kw_only=True):
 
 
 class PendingRow(Struct, frozen=True, kw_only=True):
-    """Requests that wait and share a fate."""
+    """A PendingRow is a number of waiting requests that share a reason."""
 
     kind: str  # demand, gang or constraint
     subject_id: str
     shape: str
     count: int
     reason: Reason
-    told: str
+    detail: str
     target: str  # the machine or node type meant
     for_s: float | None
 
 
 class EventRow(Struct, frozen=True, kw_only=True):
-    """Something that happened lately."""
+    """An EventRow is a recent event."""
 
     at: float
     level: str
@@ -70,7 +70,7 @@ class EventRow(Struct, frozen=True, kw_only=True):
 
 
 class FailureRow(Struct, frozen=True, kw_only=True):
-    """A machine that did not come."""
+    """A FailureRow is a launch that failed recently."""
 
     at: float
     instance_id: str
@@ -79,7 +79,7 @@ class FailureRow(Struct, frozen=True, kw_only=True):
 
 
 class TypeRow(Struct, frozen=True, kw_only=True):
-    """Why a node type is bought or not."""
+    """A TypeRow is why a node type is bought or not."""
 
     node_type: str
     reason: Reason
@@ -87,20 +87,20 @@ class TypeRow(Struct, frozen=True, kw_only=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """One resource over all nodes that run."""
+    """A Usage is one resource over all nodes that run."""
 
     used: float
     total: float
 
 
 class StatusReport(Struct, frozen=True, kw_only=True):
-    """The whole answer of `muster status`."""
+    """A StatusReport is the whole answer of `muster status`."""
 
     format: int = FORMAT
     cluster: str
     address: str
     config: str
-    at: float  # of the monitor's look
+    at: float  # of the monitor's newest tick
     age_s: float
     interval_s: float
     monitor_pid: int | None
@@ -122,7 +122,7 @@ class StatusReport(Struct, frozen=True, kw_only=True):
 
 
 def shape_of(verdict: Verdict, runtime: RuntimeReport | None) -> str:
-    """`{CPU: 2}`, `STRICT_SPREAD of 3 x {CPU: 1}`; "" when the report no longer has it."""
+    """Returns `{CPU: 2}` or `STRICT_SPREAD of 3 x {CPU: 1}`; "" when the report no longer has the request."""
     if runtime is None:
         return ""
     if verdict.subject is Subject.GANG:
@@ -137,7 +137,7 @@ def shape_of(verdict: Verdict, runtime: RuntimeReport | None) -> str:
 
 
 def demand_words(demand: Demand) -> str:
-    """One request of the demand."""
+    """Returns one request of the demand as text."""
     words = f"{{{demand.shape.positive()}}}"
     alternatives = [_selector(selector) for selector in demand.selectors if selector]
     if alternatives:
@@ -148,7 +148,7 @@ def demand_words(demand: Demand) -> str:
 
 
 def gang_words(gang: Gang) -> str:
-    """The first of its options; the others are named by their number."""
+    """Returns a gang's first option as text, and the number of the others."""
     bundles: dict[str, int] = {}
     for bundle in gang.options[0] if gang.options else ():
         words = demand_words(bundle)
@@ -159,7 +159,7 @@ def gang_words(gang: Gang) -> str:
 
 
 def _by_id(subject_id: str, demands: Sequence[Demand]) -> Demand | None:
-    """A demand is known by its name, or by its place in the list when it has none."""
+    """A demand is known by its name, or by its position in the list when it has none."""
     named = next((demand for demand in demands if demand.name == subject_id), None)
     if named is not None or not subject_id.isdigit():
         return named
@@ -195,7 +195,7 @@ _ORDER = {word: position for position, word in enumerate(("busy", "idle", "runni
 
 
 def build_report(published: PublishedStatus, *, now: float, problem: str = "") -> StatusReport:
-    """`problem` says why the picture may be old; where the files are is added by the caller."""
+    """Builds the report; `problem` is why the status may be out of date. The caller adds the files."""
     age_s = max(0.0, now - published.at)
     nodes = tuple(_nodes(published, 0.0 if problem else age_s))
     verdicts = published.status.verdicts
@@ -236,14 +236,14 @@ def build_report(published: PublishedStatus, *, now: float, problem: str = "") -
 
 
 def node_word(instance: Instance, report: NodeReport | None) -> str:
-    """What a person would call the machine's state."""
+    """Returns a user's word for the machine's state."""
     if instance.state is _S.RAY_RUNNING and report is not None:
         return _RUNNING_WORDS.get(report.status, "running")
     return _WORDS.get(instance.state, instance.state.name.lower())
 
 
-def told(verdict: Verdict) -> str:
-    """The verdict's own sentence, or one for the reasons that need none."""
+def detail_of(verdict: Verdict) -> str:
+    """Returns the verdict's own sentence, or one for the reasons that need none."""
     if verdict.detail:
         return verdict.detail
     sentences = {
@@ -256,7 +256,7 @@ def told(verdict: Verdict) -> str:
 
 
 def shown_resources(resources: Resources) -> dict[str, float]:
-    """Without what Ray adds for itself: names of nodes and shares of placement groups."""
+    """Returns the resources without those Ray adds for nodes and placement groups."""
     hidden = ("node:", "bundle")
     return {
         name: units / SCALE
@@ -304,7 +304,7 @@ def _of_node(report: NodeReport | None) -> dict[str, Any]:
 
 
 def _state(instance: Instance, report: NodeReport | None, at: float, age_s: float) -> dict[str, Any]:
-    """An idle node's time is the runtime's; a passing state's is the record's."""
+    """An idle node's time is the runtime's; that of a transitional state is the record's."""
     word = node_word(instance, report)
     if word == "idle" and report is not None:
         return {"state": word, "for_s": report.idle_s + age_s}
@@ -349,7 +349,7 @@ def _pending(verdict: Verdict, published: PublishedStatus) -> PendingRow:
         shape=shape_of(verdict, published.runtime),
         count=verdict.count,
         reason=verdict.reason,
-        told=told(verdict),
+        detail=detail_of(verdict),
         target=verdict.target,
         for_s=None if verdict.since is None else max(0.0, published.at - verdict.since),
     )
@@ -360,4 +360,4 @@ def _notes(published: PublishedStatus) -> Iterator[str]:
         if verdict.subject is Subject.CLUSTER:
             yield f"{verdict.reason.value}: {verdict.detail}" if verdict.detail else verdict.reason.value
     if published.runtime is None:
-        yield "the runtime could not be read at the newest look: nodes and demand are not known"
+        yield "the runtime could not be read in the newest tick: nodes and demand are not known"

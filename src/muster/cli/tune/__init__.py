@@ -1,1 +1,1 @@
-"""`muster tune`: look at experiments, resume them, export them."""
+"""Implements `muster tune`: lists, shows, exports and resumes experiments."""

@@ -1,4 +1,4 @@
-"""`muster tune best`: the trials with the best value of a metric, and their configs in a form to paste."""
+"""Implements `muster tune best`: the best trials by a metric, with configs ready to paste."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from muster.cli.tune.experiment import ExperimentView
 from muster.cli.tune.table import not_data, plain, strict_json
 from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
-from muster.trials.results import flatten
+from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import number
 
 
 class ScoredTrial(Struct, frozen=True):
-    """A trial and the value that counts."""
+    """A ScoredTrial is a trial with the value it is compared by."""
 
     trial: TrialSummary
     value: float
@@ -27,7 +27,7 @@ class ScoredTrial(Struct, frozen=True):
 def best_of(
     experiment: ExperimentView, metric: str | None = None, mode: str | None = None, scope: str = "last"
 ) -> list[ScoredTrial]:
-    """Trials with a finite value, the best first; equal ones in the order of their creation."""
+    """Returns the trials with a finite value, the best first; equal ones in the order of their creation."""
     metric, mode = wanted_metric(experiment, metric, mode)
     found = []
     for trial in experiment.trials:
@@ -39,12 +39,12 @@ def best_of(
 
 
 def wanted_metric(experiment: ExperimentView, metric: str | None, mode: str | None) -> tuple[str, str]:
-    """As asked, else as the experiment was told; ConfigError when neither says."""
+    """Returns metric and mode: the options, else the experiment's own. Raises ConfigError without both."""
     chosen = metric or experiment.metric
     if not chosen:
         known = reported_metrics(experiment)
         hint = f"it reported {', '.join(known)}" if known else "and no trial reported anything yet"
-        raise ConfigError(f"{experiment.path}: does not say what it optimises; give --metric ({hint})")
+        raise ConfigError(f"{experiment.path}: no metric is set in it; give --metric ({hint})")
     mode = mode or (experiment.mode if metric in (None, experiment.metric) else None)
     if not mode:
         raise ConfigError(f"--metric {chosen}: give --mode min or --mode max with it")
@@ -52,19 +52,19 @@ def wanted_metric(experiment: ExperimentView, metric: str | None, mode: str | No
 
 
 def need_best(found: Sequence[ScoredTrial], experiment: ExperimentView, metric: str) -> None:
-    """ConfigError that says what was reported instead."""
+    """Returns the best trials. Raises ConfigError, naming what was reported, when there is none."""
     if found:
         return
     known = reported_metrics(experiment)
     if metric in known:
-        told = "all its values are NaN or infinite"
+        hint = "all its values are NaN or infinite"
     else:
-        told = f"reported are {', '.join(known)}" if known else "no trial reported a number"
-    raise ConfigError(f"{experiment.path}: no trial has a finite {metric!r}; {told}")
+        hint = f"reported are {', '.join(known)}" if known else "no trial reported a number"
+    raise ConfigError(f"{experiment.path}: no trial has a finite {metric!r}; {hint}")
 
 
 def reported_metrics(experiment: ExperimentView) -> list[str]:
-    """Names of numbers in last results that we did not fill in ourselves."""
+    """Returns the names of the numbers that trials reported themselves."""
     names: dict[str, None] = {}
     for trial in experiment.trials:
         own = {key: value for key, value in trial.result.items() if key not in AUTO_RESULT_KEYS}
@@ -82,7 +82,7 @@ def _last(trial: TrialSummary, metric: str) -> float | None:
 def _analysed(
     experiment: ExperimentView, trial: TrialSummary, metric: str, mode: str, scope: str
 ) -> float | None:
-    """Over all results in the trial's log; a trial that reported and has none is an error, not a guess."""
+    """All results in the trial's log count; a trial that reported and has no log is an error."""
     from muster.tune.analysis.result_files import TrialFolder
     from muster.tune.analysis.trial_record import analysis_of
 
@@ -101,7 +101,7 @@ def _analysed(
 def best_page(
     experiment: ExperimentView, count: int, form: str, asked: Mapping[str, str | None]
 ) -> tuple[list[str], list[str]]:
-    """The page, and remarks about what cannot be pasted; `asked` holds metric, mode and scope."""
+    """Returns the page, and notes about what cannot be pasted; `asked` holds metric, mode and scope."""
     metric, mode = wanted_metric(experiment, asked.get("metric"), asked.get("mode"))
     found = best_of(experiment, metric, mode, asked.get("scope") or "last")
     need_best(found, experiment, metric)
@@ -153,7 +153,7 @@ def _record(each: ScoredTrial, experiment: ExperimentView, metric: str) -> dict[
 
 
 def config_lines(config: Mapping[str, Any]) -> Iterator[str]:
-    """A config as Python text, one key per line when it is long."""
+    """Yields a config as Python text, one key per line when it is long."""
     text = repr(dict(config))
     if len(text) <= 76:
         yield text

@@ -1,6 +1,6 @@
-"""Columns of trials and experiments: which there are, what a row holds in one, filters and orders.
+"""Defines the columns of trials and experiments, and filters and sorts rows by them.
 
-A column is asked for by its name, by the heading it is shown under, or by a pattern (`config/*`).
+A column is chosen by its name, by the heading it is shown under, or by a pattern (`config/*`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CONFIG = "config/"
 
 
 def trial_row(trial: TrialSummary, path: str) -> dict[str, Any]:
-    """Every column of a trial: what we know, its last result, its config."""
+    """Returns every column of a trial: its state, its last result and its config."""
     failure = trial.failure
     name = trial.trial_name
     return {
@@ -79,18 +79,18 @@ def trial_row(trial: TrialSummary, path: str) -> dict[str, Any]:
 
 
 def last_line(text: str) -> str:
-    """The one that names the error, in a traceback."""
+    """Returns the last line of a traceback, which names the error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""
 
 
 def is_own(name: str) -> bool:
-    """Reported by the user, not filled in by us."""
+    """Returns whether the user reported the column, rather than muster."""
     return name not in FIXED and name not in AUTO_RESULT_KEYS and not name.startswith(CONFIG)
 
 
 def own_metrics(rows: Iterable[Row], at_most: int = 3) -> list[str]:
-    """The first numbers that trials reported, for an experiment that does not say what it optimises."""
+    """Returns the first numbers that trials reported, for an experiment without a metric."""
     found: dict[str, None] = {}
     for row in rows:
         numbers = (key for key, value in row.items() if is_own(key) and number(value) is not None)
@@ -101,7 +101,7 @@ def own_metrics(rows: Iterable[Row], at_most: int = 3) -> list[str]:
 
 
 class RowColumns:
-    """The columns of some rows, found by what people call them."""
+    """RowColumns find the columns of some rows by the names that users give them."""
 
     def __init__(self, rows: Sequence[Row], fixed: Sequence[str]) -> None:
         self._rows = rows
@@ -110,7 +110,7 @@ class RowColumns:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """All of them, the fixed ones first."""
+        """Returns all columns, the fixed ones first."""
         if self._known is None:
             names = dict.fromkeys(self._fixed)
             for row in self._rows:
@@ -119,13 +119,13 @@ class RowColumns:
         return self._known
 
     def asked(self, texts: Iterable[str], option: str) -> tuple[str, ...]:
-        """Names from `a,b` texts; ConfigError that names the nearest ones."""
+        """Returns the columns named by `a,b` texts. Raises ConfigError with the nearest names."""
         words = [word.strip() for text in texts for word in text.split(",")]
         found = (name for word in words if word for name in self._matching(word, option))
         return tuple(dict.fromkeys(found))
 
     def one(self, word: str, option: str) -> str:
-        """A single column."""
+        """Returns a single column. Raises ConfigError with the nearest names."""
         if word in self._fixed or any(word in row for row in self._rows):
             return word
         for name in (*(name for name, shown in HEADINGS.items() if shown == word), f"{CONFIG}{word}"):
@@ -147,8 +147,8 @@ class RowColumns:
         near = difflib.get_close_matches(word, [*names, *ends], n=3, cutoff=0.6)
         shown = list(dict.fromkeys(ends.get(name, name) for name in near))
         hint = f"Did you mean {' or '.join(shown)}? " if shown else ""
-        told = ", ".join(name for name in self.known if name not in AUTO_RESULT_KEYS or name in FIXED)
-        return f"{option}: no column {word!r}. {hint}There are: {told}"
+        listed = ", ".join(name for name in self.known if name not in AUTO_RESULT_KEYS or name in FIXED)
+        return f"{option}: no column {word!r}. {hint}There are: {listed}"
 
 
 _FILTER = re.compile(r"\s*(?P<column>.+?)\s*(?P<op><=|>=|==|!=|<|>)\s*(?P<value>.*?)\s*")
@@ -163,7 +163,7 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def filtered(rows: Sequence[Row], filters: Iterable[str], columns: RowColumns) -> list[Row]:
-    """Rows that pass all `<column> <op> <value>`; one without a value in the column passes none."""
+    """Returns the rows that pass all `<column> <op> <value>`; a row without a value passes none."""
     kept = list(rows)
     for text in filters:
         passes = _condition(text, columns)
@@ -179,8 +179,8 @@ def _condition(text: str, columns: RowColumns) -> Callable[[Row], bool]:
             "for example --filter 'training_iteration >= 10'"
         )
     name = columns.one(match["column"], "--filter")
-    compare, told = _OPERATORS[match["op"]], match["value"].strip("'\"")
-    wanted = _number_from(told)
+    compare, operand = _OPERATORS[match["op"]], match["value"].strip("'\"")
+    wanted = _number_from(operand)
 
     def passes(row: Row) -> bool:
         value = row.get(name)
@@ -190,9 +190,9 @@ def _condition(text: str, columns: RowColumns) -> Callable[[Row], bool]:
         if found is not None and wanted is not None:
             return compare(found, wanted)
         return (
-            compare(str(value).lower(), told.lower())
+            compare(str(value).lower(), operand.lower())
             if isinstance(value, bool)
-            else compare(str(value), told)
+            else compare(str(value), operand)
         )
 
     return passes
@@ -206,7 +206,7 @@ def _number_from(text: str) -> float | None:
 
 
 def ordered(rows: Sequence[Row], names: Sequence[str], *, descending: bool = False) -> list[Row]:
-    """By the first column, then the next; rows without a value come last either way."""
+    """Sorts by the first column, then by the next; rows without a value come last either way."""
     result = list(rows)
     for name in reversed(names):
         has = [row for row in result if _rank(row.get(name)) is not None]
@@ -216,7 +216,7 @@ def ordered(rows: Sequence[Row], names: Sequence[str], *, descending: bool = Fal
 
 
 def _rank(value: object) -> tuple[int, Any] | None:
-    """Numbers before texts; None for what cannot be compared with anything."""
+    """Numbers come before texts; None cannot be compared with anything."""
     if value is None:
         return None
     found = number(value)

@@ -1,11 +1,9 @@
-"""`muster tune`: look at experiments, running or not, and go on with interrupted ones. Options only; the work
-is in the tune_* files, imported when it is wanted."""
+"""Implements `muster tune`: the options of its commands; the modules that do the work are imported on use."""
 
 from __future__ import annotations
 
 import csv
 import importlib
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,21 +16,26 @@ from muster.cli.tune.columns import trial_row
 from muster.cli.tune.experiment import ExperimentView
 from muster.cli.tune.table import plain, strict_json
 from muster.errors import ConfigError, MusterError
+from muster.host.atomic_write import replacing
 from muster.tune.analysis.tables import Row, flat_row, need_pandas
 
 SCOPES = ("last", "all", "avg", "last-5-avg", "last-10-avg")
 WATCH_S = 2.0
 
-_json = click.option("--json", "as_json", is_flag=True, help="For programs: JSON (docs/tune-cli.md).")
-_watch = click.option("--watch", is_flag=True, help="Look again every 2 s while it runs; Ctrl-C ends.")
-_metric = click.option("--metric", help="What to compare by; by default what the experiment optimises.")
-_mode = click.option("--mode", type=click.Choice(["min", "max"]), help="Whether less or more is better.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/tune-cli.md).")
+_watch = click.option("--watch", is_flag=True, help="Refresh every 2 s while it runs; Ctrl-C ends.")
+_metric = click.option("--metric", help="Metric to compare by. Default: the experiment's.")
+_mode = click.option(
+    "--mode",
+    type=click.Choice(["min", "max"]),
+    help="Whether less or more is better. Default: the experiment's.",
+)
 
 RAY_NAMES = {"list-trials": "ls", "lsx": "ls", "list-experiments": "ls"}
 
 
 class _Tune(click.Group):
-    """Knows Ray's names of our commands, and lists ours in the order of a day's work."""
+    """Knows Ray's names of the commands, and lists the commands in the order of their use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -42,7 +45,7 @@ class _Tune(click.Group):
 
 
 class _RayWords(click.Command):
-    """Takes Ray's `--desc True` for our `--desc`."""
+    """Accepts Ray's `--desc True` for `--desc`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)
@@ -59,23 +62,32 @@ class _RayWords(click.Command):
     epilog="Exit codes: 0 done; 1 `resume` ended with failed trials; 2 bad input; 130 interrupted.",
 )
 def tune() -> None:
-    """Look at experiments of muster.tune, and go on with interrupted ones.
+    """List, show, export and resume experiments of muster.tune.
 
-    PATH is the directory of an experiment: what `fit()` wrote, <storage_path>/<name>. It may be running now.
-    Only `resume` changes anything, and only `resume` loads pickled objects; the others are safe with
-    directories from people you do not trust.
+    PATH is the directory of an experiment: what `fit()` wrote, <storage_path>/<name>. The experiment may be
+    running now. Only `resume` changes the experiment, and only `resume` loads pickled objects; the other
+    commands are safe with directories that you do not trust.
     """
 
 
 @tune.command(cls=_RayWords, short_help="List trials, or experiments.")
 @click.argument("path")
-@click.option("--sort", multiple=True, metavar="A,B", help="Order by these columns.")
-@click.option("--desc", is_flag=True, help="The largest first.")
-@click.option("--filter", "filters", multiple=True, metavar="'COL OP VALUE'", help="OP: < <= == != >= >")
-@click.option("--columns", multiple=True, metavar="A,B", help="Show these; 'config/*' is a pattern.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many rows.")
+@click.option("--sort", multiple=True, metavar="A,B", help="Sort by these columns.")
+@click.option("--desc", is_flag=True, help="Sort in descending order.")
 @click.option(
-    "--output", "-o", type=click.Path(path_type=Path), help="Write a .csv, .json, .jsonl, ... file."
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="'COL OP VALUE'",
+    help="Keep matching rows; OP is < <= == != >= or >.",
+)
+@click.option("--columns", multiple=True, metavar="A,B", help="Columns to show; 'config/*' is a pattern.")
+@click.option("--limit", type=click.IntRange(min=1), help="Largest number of rows.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="File to write: .csv, .json, .jsonl, .parquet or .pkl.",
 )
 @_json
 @_watch
@@ -83,27 +95,27 @@ def ls(path: str, as_json: bool, watch: bool, output: Path | None, desc: bool, *
     """List the trials of an experiment, or the experiments in a directory.
 
     \b
+    Examples:
     muster tune ls results/mine --sort loss --limit 10
     muster tune ls results/mine --filter 'status == ERROR' --columns trial_id,error
     muster tune ls results/mine --columns 'trial,status,config/*' -o trials.csv
     muster tune ls results
     """
-    from muster.cli.tune.command import write_rows
     from muster.cli.tune.ls import ListOptions, as_record, as_text, listing
     from muster.cli.tune.table import page_size
 
     if watch and (as_json or output is not None):
-        raise click.UsageError("--watch shows a table: leave out --json and --output")
+        raise click.UsageError("--watch shows a table; leave out --json and --output")
     limit = asked["limit"] or (max(page_size()[1] - 8, 5) if watch else None)
     words = {"filters": asked["filters"], "sort": asked["sort"], "columns": asked["columns"]}
     choice = ListOptions(**words, descending=desc, limit=limit, active_first=watch)
 
-    def look() -> tuple[Iterable[str], bool]:
+    def read() -> tuple[Iterable[str], bool]:
         found = listing(path, choice)
         return as_text(found, colour=has_colours()), found.is_running
 
     if watch:
-        _watched(look)
+        _watched(read)
     elif output is not None:
         found = listing(path, choice)
         columns = found.columns if choice.columns else found.all_columns
@@ -112,16 +124,16 @@ def ls(path: str, as_json: bool, watch: bool, output: Path | None, desc: bool, *
     elif as_json:
         _emit_json(as_record(listing(path, choice), chosen=bool(choice.columns)))
     else:
-        _print(look()[0])
+        _print(read()[0])
 
 
-@tune.command(name="show", short_help="Tell about an experiment, or one of its trials.")
+@tune.command(name="show", short_help="Show an experiment, or one of its trials.")
 @click.argument("path")
 @click.argument("trial", required=False)
 @_json
 @_watch
 def show_command(path: str, trial: str | None, as_json: bool, watch: bool) -> None:
-    """Show an experiment, or one TRIAL of it: its id, the end of its id, or its directory's name."""
+    """Show an experiment, or one TRIAL of it, given by id, end of the id, or directory name."""
     from muster.cli.tune.experiment import read_experiment
     from muster.cli.tune.show import (
         experiment_lines,
@@ -131,7 +143,7 @@ def show_command(path: str, trial: str | None, as_json: bool, watch: bool) -> No
         trial_record,
     )
 
-    def look() -> tuple[Iterable[str], bool]:
+    def read() -> tuple[Iterable[str], bool]:
         experiment = read_experiment(path)
         colour = has_colours()
         if trial is None:
@@ -141,13 +153,13 @@ def show_command(path: str, trial: str | None, as_json: bool, watch: bool) -> No
         return lines, experiment.writer is not None
 
     if watch:
-        _watched(look)
+        _watched(read)
     elif as_json:
         experiment = read_experiment(path)
         one = None if trial is None else find_trial(experiment, trial)
         _emit_json(experiment_record(experiment) if one is None else trial_record(experiment, one))
     else:
-        _print(look()[0])
+        _print(read()[0])
 
 
 @tune.command()
@@ -155,22 +167,32 @@ def show_command(path: str, trial: str | None, as_json: bool, watch: bool) -> No
 @_metric
 @_mode
 @click.option(
-    "--scope", type=click.Choice(SCOPES), default="last", show_default=True, help="Which values count."
+    "--scope",
+    type=click.Choice(SCOPES),
+    default="last",
+    show_default=True,
+    help="Values of a trial that count.",
 )
 @click.option(
-    "-n", "count", type=click.IntRange(min=1), default=1, show_default=True, help="How many trials."
+    "-n", "count", type=click.IntRange(min=1), default=1, show_default=True, help="Number of trials."
 )
 @click.option(
-    "--format", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="Output format.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--json", "as_json", is_flag=True, help="Short for --format json.")
 def best(path: str, count: int, form: str, as_json: bool, **asked: str | None) -> None:
     """Print the best trials and their configs, ready to paste.
 
-    Of each trial the last value counts; --scope all: its best one, avg: the mean of all, last-5-avg and
-    last-10-avg: of the last ones.
+    By default the last value of each trial counts. --scope all: its best value; avg: its mean; last-5-avg
+    and last-10-avg: the mean of its last values.
 
     \b
+    Examples:
     muster tune best results/mine
     muster tune best results/mine --metric accuracy --mode max -n 5
     muster tune best results/mine --format yaml > best.yaml
@@ -191,17 +213,17 @@ def best(path: str, count: int, form: str, as_json: bool, **asked: str | None) -
     "-o",
     type=click.Path(path_type=Path),
     required=True,
-    help="What to write: .csv, .json, .jsonl, .parquet or .pkl.",
+    help="File to write: .csv, .json, .jsonl, .parquet or .pkl.",
 )
-@click.option("--results", is_flag=True, help="One row per result instead of one per trial.")
+@click.option("--results", is_flag=True, help="Write one row per result instead of one per trial.")
 def export(path: str, output: Path, results: bool) -> None:
     """Write all trials, or all their results, to a file.
 
     \b
+    Examples:
     muster tune export results/mine -o trials.csv
     muster tune export results/mine --results -o curves.parquet
     """
-    from muster.cli.tune.command import all_columns, check_name, result_rows, trial_rows, write_rows
     from muster.cli.tune.experiment import read_experiment
 
     check_name(output)
@@ -217,25 +239,26 @@ def export(path: str, output: Path, results: bool) -> None:
 
 @tune.command()
 @click.argument("path")
-@click.option("--trainable", metavar="MODULE:NAME", help="The trainable, instead of the saved one.")
-@click.option("--script", type=click.Path(path_type=Path), help="The file that defines the trainable.")
+@click.option("--trainable", metavar="MODULE:NAME", help="Trainable to run instead of the saved one.")
+@click.option("--script", type=click.Path(path_type=Path), help="File that defines the trainable.")
 @click.option(
     "--errored",
     type=click.Choice(["resume", "restart"]),
-    help="Run failed trials again: from their checkpoint, or from the start.",
+    help="Rerun failed trials from their checkpoint, or from the start.",
 )
-@click.option("--skip-unfinished", is_flag=True, help="Leave trials that were cut off as they are.")
+@click.option("--skip-unfinished", is_flag=True, help="Keep interrupted trials as they are.")
 @click.pass_context
 def resume(ctx: click.Context, /, path: str, **asked: Any) -> None:  # noqa: ANN401
-    """Go on with an interrupted experiment.
+    """Continue an interrupted experiment.
 
-    Finished trials are kept, unfinished ones go on from their last checkpoint, and the search continues where
-    it stood.
+    Finished trials are kept, unfinished ones continue from their last checkpoint, and the search continues
+    where it stopped.
 
-    This runs the experiment's code: tuner.pkl and trainable.pkl in PATH are unpickled, so only do it with a
-    directory you trust. The current directory is on sys.path, as for `python`.
+    This runs the experiment's code: tuner.pkl and trainable.pkl in PATH are unpickled, so use it only with a
+    directory that you trust. The current directory is on sys.path, as for `python`.
 
     \b
+    Examples:
     muster tune resume results/mine
     muster tune resume results/mine --errored restart
     muster tune resume results/mine --trainable my_project.train:train
@@ -243,16 +266,16 @@ def resume(ctx: click.Context, /, path: str, **asked: Any) -> None:  # noqa: ANN
     """
     from muster.cli.tune.resume import ResumeRequest, resumed
 
-    lines, code = resumed(path, ResumeRequest(**asked), tell=remark)
+    lines, code = resumed(path, ResumeRequest(**asked), report=remark)
     _print(lines)
     ctx.exit(code)
 
 
 @tune.command(name="add-note", short_help="Write a note about an experiment.")
 @click.argument("path")
-@click.option("--filename", default="note.txt", show_default=True, help="In the experiment's directory.")
+@click.option("--filename", default="note.txt", show_default=True, help="File in the experiment's directory.")
 def add_note(path: str, filename: str) -> None:
-    """Write a note about an experiment with $EDITOR; `show` shows note.txt."""
+    """Write a note about an experiment with $EDITOR; `muster tune show` prints note.txt."""
     from muster.cli.tune.experiment import note_file
 
     file = note_file(path, filename)
@@ -264,25 +287,23 @@ _CONTROLS = re.compile(r"(\x1b\[\d{0,2}m)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def _print(lines: Iterable[str], before: str = "") -> None:
-    """What trials reported cannot move the cursor or rename the window: only our colours pass."""
+    """What trials reported cannot move the cursor or rename the window: only muster's colours pass."""
     text = _CONTROLS.sub(lambda found: found[1] or "\N{REPLACEMENT CHARACTER}", "\n".join(lines))
     emit((before + text).encode("utf-8", "replace"))
 
 
 def _emit_json(value: object) -> None:
-    from muster.cli.tune.table import strict_json
-
     emit(strict_json(value).encode("utf-8", "replace"))
 
 
-def _watched(look: Callable[[], tuple[Iterable[str], bool]]) -> None:
-    """Show, wait, show again, until nothing runs any more or somebody presses Ctrl-C."""
+def _watched(read: Callable[[], tuple[Iterable[str], bool]]) -> None:
+    """Shows the page every two seconds until nothing runs any more or the user presses Ctrl-C."""
     from muster.base.clock import SystemClock
 
     clock, clear = SystemClock(), "\x1b[H\x1b[2J" if has_colours() else ""
     try:
         while True:
-            lines, is_running = look()
+            lines, is_running = read()
             _print(lines, clear)
             if not is_running:
                 return
@@ -295,10 +316,10 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def check_name(file: Path) -> None:
-    """ConfigError before any work is done."""
+    """Raises ConfigError for a file whose format cannot be written, before any work is done."""
     if file.suffix not in _WRITERS:
         kinds = ", ".join(_WRITERS)
-        raise ConfigError(f"-o {file}: cannot tell the format; the name must end in one of {kinds}")
+        raise ConfigError(f"-o {file}: unknown format; the name must end in one of {kinds}")
     if file.suffix in _NEED_PANDAS:
         need_pandas(f"-o {file}")
     if file.suffix == ".parquet":
@@ -306,25 +327,22 @@ def check_name(file: Path) -> None:
 
 
 def write_rows(rows: Rows, columns: Sequence[str], file: Path) -> None:
-    """Replace the file; MusterError when it cannot be written."""
+    """Replaces the file. Raises MusterError when it cannot be written."""
     check_name(file)
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        _WRITERS[file.suffix](rows, columns, draft)
-        os.replace(draft, file)
+        with replacing(file) as draft:
+            _WRITERS[file.suffix](rows, columns, Path(draft))
     except OSError as error:
         raise MusterError(f"{file}: cannot be written: {error.strerror or error}") from error
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def trial_rows(experiment: ExperimentView) -> list[Row]:
-    """One per trial: its last result, its config and what became of it."""
+    """Returns one row per trial: its state, its last result and its config."""
     return [trial_row(trial, experiment.trial_path(trial)) for trial in experiment.trials]
 
 
 def result_rows(experiment: ExperimentView, unread: list[str]) -> Iterator[Row]:
-    """One per result that was logged; trials whose log cannot be read are named in `unread`."""
+    """Yields one row per logged result; trials whose log cannot be read are added to `unread`."""
     from muster.tune.analysis.result_files import TrialFolder
 
     for trial in experiment.trials:
@@ -340,7 +358,7 @@ def result_rows(experiment: ExperimentView, unread: list[str]) -> Iterator[Row]:
 
 
 def all_columns(rows: Iterable[Mapping[str, Any]], first: Sequence[str] = ()) -> tuple[str, ...]:
-    """Those wanted first, then the others as they come."""
+    """Returns the columns of `first` that exist, then all others in the order of the rows."""
     names: dict[str, None] = {}
     for row in rows:
         names.update(dict.fromkeys(row))

@@ -1,6 +1,6 @@
-"""An experiment's directory as `muster tune` sees it: read from its store, never unpickled, never changed.
+"""Reads an experiment's directory from its store; nothing is unpickled and nothing is changed.
 
-Works while another process runs the experiment. The commands ask; nothing here prints.
+Works while another process runs the experiment. Prints nothing.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ STATUSES = ("RUNNING", "PENDING", "PAUSED", INTERRUPTED, "TERMINATED", "ERROR")
 
 @dataclass(frozen=True)
 class Writer:
-    """The process that runs an experiment now."""
+    """A Writer is the process that runs an experiment now."""
 
-    pid: int  # 0 when it cannot be told
+    pid: int  # 0 when it is unknown
     since: float
 
     def __str__(self) -> str:
@@ -40,19 +40,19 @@ class Writer:
 
 @dataclass(frozen=True)
 class ExperimentView:
-    """One committed state of an experiment."""
+    """An ExperimentView is one committed state of an experiment."""
 
     path: str
     trials: tuple[TrialSummary, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     writer: Writer | None = None
-    is_exhausted: bool = True  # nothing is left to suggest, as far as can be told
+    is_exhausted: bool = True  # nothing is left to suggest, as far as is known
     filesystem: Any = None  # fsspec's, when the directory is not on this machine
     url: str = ""  # its address then; `path` is without the scheme
 
     @property
     def address(self) -> str:
-        """What a command can be given."""
+        """Returns the path or URL that commands take."""
         return self.url or self.path
 
     @property
@@ -61,7 +61,7 @@ class ExperimentView:
 
     @property
     def metric(self) -> str | None:
-        """What the experiment optimises; None when it was not told."""
+        """Returns what the experiment optimises; None when that was not set."""
         return _text(self.settings.get("metric"))
 
     @property
@@ -70,9 +70,9 @@ class ExperimentView:
 
     @property
     def state(self) -> str:
-        """running, finished, or interrupted: `muster tune resume` would find something to do.
+        """Returns running, finished, or interrupted: `muster tune resume` would find something to do.
 
-        Of one that is not on this machine and not finished it cannot be told whether it runs: unfinished.
+        A remote experiment that is not finished is "unfinished": whether it runs is not known.
         """
         if self.writer is not None:
             return "running"
@@ -81,13 +81,13 @@ class ExperimentView:
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """Trials by status, in a fixed order."""
+        """Returns the number of trials by status, in a fixed order."""
         found = Counter(trial.status for trial in self.trials)
         return {status: found[status] for status in STATUSES if found[status]}
 
     @property
     def updated_at(self) -> float | None:
-        """When the last thing happened."""
+        """Returns the time of the newest event."""
         times = (trial.ended_at or trial.reported_at or trial.created_at for trial in self.trials)
         return max((time for time in times if time is not None), default=None)
 
@@ -97,11 +97,12 @@ class ExperimentView:
         return min((time for time in times if time is not None), default=None)
 
     def trial_path(self, trial: TrialSummary) -> str:
+        """Returns the directory of a trial."""
         return f"{self.path.rstrip('/')}/{trial.relative_logdir or trial.trial_id}"
 
 
 def read_experiment(path: str) -> ExperimentView:
-    """The experiment in a directory; MusterError that says what to do when there is none."""
+    """Reads the experiment in a directory. Raises MusterError with a hint when there is none."""
     from muster.tune.analysis.result_files import opened_place
     from muster.tune.analysis.trial_record import experiment_directory
 
@@ -116,11 +117,12 @@ def read_experiment(path: str) -> ExperimentView:
 
 
 def is_experiment(place: str) -> bool:
+    """Returns whether the directory holds an experiment's store."""
     return os.path.isfile(os.path.join(place, STORE_NAME))
 
 
 def experiments_below(place: str) -> tuple[str, ...]:
-    """Directories of experiments right below this one, by name."""
+    """Returns the directories of experiments right below this one, by name."""
     try:
         names = sorted(os.listdir(place))
     except OSError:
@@ -129,7 +131,7 @@ def experiments_below(place: str) -> tuple[str, ...]:
 
 
 def note_file(path: str, name: str) -> Path:
-    """Where a note about an experiment belongs."""
+    """Returns the path of a note about an experiment."""
     if os.path.basename(name) != name:
         raise StoreError(f"--filename {name}: must be a name, the file goes into the experiment's directory")
     experiment = read_experiment(path)
@@ -173,7 +175,7 @@ def _read(reader: TrialReader, place: str, root: str, filesystem: object = None)
         trials=trials,
         settings=reader.settings(),
         writer=writer,
-        # Nobody asks while something is left to do anyway.
+        # Irrelevant while the experiment runs, so it is not read then.
         is_exhausted=writer is not None or _is_exhausted(reader),
         filesystem=filesystem,
     )
@@ -195,7 +197,7 @@ def _read_remote(place: str, filesystem: object) -> ExperimentView:
 
 
 def _lock_time(place: str) -> float:
-    """When the writer took its lock; it writes its number into the file then, and never again."""
+    """The writer writes its process id into the lock's file when it takes the lock, and never again."""
     try:
         return os.stat(os.path.join(place, f"{STORE_NAME}.lock")).st_mtime
     except OSError:
@@ -203,22 +205,22 @@ def _lock_time(place: str) -> float:
 
 
 class _Snapshot(msgspec.Struct):
-    """The part of a saved picture that says whether there is more to come."""
+    """A _Snapshot is the part of a saved snapshot that shows whether there is more to run."""
 
     exhausted: bool = True
     stopping: bool = False
 
 
-_PICTURE = msgspec.msgpack.Decoder(_Snapshot)
+_STATE = msgspec.msgpack.Decoder(_Snapshot)
 _SNAPSHOT = msgspec.msgpack.Decoder(tuple[bytes, bytes | None])
 
 
 def _is_exhausted(reader: TrialReader) -> bool:
-    """True also when it cannot be told: then the trials alone decide."""
+    """Returns True also when it is unknown: then the trials alone decide."""
     snapshot = reader.snapshot()
     if snapshot is not None:
         try:
-            seen = _PICTURE.decode(_SNAPSHOT.decode(snapshot)[0])
+            seen = _STATE.decode(_SNAPSHOT.decode(snapshot)[0])
         except (ValueError, msgspec.MsgspecError):
             return True
         if seen.exhausted or seen.stopping:

@@ -1,4 +1,4 @@
-"""`muster tune ls`: the trials of an experiment, or the experiments of a directory, chosen and ordered."""
+"""Implements `muster tune ls`: the trials of an experiment, or the experiments of a directory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from muster.base.text import moment
 from muster.cli.tune.best import best_of
 from muster.cli.tune.columns import (
     CONFIG,
@@ -27,9 +28,9 @@ from muster.cli.tune.experiment import (
     is_experiment,
     read_experiment,
 )
-from muster.cli.tune.table import cell, lay_out, moment, notes, page_size, painted
+from muster.cli.tune.table import cell, lay_out, notes, page_size, painted
 from muster.errors import StoreError
-from muster.trials.results import flatten
+from muster.trials.metrics import flatten
 
 EXPERIMENT_COLUMNS = ("name", "state", "trials", "best", "last_updated")
 EXPERIMENT_FIXED = (*EXPERIMENT_COLUMNS, "total_trials", "metric", "mode", "path", "pid", "since", "error")
@@ -37,7 +38,7 @@ WORDS = {"TERMINATED": "done", "ERROR": "failed"}
 
 
 class ListOptions(Struct, frozen=True, kw_only=True):
-    """What a person wants to see."""
+    """ListOptions are the rows and columns that the user asked for."""
 
     filters: tuple[str, ...] = ()
     sort: tuple[str, ...] = ()
@@ -48,7 +49,7 @@ class ListOptions(Struct, frozen=True, kw_only=True):
 
 
 class TrialListing(Struct, frozen=True, kw_only=True):
-    """Rows in the order wanted, and the columns to show."""
+    """A TrialListing holds rows in the requested order, and the columns to show."""
 
     rows: list[Mapping[str, Any]]
     columns: tuple[str, ...]
@@ -58,7 +59,7 @@ class TrialListing(Struct, frozen=True, kw_only=True):
 
     @property
     def all_columns(self) -> tuple[str, ...]:
-        """Those shown, then all others that a row has."""
+        """Returns the columns shown, then all others that a row has."""
         names = dict.fromkeys(self.columns)
         for row in self.rows:
             names.update(dict.fromkeys(row))
@@ -72,7 +73,7 @@ class TrialListing(Struct, frozen=True, kw_only=True):
 
 
 def listing(path: str, choice: ListOptions) -> TrialListing:
-    """Look once."""
+    """Reads the directory once and selects rows and columns."""
     place = os.path.expanduser(path)
     if "://" not in place and os.path.isdir(place) and not is_experiment(place):
         below = experiments_below(place)
@@ -85,7 +86,7 @@ def listing(path: str, choice: ListOptions) -> TrialListing:
 
 
 def default_columns(experiment: ExperimentView, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Who, how far, how good, and with which of the searched values."""
+    """Returns id, state, progress, metrics and the searched parameters."""
     searched = dict.fromkeys(
         key for trial in experiment.trials for key in flatten(dict(trial.evaluated_params))
     )
@@ -115,7 +116,7 @@ def _chosen(
 
 
 def _experiment_row(path: str) -> dict[str, Any]:
-    """One line about an experiment; one that cannot be read says so and does not hide the others."""
+    """An experiment that cannot be read is listed as such and does not hide the others."""
     try:
         experiment = read_experiment(path)
     except StoreError as error:
@@ -124,7 +125,7 @@ def _experiment_row(path: str) -> dict[str, Any]:
 
 
 def experiment_row(experiment: ExperimentView) -> dict[str, Any]:
-    """The columns of an experiment."""
+    """Returns the columns of an experiment."""
     best = best_of(experiment) if experiment.metric and experiment.mode else []
     writer = experiment.writer
     return {
@@ -143,7 +144,7 @@ def experiment_row(experiment: ExperimentView) -> dict[str, Any]:
 
 
 def as_record(found: TrialListing, *, chosen: bool) -> dict[str, Any]:
-    """For --json; with --columns only these, else every one that a row has."""
+    """Returns the listing for --json; with --columns only those, else every column that a row has."""
     rows = [{name: row.get(name) for name in found.columns} if chosen else dict(row) for row in found.rows]
     if found.experiment is None:
         return {"experiments": rows}
@@ -151,40 +152,40 @@ def as_record(found: TrialListing, *, chosen: bool) -> dict[str, Any]:
 
 
 def as_text(found: TrialListing, *, colour: bool) -> Iterator[str]:
-    """The page, line by line."""
+    """Yields the page, line by line."""
     if found.experiment is not None:
         yield from heading(found.experiment, colour=colour)
         yield ""
-    rows = found.rows if found.experiment is not None else [_for_people(row) for row in found.rows]
+    rows = found.rows if found.experiment is not None else [_with_counts_text(row) for row in found.rows]
     width = page_size()[0]
-    told: list[str] = []
+    remarks: list[str] = []
     if rows:
         layout = lay_out(rows, found.columns, width, colour=colour)
         yield from layout.lines
-        told += notes(layout)
+        remarks += notes(layout)
     if found.passing < found.total:
-        told.append(f"{found.passing:,} of {found.total:,} pass the filter.")
+        remarks.append(f"{found.passing:,} of {found.total:,} pass the filter.")
     if len(found.rows) < found.passing:
-        told.append(f"{len(found.rows):,} of {found.passing:,} are shown (--limit).")
-    for note in told:
+        remarks.append(f"{len(found.rows):,} of {found.passing:,} are shown (--limit).")
+    for note in remarks:
         yield from textwrap.wrap(f"note: {note}", width, break_long_words=False, break_on_hyphens=False)
     if found.experiment is None:
         yield from (f"{row['name']}: {row['error']}" for row in found.rows if row.get("error"))
 
 
 def heading(experiment: ExperimentView, *, colour: bool) -> Iterator[str]:
-    """What the experiment is, how it stands, and the best so far."""
+    """Yields the experiment's name and state, its number of trials and the best value so far."""
     state = painted(experiment.state, experiment.state, colour=colour)
     yield f"{experiment.name}: {state}{_who(experiment.writer)}"
-    yield told_counts(experiment.counts)
+    yield counts_text(experiment.counts)
     if experiment.metric and experiment.mode:
         best = best_of(experiment)
-        told = f"{cell('', best[0].value)} by {best[0].trial.trial_id}" if best else "not reported yet"
-        yield f"best {experiment.metric} ({experiment.mode}): {told}"
+        value = f"{cell('', best[0].value)} by {best[0].trial.trial_id}" if best else "not reported yet"
+        yield f"best {experiment.metric} ({experiment.mode}): {value}"
 
 
-def told_counts(counts: Mapping[str, int]) -> str:
-    """`12 trials: 10 TERMINATED, 2 ERROR`."""
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Returns the number of trials by status, such as `12 trials: 10 TERMINATED, 2 ERROR`."""
     total = sum(counts.values())
     parts = ", ".join(f"{count:,} {status}" for status, count in counts.items())
     return f"{total:,} trial{'' if total == 1 else 's'}{': ' if parts else ''}{parts}"
@@ -194,8 +195,8 @@ def _who(writer: Writer | None) -> str:
     return "" if writer is None else f" ({writer} since {moment(writer.since)})"
 
 
-def _for_people(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Counts as a text of one cell: `10 done, 2 failed`."""
+def _with_counts_text(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The counts become the text of one cell: `10 done, 2 failed`."""
     counts = row.get("trials")
     return {
         **row,

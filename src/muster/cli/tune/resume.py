@@ -1,4 +1,4 @@
-"""`muster tune resume`: go on with an interrupted experiment. The one command that unpickles and runs."""
+"""Implements `muster tune resume`, the one command that unpickles and runs an experiment's code."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from muster.base.text import moment
 from muster.cli.tune.best import best_of, config_lines
 from muster.cli.tune.experiment import ExperimentView, read_experiment
 from muster.cli.tune.ls import heading
-from muster.cli.tune.table import moment
 from muster.errors import ConfigError, LedgerLocked, RestoreError
 
 DONE, TRIALS_FAILED, STOPPED = 0, 1, 130
@@ -23,7 +23,7 @@ SCRIPT_MODULE = "muster_resumed_script"
 
 
 class ResumeRequest(Struct, frozen=True, kw_only=True):
-    """What the person asked for."""
+    """A ResumeRequest holds the options of the command."""
 
     trainable: str | None = None  # module:name
     script: Path | None = None
@@ -31,23 +31,27 @@ class ResumeRequest(Struct, frozen=True, kw_only=True):
     skip_unfinished: bool = False
 
 
-def resumed(path: str, wish: ResumeRequest, tell: Callable[[str], None]) -> tuple[list[str], int]:
-    """Run to the end; what to print then, and the exit code."""
+def resumed(path: str, request: ResumeRequest, report: Callable[[str], None]) -> tuple[list[str], int]:
+    """Runs the experiment to its end and returns the lines to print and the exit code."""
     before = read_experiment(path)
     _refuse_running(before)
-    if before.state == "finished" and not (wish.errored and before.counts.get("ERROR")):
+    if before.state == "finished" and not (request.errored and before.counts.get("ERROR")):
         return [*_summary(before), "", _nothing_left(before)], _code(before)
     sys.path.insert(0, os.getcwd())
     try:
-        trainable = _trainable(before, wish)
-        tell(f"going on with {before.address} ({_left(before)})")
-        _run(before, trainable, wish)
+        trainable = _trainable(before, request)
+        report(f"continuing {before.address} ({_left(before)})")
+        _run(before, trainable, request)
     except KeyboardInterrupt:
-        return [f"Stopped. To go on: muster tune resume {before.address}"], STOPPED
+        return [f"Stopped. To continue: muster tune resume {before.address}"], STOPPED
     after = read_experiment(path)
     lines = ["", *_summary(after)]
-    if after.state != "finished" and not wish.skip_unfinished:
-        return [*lines, "", f"Stopped before its end. To go on: muster tune resume {before.address}"], STOPPED
+    if after.state != "finished" and not request.skip_unfinished:
+        return [
+            *lines,
+            "",
+            f"Stopped before its end. To continue: muster tune resume {before.address}",
+        ], STOPPED
     return lines, _code(after)
 
 
@@ -55,47 +59,47 @@ def _refuse_running(experiment: ExperimentView) -> None:
     writer = experiment.writer
     if writer is not None:
         raise LedgerLocked(
-            f"{experiment.address}: runs now ({writer} since {moment(writer.since)}). Wait for it, or stop "
-            "it with Ctrl-C there; `muster tune show --watch` looks on"
+            f"{experiment.address}: is running ({writer} since {moment(writer.since)}). Wait for it, or stop "
+            "it with Ctrl-C there; `muster tune show --watch` shows its progress"
         )
 
 
-def _run(experiment: ExperimentView, trainable: Any, wish: ResumeRequest) -> None:  # noqa: ANN401 - function or class
+def _run(experiment: ExperimentView, trainable: Any, request: ResumeRequest) -> None:  # noqa: ANN401 - function or class
     from muster.tune.tuner import Tuner
 
     try:
         tuner = Tuner.restore(
             experiment.address,
             trainable,
-            resume_unfinished=not wish.skip_unfinished,
-            resume_errored=wish.errored == "resume",
-            restart_errored=wish.errored == "restart",
+            resume_unfinished=not request.skip_unfinished,
+            resume_errored=request.errored == "resume",
+            restart_errored=request.errored == "restart",
         )
     except (FileNotFoundError, ValueError) as error:
         raise RestoreError(str(error)) from error
     tuner.fit()
 
 
-def _trainable(experiment: ExperimentView, wish: ResumeRequest) -> Any:  # noqa: ANN401
-    if wish.trainable is not None and wish.script is not None:
+def _trainable(experiment: ExperimentView, request: ResumeRequest) -> Any:  # noqa: ANN401
+    if request.trainable is not None and request.script is not None:
         raise ConfigError("--trainable and --script: give one of them")
-    if wish.trainable is not None:
-        return _named(wish.trainable)
-    if wish.script is not None:
-        return _from_script(wish.script, _trainable_name(experiment))
+    if request.trainable is not None:
+        return _named(request.trainable)
+    if request.script is not None:
+        return _from_script(request.script, _trainable_name(experiment))
     from muster.tune.execution.restore import saved_trainable
 
     try:
         return saved_trainable(_local_directory(experiment))
     except FileNotFoundError:
         raise RestoreError(
-            f"{experiment.address}: has no trainable.pkl. Say where the trainable is: --trainable "
+            f"{experiment.address}: has no trainable.pkl. Name the trainable: --trainable "
             "module:name, or --script FILE"
         ) from None
 
 
 def _local_directory(experiment: ExperimentView) -> Path:
-    """Its files on this machine; those of a remote one are brought here, as `Tuner.restore` does."""
+    """The files of a remote experiment are copied to this machine, as `Tuner.restore` does."""
     if experiment.filesystem is None:
         return Path(experiment.path)
     from muster.tune.execution.paths import ExperimentPaths
@@ -122,7 +126,7 @@ def _named(text: str) -> Any:  # noqa: ANN401
 
 
 def _from_script(script: Path, name: str) -> Any:  # noqa: ANN401
-    """A name from a file that is loaded as a module: what stands under `if __name__ == ...` does not run."""
+    """The file is loaded as a module: code under `if __name__ == ...` does not run."""
     import cloudpickle  # type: ignore[import-untyped]
 
     if not script.is_file():
@@ -157,23 +161,21 @@ def _attribute(module: object, path: str, option: str) -> Any:  # noqa: ANN401
 
 
 def _trainable_name(experiment: ExperimentView) -> str:
-    """From the settings, else from the names of trials (`train_1a2b3_00000`)."""
-    told = experiment.settings.get("trainable_name")
-    if isinstance(told, str):
-        return told
+    """The name is in the settings, else in the names of trials (`train_1a2b3_00000`)."""
+    name = experiment.settings.get("trainable_name")
+    if isinstance(name, str):
+        return name
     for trial in experiment.trials:
         name = trial.trial_name.removesuffix(f"_{trial.trial_id}")
         if name and name != trial.trial_name:
             return name
-    raise ConfigError(
-        f"--script: {experiment.path} does not say what its trainable is called: use --trainable"
-    )
+    raise ConfigError(f"--script: {experiment.path} does not name its trainable; use --trainable")
 
 
 def _nothing_left(experiment: ExperimentView) -> str:
     failed = experiment.counts.get("ERROR", 0)
     hint = f" --errored resume, or restart, runs the {failed:,} failed again." if failed else ""
-    return f"It is finished: there is nothing to go on with.{hint}"
+    return f"It is finished: there is nothing to continue.{hint}"
 
 
 def _left(experiment: ExperimentView) -> str:

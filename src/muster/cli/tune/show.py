@@ -1,4 +1,4 @@
-"""`muster tune show PATH`: an experiment told at length. tune_trial.py tells a trial."""
+"""Implements `muster tune show`: an experiment, or one of its trials, in detail."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from muster.base.text import duration, moment
 from muster.cli.tune.best import best_of, config_lines
 from muster.cli.tune.columns import last_line
 from muster.cli.tune.experiment import FINISHED, ExperimentView
 from muster.cli.tune.ls import experiment_row, heading
-from muster.cli.tune.table import cell, duration, lay_out, moment, page_size, painted
+from muster.cli.tune.table import cell, lay_out, page_size, painted
 from muster.errors import ConfigError
 from muster.stores.experiment.summary import TrialSummary
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.analysis.tables import flat_row
 
-MAX_FAILURES = 5  # told one by one; the rest is counted
+MAX_FAILURES = 5  # shown one by one; the rest is counted
 ERROR_LINES = 3
 NOTE_FILE = "note.txt"
 
 
 def experiment_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[str]:
-    """State, settings, best, time and failures."""
+    """Yields state, settings, best trial, times and failures of an experiment."""
     yield from heading(experiment, colour=colour)
     yield f"in {experiment.address}"
     yield from _next_step(experiment)
@@ -35,7 +36,7 @@ def experiment_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[st
 
 
 def experiment_record(experiment: ExperimentView) -> dict[str, Any]:
-    """For --json."""
+    """Returns the experiment for --json."""
     return {
         **experiment_row(experiment),
         "settings": dict(experiment.settings),
@@ -48,7 +49,7 @@ def experiment_record(experiment: ExperimentView) -> dict[str, Any]:
 
 
 def section(title: str, lines: Iterator[str]) -> Iterator[str]:
-    """A heading and its lines; nothing at all when there are none."""
+    """Yields a heading and its lines; nothing when there are no lines."""
     for position, line in enumerate(lines):
         if position == 0:
             yield ""
@@ -58,7 +59,7 @@ def section(title: str, lines: Iterator[str]) -> Iterator[str]:
 
 def _next_step(experiment: ExperimentView) -> Iterator[str]:
     if experiment.state in ("interrupted", "unfinished"):
-        yield f"To go on: muster tune resume {experiment.address}"
+        yield f"To continue: muster tune resume {experiment.address}"
 
 
 def _settings_lines(experiment: ExperimentView) -> Iterator[str]:
@@ -77,7 +78,7 @@ def _best_lines(experiment: ExperimentView) -> Iterator[str]:
 
 
 def times(experiment: ExperimentView) -> dict[str, Any]:
-    """Where the time went, in seconds."""
+    """Returns where the time went, in seconds."""
     began, until = experiment.started_at, experiment.updated_at
     spans = {trial.trial_id: float(trial.result.get("time_total_s") or 0.0) for trial in experiment.trials}
     waits = [
@@ -116,6 +117,7 @@ def _failed(experiment: ExperimentView) -> list[TrialSummary]:
 
 
 def failure_record(trial: TrialSummary) -> dict[str, Any]:
+    """Returns kind, last line and traceback of a trial's failure."""
     failure = trial.failure
     text = "" if failure is None else failure.traceback or failure.message
     return {
@@ -128,9 +130,9 @@ def failure_record(trial: TrialSummary) -> dict[str, Any]:
 def _failure_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[str]:
     failed = _failed(experiment)
     for trial in failed[:MAX_FAILURES]:
-        told = failure_record(trial)
-        yield f"{painted(trial.trial_id, 'ERROR', colour=colour)}: {told['kind'] or 'failed'}"
-        yield from (f"  {line}" for line in _last_lines(told["traceback"]))
+        failure = failure_record(trial)
+        yield f"{painted(trial.trial_id, 'ERROR', colour=colour)}: {failure['kind'] or 'failed'}"
+        yield from (f"  {line}" for line in _last_lines(failure["traceback"]))
         yield from (f"  see {file}" for file in error_file(experiment, trial))
     if len(failed) > MAX_FAILURES:
         command = f"muster tune ls {experiment.address} --filter 'status == ERROR' --columns trial_id,error"
@@ -138,12 +140,13 @@ def _failure_lines(experiment: ExperimentView, *, colour: bool) -> Iterator[str]
 
 
 def _last_lines(traceback: str) -> list[str]:
-    """Where it was raised and what it was, without the marks under the code."""
-    telling = [line for line in traceback.splitlines() if line.strip(" ^~")]
-    return [line.strip() for line in telling[-ERROR_LINES:]]
+    """Returns the place and the error, without the marks under the code."""
+    useful = [line for line in traceback.splitlines() if line.strip(" ^~")]
+    return [line.strip() for line in useful[-ERROR_LINES:]]
 
 
 def error_file(experiment: ExperimentView, trial: TrialSummary) -> list[str]:
+    """Returns the trial's error.txt, if there is one."""
     place = f"{experiment.trial_path(trial)}/error.txt"
     return [below(experiment, place)] if os.path.isfile(place) else []
 
@@ -157,22 +160,23 @@ def _note_lines(experiment: ExperimentView) -> Iterator[str]:
 
 
 def pairs(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yields keys and values in two columns."""
     width = max((len(key) for key in values), default=0)
     for key, value in values.items():
         yield f"{key.ljust(width)}  {cell(key, value)}"
 
 
 def below(experiment: ExperimentView, path: str) -> str:
-    """Shorter when it lies in the experiment."""
+    """Returns a path relative to the experiment if it lies in it."""
     prefix = f"{experiment.path.rstrip('/')}/"
     return path[len(prefix) :] if path.startswith(prefix) else path
 
 
-TOLD = ("training_iteration", "time_total_s", "time_this_iter_s", "date", "hostname", "pid")
+PROGRESS_KEYS = ("training_iteration", "time_total_s", "time_this_iter_s", "date", "hostname", "pid")
 
 
 def find_trial(experiment: ExperimentView, asked: str) -> TrialSummary:
-    """By id, name, directory, or a unique end of the id; ConfigError that names near ones."""
+    """Finds a trial by id, name, directory, or a unique end of the id. Raises ConfigError with near ones."""
     word = os.path.basename(asked.rstrip("/"))
     for trial in experiment.trials:
         if word in (trial.trial_id, trial.trial_name, trial.relative_logdir):
@@ -187,13 +191,13 @@ def find_trial(experiment: ExperimentView, asked: str) -> TrialSummary:
 
 
 def trial_lines(experiment: ExperimentView, trial: TrialSummary, *, colour: bool) -> Iterator[str]:
-    """Config, last result, checkpoints, failures, files."""
+    """Yields config, last result, checkpoints, failures and files of a trial."""
     status = painted(trial.status, trial.status, colour=colour)
     yield f"{trial.trial_name or trial.trial_id}: {status}, {_n(trial.reports, 'result')}{_tries(trial)}"
     yield f"in {experiment.trial_path(trial)}"
     times = {"created": trial.created_at, "started": trial.started_at, "ended": trial.ended_at}
-    told = ", ".join(f"{what} {moment(at)}" for what, at in times.items() if at is not None)
-    yield from ([told] if told else [])
+    dates = ", ".join(f"{what} {moment(at)}" for what, at in times.items() if at is not None)
+    yield from ([dates] if dates else [])
     yield from section("Config", config_lines(trial.config))
     yield from section("Last result", _result_lines(trial.result))
     yield from section("Checkpoints", _checkpoint_lines(experiment, trial))
@@ -202,7 +206,7 @@ def trial_lines(experiment: ExperimentView, trial: TrialSummary, *, colour: bool
 
 
 def trial_record(experiment: ExperimentView, trial: TrialSummary) -> dict[str, Any]:
-    """For --json."""
+    """Returns the trial for --json."""
     return {
         "trial_id": trial.trial_id,
         "trial_name": trial.trial_name,
@@ -236,17 +240,17 @@ def _trial_failure_lines(experiment: ExperimentView, trial: TrialSummary) -> Ite
 
 
 def _result_lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """What the user reported, then how far and where; the rest of what we fill in is said to be in --json."""
+    """The user's metrics come first, then progress; the other keys that muster adds are in --json."""
     flat = flat_row({str(key): value for key, value in result.items() if key != "config"})
     own = {key: value for key, value in flat.items() if key not in AUTO_RESULT_KEYS}
-    told = {key: flat[key] for key in TOLD if key in flat}
-    yield from pairs({**own, **told})
+    progress = {key: flat[key] for key in PROGRESS_KEYS if key in flat}
+    yield from pairs({**own, **progress})
     if flat:
         yield "(--json has all keys)"
 
 
 def _checkpoints(experiment: ExperimentView, trial: TrialSummary) -> list[dict[str, Any]]:
-    """Those on disk, oldest first, with the numbers they were reported with."""
+    """Returns the checkpoints on disk, oldest first, with the metrics they were reported with."""
     from muster.tune.analysis.result_files import TrialFolder
 
     folder = TrialFolder(experiment.trial_path(trial), experiment.filesystem)
@@ -264,13 +268,13 @@ def _checkpoints(experiment: ExperimentView, trial: TrialSummary) -> list[dict[s
     found = []
     for checkpoint, metrics in folder.checkpoints(rows):
         name = os.path.basename(checkpoint.path)
-        told = metrics or known.get(name, {})
-        own = {key: value for key, value in told.items() if key not in AUTO_RESULT_KEYS}
+        reported = metrics or known.get(name, {})
+        own = {key: value for key, value in reported.items() if key not in AUTO_RESULT_KEYS}
         found.append(
             {
                 "name": name,
                 "path": checkpoint.path,
-                "training_iteration": told.get("training_iteration"),
+                "training_iteration": reported.get("training_iteration"),
                 "metrics": own,
                 "is_newest": newest is not None and name in known,
             }

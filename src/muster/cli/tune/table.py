@@ -1,6 +1,6 @@
-"""Rows as text that fits the terminal: columns are left out and long cells shortened, and both are said.
+"""Lays rows out as text that fits the terminal; left-out columns and shortened cells are noted.
 
-Plain strings and no rich tables: twenty thousand trials must not take longer to show than to read.
+The lines are plain strings, not rich tables, because a rich table of 20,000 trials takes many seconds.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import time  # only for formatting: times are given
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from muster.base.text import duration, moment
+from muster.base.text import shortened as shorten
 from muster.cli.tune.columns import CONFIG, DURATIONS, HEADINGS, TIMES, TIMES_SHORT
-from muster.trials.results import flatten
+from muster.trials.metrics import flatten
 from muster.tune.analysis.tables import number
 
 GAP = 2
@@ -34,7 +35,7 @@ STYLES = {
 
 
 class TableLayout(NamedTuple):
-    """A table, and what a reader must be told about it."""
+    """A TableLayout is a table, and what had to be left out of it."""
 
     lines: tuple[str, ...]
     left_out: tuple[str, ...]  # columns
@@ -42,7 +43,7 @@ class TableLayout(NamedTuple):
 
 
 def page_size() -> tuple[int, int]:
-    """Columns and lines of the terminal; 80 x 24 when nobody says."""
+    """Returns columns and lines of the terminal; 80 x 24 when they are unknown."""
     size = shutil.get_terminal_size((80, 24))
     return size.columns, size.lines
 
@@ -50,7 +51,7 @@ def page_size() -> tuple[int, int]:
 def lay_out(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[str], width: int, *, colour: bool
 ) -> TableLayout:
-    """As many of the columns as fit, from the left."""
+    """Returns a table of as many columns as fit, from the left."""
     headings = headings_of(columns)
     widest = width if len(columns) == 1 else WIDEST
     table = [[cell(name, row.get(name)) for row in rows] for name in columns]
@@ -73,7 +74,7 @@ def lay_out(
 
 
 def notes(layout: TableLayout) -> Iterator[str]:
-    """What the table does not show, one sentence each."""
+    """Yields what the table does not show, one sentence each."""
     if layout.left_out:
         shown = ", ".join(layout.left_out[:4]) + (", ..." if len(layout.left_out) > 4 else "")
         count = len(layout.left_out)
@@ -86,7 +87,7 @@ def notes(layout: TableLayout) -> Iterator[str]:
 
 
 def headings_of(columns: Sequence[str]) -> list[str]:
-    """Short where that is clear: `config/lr` is `lr`, unless another column is called so."""
+    """Returns short headings: `config/lr` is `lr`, unless another column has that name."""
     taken = {HEADINGS.get(name, name) for name in columns if not name.startswith(CONFIG)}
     return [_heading(name, taken) for name in columns]
 
@@ -99,7 +100,7 @@ def _heading(name: str, taken: set[str]) -> str:
 
 
 def cell(name: str, value: Any) -> str:  # noqa: ANN401 - a user's value
-    """A value as people read it in a column."""
+    """Returns a value as text for a column."""
     if value is None:
         return "-"
     if name in TIMES and (at := number(value)) is not None:
@@ -113,31 +114,13 @@ def cell(name: str, value: Any) -> str:  # noqa: ANN401 - a user's value
     return " ".join(str(value).split()) if isinstance(value, str) else str(value)
 
 
-def moment(at: float) -> str:
-    """Local time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-
-
-def duration(seconds: float) -> str:
-    """`4.2 ms`, `0.25 s`, `42 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`."""
-    if abs(seconds) < 0.1:
-        return f"{seconds * 1000:.3g} ms"
-    if seconds < 10:
-        return f"{seconds:.2f} s"
-    whole = round(seconds)
-    for size, unit, smaller, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // smaller} {name}"
-    return f"{whole} s"
-
-
 def painted(text: str, key: str, *, colour: bool) -> str:
-    """The text in the colour of a status."""
+    """Returns the text in the colour of a status."""
     return f"\x1b[{STYLES[key]}m{text}\x1b[0m" if colour and key in STYLES else text
 
 
 def _fitting(sizes: Sequence[int], width: int) -> int:
-    """How many columns fit; the first always does."""
+    """Returns how many columns fit; the first always does."""
     used = 0
     for position, size in enumerate(sizes):
         used += size + (GAP if position else 0)
@@ -149,20 +132,14 @@ def _fitting(sizes: Sequence[int], width: int) -> int:
 def _line(cells: Sequence[str], sizes: Sequence[int], right: Sequence[bool], coloured: int = -1) -> str:
     parts = []
     for position, (text, size) in enumerate(zip(cells, sizes, strict=False)):
-        short = text if len(text) <= size else _shortened(text, size)
+        short = text if len(text) <= size else shorten(text, size)
         full = short.rjust(size) if right[position] else short.ljust(size)
         parts.append(painted(full, text, colour=True) if position == coloured else full)
     return (" " * GAP).join(parts).rstrip()
 
 
-def _shortened(text: str, size: int) -> str:
-    """Its beginning and its end."""
-    head = size // 2
-    return f"{text[:head]}…{text[len(text) - (size - head - 1) :]}"
-
-
 def not_data(config: Mapping[str, Any], *, for_json: bool = False) -> list[str]:
-    """Keys whose values cannot be pasted: objects of the experiment's program; NaN, in JSON."""
+    """Returns the keys whose values cannot be pasted: objects of the user's program; NaN, in JSON."""
     return [key for key, value in flatten(dict(config)).items() if not _is_data(value, for_json)]
 
 
@@ -177,7 +154,7 @@ def _is_data(value: object, for_json: bool) -> bool:
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - a user's value
-    """What JSON and YAML can hold: NaN and infinities as they are, objects as text."""
+    """Returns what JSON and YAML can hold: NaN and infinities as they are, objects as text."""
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -186,7 +163,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - a user's value
 
 
 def strict_json(value: object, *, indent: int | None = None) -> str:
-    """JSON that every reader accepts: NaN and infinities become null."""
+    """Returns JSON that every reader accepts: NaN and infinities become null."""
     return json.dumps(_finite(plain(value)), indent=indent, ensure_ascii=False)
 
 

@@ -1,1 +1,1 @@
-"""The planner: demand onto existing, coming and new nodes; values in, values out."""
+"""Plans where demand goes: onto existing nodes, nodes on their way and new nodes. Values in, values out."""

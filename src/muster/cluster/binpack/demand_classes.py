@@ -1,4 +1,4 @@
-"""What is asked for, without repeats: equal demands become one for the engine and are parted again after.
+"""Merges equal demands into one for the engine, and distributes the answer to the original ones.
 
 Called by `pack`, so that planning costs by kinds of request and not by requests. Which of several equal
 requests gets a place first is their order.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from muster.base.resources import ItemKey
-from muster.cluster.binpack.request import Book, ItemOutcome, PackNode, PackSolution
+from muster.cluster.binpack.request import DemandKind, ItemOutcome, PackNode, PackSolution
 from muster.cluster.model import Demand, Gang, Selector
 
 Counts = dict[str, int]
@@ -21,7 +21,7 @@ NONE: Counts = {}  # shared by the many outcomes that have nothing of a kind; ou
 
 
 class PlacementTally:
-    """Where the requests of the items of one kind (demands, gangs, constraints) went, by item."""
+    """A PlacementTally counts where the requests of one kind (demands, gangs, constraints) went, by item."""
 
     def __init__(self) -> None:
         self.placed: dict[int, Counts] = {}
@@ -30,7 +30,7 @@ class PlacementTally:
         self.unplaced: dict[int, int] = {}
 
     def outcome(self, index: int, position: int) -> ItemOutcome:
-        """The outcome of the item that is `index` for the asker and `position` for the engine."""
+        """Returns the outcome of the item that is `index` for the caller and `position` for the engine."""
         return ItemOutcome(
             index=index,
             placed=self.placed.get(position, NONE),
@@ -40,7 +40,7 @@ class PlacementTally:
         )
 
     def parts(self, position: int) -> Iterator[PlacedPart]:
-        """The requests that found a place, as a row of parts: running nodes first."""
+        """Yields the requests that found a place, as parts: running nodes first."""
         for kind, counts in enumerate((self.placed, self.coming, self.bought)):
             for where, amount in counts.get(position, NONE).items():
                 yield PlacedPart(kind, where, amount)
@@ -50,7 +50,7 @@ PLACED, COMING, BOUGHT, UNPLACED = range(4)
 
 
 class PlacedPart(NamedTuple):
-    """`amount` requests that went the same way."""
+    """A PlacedPart is `amount` requests that went the same way."""
 
     kind: int  # PLACED, COMING, BOUGHT or UNPLACED
     where: str
@@ -58,7 +58,7 @@ class PlacedPart(NamedTuple):
 
 
 class PlacementTallies:
-    """A solution counted: one tally per kind of item, and which existing nodes anything was planned onto."""
+    """PlacementTallies count a solution: one tally per kind of item, and the nodes that are needed."""
 
     def __init__(self) -> None:
         self.demands = PlacementTally()
@@ -69,10 +69,10 @@ class PlacementTallies:
     @classmethod
     def of(cls, solution: PackSolution, nodes: Sequence[PackNode]) -> PlacementTallies:
         tallies = cls()
-        plain, in_demand = tallies.demands, Book.DEMAND
+        plain, in_demand = tallies.demands, DemandKind.DEMAND
         used: set[int] = set()
-        for book, is_gang, item, node, node_type, amount in solution.placements:
-            tally = plain if book is in_demand and not is_gang else tallies._kind(book, is_gang)
+        for kind, is_gang, item, node, node_type, amount in solution.placements:
+            tally = plain if kind is in_demand and not is_gang else tallies._kind(kind, is_gang)
             if node < 0:
                 _add(tally.bought, item, node_type, amount)
                 continue
@@ -82,14 +82,14 @@ class PlacementTallies:
                 _add(tally.bought, item, where.node_type, amount)
             else:
                 _add(tally.placed if where.runs else tally.coming, item, where.key, amount)
-        for book, is_gang, item, amount in solution.unplaced:
-            unplaced = tallies._kind(book, is_gang).unplaced
+        for kind, is_gang, item, amount in solution.unplaced:
+            unplaced = tallies._kind(kind, is_gang).unplaced
             unplaced[item] = unplaced.get(item, 0) + amount
         tallies.needed = frozenset(nodes[node].key for node in used) - {""}
         return tallies
 
-    def _kind(self, book: Book, is_gang: bool) -> PlacementTally:
-        if book is Book.CONSTRAINT:
+    def _kind(self, kind: DemandKind, is_gang: bool) -> PlacementTally:
+        if kind is DemandKind.CONSTRAINT:
             return self.constraints
         return self.gangs if is_gang else self.demands
 
@@ -106,7 +106,7 @@ DemandKey = tuple[ItemKey, tuple[Selector, ...], tuple[str, str] | None]
 
 
 def demand_key(demand: Demand) -> DemandKey:
-    """Requests with the same key have the same fate."""
+    """Returns a key; requests with the same key are placed alike."""
     return demand.shape.key, demand.selectors, demand.avoid
 
 
@@ -114,7 +114,7 @@ _NO_REQUEST = ItemOutcome(index=-1)
 
 
 class MergedDemands:
-    """Equal demands as one, empty ones left out, and the way back."""
+    """MergedDemands hold equal demands as one, without empty ones, and can distribute the outcome again."""
 
     def __init__(self, asked: Sequence[Demand]) -> None:
         self._asked = asked
@@ -137,7 +137,7 @@ class MergedDemands:
         return replace(first, count=sum(self._asked[index].count for index in members))
 
     def outcomes(self, tally: PlacementTally) -> tuple[ItemOutcome, ...]:
-        """One outcome per demand asked; counts are shared out in the order of asking."""
+        """Returns one outcome per original demand; counts are distributed in the original order."""
         found = [_NO_REQUEST] * len(self._asked)
         for place, members in enumerate(self._members):
             if len(members) == 1:
@@ -177,7 +177,7 @@ class MergedDemands:
 def _share_among_singles(
     members: Sequence[int], parts: Iterable[PlacedPart], found: list[ItemOutcome]
 ) -> None:
-    """Demands of one request each, often very many: those with the same fate share one mapping."""
+    """Handles demands of one request each, often very many: those placed alike share one mapping."""
     waiting = iter(members)
     for kind, where, amount in parts:
         single = {where: 1}
@@ -192,12 +192,12 @@ def _share_among_singles(
 
 
 def gang_size(gang: Gang) -> int:
-    """How many bundles the gang has, by its first option."""
+    """Returns how many bundles the gang has, by its first option."""
     return sum(bundle.count for bundle in gang.options[0]) if gang.options else 0
 
 
 class CountedGangs:
-    """The gangs that have bundles, and the way back."""
+    """CountedGangs hold the gangs that have bundles, and can restore the original order."""
 
     def __init__(self, asked: Sequence[Gang]) -> None:
         self.gangs = tuple(gang for gang in asked if gang_size(gang) > 0)

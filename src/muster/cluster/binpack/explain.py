@@ -1,4 +1,4 @@
-"""explain: the planner's answer in reasons, for people and programs. Reads the packing, decides nothing.
+"""Explains the planner's answer in reasons, for users and programs. Reads the packing, decides nothing.
 
 Every request of a demand, gang or constraint has exactly one reason: the counts of a subject's verdicts
 add up to its count. Every node has one reason, and so has every node type that was bought or passed over.
@@ -17,12 +17,12 @@ from muster.cluster.binpack.demand_classes import DemandKey, demand_key
 from muster.cluster.binpack.feasible import fitting, labels_suit, nearest, why_not
 from muster.cluster.binpack.idle import idle_limit_s
 from muster.cluster.binpack.request import ItemOutcome, Offer, Packing, PackNode, PackRequest
-from muster.cluster.model import NEEDS_A_PERSON, Demand, Gang, NodeKind, Selector, StopCause, Strategy
+from muster.cluster.model import NEEDS_USER_ACTION, Demand, Gang, NodeKind, Selector, StopCause, Strategy
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.states import InstanceState
 
-# From the least hopeful to the most: a gang shows the worst of its bundles and the best of its options.
-HOPE = (
+# From the most severe to the least: a gang shows the worst of its bundles and the best of its options.
+BY_SEVERITY = (
     Reason.INFEASIBLE,
     Reason.BLOCKED_BY_TYPE_LIMIT,
     Reason.BLOCKED_BY_CLUSTER_LIMIT,
@@ -32,6 +32,8 @@ HOPE = (
 
 
 class Obstacle(Struct, frozen=True, kw_only=True):
+    """An Obstacle is the reason why a request has no place."""
+
     reason: Reason
     detail: str
     target: str = ""
@@ -39,7 +41,7 @@ class Obstacle(Struct, frozen=True, kw_only=True):
 
 
 class Obstacles:
-    """Finds what is in the way, after a pass; remembers the answer per kind of request."""
+    """Obstacles finds what prevents a request from being placed; answers are cached per kind of request."""
 
     def __init__(self, request: PackRequest, packing: Packing) -> None:
         self._request = request
@@ -52,14 +54,14 @@ class Obstacles:
 
     @cached_property
     def _stays(self) -> list[PackNode]:
-        """The nodes that no limit removed; idle ones still counted when machines were bought."""
+        """Returns the nodes that no limit removed; idle ones still counted when machines were bought."""
         removals = self._packing.removals
         gone = {removal.instance_id for removal in removals if removal.cause is not StopCause.IDLE}
         return [node for node in self._request.nodes if node.key not in gone]
 
     @cached_property
     def _below_maximum(self) -> dict[str, int]:
-        """How many more of each type its own maximum allows after this pass, back-off or not."""
+        """Returns how many more of each type its own maximum allows after this pass, back-off or not."""
         taken = Counter(node.node_type for node in self._stays)
         taken.update(self._request.leaving)
         taken.update(self._packing.launch)
@@ -74,13 +76,13 @@ class Obstacles:
 
     def of_gang(self, gang: Gang) -> Obstacle:
         options = [self._of_option(gang, option) for option in gang.options]
-        return max(options, key=lambda obstacle: HOPE.index(obstacle.reason))
+        return max(options, key=lambda obstacle: BY_SEVERITY.index(obstacle.reason))
 
     def _of_option(self, gang: Gang, option: Sequence[Demand]) -> Obstacle:
         bundles = _merged(option) if gang.strategy is Strategy.STRICT_PACK else option
         alone = [self.of_demand(bundle) for bundle in bundles if not self._has_open_type(bundle)]
         if alone:
-            return min(alone, key=lambda obstacle: HOPE.index(obstacle.reason))
+            return min(alone, key=lambda obstacle: BY_SEVERITY.index(obstacle.reason))
         if gang.locality_label and not self._has_locality(gang.locality_label, bundles):
             detail = f"no value of label {gang.locality_label} has node types for all bundles of this gang"
             return Obstacle(reason=Reason.INFEASIBLE, detail=detail)
@@ -90,7 +92,7 @@ class Obstacles:
         return Obstacle(reason=Reason.BLOCKED_BY_GANG, detail=detail)
 
     def _has_locality(self, label: str, bundles: Sequence[Demand]) -> bool:
-        """Whether at some value of the label every bundle has a type that could hold it."""
+        """Returns whether at some value of the label every bundle has a type that could hold it."""
         shared = [
             {offer.node_type.labels.get(label, "") for offer in fitting(bundle, self._offers)} - {""}
             for bundle in bundles
@@ -120,12 +122,12 @@ class Obstacles:
         blocked = [offer for offer in below if offer.blocked_kind is not None]
         if len(blocked) == len(below):
             return _backed_off(blocked, self._request.now)
-        # No engine should leave a request that a type with room could hold; if one does, say just that.
+        # No engine should leave a request that a type with room could hold; if one does, the text reports it.
         detail = f"{below[0].node_type.name} could hold it and has room; the planner did not use it"
         return Obstacle(reason=Reason.BLOCKED_BY_TYPE_LIMIT, detail=detail, target=below[0].node_type.name)
 
     def _no_type(self, demand: Demand) -> Obstacle:
-        """No type can hold it; a node may still be able to (a head with resources of its own)."""
+        """No type can hold the request; a node may still be able to (a head with resources of its own)."""
         node = next(_able(demand, self._stays), None)
         if node is not None:
             detail = f"only nodes like {node.key} can hold {{{demand.shape}}}, and none has that much free"
@@ -139,7 +141,7 @@ def _able(demand: Demand, nodes: Iterable[PackNode]) -> Iterator[PackNode]:
 
 
 def _merged(bundles: Sequence[Demand]) -> list[Demand]:
-    """What STRICT_PACK really asks for: one request per group of bundles that ask for the same labels."""
+    """Returns what STRICT_PACK requests: one request per group of bundles with the same labels."""
     sums: dict[tuple[Selector, ...], Resources] = {}
     for bundle in bundles:
         sums[bundle.selectors] = sums.get(bundle.selectors, EMPTY).plus(bundle.shape.times(bundle.count))
@@ -154,7 +156,7 @@ def _at_type_limit(demand: Demand, could: Sequence[Offer]) -> Obstacle:
 
 
 def _backed_off(blocked: Sequence[Offer], now: float) -> Obstacle:
-    """The type that will be tried first is the one to name."""
+    """Names the type that will be tried first."""
     first = min(blocked, key=lambda offer: offer.blocked_until)
     return Obstacle(
         reason=Reason.BLOCKED_BY_BACKOFF, detail=blocked_text(first, now), target=first.node_type.name
@@ -162,13 +164,13 @@ def _backed_off(blocked: Sequence[Offer], now: float) -> Obstacle:
 
 
 def blocked_text(offer: Offer, now: float) -> str:
-    """Why a type is backed off and what happens next, for people."""
+    """Returns why a type is backed off and what happens next, for users."""
     kind = offer.blocked_kind
-    said = f": {offer.blocked_message}" if offer.blocked_message else ""
-    act = "; a person must act" if kind in NEEDS_A_PERSON else ""
+    message = f": {offer.blocked_message}" if offer.blocked_message else ""
+    advice = "; a user must act" if kind in NEEDS_USER_ACTION else ""
     wait_s = max(0.0, offer.blocked_until - now)
     what = kind.value if kind is not None else "backed off"
-    return f"{offer.node_type.name} failed ({what}{said}){act}; next try in {wait_s:.0f} s"
+    return f"{offer.node_type.name} failed ({what}{message}){advice}; next try in {wait_s:.0f} s"
 
 
 _REMOVED = {
@@ -177,18 +179,18 @@ _REMOVED = {
     StopCause.MAX_NODES: Reason.REMOVED_MAX_NODES,
     StopCause.MAX_NODES_PER_TYPE: Reason.REMOVED_MAX_NODES_PER_TYPE,
 }
-_MAX_KINDS = 500  # kinds of request looked at for a type's verdict; more would not change what people read
+_MAX_KINDS = 500  # kinds of request read for a type's verdict; more would not change the text
 
 
 def explain(request: PackRequest, packing: Packing) -> tuple[Verdict, ...]:
-    """Requests first, then node types, then nodes."""
+    """Returns verdicts: requests first, then node types, then nodes."""
     return (*_requests(request, packing), *_types(request, packing), *_nodes(request, packing))
 
 
 def rejections(
     demand: Demand, offers: Iterable[Offer], room: int | None, chosen: Collection[str]
 ) -> dict[str, Reason]:
-    """For each node type not used for this demand: why not. `offers` and `room` as before buying."""
+    """Returns for each node type not used for this demand: why not. `offers` and `room` as before buying."""
     return {
         offer.node_type.name: _why_passed_over(demand, offer, room)
         for offer in offers
@@ -206,7 +208,9 @@ def _why_passed_over(demand: Demand, offer: Offer, room: int | None) -> Reason:
 
 
 def _blocked_reason(offer: Offer) -> Reason:
-    return Reason.TYPE_NEEDS_A_PERSON if offer.blocked_kind in NEEDS_A_PERSON else Reason.TYPE_BACKED_OFF
+    return (
+        Reason.TYPE_NEEDS_USER_ACTION if offer.blocked_kind in NEEDS_USER_ACTION else Reason.TYPE_BACKED_OFF
+    )
 
 
 def _requests(request: PackRequest, packing: Packing) -> Iterator[Verdict]:
@@ -218,23 +222,23 @@ def _requests(request: PackRequest, packing: Packing) -> Iterator[Verdict]:
     bundles = [demand for constraint in request.constraints for demand in constraint.demands]
     for outcome, demand in zip(packing.constraints, bundles, strict=True):
         blocked = obstacles.of_demand(demand) if outcome.unplaced else None
-        yield from _fates(Subject.CONSTRAINT, demand.name, outcome, blocked, resize)
+        yield from _verdicts_of(Subject.CONSTRAINT, demand.name, outcome, blocked, resize)
     for outcome, gang in zip(packing.gangs, request.gangs, strict=True):
         blocked = obstacles.of_gang(gang) if outcome.unplaced else None
-        yield from _fates(Subject.GANG, gang.gang_id, outcome, blocked, resize)
+        yield from _verdicts_of(Subject.GANG, gang.gang_id, outcome, blocked, resize)
     for outcome, demand in zip(packing.demands, request.demands, strict=True):
         blocked = obstacles.of_demand(demand) if outcome.unplaced else None
-        yield from _fates(Subject.DEMAND, demand.name, outcome, blocked, resize)
+        yield from _verdicts_of(Subject.DEMAND, demand.name, outcome, blocked, resize)
 
 
-def _fates(
+def _verdicts_of(
     subject: Subject,
     name: str,
     outcome: ItemOutcome,
     blocked: Obstacle | None,
     resize: Collection[str],
 ) -> Iterator[Verdict]:
-    """The reasons of one item's requests; nodes that share a reason share a verdict."""
+    """Yields the reasons of one item's requests; nodes that share a reason share a verdict."""
     subject_id = name or str(outcome.index)
     placed = outcome.placed
     if resize:
@@ -267,7 +271,7 @@ def _fates(
 
 
 def _on_nodes(subject: Subject, subject_id: str, reason: Reason, counts: Mapping[str, int]) -> Verdict:
-    """The first node is the target; when there are more the detail says how many."""
+    """The first node is the target; when there are more the detail has their number."""
     first = next(iter(counts))
     return Verdict(
         subject=subject,
@@ -280,7 +284,7 @@ def _on_nodes(subject: Subject, subject_id: str, reason: Reason, counts: Mapping
 
 
 def _types(request: PackRequest, packing: Packing) -> Iterator[Verdict]:
-    """A type bought, backed off, or passed over although machines were wanted."""
+    """Yields a verdict per type that was bought, backed off, or passed over although machines were wanted."""
     wanted = _wanted(request, packing)
     for offer in packing.offers:
         name = offer.node_type.name
@@ -300,7 +304,7 @@ def _of_type(name: str, reason: Reason, detail: str, count: int = 1) -> Verdict:
 
 
 def _blocked_detail(request: PackRequest, packing: Packing, offer: Offer) -> str:
-    """A type that is backed off gets no machines for its minimum either: say how many wait."""
+    """A type that is backed off gets no machines for its minimum either: the text has their number."""
     known = offer.node_type
     text = blocked_text(offer, request.now)
     if known.min_nodes <= 0:
@@ -312,7 +316,7 @@ def _blocked_detail(request: PackRequest, packing: Packing, offer: Offer) -> str
 
 
 def _wanted(request: PackRequest, packing: Packing) -> list[Demand]:
-    """The kinds of request that needed new machines, one of each."""
+    """Returns the kinds of request that needed new machines, one of each."""
     kinds: dict[object, Demand] = {}
     bundles = (demand for constraint in request.constraints for demand in constraint.demands)
     for outcomes, demands in ((packing.constraints, bundles), (packing.demands, request.demands)):
@@ -328,7 +332,7 @@ def _wanted(request: PackRequest, packing: Packing) -> list[Demand]:
 
 
 def _nearest_miss(wanted: Sequence[Demand], offer: Offer, room: int | None) -> Reason:
-    """Why this type was not bought, for the request that it came closest to serving."""
+    """Returns why this type was not bought, for the request that it came closest to serving."""
     reason = Reason.TYPE_LACKS_RESOURCES
     for demand in wanted:
         found = _why_passed_over(demand, offer, room)

@@ -1,6 +1,6 @@
-"""Could a node type ever hold a request, and if none can: which comes nearest, and what does it lack?
+"""Decides whether a node type could ever hold a request, and which type comes nearest if none can.
 
-Called by `explain`; looks at shapes and labels only, never at limits or at what is free.
+Called by `explain`; reads shapes and labels only, never limits or what is free.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from muster.cluster.plan import Reason
 
 
 def selector_holds(selector: Selector, labels: Mapping[str, str]) -> bool:
-    """Whether every condition holds; the empty selector holds everywhere."""
+    """Returns whether every condition holds; the empty selector holds everywhere."""
     return all(_match_holds(match, labels) for match in selector)
 
 
 def first_match(selectors: Sequence[Selector], labels: Mapping[str, str]) -> int | None:
-    """Index of the first selector that holds; None when none does, also when there is none at all."""
+    """Returns the index of the first selector that holds; None when none does, or there is none."""
     for index, selector in enumerate(selectors):
         if selector_holds(selector, labels):
             return index
@@ -36,7 +36,7 @@ def _match_holds(match: LabelMatch, labels: Mapping[str, str]) -> bool:
 
 
 class Nearest(NamedTuple):
-    """The type that is closest to holding a request no type can hold."""
+    """A Nearest is the type that is closest to holding a request that no type can hold."""
 
     name: str  # empty: there is no type at all
     lacks: Mapping[str, float]
@@ -44,7 +44,7 @@ class Nearest(NamedTuple):
 
 
 def capacity(node_type: NodeType) -> Resources:
-    """All that a machine of this type can have, grown in place as far as it may be."""
+    """Returns all that a machine of this type can have, grown in place as far as it may be."""
     if node_type.resize is None:
         return node_type.resources
     grown = dict(node_type.resources)
@@ -54,7 +54,7 @@ def capacity(node_type: NodeType) -> Resources:
 
 
 def why_not(demand: Demand, node_type: NodeType) -> Reason | None:
-    """Why no machine of this type could ever hold one of these requests; None when one could."""
+    """Returns why no machine of this type could ever hold one of these requests; None when one could."""
     if not capacity(node_type).holds(demand.shape):
         return Reason.TYPE_LACKS_RESOURCES
     return None if labels_suit(demand, node_type.labels) else Reason.TYPE_LABELS_DIFFER
@@ -67,7 +67,7 @@ def labels_suit(demand: Demand, labels: Mapping[str, str]) -> bool:
 
 
 def nearest(demand: Demand, offers: Sequence[Offer]) -> Nearest:
-    """The type that is short of the smallest shares of what is asked; then the first listed."""
+    """Returns the type that is short of the smallest shares of what is asked; then the first listed."""
     wanted = f"{{{demand.shape}}}"
     if not offers:
         return Nearest("", {}, f"no node type can hold {wanted}: the config has no node types")
@@ -104,5 +104,5 @@ def _labels_text(labels: Mapping[str, str]) -> str:
 
 
 def fitting(demand: Demand, offers: Iterable[Offer]) -> list[Offer]:
-    """The offers whose machines could hold one of these requests, whatever the limits say."""
+    """Returns the offers whose machines could hold one of these requests, whatever the limits say."""
     return [offer for offer in offers if why_not(demand, offer.node_type) is None]

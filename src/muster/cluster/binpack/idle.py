@@ -1,4 +1,4 @@
-"""Who is no longer needed: idle nodes, and machines on their way that nothing waits for (spec 3.7, 3.8).
+"""Finds nodes that are no longer needed: idle ones, and machines on their way that nothing waits for.
 
 Called by `pack` after the demand was placed; a node that anything was planned onto is never idle.
 """
@@ -22,6 +22,8 @@ Since = Mapping[str, tuple[float, ...]]
 
 
 class IdleAnswer(Struct, frozen=True, kw_only=True):
+    """An IdleAnswer has the nodes to remove and what the next pass needs to know."""
+
     removals: tuple[Removal, ...]
     pending_idle: Since  # what the next pass must be given
 
@@ -29,7 +31,7 @@ class IdleAnswer(Struct, frozen=True, kw_only=True):
 def remove_idle(
     request: PackRequest, nodes: Sequence[PackNode], needed: frozenset[str], launch: Mapping[str, int]
 ) -> IdleAnswer:
-    """Idle nodes in victim order, as many as minimums allow; `launch` counts towards the minimums."""
+    """Removes idle nodes in victim order, as many as minimums allow; `launch` counts towards the minimums."""
     since, waiting = _pending(request, nodes, needed)
     expired = sorted(
         [*_expired_running(request, nodes, needed), *(n for n in waiting if _waited_too_long(n, request))],
@@ -43,7 +45,7 @@ def remove_idle(
 
 
 def idle_limit_s(known: NodeType, cluster_s: float | None) -> float | None:
-    """How long a node of this type may be idle; None: for ever."""
+    """Returns how long a node of this type may be idle; None: no limit."""
     return cluster_s if known.idle_timeout_s is None else known.idle_timeout_s
 
 
@@ -68,7 +70,7 @@ def _expired_running(
 def _pending(
     request: PackRequest, nodes: Sequence[PackNode], needed: frozenset[str]
 ) -> tuple[dict[str, tuple[float, ...]], list[PackNode]]:
-    """Per type since when k+1 machines on their way were unneeded, and those machines with idle times.
+    """Returns per type since when k+1 machines on their way were unneeded, and those machines.
 
     The oldest times go to the least advanced machines.
     """
@@ -97,7 +99,7 @@ def _waited_too_long(node: PackNode, request: PackRequest) -> bool:
 def _spare(
     request: PackRequest, nodes: Sequence[PackNode], expired: Sequence[PackNode], launch: Mapping[str, int]
 ) -> list[PackNode]:
-    """The first of each type that the minimum does not need."""
+    """Returns the first of each type that the minimum does not need."""
     spare = {
         offer.node_type.name: launch.get(offer.node_type.name, 0) - offer.node_type.min_nodes
         for offer in request.offers
@@ -119,7 +121,7 @@ def _removal(node: PackNode) -> Removal:
 
 
 def _without_oldest(since: Mapping[str, tuple[float, ...]], chosen: Sequence[PackNode]) -> Since:
-    """One time less per machine that goes; types without any are forgotten."""
+    """Removes one time per machine that goes; types without any are dropped."""
     gone: dict[str, int] = {}
     for node in chosen:
         if not node.runs:

@@ -1,6 +1,6 @@
-"""Who may stay: outdated nodes, minimums, and the maximums per type and for the cluster (spec 3.2, 1-4).
+"""Applies limits: outdated nodes, minimums, and the maximums per type and for the cluster.
 
-Called by `pack` before any demand is looked at. Nodes that must go leave the planning at once: they hold
+Called by `pack` before any demand is placed. Nodes that must go leave the planning at once: they hold
 no demand and count against no limit. The head is never chosen.
 """
 
@@ -22,7 +22,7 @@ Groups = dict[str, list[PackNode]]  # nodes by type; types in order of first app
 
 
 class LimitedCluster(Struct, frozen=True, kw_only=True):
-    """The cluster once limits and minimums are applied."""
+    """A LimitedCluster is the cluster once limits and minimums are applied."""
 
     nodes: tuple[PackNode, ...]  # in list order, machines bought for minimums included
     removals: tuple[Removal, ...]
@@ -32,7 +32,7 @@ class LimitedCluster(Struct, frozen=True, kw_only=True):
 
 
 def resolve_limits(request: PackRequest) -> LimitedCluster:
-    """Steps 1 to 4 of the pass."""
+    """Removes outdated nodes, caps each type and the cluster, and buys what minimums lack."""
     types = {offer.node_type.name: offer.node_type for offer in request.offers}
     removals: list[Removal] = []
     groups = _current(request, types, removals)
@@ -54,12 +54,12 @@ def resolve_limits(request: PackRequest) -> LimitedCluster:
 
 
 def victim_order(node: PackNode) -> tuple[bool, float, float]:
-    """Sort key, first to go first: not running, then longest idle, then least used."""
+    """Returns the sort key, first to go first: not running, then longest idle, then least used."""
     return node.runs, -node.idle_s, mean_utilization(node)
 
 
 def mean_utilization(node: PackNode) -> float:
-    """Mean used share over the resources the node has; one that is not reported as free counts as used."""
+    """Returns the mean used share of the node's resources; one not reported as free counts as used."""
     total, free = node.total, node.available
     shares = [(have - free.units(name)) / have for name, have in total.items() if have > 0]
     return sum(shares) / len(shares) if shares else 0.0
@@ -76,7 +76,7 @@ def removal(node: PackNode, cause: StopCause, details: str, idle_s: float = 0.0)
 
 
 def _current(request: PackRequest, types: Mapping[str, NodeType], removals: list[Removal]) -> Groups:
-    """The nodes by type, without those whose type is gone or (when checked) was changed since launch."""
+    """Returns the nodes by type, without those whose type is gone or (when checked) changed since launch."""
     groups: Groups = {}
     is_checked = request.check_launch_hash
     for node in request.nodes:
@@ -94,14 +94,14 @@ def _current(request: PackRequest, types: Mapping[str, NodeType], removals: list
 
 
 def _is_outdated(node: PackNode, known: NodeType) -> bool:
-    """A node whose hash nobody recorded is not called outdated: not knowing is no reason to stop it (W11)."""
+    """A node without a recorded hash is not outdated: a missing record is no reason to stop a node."""
     return bool(known.launch_hash and node.launch_hash) and known.launch_hash != node.launch_hash
 
 
 def _replaced(node: PackNode, known: NodeType | None, is_checked: bool) -> Removal:
     if known is not None:
         return removal(node, StopCause.OUTDATED, f"node type {known.name} was changed since it was launched")
-    # A type that left the config is a type of which none is wanted (W4).
+    # A type that left the config is a type of which none is wanted.
     cause = StopCause.OUTDATED if is_checked else StopCause.MAX_NODES_PER_TYPE
     return removal(node, cause, f"node type {node.node_type} is not in the config")
 
@@ -118,7 +118,7 @@ def _cap_types(groups: Groups, types: Mapping[str, NodeType], removals: list[Rem
 
 
 def _cap_cluster(groups: Groups, max_nodes: int | None, removals: list[Removal]) -> list[PackNode] | None:
-    """The survivors in their new order; None when nobody had to go."""
+    """Returns the survivors in their new order; None when no node had to go."""
     live = sum(map(len, groups.values()))
     if max_nodes is None or live <= max_nodes:
         return None
@@ -129,7 +129,7 @@ def _cap_cluster(groups: Groups, max_nodes: int | None, removals: list[Removal])
 
 
 def _choose(nodes: Iterable[PackNode], excess: int) -> tuple[list[PackNode], list[PackNode]]:
-    """The victims, and the survivors in victim order with the head last."""
+    """Returns the victims, and the survivors in victim order with the head last."""
     everyone = list(nodes)
     heads = [node for node in everyone if node.kind is NodeKind.HEAD]
     ranked = sorted((node for node in everyone if node.kind is not NodeKind.HEAD), key=victim_order)
@@ -137,7 +137,7 @@ def _choose(nodes: Iterable[PackNode], excess: int) -> tuple[list[PackNode], lis
 
 
 def _rooms(request: PackRequest, live: Mapping[str, int]) -> tuple[tuple[Offer, ...], int | None]:
-    """How many more of each type, and in all. Nodes on their way out may come back, so they count."""
+    """Returns how many more of each type, and in all. Nodes on their way out may come back, so they count."""
     leaving = request.leaving
     offers = tuple(
         _with_room(offer, live.get(offer.node_type.name, 0) + leaving.get(offer.node_type.name, 0))
@@ -154,7 +154,7 @@ def _with_room(offer: Offer, taken: int) -> Offer:
 
 
 def _minimums(offers: Iterable[Offer], live: Mapping[str, int], room: int | None) -> dict[str, int]:
-    """Machines to buy for minimums; limits bound them (W2), types in config order come first."""
+    """Returns machines to buy for minimums; limits bound them, and types in config order come first."""
     bought: dict[str, int] = {}
     for offer in offers:
         known = offer.node_type
@@ -167,7 +167,7 @@ def _minimums(offers: Iterable[Offer], live: Mapping[str, int], room: int | None
 
 
 def _listed(groups: Groups, bought: Mapping[str, int], types: Mapping[str, NodeType]) -> Iterator[PackNode]:
-    """Grouped by type, new machines in front; exact ties of the engines go to the first in this order."""
+    """Groups by type, new machines in front; exact ties of the engines go to the first in this order."""
     for name, count in bought.items():
         yield from (_new_node(types[name]) for _ in range(count))
         yield from groups.get(name, ())

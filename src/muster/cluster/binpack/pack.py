@@ -1,4 +1,4 @@
-"""pack: the whole planning pass of one tick. Limits, then demand, then what is left over.
+"""Runs the whole planning pass of one tick: limits, then demand, then idle nodes.
 
 Called by the scale rules and by `muster plan`; a pure function of its request.
 """
@@ -19,36 +19,36 @@ Engine = Callable[[PackProblem], PackSolution]
 
 
 def pack(request: PackRequest, engine: Engine | None = None) -> Packing:
-    """What to buy, what to remove, and where every request goes. Tests may bring their own engine."""
-    settled = resolve_limits(request)
+    """Returns what to buy, what to remove, and where every request goes. Tests may pass their own engine."""
+    limited = resolve_limits(request)
     wanted = _Wanted(request)
-    launch = dict(settled.bought)
+    launch = dict(limited.bought)
     tallies, resize = PlacementTallies(), {}
     if wanted.is_any:
-        solution = (engine or _engine(request))(_problem(request, settled, wanted))
-        tallies = PlacementTallies.of(solution, settled.nodes)
-        resize = {settled.nodes[index].key: size for index, size in solution.resize.items()}
+        solution = (engine or _engine(request))(_problem(request, limited, wanted))
+        tallies = PlacementTallies.of(solution, limited.nodes)
+        resize = {limited.nodes[index].key: size for index, size in solution.resize.items()}
         for name, count in solution.launch.items():
             if count > 0:
                 launch[name] = launch.get(name, 0) + count
-    idle = remove_idle(request, settled.nodes, tallies.needed, launch)
+    idle = remove_idle(request, limited.nodes, tallies.needed, launch)
     return Packing(
         launch=launch,
-        removals=settled.removals + idle.removals,
+        removals=limited.removals + idle.removals,
         resize=resize,
         demands=wanted.demands.outcomes(tallies.demands),
         gangs=wanted.gangs.outcomes(tallies.gangs),
         constraints=wanted.constraints.outcomes(tallies.constraints),
         needed=tallies.needed,
         pending_idle=idle.pending_idle,
-        offers=settled.offers,
-        room=settled.room,
-        price_per_hour=price_of(launch, settled.offers),
+        offers=limited.offers,
+        room=limited.room,
+        price_per_hour=price_of(launch, limited.offers),
     )
 
 
 class _Wanted:
-    """The requests that ask for anything, equal ones once; constraints flattened in order."""
+    """The requests that are not empty, equal ones once; constraints flattened in order."""
 
     def __init__(self, request: PackRequest) -> None:
         self.demands = MergedDemands(request.demands)
@@ -63,7 +63,7 @@ class _Wanted:
 
 
 def choose_objective(objective: Objective, worker_types: Iterable[NodeType]) -> Objective:
-    """AUTO means: by cost when every type we may buy has a price (and there is one), else Ray's rule."""
+    """Resolves AUTO: by cost when every type that may be bought has a price, else Ray's rule."""
     if objective is not Objective.AUTO:
         return objective
     prices = [node_type.price_per_hour for node_type in worker_types if node_type.max_nodes > 0]
@@ -71,7 +71,7 @@ def choose_objective(objective: Objective, worker_types: Iterable[NodeType]) -> 
 
 
 def price_of(launch: Mapping[str, int], offers: Iterable[Offer]) -> float | None:
-    """$ per hour of these machines; None when one of them has no price."""
+    """Returns $ per hour of these machines; None when one of them has no price."""
     prices = {offer.node_type.name: offer.node_type.price_per_hour for offer in offers}
     total = 0.0
     for name, count in launch.items():
@@ -82,16 +82,16 @@ def price_of(launch: Mapping[str, int], offers: Iterable[Offer]) -> float | None
     return total
 
 
-def _problem(request: PackRequest, settled: LimitedCluster, wanted: _Wanted) -> PackProblem:
-    bought = settled.bought
-    left = None if settled.room is None else settled.room - sum(bought.values())
+def _problem(request: PackRequest, limited: LimitedCluster, wanted: _Wanted) -> PackProblem:
+    bought = limited.bought
+    left = None if limited.room is None else limited.room - sum(bought.values())
     return PackProblem(
-        nodes=settled.nodes,
+        nodes=limited.nodes,
         offers=tuple(
             replace(offer, room=offer.room - bought[offer.node_type.name])
             if offer.node_type.name in bought
             else offer
-            for offer in settled.offers
+            for offer in limited.offers
         ),
         room=left,
         constraints=wanted.constraints.demands,

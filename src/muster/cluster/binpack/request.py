@@ -1,4 +1,4 @@
-"""What the planner is asked, and what it answers.
+"""Defines the planner's requests and answers.
 
 Two levels. `PackRequest -> Packing` is the whole pass (limits, minimums, gangs, idle nodes; `pack.py`).
 `PackProblem -> PackSolution` is its inner question, answered by one engine per objective (`utilization/`,
@@ -30,7 +30,7 @@ from muster.cluster.states import InstanceState
 
 
 class PackNode(Struct, frozen=True, kw_only=True, gc=False):
-    """One node as planning sees it: what it has in all, what is free, whether it serves already."""
+    """A PackNode is one node as planning sees it: what it has, what is free, whether it runs already."""
 
     key: str  # instance id; "" for a machine this pass decided to buy
     node_type: str
@@ -45,12 +45,12 @@ class PackNode(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def runs(self) -> bool:
-        """Its node is registered: `available` is what the runtime reports, not what the type promises."""
+        """Returns whether the node is registered: then `available` is what the runtime reports."""
         return self.state is InstanceState.RAY_RUNNING
 
 
 class Offer(Struct, frozen=True, kw_only=True):
-    """One node type as it can be bought right now."""
+    """An Offer is one node type as it can be bought right now."""
 
     node_type: NodeType
     room: int  # how many more of it; 0 when at its maximum or backed off
@@ -62,32 +62,32 @@ class Offer(Struct, frozen=True, kw_only=True):
 
 
 class PackProblem(Struct, frozen=True, kw_only=True):
-    """Where does the demand go? Everything invalid or superfluous has been removed before."""
+    """A PackProblem asks where the demand goes; everything invalid or superfluous has been removed before."""
 
     nodes: tuple[PackNode, ...]  # in list order: exact ties go to the first
     offers: tuple[Offer, ...]  # in config order
     room: int | None  # how many new nodes the cluster may still get; None: any number
-    constraints: tuple[Demand, ...] = ()  # against totals (their own book)
+    constraints: tuple[Demand, ...] = ()  # counted against totals
     gangs: tuple[Gang, ...] = ()
     demands: tuple[Demand, ...] = ()
     conserve_gpus: bool = True
 
 
-class Book(Enum):
-    """The two sets of books a node has: what is free, and what there is in all."""
+class DemandKind(Enum):
+    """A DemandKind says what a request is counted against: what is free, or what a node has in all."""
 
     DEMAND = "demand"
     CONSTRAINT = "constraint"
 
 
 class Placement(NamedTuple):
-    """`amount` requests of one item on one node, or on new machines of one type.
+    """A Placement is `amount` requests of one item on one node, or on new machines of one type.
 
-    `item` indexes PackProblem.demands, or .constraints when `book` is CONSTRAINT, or .gangs when `is_gang`
+    `item` indexes PackProblem.demands, or .constraints when `kind` is CONSTRAINT, or .gangs when `is_gang`
     (then `amount` counts bundles). `node` indexes PackProblem.nodes; -1 means new machines of `node_type`.
     """
 
-    book: Book
+    kind: DemandKind
     is_gang: bool
     item: int
     node: int
@@ -96,16 +96,16 @@ class Placement(NamedTuple):
 
 
 class Unplaced(NamedTuple):
-    """`amount` requests of one item that found no place (for a gang: all its bundles)."""
+    """An Unplaced is `amount` requests of one item that found no place (for a gang: all its bundles)."""
 
-    book: Book
+    kind: DemandKind
     is_gang: bool
     item: int
     amount: int
 
 
 class PackSolution(Struct, frozen=True, kw_only=True):
-    """Every request of the problem is in exactly one placement or in `unplaced`."""
+    """A PackSolution has every request of the problem in exactly one placement or in `unplaced`."""
 
     launch: Mapping[str, int]
     placements: tuple[Placement, ...]
@@ -114,7 +114,7 @@ class PackSolution(Struct, frozen=True, kw_only=True):
 
 
 class PackRequest(Struct, frozen=True, kw_only=True):
-    """The whole planning question of one tick."""
+    """A PackRequest is the whole planning question of one tick."""
 
     now: float
     nodes: tuple[PackNode, ...]  # those that may serve work; draining ones are only counted, see `leaving`
@@ -134,7 +134,7 @@ class PackRequest(Struct, frozen=True, kw_only=True):
 
 
 class Removal(Struct, frozen=True, kw_only=True):
-    """A node that should go."""
+    """A Removal is a node that should go."""
 
     instance_id: InstanceId
     node_type: str
@@ -144,7 +144,7 @@ class Removal(Struct, frozen=True, kw_only=True):
 
 
 class ItemOutcome(Struct, frozen=True, kw_only=True):
-    """Where the requests of one demand, gang or constraint bundle went; the counts add up to its count."""
+    """An ItemOutcome says where the requests of one demand, gang or constraint bundle went."""
 
     index: int
     placed: Mapping[str, int] = field(default_factory=dict)  # instance id of a running node -> count
@@ -154,7 +154,7 @@ class ItemOutcome(Struct, frozen=True, kw_only=True):
 
 
 class Packing(Struct, frozen=True, kw_only=True):
-    """The whole planning answer."""
+    """A Packing is the whole planning answer."""
 
     launch: Mapping[str, int]
     removals: tuple[Removal, ...] = ()

@@ -1,1 +1,1 @@
-"""One rule per file; each is `(Draft) -> None` over in-memory data and knows no other rule."""
+"""Holds one rule per file; each is `(Draft) -> None` over in-memory data and knows no other rule."""

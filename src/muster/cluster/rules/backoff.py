@@ -1,4 +1,4 @@
-"""Wishes for a type that just failed are withdrawn, so that this very tick can plan them elsewhere."""
+"""Withdraws queued machines of a type that just failed, so that the same tick plans others for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from muster.cluster.states import InstanceState
 
 
 def backoff(draft: Draft) -> None:
-    """QUEUED records of a backed-off type cost nothing to cancel; what they were for is planned again."""
+    """Ends QUEUED records of a backed-off type; nothing was bought for them yet."""
     for instance in draft.in_state(InstanceState.QUEUED):
         health = draft.health.get(instance.node_type)
         if health is not None and is_blocked(health, draft.now):

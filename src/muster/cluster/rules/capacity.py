@@ -1,4 +1,4 @@
-"""Ask the planner what the cluster needs, and keep the answer in the draft for the rules that follow."""
+"""Asks the planner what the cluster needs, and keeps the answer in the draft for the rules that follow."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from muster.base.resources import EMPTY
-from muster.cluster.backoff import availabilities, is_blocked, recoverable
 from muster.cluster.binpack.pack import pack
-from muster.cluster.binpack.request import Offer, PackNode, PackRequest
+from muster.cluster.binpack.request import PackNode, PackRequest
 from muster.cluster.model import (
     Constraint,
     Demand,
@@ -17,7 +16,6 @@ from muster.cluster.model import (
     Instance,
     NodeReport,
     NodeStatus,
-    NodeType,
     ResizeStatus,
     RuntimeReport,
     StopCause,
@@ -25,24 +23,29 @@ from muster.cluster.model import (
 from muster.cluster.plan import Reason
 from muster.cluster.rules.draft import Draft, is_head
 from muster.cluster.states import InstanceState
+from muster.cluster.what_if import PlannedDemand, offers_of, request_of
 
 _S = InstanceState
 _COMING = (_S.QUEUED, _S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING)
-_MAX_COUNT = 1_000_000_000  # more equal requests than this are a mistake, not a wish
+_MAX_COUNT = 1_000_000_000  # more equal requests than this are a mistake
 
 
 def capacity(draft: Draft) -> None:
-    """Plan whenever the runtime could be read; whether the plan may be acted on is decided by `may_scale`."""
+    """Plans whenever the runtime could be read; `may_scale` decides whether the plan is acted on."""
     runtime = draft.seen.runtime
     if runtime is None:
         return
     draft.pack_request = _request(draft, runtime)
     draft.packing = pack(draft.pack_request)
     if not _head_runs(draft):
-        draft.say_cluster(Reason.WAITING_FOR_HEAD, "nothing is launched or removed before the head node runs")
+        draft.add_cluster_verdict(
+            Reason.WAITING_FOR_HEAD, "nothing is launched or removed before the head node runs"
+        )
         draft.may_scale = False
     if draft.seen.traits.read_only:
-        draft.say_cluster(Reason.READ_ONLY, "the provider is read-only: nothing is launched or removed")
+        draft.add_cluster_verdict(
+            Reason.READ_ONLY, "the provider is read-only: nothing is launched or removed"
+        )
         draft.may_scale = False
 
 
@@ -51,35 +54,32 @@ def _head_runs(draft: Draft) -> bool:
 
 
 def _request(draft: Draft, runtime: RuntimeReport) -> PackRequest:
-    spec = draft.spec
-    return PackRequest(
-        now=draft.now,
-        nodes=_nodes(draft),
-        offers=_offers(draft),
-        max_nodes=spec.max_nodes,
-        leaving=_leaving(draft),
+    wanted = PlannedDemand(
+        demands=_sane(draft, runtime.demands, "demand"),
+        gangs=_sane_gangs(draft, runtime.gangs),
         constraints=tuple(
             Constraint(demands=_sane(draft, c.demands, "constraint")) for c in runtime.constraints
         ),
-        gangs=_sane_gangs(draft, runtime.gangs),
-        demands=_sane(draft, runtime.demands, "demand"),
-        objective=spec.objective,
-        conserve_gpus=spec.conserve_gpus,
-        check_launch_hash=spec.check_launch_hash,
-        idle_timeout_s=spec.idle_timeout_s,
-        pending_idle_s=spec.timeouts.pending_idle_s,
+        nodes=_nodes(draft),
+    )
+    return request_of(
+        draft.spec,
+        wanted,
+        offers_of(draft.spec, draft.health, draft.now),
+        now=draft.now,
+        leaving=_leaving(draft),
         pending_idle=draft.seen.memory.pending_idle,
     )
 
 
 def _nodes(draft: Draft) -> tuple[PackNode, ...]:
-    """Every record that may serve work, in the order of the ledger. Draining ones offer nothing (W21)."""
+    """Returns every record that may serve work, in the order of the ledger. Draining ones offer nothing."""
     result = []
     reports, running, dead = draft.nodes, _S.RAY_RUNNING, NodeStatus.DEAD
     for instance in draft.instances.values():
         if instance.state is running:
             report = reports.get(instance.node_id or "")
-            if report is None:  # unreadable or late: it counts, and has nothing free that we know of
+            if report is None:  # unreadable or late: it counts, but nothing on it is known to be free
                 result.append(replace(_coming(draft, instance), available=EMPTY))
             elif report.status is not dead:
                 result.append(_running(draft, instance, report))
@@ -103,7 +103,7 @@ def _running(draft: Draft, instance: Instance, report: NodeReport) -> PackNode:
 
 
 def _idle_s(draft: Draft, instance: Instance, report: NodeReport) -> float:
-    """A node whose drain was refused or lost must be idle anew before it is asked again: no hot loop."""
+    """A node whose drain was refused or lost must be idle anew before the next drain: no hot loop."""
     was_asked = len(instance.history) > 1 and instance.history[-2].state is _S.RAY_STOP_REQUESTED
     return min(report.idle_s, max(0.0, draft.now - instance.since)) if was_asked else report.idle_s
 
@@ -124,29 +124,8 @@ def _coming(draft: Draft, instance: Instance) -> PackNode:
     )
 
 
-def _offers(draft: Draft) -> tuple[Offer, ...]:
-    scores = availabilities(draft.health)
-    return tuple(
-        _offer(draft, node_type, scores.get(node_type.name, 1.0)) for node_type in draft.spec.node_types
-    )
-
-
-def _offer(draft: Draft, node_type: NodeType, availability: float) -> Offer:
-    health = draft.health.get(node_type.name)
-    blocked = health if health is not None and is_blocked(health, draft.now) else None
-    return Offer(
-        node_type=node_type,
-        room=node_type.max_nodes,
-        availability=availability,
-        recoverable=recoverable(health, draft.now, draft.spec.backoff.recovery_s),
-        blocked_kind=blocked.kind if blocked else None,
-        blocked_until=blocked.blocked_until if blocked else 0.0,
-        blocked_message=blocked.message if blocked else "",
-    )
-
-
 def _leaving(draft: Draft) -> dict[str, int]:
-    """Machines that may yet come back or arrive: a refused idle drain, a cancelled request."""
+    """Machines that may still come back or arrive: a refused idle drain, a cancelled request."""
     result: dict[str, int] = {}
     for instance in draft.in_state(_S.RAY_STOP_REQUESTED, _S.REQUESTED):
         returns = instance.stop_cause in (None, StopCause.IDLE)
@@ -163,7 +142,7 @@ def _resize_of(draft: Draft, instance: Instance) -> ResizeStatus | None:
 
 
 def _sane(draft: Draft, demands: Iterable[Demand], what: str) -> tuple[Demand, ...]:
-    """Requests one can plan for; the others are reported and left out."""
+    """Requests that cannot be planned for are reported and left out."""
     result = []
     for position, demand in enumerate(demands):
         if 0 < demand.count <= _MAX_COUNT:

@@ -1,6 +1,7 @@
-"""Draft: the working copy that rules write to. It checks every hop against the table and numbers new ids.
+"""Holds the working copy that rules write to; checks every transition and numbers new ids.
 
-An impossible hop sets the one record aside (quarantine) instead of raising: no input may stop the loop.
+A transition that is not allowed sets the one record aside (quarantine) instead of raising: no input may stop
+the loop.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from muster.cluster.states import CREATABLE, INSTANCE_MACHINE, InstanceState
 
 
 class Draft:
-    """Everything one tick has decided so far."""
+    """A Draft is everything that one tick has decided so far."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.seen = snapshot
@@ -46,7 +47,7 @@ class Draft:
             self._by_state[instance.state][instance.instance_id] = None
 
     def fork(self) -> Draft:
-        """A copy to try a rule on; dropping it undoes everything the rule did."""
+        """Returns a copy to try a rule on; dropping the copy undoes everything the rule did."""
         twin = copy(self)
         twin.instances, twin._changed = dict(self.instances), dict(self._changed)
         twin.nodes, twin.health = dict(self.nodes), dict(self.health)
@@ -57,14 +58,15 @@ class Draft:
         return twin
 
     def in_state(self, *states: InstanceState) -> list[Instance]:
-        """Records in these states: state by state as listed, then in the order of the ledger."""
+        """Returns the records in these states: state by state as listed, then in the order of the ledger."""
         return [self.instances[i] for state in states for i in self._by_state[state]]
 
     def count(self, state: InstanceState) -> int:
+        """Returns the number of records in a state."""
         return len(self._by_state[state])
 
     def fresh(self, prefix: str) -> str:
-        """A new id made from the tick's id, so that the plan is a function of the snapshot alone."""
+        """Returns a new id made from the tick's id, so that the plan is a function of the snapshot alone."""
         self._fresh += 1
         return f"{self.seen.tick_id}-{prefix}{self._fresh}"
 
@@ -75,7 +77,7 @@ class Draft:
         details: str = "",
         **fields: Any,  # noqa: ANN401 - the record's own fields, checked by msgspec
     ) -> Instance | None:
-        """Take one hop of the table; None, and a quarantine note, when the table has no such hop."""
+        """Moves a record to a state; None, and a quarantine note, when the transition is not allowed."""
         current = self.instances[instance.instance_id]
         if not INSTANCE_MACHINE.allows(current.state, target):
             story = " > ".join(change.state.name for change in current.history)
@@ -88,7 +90,7 @@ class Draft:
         return self._put(replace(current, state=target, history=history, **fields), current.state)
 
     def create(self, state: InstanceState, node_type: str, details: str, **fields: Any) -> Instance:  # noqa: ANN401
-        """A new record, in one of the states in which a record may begin."""
+        """Adds a new record, in one of the states in which a record may begin."""
         if state not in CREATABLE:
             raise ValueError(f"a record may not begin as {state.name}")
         instance = Instance(
@@ -101,30 +103,32 @@ class Draft:
         return self._put(instance, None)
 
     def amend(self, instance: Instance, **fields: Any) -> Instance:  # noqa: ANN401
-        """Change a record without a hop."""
+        """Changes a record without a transition."""
         current = self.instances[instance.instance_id]
         return self._put(replace(current, **fields), current.state)
 
     def set_aside(self, instance: Instance, message: str) -> None:
-        """Leave a record out of this tick: it stays in the ledger as it is, and is reported."""
+        """Leaves a record out of this tick: it stays in the ledger as it is, and is reported."""
         self.instances.pop(instance.instance_id)
         self._by_state[instance.state].pop(instance.instance_id)
         self.quarantine(f"record {instance.instance_id}", message)
 
     def act(self, action: Action) -> None:
+        """Adds an effect."""
         self._actions.append(action)
 
-    def say(self, *verdicts: Verdict) -> None:
+    def add_verdicts(self, *verdicts: Verdict) -> None:
         self._verdicts.extend(verdicts)
 
-    def say_cluster(self, reason: Reason, detail: str) -> None:
-        self.say(Verdict(subject=Subject.CLUSTER, subject_id="", reason=reason, detail=detail))
+    def add_cluster_verdict(self, reason: Reason, detail: str) -> None:
+        self.add_verdicts(Verdict(subject=Subject.CLUSTER, subject_id="", reason=reason, detail=detail))
 
     def quarantine(self, source: str, message: str) -> None:
+        """Notes an input that is left out of this tick."""
         self._quarantined.append(Quarantined(source=source, message=message))
 
     def plan(self) -> Plan:
-        """What this draft amounts to."""
+        """Returns the plan that this draft amounts to."""
         since = self.seen.memory.verdict_since
         # Nodes change too often to be worth dating, and there may be thousands; a record has its history.
         dated = tuple(v if v.subject is Subject.NODE else _dated(v, since, self.now) for v in self._verdicts)
@@ -156,7 +160,7 @@ class Draft:
         return instance
 
     def terms_of(self, node_type: str) -> dict[str, Any]:
-        """What buying a machine of this type means today."""
+        """Returns the price and the launch hash of a machine of this type that is bought now."""
         known = self.types.get(node_type)
         return {"price_per_hour": known.price_per_hour, "launch_hash": known.launch_hash} if known else {}
 
@@ -172,4 +176,5 @@ def _dated(verdict: Verdict, since: Mapping[str, float], now: float) -> Verdict:
 
 
 def is_head(instance: Instance) -> bool:
+    """Returns whether the record is the head's."""
     return instance.kind is NodeKind.HEAD

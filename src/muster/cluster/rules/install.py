@@ -1,4 +1,4 @@
-"""ALLOCATED becomes RAY_INSTALLING when the machine is up and the provider does not install for us."""
+"""Moves ALLOCATED to RAY_INSTALLING when the machine is up and the provider does not install the runtime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _S = InstanceState
 
 
 def install(draft: Draft) -> None:
-    """Workers only: the launcher set the head up. Without a report a node may already run there: wait."""
+    """Starts the installation on workers. Waits without a report: a node may already run there."""
     cloud = draft.seen.cloud
     if cloud is None or draft.seen.runtime is None:
         return

@@ -1,4 +1,4 @@
-"""QUEUED becomes REQUESTED: one Launch per request id, within concurrency and upscaling speed."""
+"""Moves QUEUED to REQUESTED: one Launch per request id, within concurrency and upscaling speed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _S = InstanceState
 
 
 def launch(draft: Draft) -> None:
-    """Oldest wishes first; a retried one keeps its seniority and its request id."""
+    """Requests the oldest records first; a retried one keeps its place and its request id."""
     queued = sorted(draft.in_state(_S.QUEUED), key=lambda i: i.entered(_S.QUEUED))
     if not queued or draft.seen.traits.read_only:
         return
@@ -42,7 +42,7 @@ def _running_by_type(draft: Draft) -> dict[str, int]:
 
 
 def _at_once(limits: LaunchLimits, running: int) -> int:
-    """How many machines of one type may be asked for in one tick; a speed that is no number counts as 0."""
+    """Returns how many machines of one type may be requested in one tick; an unusable speed counts as 0."""
     speed: object = limits.upscaling_speed
     if not isinstance(speed, int | float) or math.isnan(speed):
         return 1

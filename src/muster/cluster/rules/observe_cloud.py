@@ -1,4 +1,4 @@
-"""Match machines to records: arrived, refused, gone, not terminated, and those nobody asked for."""
+"""Matches machines to records: arrived, refused, gone, not terminated, and those without a record."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ALIVE = frozenset({NodeStatus.RUNNING, NodeStatus.IDLE})
 
 
 def observe_cloud(draft: Draft) -> None:
-    """Passive: mirrors what the provider shows, decides nothing."""
+    """Mirrors what the provider lists; decides nothing."""
     cloud = draft.seen.cloud
     if cloud is None:
-        draft.say_cluster(
+        draft.add_cluster_verdict(
             Reason.CLOUD_UNREADABLE, "the provider could not list its machines; nothing was concluded"
         )
         _fail_refused(draft)
@@ -36,7 +36,7 @@ def observe_cloud(draft: Draft) -> None:
 
 
 def _unowned(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> dict[CloudId, CloudInstance]:
-    """Machines no live record holds, without those that make no sense or are none of our business."""
+    """Machines that no live record holds, without unusable and unmanaged ones."""
     owned = {i.cloud_id for i in draft.instances.values() if i.cloud_id and i.state in ON_CLOUD}
     result = {}
     for cloud_id, machine in cloud.items():
@@ -98,7 +98,7 @@ def _bind(
 def _fail_refused(draft: Draft) -> None:
     """Each refused unit fails exactly one record; a batch of five with one refusal keeps four.
 
-    A late refusal of an earlier attempt says nothing about the attempt under way.
+    A late refusal of an earlier attempt does not concern the attempt under way.
     """
     refused: dict[tuple[RequestId, int, str], deque[LaunchFailure]] = {}
     newest: dict[str, LaunchFailure] = {}
@@ -122,7 +122,7 @@ def _fail_refused(draft: Draft) -> None:
 
 
 def _note_vanished(draft: Draft, cloud: Mapping[CloudId, CloudInstance]) -> None:
-    """A machine the cloud no longer lists is gone, unless its node says otherwise: then wait a while.
+    """A machine that the cloud no longer lists is gone, unless its node reports otherwise: then wait.
 
     Lists are eventually consistent. One missing line must not end a machine whose node is alive, and the
     head is alive as long as its node is: we may be running on it. Nodes that could not be read may live.
@@ -171,7 +171,7 @@ def _note_terminate_failures(draft: Draft) -> None:
 
 
 def _adopt(draft: Draft, machines: Iterable[CloudInstance]) -> None:
-    """Machines nobody asked for get a record: the head, machines started by hand, and leaks.
+    """Machines without a record get one: the head, machines started by hand, and leaks.
 
     From there the ordinary rules decide: useful ones stay, surplus and silent ones go.
     """

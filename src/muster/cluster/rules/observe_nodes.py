@@ -1,4 +1,4 @@
-"""Match runtime nodes to records: running, draining, dead, vanished, restarted, failed to stop or install."""
+"""Matches runtime nodes to records: running, draining, dead, vanished, restarted, failed to stop."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ _SERVED = frozenset({_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING, _S.
 
 
 def observe_nodes(draft: Draft) -> None:
-    """Passive: mirrors what the runtime reports, decides nothing."""
+    """Mirrors what the runtime reports; decides nothing."""
     runtime = draft.seen.runtime
     if runtime is None:
         _note_install_failures(draft)
         _note_stop_failures(draft)
-        draft.say_cluster(Reason.RUNTIME_UNREADABLE, "the runtime could not be read; nothing was concluded")
+        draft.add_cluster_verdict(
+            Reason.RUNTIME_UNREADABLE, "the runtime could not be read; nothing was concluded"
+        )
         return
     draft.nodes, unclear = _readable(draft, runtime.nodes)
     all_readable = len(draft.nodes) == len(runtime.nodes)
@@ -40,7 +42,7 @@ def observe_nodes(draft: Draft) -> None:
     draft.ended_nodes = {n: at for n, at in draft.ended_nodes.items() if n in listed}
     strangers = _follow_known(draft)
     _meet_strangers(draft, strangers)
-    _note_install_failures(draft)  # after the nodes: one that runs was installed, whatever was said
+    _note_install_failures(draft)  # after the nodes: one that runs was installed, whatever was reported
     _note_stop_failures(draft)
     _note_missing(draft, listed, unclear)
 
@@ -48,7 +50,7 @@ def observe_nodes(draft: Draft) -> None:
 def _readable(
     draft: Draft, nodes: Iterable[NodeReport]
 ) -> tuple[dict[str, NodeReport], Collection[CloudId | None]]:
-    """Reports one can act on, and the machines of the others: a node may be working there, whoever died."""
+    """Returns the usable reports, and the machines of the others: a node may be working there."""
     result: dict[str, NodeReport] = {}
     unclear: list[CloudId] = []
     for node in nodes:
@@ -68,7 +70,7 @@ def _readable(
 
 
 def _follow_known(draft: Draft) -> list[NodeReport]:
-    """Nodes that a record already names; the others are returned."""
+    """Follows the nodes that a record already names and returns the others."""
     by_node = {i.node_id: i for i in draft.instances.values() if i.node_id}
     strangers = []
     for node in draft.nodes.values():
@@ -81,7 +83,7 @@ def _follow_known(draft: Draft) -> list[NodeReport]:
 
 
 def _follow(draft: Draft, instance: Instance, node: NodeReport) -> None:
-    """Move the record to what its node shows; never backwards."""
+    """Moves the record to what its node shows; never backwards."""
     target = _TARGET[node.status]
     known = draft.instances[instance.instance_id]
     current = known.state
@@ -90,7 +92,7 @@ def _follow(draft: Draft, instance: Instance, node: NodeReport) -> None:
             draft.amend(known, node_id=node.node_id)
         return
     if not INSTANCE_MACHINE.allows(current, target):
-        # Too late for this machine: it timed out or failed to install and is on its way out (10.1.1).
+        # Too late for this machine: it timed out or failed to install and is on its way out.
         draft.quarantine(
             f"node {node.node_id}", f"came while its record is {current.name}: the machine is leaving"
         )
@@ -103,9 +105,9 @@ def _follow(draft: Draft, instance: Instance, node: NodeReport) -> None:
 
 
 def _forgive(draft: Draft, instance: Instance) -> None:
-    """A machine that came up clears its type's record, unless the failure is newer than its request.
+    """A machine that came up clears its type's failures, unless a failure is newer than its request.
 
-    One that was never requested (adopted, or restarted) says nothing about what can be bought.
+    A machine that was never requested (adopted, or restarted) shows nothing about what can be bought.
     """
     health = draft.health.get(instance.node_type)
     requested = max(instance.entered(_S.REQUESTED), default=float("-inf"))
@@ -135,7 +137,7 @@ def _meet_strangers(draft: Draft, strangers: Sequence[NodeReport]) -> None:
 
 
 def _is_older_life(draft: Draft, owner: Instance, node: NodeReport) -> bool:
-    """Whether this dead node lived on the machine before the record did (W34, RC-29): then it says nothing.
+    """Returns whether this dead node lived on the machine before the record did: then it is ignored.
 
     A record adopted in this very tick cannot have lost a node already; the node is remembered as ended.
     """
@@ -145,7 +147,7 @@ def _is_older_life(draft: Draft, owner: Instance, node: NodeReport) -> bool:
 
 
 def _meet_unowned(draft: Draft, node: NodeReport, cloud_id: CloudId | None) -> Instance | None:
-    """A live node on a machine without a record: adopt it; the list gets a while to show the machine."""
+    """A live node on a machine without a record is adopted; the list gets a while to show the machine."""
     if node.status is NodeStatus.DEAD or node.node_id in draft.ended_nodes:
         return None
     if cloud_id is None or not node.node_type:
@@ -155,7 +157,7 @@ def _meet_unowned(draft: Draft, node: NodeReport, cloud_id: CloudId | None) -> I
         return None
     machine = draft.seen.cloud.get(cloud_id) if draft.seen.cloud is not None else None
     if machine is not None and machine.kind is NodeKind.UNMANAGED:
-        return None  # the provider says that this machine is none of our business
+        return None  # the provider lists this machine as unmanaged
     missing_since = draft.now if draft.seen.cloud is not None and machine is None else None
     details = "a node runs on a machine without a record: adopted"
     return _adopt_node(draft, node, cloud_id, details, missing_since=missing_since)
@@ -199,9 +201,9 @@ def _adopt_node(
 
 
 def _note_stop_failures(draft: Draft) -> None:
-    """A refused drain puts the record back; a node that meanwhile vanished is dealt with as missing (W6).
+    """A refused drain puts the record back; a node that vanished meanwhile counts as missing.
 
-    Refusals are told once, so they count also when the nodes could not be read this time.
+    Refusals are reported once, so they count also when the nodes could not be read this time.
     """
     refused = {f.instance_id: f.message for f in draft.seen.drain_failures}
     if not refused:
@@ -227,11 +229,11 @@ def _note_install_failures(draft: Draft) -> None:
 def _note_missing(draft: Draft, listed: Collection[str], unclear: Collection[CloudId | None]) -> None:
     """A worker whose node is no longer listed has lost it. The head's may be late after a restart.
 
-    A node that is listed with nonsense is not missing: it may be working. And a report without the head's
-    own node is incomplete (a runtime that has just restarted): nothing is concluded from what it lacks.
+    A node that is listed with unusable data is not missing: it may be working. A report without the head's
+    own node is incomplete (the runtime has just restarted): nothing is concluded from what it lacks.
     """
     if any(is_head(i) and i.node_id not in listed for i in draft.in_state(_S.RAY_RUNNING)):
-        draft.quarantine("runtime", "the report lacks the head's own node: nobody is taken for missing")
+        draft.quarantine("runtime", "the report lacks the head's own node, so no node counts as missing")
         return
     for instance in draft.in_state(_S.RAY_RUNNING, _S.RAY_STOP_REQUESTED, _S.RAY_STOPPING):
         if instance.node_id not in listed and instance.cloud_id not in unclear and not is_head(instance):

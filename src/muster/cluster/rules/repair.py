@@ -1,4 +1,4 @@
-"""Records that make no sense are closed, mended or set aside before any other rule sees them (W9, 10.1)."""
+"""Closes, mends or sets aside records that make no sense, before any other rule sees them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _S = InstanceState
 
 
 def repair(draft: Draft) -> None:
-    """Quarantine what cannot be understood; the rest of the tick goes on."""
+    """Quarantines the records that cannot be used; the rest of the tick continues."""
     for instance in tuple(draft.instances.values()):
         history = instance.history
         dated = bool(history) and history[-1].state is instance.state
@@ -24,7 +24,7 @@ def repair(draft: Draft) -> None:
 
 
 def _fault(instance: Instance) -> str:
-    """What is missing for the record's state; empty when nothing is."""
+    """Returns what is missing for the record's state; "" when nothing is."""
     state = instance.state
     if state is _S.UNKNOWN or state in TERMINAL:
         return f"{state.name} is not a state of a live record"
@@ -38,7 +38,7 @@ def _fault(instance: Instance) -> str:
 
 
 def _close(draft: Draft, instance: Instance, fault: str) -> None:
-    """End a record that refers to nothing. A machine it may have meant is adopted when the cloud lists it."""
+    """A record that refers to nothing ends. Its machine, if the cloud lists one, is adopted."""
     if instance.state is _S.UNKNOWN or instance.state in TERMINAL:
         draft.set_aside(instance, fault)
         return
@@ -48,9 +48,9 @@ def _close(draft: Draft, instance: Instance, fault: str) -> None:
 
 
 def _mend_history(draft: Draft, instance: Instance) -> None:
-    """Without a date every timeout would fire at once: let the clock start now."""
+    """Without a date every timeout would fire at once, so the time starts now."""
     draft.quarantine(
-        f"record {instance.instance_id}", f"its history does not say since when it is {instance.state.name}"
+        f"record {instance.instance_id}", f"its history does not contain when it became {instance.state.name}"
     )
     entry = StatusChange(instance.state, draft.now, "history was incomplete: counted from here")
     draft.amend(instance, history=(*instance.history, entry))

@@ -1,4 +1,4 @@
-"""Tell the runtime and its tools what is pending, what failed and what can never be placed (spec 2.3 A7)."""
+"""Fills the report for the runtime and its tools: what is pending, what failed, what is infeasible."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from muster.cluster.snapshot import FailedLaunch
 from muster.cluster.states import InstanceState
 
 _S = InstanceState
-_MAX_FAILED = 100  # W13: lately, not for ever
+_MAX_FAILED = 100  # only recent ones
 
 
 def report(draft: Draft) -> None:
-    """Read-only: fills the report from what the other rules decided."""
+    """Fills the report from what the other rules decided; changes nothing else."""
     runtime, request, packing = draft.seen.runtime, draft.pack_request, draft.packing
     draft.report = ScalingReport(
         seen_runtime_version=runtime.version if runtime else 0,
@@ -50,7 +50,7 @@ def _machine_type(draft: Draft, node_type: str) -> str:
 
 
 def _pending_requests(draft: Draft) -> tuple[PendingRequest, ...]:
-    """REQUESTED, then QUEUED (also those never asked for, W12), by request id and type."""
+    """Returns REQUESTED, then QUEUED (also those never requested), by request id and type."""
     groups: dict[tuple[str, str], list[Instance]] = {}
     for instance in draft.in_state(_S.REQUESTED, _S.QUEUED):
         groups.setdefault((instance.launch_request_id or "", instance.node_type), []).append(instance)

@@ -1,4 +1,4 @@
-"""What the planner no longer wants is cancelled, drained or terminated, as its state allows."""
+"""Cancels, drains or terminates what the planner no longer wants, as the record's state allows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _S = InstanceState
 
 
 def scale_down(draft: Draft) -> None:
-    """Nothing that runs work is killed: a running node is drained first, by a deadline when it must go."""
+    """Removes nodes. A running node is drained first, with a deadline when it must go: no work is killed."""
     if draft.packing is None or not draft.may_scale:
         return
     for removal in draft.packing.removals:
@@ -27,7 +27,7 @@ def _remove(draft: Draft, instance: Instance, removal: Removal) -> None:
         case _S.QUEUED:
             draft.move(instance, _S.TERMINATED, f"cancelled: {removal.details}", stop_cause=removal.cause)
         case _S.REQUESTED:
-            # W1: a launch in flight cannot be called back; the machine is given back when it arrives.
+            # A launch in flight cannot be called back; the machine is given back when it arrives.
             draft.amend(instance, cancelled=True, stop_cause=removal.cause)
         case _S.ALLOCATED | _S.RAY_INSTALLING:
             # Nothing runs on it yet; the terminate rule hands it over.
@@ -35,7 +35,7 @@ def _remove(draft: Draft, instance: Instance, removal: Removal) -> None:
         case _S.RAY_RUNNING if instance.node_id:
             _drain(draft, instance, removal)
         case _:
-            pass  # W8: already on its way out
+            pass  # already on its way out
 
 
 def _drain(draft: Draft, instance: Instance, removal: Removal) -> None:

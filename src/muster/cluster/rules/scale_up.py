@@ -1,4 +1,4 @@
-"""What the planner wants to buy becomes QUEUED records; what it wants to enlarge becomes Resize."""
+"""Turns what the planner wants to buy into QUEUED records, and what it wants to enlarge into Resize."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _S = InstanceState
 
 
 def scale_up(draft: Draft) -> None:
-    """A request that was cancelled while in flight is taken back before a new machine is wished for."""
+    """Adds records. A request that was cancelled while in flight is used again before a new one is made."""
     if draft.packing is None or not draft.may_scale:
         return
     for name, count in draft.packing.launch.items():

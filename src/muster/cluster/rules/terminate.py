@@ -1,4 +1,4 @@
-"""Machines that serve nothing any more are given back, in one call; the head never is."""
+"""Gives back machines that serve nothing any more, in one call; never the head."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CANCELLED = (_S.ALLOCATED, _S.RAY_INSTALLING)
 
 
 def terminate(draft: Draft) -> None:
-    """Runs before launch, so that a provider with a fixed number of places has room."""
+    """Terminates machines; runs before launch, so that a provider with a fixed number of places has room."""
     _close_stale(draft)
     if draft.seen.traits.read_only:
         return
@@ -41,7 +41,7 @@ def _close_stale(draft: Draft) -> None:
 
 
 def _active_owners(draft: Draft) -> set[str]:
-    """Machines held by a record that is not itself done with them."""
+    """Returns the machines held by a record that still uses them."""
     return {i.cloud_id for i in draft.instances.values() if i.cloud_id and i.state in _HOLDING}
 
 
@@ -49,7 +49,7 @@ _HOLDING = ON_CLOUD - frozenset(_DONE)
 
 
 def _cancelled(draft: Draft) -> list[Instance]:
-    """Not wanted when it arrived. Without a report its node may already be at work: then it waits."""
+    """Not wanted when it arrived. Without a report its node may already be at work, so it waits."""
     if draft.seen.runtime is None:
         return []
     return [i for i in draft.in_state(*_CANCELLED) if i.cancelled]

@@ -1,4 +1,4 @@
-"""Stuck states expire: what stays too long in a passing state is retried, failed or taken away."""
+"""Expires transitional states: a record that stays too long is retried, failed or taken away."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _WARN_ONLY = (_S.RAY_STOPPING, _S.RAY_INSTALL_FAILED, _S.RAY_STOPPED, _S.TERMINA
 
 
 def timeouts(draft: Draft) -> None:
-    """One pass over the passing states; "too long" is strictly longer than the limit.
+    """Expires records; "too long" is strictly longer than the limit.
 
-    What could not be looked at has not failed to come: without a list no request expires (asking again would
-    buy a second machine), without a report no machine is given up (its node may have come, and be busy).
+    What could not be observed has not failed to come: without a list no request expires (a repeated request
+    would buy a second machine), without a report no machine is given up (its node may be there and busy).
     """
     limits = draft.spec.timeouts
     if draft.seen.cloud is not None:
@@ -41,7 +41,7 @@ def timeouts(draft: Draft) -> None:
 def _expire_arrivals(draft: Draft) -> None:
     limits = draft.spec.timeouts
     for instance in _overdue(draft, _S.ALLOCATED, limits.allocate_s):
-        if not is_head(instance):  # W32: the head is never given up
+        if not is_head(instance):  # the head is never given up
             _expire_allocation(draft, instance)
     for instance in _overdue(draft, _S.RAY_INSTALLING, limits.install_s):
         draft.move(instance, _S.RAY_INSTALL_FAILED, f"not installed within {limits.install_s:g} s")
@@ -82,13 +82,13 @@ def _expire_stop(draft: Draft, instance: Instance) -> None:
 
 
 def _end_drain(draft: Draft, instance: Instance) -> None:
-    """Our own drain, long past its deadline: the machine is taken. Drains of others are their business."""
+    """The machine is taken long after the drain's deadline. Drains of others are left alone."""
     if instance.stop_cause is not None and not is_head(instance):
         draft.move(instance, _S.RAY_STOPPED, "the drain is long past its deadline")
 
 
 def _warn(draft: Draft, instance: Instance) -> None:
     waited = f"{instance.state.name} for {draft.now - instance.since:.0f} s: {instance.details}".rstrip(": ")
-    draft.say(
+    draft.add_verdicts(
         Verdict(subject=Subject.NODE, subject_id=instance.instance_id, reason=Reason.STUCK, detail=waited)
     )

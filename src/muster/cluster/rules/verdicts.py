@@ -1,4 +1,4 @@
-"""Say why: one reason for every request, every node and every node type. Decides nothing."""
+"""Records one reason for every request, every node and every node type. Decides nothing."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _GOING = {
 
 
 def verdicts(draft: Draft) -> None:
-    """The planner explains its nodes and demand; machines outside the planning are explained here."""
+    """Adds the planner's verdicts, and those of machines outside the planning."""
     planned: set[str] = set()
     if draft.pack_request is not None and draft.packing is not None:
-        draft.say(*explain(draft.pack_request, draft.packing))
+        draft.add_verdicts(*explain(draft.pack_request, draft.packing))
         planned = {node.key for node in draft.pack_request.nodes} if _any_going(draft) else set()
     for state, reason in _GOING.items():
         for instance in draft.in_state(state):
             if instance.instance_id not in planned:
-                draft.say(_leaving(instance, reason))
+                draft.add_verdicts(_leaving(instance, reason))
 
 
 def _any_going(draft: Draft) -> bool:

@@ -1,6 +1,6 @@
-"""The embedded engine: every trial is a process on this machine.
+"""Runs every trial as a process on this machine.
 
-Linux forks trials from a warm helper process where that is safe; macOS, and a helper with threads or an open
-GPU, start fresh interpreters. Windows would need another `watch` (sockets instead of pipes), job objects
-instead of process groups, and handles instead of `send_fds`; nothing above these modules knows of them.
+Linux forks trials from a fork server where that is safe; macOS, and a server with threads or an open GPU,
+start new interpreters. Windows would need another Poller (sockets instead of pipes), job objects instead of
+process groups, and handles instead of `send_fds`; nothing above these modules knows of them.
 """

@@ -1,4 +1,4 @@
-"""LocalEngine: trials as processes on this machine. Built by a composition root; driven by the controller."""
+"""LocalEngine runs trials as processes on this machine; a composition root builds it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Protocol
 from muster.base.clock import Clock
 from muster.base.framing import Frame, FrameKind, frame, unpack
 from muster.engines.local.fork_server import ForkServerClient
-from muster.engines.local.resources import Grant, ResourcePool
+from muster.engines.local.resources import ResourcePool
 from muster.engines.process_engine import EngineTimeouts, ProcessEngine, order_of
 from muster.engines.worker import failures
-from muster.engines.worker.handle import TrialRun, WorkerHandle, WorkerState
+from muster.engines.worker.handle import Grant, TrialRun, WorkerHandle, WorkerState
 from muster.engines.worker.poller import Poller, SpinThenWait
 from muster.engines.worker.protocol import write_order
 from muster.host import machine
-from muster.host.machine import process_state
+from muster.host.machine import process_activity
 
 if TYPE_CHECKING:
     from muster.trials.commands import StartTrial
@@ -30,15 +30,15 @@ _QUIT = frame(FrameKind.QUIT)
 
 
 class WorkerListener(Protocol):
-    """Who is told what processes say."""
+    """A WorkerListener is called with the frames and ends of processes."""
 
-    def heard(self, desk: WorkerHandle, kind: int, payload: bytes) -> None: ...
+    def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None: ...
 
-    def gone(self, desk: WorkerHandle, status: int | None, note: str) -> None: ...
+    def on_worker_gone(self, worker: WorkerHandle, status: int | None, note: str) -> None: ...
 
 
 class WorkerPool:
-    """Every process that the engine has made and not seen end."""
+    """A WorkerPool holds every process that the engine has made and not seen end."""
 
     def __init__(
         self,
@@ -55,244 +55,245 @@ class WorkerPool:
         self._trainables = trainables
         self._owner = owner
         self._version = 0
-        self._watch = Poller()
-        self._eagerness = SpinThenWait()
-        self._desks: dict[int, WorkerHandle] = {}  # by token
+        self._poller = Poller()
+        self._spinner = SpinThenWait()
+        self._workers: dict[int, WorkerHandle] = {}  # by token
         self._by_read_fd: dict[int, WorkerHandle] = {}
         self._by_write_fd: dict[int, WorkerHandle] = {}  # only those with something left to send
         self._spares: list[WorkerHandle] = []
         self._idle: list[WorkerHandle] = []
         self._next_token = 0
-        self._hatched_at = 0.0
-        self._is_writing = False  # whether we wait until the zygote reads
-        self._nursery: ForkServerClient | None = None
+        self._spawned_at = 0.0
+        self._is_writing = False  # whether bytes wait until the fork server reads
+        self._fork_server: ForkServerClient | None = None
         self._is_closed = False
-        self._open_nursery()
+        self._open_fork_server()
         if warm and trainables:
-            self._spares = self._hatch(1)
+            self._spares = self._spawn(1)
 
     def register(self, name: str, blob: bytes) -> None:
         self._trainables[name] = blob
         self._version += 1
-        if self._nursery is not None:
-            self._nursery.register(name, blob)
-        for desk in [*self._spares, *self._idle]:
-            self._dismiss(desk)
+        if self._fork_server is not None:
+            self._fork_server.register(name, blob)
+        for worker in [*self._spares, *self._idle]:
+            self._retire(worker)
 
     # Processes for trials
 
     def find_idle(self, command: StartTrial) -> WorkerHandle | None:
-        """A kept process that served the same trainable with the same resources."""
-        for desk in self._idle:
-            if desk.key is not None and desk.key[:2] == (command.trainable_name, command.resources):
-                return desk
+        """Returns a kept process that served the same trainable with the same resources."""
+        for worker in self._idle:
+            if worker.key is not None and worker.key[:2] == (command.trainable_name, command.resources):
+                return worker
         return None
 
-    def seat(self, run: TrialRun, idle: WorkerHandle | None) -> WorkerHandle:
-        """Bind a trial to that idle process, or to a fresh one."""
+    def assign(self, run: TrialRun, idle: WorkerHandle | None) -> WorkerHandle:
+        """Binds a trial to that idle process, or to a new one."""
         gpu_ids = run.grant.gpu_ids if run.grant is not None else ()
         if idle is not None:
             self._idle.remove(idle)
-            desk, run.reused = idle, True
+            worker, run.reused = idle, True
         else:
             self._clear_gpus(gpu_ids)
             # The oldest: a younger one may not have been forked yet.
-            desk = self._spares.pop(0) if self._spares else self._hatch(1)[0]
+            worker = self._spares.pop(0) if self._spares else self._spawn(1)[0]
             if self._warm and not run.command.may_reuse and len(self._spares) < self._options.spares:
-                self._hatch_spares()
-        desk.role, desk.run, run.desk = WorkerState.BUSY, run, desk
-        desk.key = (run.command.trainable_name, run.command.resources, gpu_ids)
-        desk.heard_at, desk.ticks = self._clock.monotonic(), None
-        return desk
+                self._spawn_spares()
+        worker.role, worker.run, run.worker = WorkerState.BUSY, run, worker
+        worker.key = (run.command.trainable_name, run.command.resources, gpu_ids)
+        worker.last_seen_at, worker.cpu_s = self._clock.monotonic(), None
+        return worker
 
-    def unseat(self, desk: WorkerHandle, *, keep: bool) -> None:
-        """The trial is over: keep the process for another, or let it leave by itself."""
+    def release(self, worker: WorkerHandle, *, keep: bool) -> None:
+        """Keeps the process of an ended trial for another one, or lets it end by itself."""
         if not keep:
-            desk.role = WorkerState.LEAVING
+            worker.role = WorkerState.LEAVING
             return
-        desk.role, desk.run = WorkerState.IDLE, None
-        self._idle.append(desk)
+        worker.role, worker.run = WorkerState.IDLE, None
+        self._idle.append(worker)
         if len(self._idle) > self._options.max_idle:
-            self._dismiss(self._idle[0])
+            self._retire(self._idle[0])
 
     def _clear_gpus(self, gpu_ids: Sequence[str]) -> None:
-        """Idle processes may hold memory of GPUs that somebody else is about to use."""
-        for desk in [d for d in self._idle if d.key is not None and not set(gpu_ids).isdisjoint(d.key[2])]:
-            self._dismiss(desk)
+        """Ends idle processes that may hold memory of GPUs which another trial is about to use."""
+        for worker in [d for d in self._idle if d.key is not None and not set(gpu_ids).isdisjoint(d.key[2])]:
+            self._retire(worker)
 
-    def _dismiss(self, desk: WorkerHandle) -> None:
+    def _retire(self, worker: WorkerHandle) -> None:
         for group in (self._spares, self._idle):
-            if desk in group:
-                group.remove(desk)
-        desk.role = WorkerState.LEAVING
-        self.send(desk, _QUIT)
+            if worker in group:
+                group.remove(worker)
+        worker.role = WorkerState.LEAVING
+        self.send(worker, _QUIT)
 
-    def kill(self, desk: WorkerHandle, number: signal.Signals) -> None:
-        """SIGKILL means the whole process group, anything else the process."""
-        if self._nursery is not None:
-            self._nursery.signal(desk.token, number, whole_group=number == signal.SIGKILL)
-            self._watch_nursery()
+    def kill(self, worker: WorkerHandle, number: signal.Signals) -> None:
+        """Sends SIGKILL to the whole process group, any other signal to the process."""
+        if self._fork_server is not None:
+            self._fork_server.signal(worker.token, number, whole_group=number == signal.SIGKILL)
+            self._poll_fork_server_writes()
 
-    def is_silent(self, desk: WorkerHandle, now: float) -> bool:
-        """No sign of life for too long: frames, heartbeats, processor time; without heartbeat also just being
-        able to run. (A trial deep in C code does not beat, but works.)
+    def is_silent(self, worker: WorkerHandle, now: float) -> bool:
+        """Returns whether a process has shown no activity for too long.
+
+        Frames, heartbeats and processor time count; without a heartbeat also being able to run. (A trial deep
+        in C code sends no heartbeat, but works.)
         """
-        if not desk.pid or now - desk.heard_at < self._options.beat_s:
+        if not worker.pid or now - worker.last_seen_at < self._options.beat_s:
             return False
-        state, ticks = process_state(desk.pid)
-        can_run = state != "" and state not in "TtDZ"  # stopped, traced, stuck in the kernel, dead
-        if (ticks != desk.ticks and state) or (can_run and not desk.beats):
-            desk.ticks, desk.heard_at = ticks, now
-        return now - desk.heard_at >= self._options.silent_after_s
+        seen = process_activity(worker.pid)
+        if seen is not None and (seen.cpu_s != worker.cpu_s or (seen.can_run and not worker.beats)):
+            worker.cpu_s, worker.last_seen_at = seen.cpu_s, now
+        return now - worker.last_seen_at >= self._options.silent_after_s
 
-    # Making them
+    # Making processes
 
-    def _open_nursery(self) -> ForkServerClient:
+    def _open_fork_server(self) -> ForkServerClient:
         options = self._options
         made = ForkServerClient(warm=self._warm, beat_s=options.beat_s, env=options.env, quiet=options.quiet)
         for name, blob in self._trainables.items():
             made.register(name, blob)
-        self._nursery, self._is_writing = made, False
-        self._watch.reading(made.fileno())
-        self._watch_nursery()
+        self._fork_server, self._is_writing = made, False
+        self._poller.add_reader(made.fileno())
+        self._poll_fork_server_writes()
         return made
 
-    def _hatch(self, count: int) -> list[WorkerHandle]:
-        nursery = self._nursery or self._open_nursery()
+    def _spawn(self, count: int) -> list[WorkerHandle]:
+        fork_server = self._fork_server or self._open_fork_server()
         tokens = range(self._next_token, self._next_token + count)
         self._next_token += count
-        pipes = nursery.hatch(tokens)
-        self._watch_nursery()
+        pipes = fork_server.spawn(tokens)
+        self._poll_fork_server_writes()
         now = self._clock.monotonic()
         made = []
         for token, (read_fd, write_fd) in zip(tokens, pipes, strict=True):
-            desk = WorkerHandle(token, read_fd, write_fd, version=self._version, now=now)
-            self._desks[token] = self._by_read_fd[read_fd] = desk
-            self._watch.reading(read_fd)
-            made.append(desk)
+            worker = WorkerHandle(token, read_fd, write_fd, version=self._version, now=now)
+            self._workers[token] = self._by_read_fd[read_fd] = worker
+            self._poller.add_reader(read_fd)
+            made.append(worker)
         return made
 
-    def _hatch_spares(self) -> None:
-        """As many as are always there, and some more when trials follow each other quickly."""
+    def _spawn_spares(self) -> None:
+        """Spawns as many spares as are always kept, and some more when trials follow each other quickly."""
         now = self._clock.monotonic()
-        more = _MORE_SPARES if now < self._hatched_at + _QUICK_S else 0
-        self._hatched_at = now
+        more = _MORE_SPARES if now < self._spawned_at + _QUICK_S else 0
+        self._spawned_at = now
         count = self._options.spares - len(self._spares) + more
-        self._spares += self._hatch(min(count, _MOST_AT_ONCE))
+        self._spares += self._spawn(min(count, _MOST_AT_ONCE))
 
-    # Talking with them
+    # Exchanging frames
 
-    def send(self, desk: WorkerHandle, data: bytes) -> None:
-        if not desk.write(data) and desk.write_fd not in self._by_write_fd:
-            self._by_write_fd[desk.write_fd] = desk
-            self._watch.writing(desk.write_fd)
+    def send(self, worker: WorkerHandle, data: bytes) -> None:
+        if not worker.write(data) and worker.write_fd not in self._by_write_fd:
+            self._by_write_fd[worker.write_fd] = worker
+            self._poller.add_writer(worker.write_fd)
 
     def wait(self, timeout_s: float, now: float) -> None:
-        """Handle everything that is ready, waiting up to `timeout_s` for the first."""
-        look = self._watch.ready
-        ready = self._eagerness.look(look) if timeout_s > 0 else None
-        for fd, _ in ready or look(timeout_s if timeout_s > 0 else 0):
-            desk = self._by_read_fd.get(fd)
-            if desk is not None:
-                desk.heard_at = now  # before the wait: early by at most one look, and no clock per frame
-                self._read(desk)
-            elif self._nursery is not None and fd == self._nursery.fileno():
-                self._hear_nursery(self._nursery)
+        """Handles everything that is ready, waiting up to `timeout_s` for the first."""
+        poll = self._poller.poll
+        ready = self._spinner.poll(poll) if timeout_s > 0 else None
+        for fd, _ in ready or poll(timeout_s if timeout_s > 0 else 0):
+            worker = self._by_read_fd.get(fd)
+            if worker is not None:
+                worker.last_seen_at = now  # the time before the wait: no call of the clock per frame
+                self._read(worker)
+            elif self._fork_server is not None and fd == self._fork_server.fileno():
+                self._read_fork_server(self._fork_server)
             else:
                 self._flush(fd)
 
-    def _read(self, desk: WorkerHandle) -> None:
-        frames = desk.read()
+    def _read(self, worker: WorkerHandle) -> None:
+        frames = worker.read()
         if frames is None:
-            self._stop_reading(desk)  # its end comes from the zygote, with the reason
+            self._stop_reading(worker)  # the fork server reports its end, with the reason
             return
         for kind, payload in frames:
             if kind == FrameKind.BEAT:
-                desk.beats = True
+                worker.beats = True
             else:
-                self._owner.heard(desk, kind, payload)
+                self._owner.on_frame(worker, kind, payload)
 
-    def _stop_reading(self, desk: WorkerHandle) -> None:
-        if self._by_read_fd.pop(desk.read_fd, None) is not None:
-            self._watch.forget(desk.read_fd)
+    def _stop_reading(self, worker: WorkerHandle) -> None:
+        if self._by_read_fd.pop(worker.read_fd, None) is not None:
+            self._poller.forget(worker.read_fd)
 
     def _flush(self, fd: int) -> None:
-        desk = self._by_write_fd.get(fd)
-        if desk is not None and desk.flush():
+        worker = self._by_write_fd.get(fd)
+        if worker is not None and worker.flush():
             del self._by_write_fd[fd]
-            self._watch.forget(fd)
+            self._poller.forget(fd)
 
-    def _watch_nursery(self) -> None:
-        nursery = self._nursery
-        if nursery is not None and nursery.has_more_to_send != self._is_writing:
-            self._is_writing = nursery.has_more_to_send
-            self._watch.both(nursery.fileno(), writing=self._is_writing)
+    def _poll_fork_server_writes(self) -> None:
+        fork_server = self._fork_server
+        if fork_server is not None and fork_server.has_more_to_send != self._is_writing:
+            self._is_writing = fork_server.has_more_to_send
+            self._poller.set_writing(fork_server.fileno(), writing=self._is_writing)
 
-    def _hear_nursery(self, nursery: ForkServerClient) -> None:
-        nursery.flush()
-        told = nursery.take()
-        if told is None:
-            self._lose_nursery(nursery)
+    def _read_fork_server(self, fork_server: ForkServerClient) -> None:
+        fork_server.flush()
+        messages = fork_server.take()
+        if messages is None:
+            self._on_fork_server_lost(fork_server)
             return
-        self._watch_nursery()
-        for message in told:
-            self._hear_zygote(message)
+        self._poll_fork_server_writes()
+        for message in messages:
+            self._on_fork_server_message(message)
 
-    def _hear_zygote(self, message: Frame) -> None:
+    def _on_fork_server_message(self, message: Frame) -> None:
         kind, payload = message
         if kind == FrameKind.CHILD:
             for token, pid in unpack(payload):
-                if token in self._desks:
-                    self._desks[token].pid = pid
+                if token in self._workers:
+                    self._workers[token].pid = pid
         elif kind == FrameKind.GONE:
             for token, status, note in unpack(payload):
-                desk = self._desks.get(token)
-                if desk is not None:
-                    self._drop(desk, status, note)
+                worker = self._workers.get(token)
+                if worker is not None:
+                    self._drop(worker, status, note)
 
-    def _drop(self, desk: WorkerHandle, status: int | None, note: str) -> None:
-        """A process has ended: hear its last words, then close."""
-        while desk.read_fd in self._by_read_fd:
-            frames = desk.read()
+    def _drop(self, worker: WorkerHandle, status: int | None, note: str) -> None:
+        """Handles the last frames of an ended process, then closes its pipes."""
+        while worker.read_fd in self._by_read_fd:
+            frames = worker.read()
             if not frames:
-                self._stop_reading(desk)
+                self._stop_reading(worker)
                 break
             for kind, payload in frames:
-                self._owner.heard(desk, kind, payload)
-        self._forget(desk)
-        self._owner.gone(desk, status, note)
+                self._owner.on_frame(worker, kind, payload)
+        self._forget(worker)
+        self._owner.on_worker_gone(worker, status, note)
 
-    def _forget(self, desk: WorkerHandle) -> None:
-        self._stop_reading(desk)
-        if self._by_write_fd.pop(desk.write_fd, None) is not None:
-            self._watch.forget(desk.write_fd)
-        del self._desks[desk.token]
+    def _forget(self, worker: WorkerHandle) -> None:
+        self._stop_reading(worker)
+        if self._by_write_fd.pop(worker.write_fd, None) is not None:
+            self._poller.forget(worker.write_fd)
+        del self._workers[worker.token]
         for group in (self._spares, self._idle):
-            if desk in group:
-                group.remove(desk)
-        desk.close()
+            if worker in group:
+                group.remove(worker)
+        worker.close()
 
-    def _lose_nursery(self, nursery: ForkServerClient) -> None:
-        """The zygote was killed: everything that came from it ends too. The next trial gets a new one."""
-        self._watch.forget(nursery.fileno())
-        self._nursery = None
-        nursery.close()
-        for desk in list(self._desks.values()):
-            _kill_group(desk.pid)
-            self._drop(desk, None, "")
+    def _on_fork_server_lost(self, fork_server: ForkServerClient) -> None:
+        """Ends every process of a fork server that was killed; the next trial gets a new one."""
+        self._poller.forget(fork_server.fileno())
+        self._fork_server = None
+        fork_server.close()
+        for worker in list(self._workers.values()):
+            _kill_group(worker.pid)
+            self._drop(worker, None, "")
 
     def close(self) -> None:
-        """End every process, and wait for that."""
+        """Ends every process, and waits for that."""
         if self._is_closed:
             return
         self._is_closed = True
-        orderly = self._nursery is None or self._nursery.close()
-        self._nursery = None
-        for desk in list(self._desks.values()):
+        orderly = self._fork_server is None or self._fork_server.close()
+        self._fork_server = None
+        for worker in list(self._workers.values()):
             if not orderly:
-                _kill_group(desk.pid)
-            self._forget(desk)
-        self._watch.close()
+                _kill_group(worker.pid)
+            self._forget(worker)
+        self._poller.close()
 
 
 def _kill_group(pid: int) -> None:
@@ -304,11 +305,13 @@ def _kill_group(pid: int) -> None:
 
 
 class LocalOptions(EngineTimeouts, frozen=True, kw_only=True):
-    """What few people need to change."""
+    """A LocalOptions holds what few users need to change."""
 
     max_idle: int = 64  # processes kept for reuse
     spares: int = 2  # processes made ahead of need
-    quiet: bool = False  # output of trials without log_to_file: dropped, else it goes where the driver's goes
+    quiet: bool = (
+        False  # drops the output of trials without log_to_file, which otherwise goes where the driver's goes
+    )
     env: Mapping[str, str] = {}  # added to the environment of trials; of OMP_NUM_THREADS see `_env_of`
 
 
@@ -317,12 +320,12 @@ _THREADS = "OMP_NUM_THREADS"
 
 
 class LocalEngine(ProcessEngine):
-    """Runs trials in processes of this machine.
+    """A LocalEngine runs trials in processes of this machine.
 
     Not thread-safe: one thread submits and polls. Close it, or use it as a context manager.
     """
 
-    _staff: WorkerPool
+    _pool: WorkerPool
 
     def __init__(
         self,
@@ -333,58 +336,58 @@ class LocalEngine(ProcessEngine):
         warm: bool = True,
         options: LocalOptions = _DEFAULTS,
     ) -> None:
-        """`trainables`: cloudpickled functions or classes by name; `capacity` overrides what is found."""
+        """Takes cloudpickled functions or classes by name; `capacity` overrides what is found."""
         super().__init__(clock, options)
         found = {**machine.detected_capacity(), **(capacity or {})}
-        self._budget = ResourcePool(found, machine.gpu_ids())
+        self._resources = ResourcePool(found, machine.gpu_ids())
         self._has_gpus = found.get("GPU", 0) > 0
         self._limits_threads = _THREADS in options.env
         self._exits = failures.ExitReader(machine.oom_kills)
-        self._staff = WorkerPool(
+        self._pool = WorkerPool(
             clock=clock, options=options, warm=warm, trainables=dict(trainables or {}), owner=self
         )
 
     def capacity(self) -> Mapping[str, float]:
-        return self._budget.capacity.to_floats()
+        return self._resources.capacity.to_floats()
 
     def register(self, name: str, trainable: bytes) -> None:
-        """Make a cloudpickled trainable known; a later one of the same name replaces it for later trials."""
-        self._staff.register(name, trainable)
+        """Makes a cloudpickled trainable known; a later one of the same name replaces it for later trials."""
+        self._pool.register(name, trainable)
 
     # Starting
 
     def _begin(self, run: TrialRun) -> None:
-        why_not = self._budget.why_never(run.command.resources)
+        why_not = self._resources.why_never(run.command.resources)
         if why_not is not None:
-            self._finish(run, failure=failures.impossible(why_not))
+            self._finish(run, failure=failures.impossible_failure(why_not))
             return
         if len(self._waiting) or not self._try_start(run):
             self._waiting.add(run)
             self._start_waiting()
 
     def _try_start(self, run: TrialRun) -> bool:
-        """Give it resources and a process; False when it must wait."""
+        """Gives a trial resources and a process; returns False when it must wait."""
         command = run.command
-        idle = self._staff.find_idle(command) if command.may_reuse else None
+        idle = self._pool.find_idle(command) if command.may_reuse else None
         prefer = idle.key[2] if idle is not None and idle.key is not None else ()
-        grant = self._budget.take(command.resources, prefer)
+        grant = self._resources.take(command.resources, prefer)
         if grant is None:
             return False
         run.grant = grant
         try:
             order = write_order(order_of(command, self._env_of(run, grant)))
         except Exception as error:  # noqa: BLE001 - pickling a user's config runs user code
-            self._finish(run, failure=failures.unsendable("the config cannot be pickled", error))
+            self._finish(run, failure=failures.unpicklable_failure("the config cannot be pickled", error))
             return True
-        desk = self._staff.seat(run, idle if set(prefer) == set(grant.gpu_ids) else None)
+        worker = self._pool.assign(run, idle if set(prefer) == set(grant.gpu_ids) else None)
         if command.time_limit_s is not None:
             run.limit_at = self._clock.monotonic() + command.time_limit_s
-            self._look_at(run.limit_at)
-        self._staff.send(desk, order)
+            self._wake_at(run.limit_at)
+        self._pool.send(worker, order)
         return True
 
     def _env_of(self, run: TrialRun, grant: Grant) -> dict[str, str]:
-        """What differs between trials. A limit on threads follows the CPUs of the trial, which may change."""
+        """Returns what differs between trials; a limit on threads follows the CPUs of the trial."""
         env = {"CUDA_VISIBLE_DEVICES": ",".join(grant.gpu_ids)} if self._has_gpus else {}
         if self._limits_threads:
             env[_THREADS] = str(max(1, int(run.command.resources.head_cpus)))
@@ -395,8 +398,8 @@ class LocalEngine(ProcessEngine):
 
     def _release(self, run: TrialRun) -> None:
         if run.grant is not None:
-            self._budget.free(run.grant)
+            self._resources.free(run.grant)
 
-    def gone(self, desk: WorkerHandle, status: int | None, note: str) -> None:
-        """A worker process has ended; `status` is None when nobody saw how (called by Staff)."""
-        self._ended(desk, lambda: self._exits.of_status(status, note))
+    def on_worker_gone(self, worker: WorkerHandle, status: int | None, note: str) -> None:
+        """Handles the end of a worker process; `status` is None when it was not seen (called by the pool)."""
+        self._ended(worker, lambda: self._exits.failure_of_status(status, note))

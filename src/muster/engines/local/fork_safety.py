@@ -1,26 +1,23 @@
-"""Whether forking is safe here, and what a new process must set right. Used by zygote and worker."""
+"""Finds out whether forking is safe here, and sets right what a forked process must not share."""
 
 from __future__ import annotations
 
-import atexit
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
-_SIGKILL = int(getattr(signal, "SIGKILL", 9))
+from muster.engines.worker.main import note_log_handlers
 
 
 def fork_is_safe() -> bool:
-    """No other thread that survives a fork request, no GPU opened, and a platform whose libraries bear it."""
+    """Returns whether no other thread survives a fork, no GPU is open, and the platform allows forks."""
     if not sys.platform.startswith("linux") or threading.active_count() > 1 or _has_opened_gpu():
         return False
     if _native_threads() > 1:
-        # Libraries that know about fork (OpenBLAS, say) end their threads before one: fork once and look.
+        # Libraries that know about fork (such as OpenBLAS) end their threads before one: fork once and count.
         pid = os.fork()
         if pid == 0:
             os._exit(0)
@@ -33,7 +30,7 @@ def _native_threads() -> int:
 
 
 def _has_opened_gpu() -> bool:
-    """CUDA and ROCm cannot be used after a fork once a device has been opened."""
+    """Returns whether a GPU device is open: CUDA and ROCm cannot be used after a fork then."""
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
@@ -44,31 +41,8 @@ def _has_opened_gpu() -> bool:
     return False
 
 
-_prctl: list[Any] = []
-
-
-def prepare_death_signal() -> None:
-    """Load libc once, before forking, so that children need not."""
-    if sys.platform.startswith("linux") and not _prctl:
-        import ctypes
-
-        prctl = ctypes.CDLL(None).prctl  # without argtypes: two small numbers need no conversion objects
-        prctl(_PR_SET_PDEATHSIG, 0)  # the first call is the slow one: not in every child
-        _prctl.append(prctl)
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Be killed when the parent ends (Linux); elsewhere the heartbeat thread notices."""
-    if not _prctl:
-        prepare_death_signal()
-    if _prctl:
-        _prctl[0](_PR_SET_PDEATHSIG, _SIGKILL)
-    if os.getppid() != parent_pid:
-        os._exit(1)  # it ended before we asked
-
-
 def be_killed_first() -> None:
-    """When memory runs out the kernel shall take the zygote's children, or itself, but not the driver."""
+    """Makes the kernel choose this process and its children, not the driver, when memory runs out."""
     try:
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
     except OSError:
@@ -82,12 +56,12 @@ def be_killed_first() -> None:
 
 
 def needs_fresh_randomness() -> bool:
-    """Whether forks of this process have to call `fresh_randomness`."""
+    """Returns whether forks of this process have to call `fresh_randomness`."""
     return "numpy.random" in sys.modules
 
 
 def fresh_randomness() -> None:
-    """Give numpy's global generator its own seed in each process, unless user code had seeded it.
+    """Gives numpy's global generator its own seed in each process, unless user code had seeded it.
 
     Python's `random` does so by itself after a fork; torch starts from a constant in any new process.
     """
@@ -102,11 +76,10 @@ def fresh_randomness() -> None:
 _KNOWN = ((3, 10), (3, 11), (3, 12))
 
 _is_our_fork = [False]  # only during a fork by `fork_of_ours`
-_log_handlers: list[Any] = []  # of `logging`; the first is there from the beginning and writes to stderr
 
 
-def fork_of_ours(fork: Callable[[], int]) -> int:
-    """`fork()`, with short hooks if `shorten_hooks` has been called."""
+def fork_with_short_hooks(fork: Callable[[], int]) -> int:
+    """Calls `fork()`, with short hooks if `shorten_hooks` has been called."""
     _is_our_fork[0] = True
     try:
         return fork()
@@ -115,7 +88,10 @@ def fork_of_ours(fork: Callable[[], int]) -> int:
 
 
 def shorten_hooks() -> None:
-    """Before the first fork, with one thread only; again after user code was loaded."""
+    """Shortens the fork hooks of the standard library.
+
+    Called before the first fork, with one thread only, and again after user code was loaded.
+    """
     if sys.version_info[:2] not in _KNOWN or sys.implementation.name != "cpython":
         return
     has_other_threads = len(threading._dangling) > 1  # type: ignore[attr-defined]  # not begun, or ended
@@ -123,21 +99,13 @@ def shorten_hooks() -> None:
     logging = sys.modules.get("logging")
     if logging is not None:
         _shorten(logging._after_at_fork_child_reinit_locks, _logging_holds_one_lock)
-        atexit.unregister(logging.shutdown)  # see `run_exit_functions`
-        _log_handlers[:] = [logging._handlerList]
-
-
-def run_exit_functions() -> None:
-    """As the interpreter does; `logging` flushes its handlers last, if there are any."""
-    atexit._run_exitfuncs()
-    if _log_handlers and len(_log_handlers[0]) > 1:
-        sys.modules["logging"].shutdown()
+        note_log_handlers(logging._handlerList)
 
 
 def _shorten(hook: Any, short: Any) -> None:  # noqa: ANN401 - functions, whose parts are meant
-    """The interpreter holds on to the function and cannot be told to forget it: so it gets another body.
+    """Gives a hook that the interpreter holds, and never releases, another body.
 
-    None: it gets its own one back. A function that somebody else has put there is left alone.
+    None gives the hook its own body back. A function that another library has put there is left alone.
     """
     if hook.__defaults__ is not None and hook.__defaults__[0] is _is_our_fork:
         hook.__code__, hook.__defaults__ = hook.__defaults__[1].__code__, None

@@ -1,6 +1,7 @@
-"""The driver's end of the zygote: asks for children, learns their pids and how they ended. Never blocks.
+"""ForkServerClient is the driver's end of the fork server: asks for children, learns how they ended.
 
-LocalEngine owns it. When the zygote itself dies, `take` says so and the owner makes another nursery.
+LocalEngine owns it; no call blocks. When the server itself dies, `take` returns None and the owner makes
+another.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _TEXT = (
 
 
 def boot_code(module: str) -> str:
-    """For `python -c`; the first argument is `sys.path`, by lines."""
+    """Returns the text for `python -c`; its first argument is `sys.path`, by lines."""
     return _TEXT.format(module=module)
 
 
@@ -29,7 +30,7 @@ _CHUNK = 1 << 16
 
 
 class ForkServerClient:
-    """One zygote process."""
+    """A ForkServerClient owns one fork server process."""
 
     def __init__(self, *, warm: bool, beat_s: float, env: Mapping[str, str], quiet: bool) -> None:
         ours, theirs = socket.socketpair()
@@ -74,8 +75,8 @@ class ForkServerClient:
     def register(self, name: str, blob: bytes) -> None:
         self._send(frame(FrameKind.TRAINABLE, pack((name, blob))))
 
-    def hatch(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
-        """Ask for children; our ends of their pipes (read, write). Frames may be written at once."""
+    def spawn(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
+        """Asks for children; returns the driver's ends of their pipes, which may be written to at once."""
         ours: list[tuple[int, int]] = []
         theirs: list[int] = []
         for _ in tokens:
@@ -89,7 +90,7 @@ class ForkServerClient:
         return ours
 
     def signal(self, token: int, number: int, *, whole_group: bool = False) -> None:
-        """Signal a child; nothing happens when it has ended."""
+        """Signals a child; one that has ended is ignored."""
         self._send(frame(FrameKind.KILL, pack((token, int(number), whole_group))))
 
     def _send(self, data: bytes, fds: Sequence[int] = ()) -> None:
@@ -97,7 +98,7 @@ class ForkServerClient:
         self.flush()
 
     def flush(self) -> None:
-        """Send what fits."""
+        """Sends what fits."""
         while self._outbox:
             data, fds = self._outbox[0]
             try:
@@ -105,7 +106,7 @@ class ForkServerClient:
             except BlockingIOError:
                 return
             except OSError:
-                sent = len(data)  # the zygote is gone; `take` tells the owner
+                sent = len(data)  # the fork server is gone; `take` reports it to the owner
             for fd in fds:
                 os.close(fd)
             if sent < len(data):
@@ -114,7 +115,7 @@ class ForkServerClient:
                 self._outbox.popleft()
 
     def take(self) -> Sequence[Frame] | None:
-        """What the zygote told us; None when it is gone."""
+        """Returns the messages of the fork server; None when it is gone."""
         try:
             data = self._control.recv(_CHUNK)
         except BlockingIOError:
@@ -123,17 +124,17 @@ class ForkServerClient:
             return None
         return self._frames.feed(data) if data else None
 
-    def close(self, patience_s: float = 5.0) -> bool:
-        """End the zygote, which ends all its children first; False when it had to be killed itself."""
+    def close(self, timeout_s: float = 5.0) -> bool:
+        """Ends the fork server and all its children; returns False when it had to be killed."""
         self._control.close()
         for _, fds in self._outbox:
             for fd in fds:
                 os.close(fd)
         self._outbox.clear()
         if os.getpid() != self._owner_pid:
-            return True  # a fork of the driver may drop its copy, but must not end anybody
+            return True  # a fork of the driver may drop its copy, but must not end processes
         try:
-            self._process.wait(patience_s)
+            self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -1,7 +1,7 @@
-"""The helper process from which trials are born: single-threaded, with the user's imports done.
+"""Forks worker processes on request, in a process of its own: single-threaded, with the user's imports done.
 
-Forks a child per request where that is safe, else starts fresh interpreters. It is the parent of every
-worker: it reaps them, kills their process groups, and takes all of them along when the driver is gone.
+Forks a child per request where that is safe, otherwise starts new interpreters. This process is the parent of
+every worker: it reaps them, kills their process groups, and ends all of them when the driver is gone.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ from muster.base.clock import SystemClock
 from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
 from muster.engines.local.fork_safety import (
     be_killed_first,
-    die_with_parent,
     fork_is_safe,
-    fork_of_ours,
+    fork_with_short_hooks,
     fresh_randomness,
     needs_fresh_randomness,
-    prepare_death_signal,
     shorten_hooks,
 )
 from muster.engines.local.fork_server import boot_code
 from muster.engines.worker.channel import WorkerChannel
-from muster.engines.worker.main import Worker, become, end_politely_on_sigterm
+from muster.engines.worker.main import Worker, become, stop_on_sigterm
 from muster.engines.worker.output import flush
 from muster.engines.worker.protocol import StartOrder, write_order
 from muster.engines.worker.trainable_cache import TrainableCache
+from muster.host.die_with_parent import die_with_parent, prepare_death_signal
 from muster.host.machine import note_working_directory, working_directory
 from muster.session.report import report
 
@@ -50,7 +49,7 @@ ROUNDS = 12  # the interpreter specialises a function after eight calls
 
 
 def warm_up(worker: Worker) -> None:
-    """Let `worker` run a few trials that do nothing, in the directory where it is."""
+    """Runs a few empty trials in `worker`, in its current directory."""
     to_driver_read, to_driver = os.pipe()
     from_driver, from_driver_write = os.pipe()
 
@@ -59,8 +58,8 @@ def warm_up(worker: Worker) -> None:
         report({"loss": 0.5, "step": 1})
 
     order = write_order(_order(working_directory()))
-    worker.line.connect(from_driver, to_driver, os.getppid())
-    with worker.shelf.lent(_NAME, train):
+    worker.channel.connect(from_driver, to_driver, os.getppid())
+    with worker.trainables.lent(_NAME, train):
         for _ in range(ROUNDS):
             os.write(from_driver_write, order)
             worker.serve()
@@ -69,18 +68,18 @@ def warm_up(worker: Worker) -> None:
         os.close(fd)
 
 
-_NAME = "muster rehearsal"
+_NAME = "muster warm-up"
 
 
 def _order(folder: str) -> StartOrder:
     return StartOrder(
-        trial_id="rehearsal",
-        trial_name="rehearsal",
+        trial_id="warm-up",
+        trial_name="warm-up",
         trainable_name=_NAME,
         config={"x": 1.0},
         bundles=([{"CPU": 1.0}], "PACK"),
         trial_dir=folder,
-        experiment_name="rehearsal",
+        experiment_name="warm-up",
         checkpoint_path=None,
         checkpoint_metrics=None,
         checkpoint_index=-1,
@@ -93,12 +92,12 @@ def _order(folder: str) -> StartOrder:
 MAX_FDS = 200
 CHUNK = 1 << 16  # larger ones are mapped and unmapped each time
 _ROOM_FOR_FDS = CMSG_LEN(MAX_FDS * 4)
-LOOK_MS = 1000
+POLL_MS = 1000
 _SIGCHLD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
 
 
 class ForkServer:
-    """Serves the driver's requests until the driver is gone."""
+    """A ForkServer serves the driver's requests until the driver is gone."""
 
     def __init__(self, control: socket, driver_pid: int) -> None:
         self._control = control
@@ -108,9 +107,9 @@ class ForkServer:
         self._fds: deque[int] = deque()
         self._children: dict[int, int] = {}  # pid -> token
         self._popen: dict[int, subprocess.Popen[bytes]] = {}  # started interpreters, by pid
-        self._shelf = TrainableCache()
+        self._trainables = TrainableCache()
         self._worker: Worker | None = None  # what every fork becomes
-        self._told: list[bytes] = []  # frames that a fresh interpreter needs
+        self._boot_frames: list[bytes] = []  # frames that a fresh interpreter needs
         self._saved: IO[bytes] | None = None  # the same, as a file that such an interpreter reads
         self._forks: bool | None = None  # None: find out
         self._reseeds = True
@@ -125,20 +124,20 @@ class ForkServer:
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         poller.register(self._wake[0], select.POLLIN)
-        is_going_on = True
-        while is_going_on and os.getppid() == self._driver_pid:
-            ready = poller.poll(LOOK_MS)
+        is_running = True
+        while is_running and os.getppid() == self._driver_pid:
+            ready = poller.poll(POLL_MS)
             for fd, _ in ready:
                 if fd == self._control_fd:
-                    is_going_on = self._take()
+                    is_running = self._take()
                 else:
                     os.read(fd, 4096)
                     self._has_ended = True
-            if self._has_ended or not ready:  # now and then without being told
+            if self._has_ended or not ready:  # also now and then without a signal
                 self._reap()
 
     def _be_woken_by_children(self) -> None:
-        """The first descriptor of `_wake` becomes readable when a child ends."""
+        """Makes the first descriptor of `_wake` readable when a child ends."""
         signal.signal(signal.SIGCHLD, self._note_end)
         signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
 
@@ -146,7 +145,7 @@ class ForkServer:
         self._has_ended = True
 
     def _take(self) -> bool:
-        """Handle what the driver sent; False when it is gone."""
+        """Handles what the driver sent; returns False when the driver is gone."""
         try:
             data, notes, _, _ = self._control.recvmsg(CHUNK, _ROOM_FOR_FDS)
         except ConnectionResetError:
@@ -163,29 +162,29 @@ class ForkServer:
         elif kind == FrameKind.KILL:
             self._kill(*unpack(payload))
         elif kind == FrameKind.TRAINABLE:
-            self._told.append(frame(kind, payload))
-            self._shelf.put(*unpack(payload))
+            self._boot_frames.append(frame(kind, payload))
+            self._trainables.put(*unpack(payload))
             self._forks = None
         elif kind == FrameKind.INIT:
             argv, self._address, self._warm, self._beat_s = unpack(payload)
-            self._told.append(frame(kind, pack((argv, self._address))))
+            self._boot_frames.append(frame(kind, pack((argv, self._address))))
             sys.argv[:] = argv
 
     def _saved_frames(self) -> int:
-        """The descriptor of a file with all that a fresh interpreter needs."""
+        """Returns the descriptor of a file with all that a new interpreter needs."""
         if self._saved is None:
             import tempfile
 
             self._saved = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this process
-        self._saved.write(b"".join(self._told))
+        self._saved.write(b"".join(self._boot_frames))
         self._saved.flush()
-        self._told.clear()
+        self._boot_frames.clear()
         return self._saved.fileno()
 
     def _may_fork(self) -> bool:
         if self._forks is None:
             if self._warm and sys.platform.startswith("linux"):
-                self._shelf.load_all()
+                self._trainables.load_all()
                 flush()
                 prepare_death_signal()
             self._forks = self._warm and fork_is_safe()
@@ -194,22 +193,24 @@ class ForkServer:
         return self._forks
 
     def _prepare_forks(self) -> None:
-        """Do here, once, what every child would have to do, and leave memory in a state that forks well."""
+        """Does once what every child would have to do, and leaves memory in a state that forks well."""
         if self._worker is None:
             self._move_into_a_fork()
-        end_politely_on_sigterm()
-        self._worker = Worker(WorkerChannel(beat_s=self._beat_s), self._shelf, SystemClock(), self._address)
+        stop_on_sigterm()
+        self._worker = Worker(
+            WorkerChannel(beat_s=self._beat_s), self._trainables, SystemClock(), self._address
+        )
         self._reseeds = needs_fresh_randomness()
         shorten_hooks()
         gc.collect()
         warm_up(self._worker)
-        self._worker.line.be_calm()
+        self._worker.channel.skip_next_spin()
         gc.freeze()  # children do not touch, hence do not copy, what is here now
 
     def _move_into_a_fork(self) -> None:
-        """Go on as a child of ourselves: what libraries do after a fork has then been done once, too.
+        """Continues as a child of this process, so that what libraries do after a fork has been done once.
 
-        The process that the driver knows only waits, and ends when we end.
+        The process that the driver knows only waits, and ends when the child ends.
         """
         parent_pid = os.getpid()
         pid = os.fork()
@@ -222,7 +223,10 @@ class ForkServer:
         self._be_woken_by_children()
 
     def _make_children(self, tokens: list[int]) -> None:
-        """Several at once are cheaper: after each fork, what this process writes to is copied again."""
+        """Makes several children at once.
+
+        After each fork, the pages that this process writes to are copied again.
+        """
         make = self._fork if self._may_fork() else self._start_interpreter
         made: list[tuple[int, int]] = []
         for token in tokens:
@@ -230,21 +234,21 @@ class ForkServer:
             try:
                 pid = make(read_fd, write_fd)
             except OSError as error:
-                self._tell(FrameKind.GONE, [(token, 0, f"no process could be made: {error}")])
+                self._send(FrameKind.GONE, [(token, 0, f"no process could be made: {error}")])
             else:
                 self._children[pid] = token
                 made.append((token, pid))
             os.close(read_fd)
             os.close(write_fd)
-            if self._has_ended:  # somebody waits to hear that, and a fork takes its time
+            if self._has_ended:  # the driver waits for that report, and a fork takes its time
                 self._reap()
-        self._tell(FrameKind.CHILD, made)
+        self._send(FrameKind.CHILD, made)
 
     def _fork(self, read_fd: int, write_fd: int) -> int:
         worker: Worker = self._worker  # type: ignore[assignment]  # made before the first fork
-        worker.line.expect(read_fd)
+        worker.channel.expect(read_fd)
         parent_pid = os.getpid()
-        pid = fork_of_ours(os.fork)
+        pid = fork_with_short_hooks(os.fork)
         if pid == 0:
             try:
                 self._be_child(worker, read_fd, write_fd, parent_pid)
@@ -255,14 +259,17 @@ class ForkServer:
         return pid
 
     def _be_child(self, worker: Worker, read_fd: int, write_fd: int, parent_pid: int) -> NoReturn:
-        """Every line costs each trial: what is touched first here is copied by the kernel, page by page."""
+        """Becomes a worker.
+
+        Every line costs each trial: what is touched first here is copied by the kernel, page by page.
+        """
         os.setsid()
         _leave_parent(parent_pid)
         for fd in (self._control_fd, *self._wake, *self._fds):
             os.close(fd)
         if self._reseeds:
             fresh_randomness()
-        worker.line.connect(read_fd, write_fd, parent_pid)
+        worker.channel.connect(read_fd, write_fd, parent_pid)
         become(worker)
 
     def _start_interpreter(self, read_fd: int, write_fd: int) -> int:
@@ -285,7 +292,7 @@ class ForkServer:
                 _signal(pid, number, whole_group=whole_group)
 
     def _reap(self) -> None:
-        """Tell the driver who ended, and end what they have left behind."""
+        """Reports ended children to the driver, and ends what they have left behind."""
         self._has_ended = False
         gone: list[tuple[int, int, str]] = []
         while self._children:
@@ -295,20 +302,20 @@ class ForkServer:
             token = self._children.pop(pid, None)
             started = self._popen.pop(pid, None)
             if started is not None:
-                started.returncode = 0  # reaped here; Popen shall not wait for it
+                started.returncode = 0  # reaped here, so Popen must not wait for it
             if token is not None:
                 gone.append((token, status, ""))
         if gone:
-            self._tell(FrameKind.GONE, gone)
+            self._send(FrameKind.GONE, gone)
 
-    def _tell(self, kind: int, body: Sequence[tuple[int, int] | tuple[int, int, str]]) -> None:
+    def _send(self, kind: int, body: Sequence[tuple[int, int] | tuple[int, int, str]]) -> None:
         try:
             self._control.sendall(frame(kind, pack(body)))
         except OSError:
             return  # the driver is gone; the loop sees that next
 
     def end_all(self) -> None:
-        """Kill every worker with all that it started, and wait until they are gone."""
+        """Kills every worker with all that it started, and waits until they are gone."""
         for pid in self._children:
             _signal(pid, signal.SIGKILL, whole_group=True)
         for pid in self._children:
@@ -319,10 +326,10 @@ class ForkServer:
 
 
 def _next_ended() -> tuple[int, int]:
-    """One ended child and its wait status, its process group killed; (0, 0) when none has ended."""
+    """Returns an ended child and its wait status, its process group killed; (0, 0) when none has ended."""
     try:
         if hasattr(os, "waitid"):
-            # Look before reaping: until then the pid, hence the group's number, cannot be anybody else's.
+            # Kill before reaping: until then the pid, hence the group's number, cannot be used again.
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None:
                 return 0, 0
@@ -337,7 +344,7 @@ def _next_ended() -> tuple[int, int]:
 
 
 def _end_group_of(pid: int) -> None:
-    """What an ended worker has started ends too."""
+    """Ends what an ended worker has started."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -345,7 +352,10 @@ def _end_group_of(pid: int) -> None:
 
 
 def _signal(pid: int, number: int, *, whole_group: bool) -> None:
-    """A child that was just made may not lead its group yet: so it is also meant by itself."""
+    """Signals a child, and its group.
+
+    A new child may not lead its group yet, so it is signalled by itself too.
+    """
     for send in (os.killpg, os.kill) if whole_group else (os.kill,):
         try:
             send(pid, number)
@@ -354,16 +364,18 @@ def _signal(pid: int, number: int, *, whole_group: bool) -> None:
 
 
 def _wait_for(pid: int) -> NoReturn:
-    """Be nothing but the parent of that process; SIGTERM is passed on to it."""
+    """Only waits for that process as its parent, and passes SIGTERM on to it."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, lambda number, where: os.kill(pid, number))
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the pipes of trials among them: they are not ours to hold
+    os.closerange(
+        3, os.sysconf("SC_OPEN_MAX")
+    )  # the pipes of trials among them, which must close when the child closes them
     os.waitpid(pid, 0)
     os._exit(0)
 
 
 def _leave_parent(parent_pid: int) -> None:
-    """What any fork of ours does first: end with its parent, forget its signals."""
+    """Does what every fork does first: it will end with its parent, and forgets its signal handlers."""
     die_with_parent(parent_pid)
     signal.set_wakeup_fd(-1)
     set_handler(_SIGCHLD, _DEFAULT)
@@ -377,13 +389,13 @@ def _quiet_pipe() -> tuple[int, int]:
 
 
 def main() -> NoReturn:
-    """Entry of the helper process: `sys.argv` is path, control descriptor, driver's pid."""
+    """Runs the fork server: `sys.argv` is path, control descriptor, driver's pid."""
     be_killed_first()  # children inherit this and the next
     note_working_directory()
     control = socket(fileno=int(sys.argv[2]))
-    zygote = ForkServer(control, int(sys.argv[3]))
+    server = ForkServer(control, int(sys.argv[3]))
     try:
-        zygote.serve()
+        server.serve()
     finally:
-        zygote.end_all()
+        server.end_all()
         os._exit(0)

@@ -1,4 +1,4 @@
-"""Who may use how much of this machine: exact fixed-point accounting, GPU ids included. Pure.
+"""ResourcePool counts what is free on this machine: exact fixed-point accounting, GPU ids included. Pure.
 
 LocalEngine asks it before each start. Amounts are integers of 1/10000, so that fractions end at exactly 0.
 """
@@ -8,27 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from muster.base.resources import SCALE, Resources, to_units
+from muster.engines.worker.handle import Grant
 from muster.trials.placement_group import PlacementGroupFactory
 
 GPU = "GPU"
 
 
-class Grant:
-    """What one trial was given; handed back to `ResourcePool.free` exactly once."""
-
-    __slots__ = ("gpu_units", "units")
-
-    def __init__(self, units: Mapping[str, int], gpu_units: Mapping[str, int]) -> None:
-        self.units = units
-        self.gpu_units = gpu_units  # GPU id -> units of it
-
-    @property
-    def gpu_ids(self) -> tuple[str, ...]:
-        return tuple(self.gpu_units)
-
-
 class ResourcePool:
-    """Free amounts of every resource, and of every single GPU."""
+    """A ResourcePool holds the free amounts of every resource, and of every single GPU."""
 
     def __init__(self, capacity: Mapping[str, float], gpu_ids: Sequence[str] = ()) -> None:
         self.capacity = Resources.of(capacity)
@@ -42,7 +29,7 @@ class ResourcePool:
         return dict(self._free)
 
     def why_never(self, request: PlacementGroupFactory) -> str | None:
-        """Why this can never start here; None when it can, once enough is free."""
+        """Returns why this request can never start here; None when it can, once enough is free."""
         if request.strategy == "STRICT_SPREAD" and len(request.bundles) > 1:
             return f"STRICT_SPREAD wants {len(request.bundles)} machines; this engine has one"
         units, gpus = self._size(request)
@@ -56,7 +43,7 @@ class ResourcePool:
         return f"requested {wanted}; this machine offers {there}"
 
     def take(self, request: PlacementGroupFactory, prefer: Sequence[str] = ()) -> Grant | None:
-        """Reserve it all, or nothing; GPUs in `prefer` are looked at first."""
+        """Reserves the whole request, or nothing; GPUs in `prefer` come first."""
         units, gpus = self._size(request)
         free = self._free
         for name, amount in units.items():
@@ -79,7 +66,7 @@ class ResourcePool:
             self._gpu_free[gpu] += amount
 
     def _size(self, request: PlacementGroupFactory) -> tuple[dict[str, int], tuple[int, ...]]:
-        """Total units, and the GPU units of each bundle; remembered, as most trials ask for the same."""
+        """Returns total units, and the GPU units of each bundle; cached, as most trials ask for the same."""
         known = self._sizes.get(request)
         if known is None:
             units: dict[str, int] = {}
@@ -92,7 +79,7 @@ class ResourcePool:
 
 
 def _place(amounts: Sequence[int], free: dict[str, int]) -> dict[str, int] | None:
-    """Units per GPU id for each amount: whole ones on empty GPUs, a fraction on the fullest that holds it."""
+    """Returns units per GPU id: whole ones on empty GPUs, a fraction on the fullest that holds it."""
     left = dict(free)
     given: dict[str, int] = {}
     for amount in sorted(amounts, reverse=True):

@@ -1,1 +1,1 @@
-"""The only package that knows Ray: trials as actors (`engine`), and the cluster's GCS (`gcs`)."""
+"""Runs trials as actors of a Ray cluster."""

@@ -1,9 +1,9 @@
-"""TrialActor: the process of one trial after the other on a Ray node. The code of a trial runs in the actor
-itself, in its main thread: what trials do with Ray (tasks, GPUs, their placement group) works as usual.
+"""TrialActor is a Ray actor, in a process of a Ray node, that runs one trial after the other.
 
-Ray starts it and tells how it ended; everything else goes over two TCP connections to the driver, because an
-actor call per result would cost ten times as much: the line (orders, reports) and the control (signals to it,
-its heartbeat and last words).
+The code of a trial runs in the actor's main thread: what trials do with Ray (tasks, GPUs, their placement
+group) works as usual. Ray starts the actor and reports its end. Everything else goes over two TCP connections
+to the driver, because an actor call per result would cost ten times as much: the channel (orders, reports)
+and the control (signals, heartbeats, the exit code).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import muster
 from muster.base.clock import SystemClock
 from muster.base.framing import FrameKind, FrameReader, frame, unpack
-from muster.engines.ray.failures import speak_through
+from muster.engines.ray.failures import report_death_through
 from muster.engines.ray.handshake import Address, call
 from muster.engines.worker.channel import WorkerChannel, end_group
-from muster.engines.worker.main import Worker, end_politely_on_sigterm
+from muster.engines.worker.main import Worker, stop_on_sigterm
 from muster.engines.worker.output import flush
 from muster.engines.worker.trainable_cache import TrainableCache
 from muster.host import machine
@@ -39,57 +39,57 @@ _SEE_WITHIN_S = 5.0  # a new file on a network file system is not seen everywher
 
 
 class ActorSpec(NamedTuple):
-    """What an actor must know before it can be told anything else."""
+    """An ActorSpec is what an actor must know before it can receive orders."""
 
-    number: int  # of this actor, at its driver
+    number: int  # the driver's number of this actor
     addresses: Sequence[Address]
     key: bytes
     beat_s: float
-    witness: str  # a file that shows whether this node sees the driver's directory
-    reach: bytes | None = None  # of a remote storage: a pickled Reach
+    marker: str  # a file that shows whether this node sees the driver's directory
+    remote_storage: bytes | None = None  # a pickled RemoteStorage, if there is one
 
 
 class TrialActor:
-    """One process; `serve` is the only call it ever gets, and lasts as long as it lives."""
+    """A TrialActor serves one process; `serve` is its only call, and lasts as long as the process."""
 
-    def serve(self, terms: ActorSpec, name: str, trainable: bytes | None) -> None:
-        """Take orders until there is nothing more to do here, then end the process."""
+    def serve(self, spec: ActorSpec, name: str, trainable: bytes | None) -> None:
+        """Handles orders until there is nothing more to do, then ends the process."""
         import ray
 
-        terms = ActorSpec(*terms)
-        access = look_for_storage(terms.witness, terms.reach)
-        hello = {**_hello(terms, ray.get_runtime_context().get_node_id()), **access.told()}
-        control = Control(call(terms.addresses, terms.key, {**hello, "is_control": True}), terms.beat_s)
-        line_socket = call(terms.addresses, terms.key, {**hello, "is_control": False})
-        line = WorkerChannel(beat_s=terms.beat_s)
+        spec = ActorSpec(*spec)
+        access = open_storage(spec.marker, spec.remote_storage)
+        hello = {**_hello(spec, ray.get_runtime_context().get_node_id()), **access.fields()}
+        control = Control(call(spec.addresses, spec.key, {**hello, "is_control": True}), spec.beat_s)
+        line_socket = call(spec.addresses, spec.key, {**hello, "is_control": False})
+        line = WorkerChannel(beat_s=spec.beat_s)
         line.connect(line_socket.fileno(), line_socket.fileno(), os.getppid())
         line.is_watched = True  # by the control's thread
-        shelf = TrainableCache()
+        trainables = TrainableCache()
         if trainable is not None:
-            shelf.put(name, trainable)
+            trainables.put(name, trainable)
         control.watch()
-        end_politely_on_sigterm()
+        stop_on_sigterm()
         machine.note_working_directory()
         address = (hello["hostname"], ray.util.get_node_ip_address())
         with contextlib.suppress(TrialStopped):
-            Worker(line, shelf, SystemClock(), address, access.carrier).serve()
+            Worker(line, trainables, SystemClock(), address, access.transfer).serve()
         control.is_leaving = True
-        if access.carrier is not None:
-            access.carrier.close()
+        if access.transfer is not None:
+            access.transfer.close()
         flush()
         end_others_of_group()
-        line_socket.close()  # for us it is over; what Ray still has to do need not be waited for
+        line_socket.close()  # the driver need not wait for what Ray still has to do
         ray.actor.exit_actor()
 
     def ping(self) -> None:
-        """Nothing; asking it makes Ray find out whether the actor lives."""
+        """Does nothing; a call makes Ray find out whether the actor lives."""
 
 
-def _hello(terms: ActorSpec, node_id: str) -> dict[str, Any]:
+def _hello(spec: ActorSpec, node_id: str) -> dict[str, Any]:
     import ray
 
     return {
-        "number": terms.number,
+        "number": spec.number,
         "pid": os.getpid(),
         "hostname": socket.gethostname(),
         "node_id": node_id,
@@ -100,82 +100,82 @@ def _hello(terms: ActorSpec, node_id: str) -> dict[str, Any]:
 
 
 class Access(NamedTuple):
-    """How this node gets at the experiment's files."""
+    """An Access describes how this node reaches the experiment's files."""
 
     sees: bool  # the driver's directory is mounted here
-    carrier: StorageTransfer | None = None  # of a remote storage
-    problem: str = ""  # why it cannot be used from here
+    transfer: StorageTransfer | None = None  # of a remote storage
+    problem: str = ""  # why the remote storage cannot be used from here
 
-    def told(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         return {"sees_storage": self.sees, "storage_problem": self.problem}
 
 
-def look_for_storage(witness: str, reach: bytes | None) -> Access:
-    """On a node that does not see the driver's directory, a remote storage is tried at once."""
-    if reach is None:
-        return Access(_sees(witness, _SEE_WITHIN_S))
+def open_storage(marker: str, remote_storage: bytes | None) -> Access:
+    """Returns the access of this node; without the driver's directory, a remote storage is tried at once."""
+    if remote_storage is None:
+        return Access(_sees(marker, _SEE_WITHIN_S))
     from muster.engines.ray.remote_storage import RemoteStorage, StorageTransfer
 
-    sees = _sees(witness, _SEE_WITHIN_S if os.path.isdir(os.path.dirname(witness)) else 0.0)
+    sees = _sees(marker, _SEE_WITHIN_S if os.path.isdir(os.path.dirname(marker)) else 0.0)
     try:
-        opened = RemoteStorage.unpickled(reach)
+        opened = RemoteStorage.unpickled(remote_storage)
     except Exception as error:  # noqa: BLE001 - a file system of the user's own, whose module may not be here
         return Access(sees, problem=f"its file system cannot be made here: {error}")
     problem = "" if sees else opened.problem()
     return Access(sees, None if problem else StorageTransfer(opened, sees=sees, clock=SystemClock()), problem)
 
 
-def _sees(witness: str, within_s: float) -> bool:
+def _sees(marker: str, within_s: float) -> bool:
     clock = SystemClock()
     give_up = clock.monotonic() + within_s
-    while not os.path.exists(witness):
-        if not witness or clock.monotonic() >= give_up:
-            return not witness
+    while not os.path.exists(marker):
+        if not marker or clock.monotonic() >= give_up:
+            return not marker
         clock.sleep(0.2)
     return True
 
 
 class Control:
-    """The second connection: a thread reads what must be heard at once, and says that we live."""
+    """A Control is the second connection: its thread handles signals at once, and sends heartbeats."""
 
     def __init__(self, line: socket.socket, beat_s: float) -> None:
-        self._line = line
+        self._connection = line
         self._beat_s = beat_s
         self._main = threading.main_thread().ident or 0
         self.is_leaving = False
-        speak_through(line)
+        report_death_through(line)
 
     def watch(self) -> None:
         threading.Thread(target=self._watch, name="muster-control", daemon=True).start()
 
     def _watch(self) -> None:
         reader, poller = FrameReader(), select.poll()
-        poller.register(self._line, select.POLLIN)
+        poller.register(self._connection, select.POLLIN)
         try:
             while True:
                 if not poller.poll(self._beat_s * 1000):
-                    self._line.sendall(_BEAT)
+                    self._connection.sendall(_BEAT)
                     continue
-                data = self._line.recv(4096)
+                data = self._connection.recv(4096)
                 if not data:
                     break
                 for kind, payload in reader.feed(data):
                     if kind == FrameKind.SIGNAL:
-                        self._obey(unpack(payload))
+                        self._deliver_signal(unpack(payload))
         except OSError:
             pass
         if not self.is_leaving:
             end_group()  # the driver is gone
 
-    def _obey(self, number: int) -> None:
+    def _deliver_signal(self, number: int) -> None:
         if number == signal.SIGKILL:
             end_group()
-        # To the main thread itself: Ray's threads would swallow it while the main thread sleeps.
+        # To the main thread itself: Ray's threads would take the signal while the main thread sleeps.
         signal.pthread_kill(self._main, number)
 
 
 def end_others_of_group() -> None:
-    """Whatever trials have started in this process group ends; we go on."""
+    """Ends whatever trials have started in this process group, except this process."""
     own, group = os.getpid(), os.getpgid(0)
     if not sys.platform.startswith("linux") or group != own:
         return

@@ -6,71 +6,71 @@ import socket
 from typing import Any
 
 from muster.base.framing import HEADER, Frame, FrameKind, unpack
-from muster.engines.ray.failures import of_crash, of_exit_code
+from muster.engines.ray.failures import crash_failure, exit_code_failure
 from muster.engines.worker.handle import TrialRun, WorkerHandle
 from muster.trials.events import TrialFailure
 from muster.trials.placement_group import PlacementGroupFactory
 
 
 class ActorPlacement:
-    """A placement group and the actor in it, from the moment both are asked for."""
+    """An ActorPlacement is a placement group and its actor, from the moment both are requested."""
 
     def __init__(self, number: int, resources: PlacementGroupFactory, group: Any) -> None:  # noqa: ANN401 - Ray's
         self.number = number  # of the actor; another one for each actor in the same group
         self.resources = resources
         self.group = group
         self.actor: Any = None
-        self.run: TrialRun | None = None  # that its actor was made for, until it is there
-        self.desk: ActorHandle | None = None
-        self.control: socket.socket | None = None  # comes before the line
+        self.run: TrialRun | None = None  # that its actor was made for, until the actor arrives
+        self.worker: ActorHandle | None = None
+        self.control: socket.socket | None = None  # arrives before the channel
         self.outcome: BaseException | None = None
-        self.asked_at = 0.0  # when its actor was asked for
-        self.seated_at = 0.0  # when its trial began
-        self.needs_node = False  # there was no room for it when it was asked for
+        self.asked_at = 0.0  # when its actor was requested
+        self.assigned_at = 0.0  # when its trial began
+        self.needs_node = False  # the cluster had no room for it when it was requested
         self.is_over = False  # the call that lasts as long as the actor has ended
         self.is_given_up = False  # its group goes as soon as the process has left
         self.free_since = 0.0  # of an idle or vacant place
-        self.kill_at: float | None = None  # when Ray shall end it, if it has not ended by then
-        self.hang_up_at: float | None = None  # when its line is given up, though nobody closed it
-        self.ask_at: float | None = None  # when Ray is asked again whether it lives
+        self.kill_at: float | None = None  # when Ray must end it, if it has not ended by then
+        self.hang_up_at: float | None = None  # when its channel counts as closed
+        self.ask_at: float | None = None  # when Ray is asked again whether the actor lives
 
     @property
     def began_at(self) -> float | None:
-        """When the trial in it began, or its actor was asked for; None when there is none."""
-        if self.desk is None:
+        """Returns when the trial in it began, or its actor was requested; None when it has neither."""
+        if self.worker is None:
             return self.asked_at if self.run is not None else None
-        return self.seated_at if self.desk.run is not None else None
+        return self.assigned_at if self.worker.run is not None else None
 
 
 class ActorHandle(WorkerHandle):
-    """One actor's process."""
+    """An ActorHandle is one actor's process as the driver sees it."""
 
     __slots__ = (
+        "connection",
         "control",
-        "heard",
+        "control_data",
         "hostname",
         "hung_up_at",
-        "line",
         "node_id",
-        "place",
+        "placement",
+        "reported_failure",
         "sees_storage",
-        "words",
     )
 
     def __init__(
-        self, place: ActorPlacement, line: socket.socket, hello: dict[str, Any], *, now: float
+        self, placement: ActorPlacement, connection: socket.socket, hello: dict[str, Any], *, now: float
     ) -> None:
-        fd = line.fileno()
-        super().__init__(place.number, fd, fd, version=0, now=now)
-        self.place = place
-        self.line = line
-        self.control, place.control = place.control, None
+        fd = connection.fileno()
+        super().__init__(placement.number, fd, fd, version=0, now=now)
+        self.placement = placement
+        self.connection = connection
+        self.control, placement.control = placement.control, None
         self.pid = hello["pid"]
         self.hostname: str = hello["hostname"]
         self.node_id: str = hello["node_id"]
         self.sees_storage: bool = hello["sees_storage"]
-        self.heard = b""  # on the control, and not understood yet
-        self.words: TrialFailure | None = None  # its last ones
+        self.control_data = b""  # received on the control, and not parsed yet
+        self.reported_failure: TrialFailure | None = None  # what its last bytes on the control reported
         self.hung_up_at: float | None = None
 
     def read(self) -> list[Frame] | tuple[Frame, ...] | None:
@@ -79,8 +79,8 @@ class ActorHandle(WorkerHandle):
         except OSError:
             return None  # a connection that broke: the other end is gone
 
-    def hear_control(self) -> bool:
-        """Heartbeats and last words; False when it has been closed."""
+    def read_control(self) -> bool:
+        """Reads heartbeats and the exit code; returns False when the connection is closed."""
         if self.control is None:
             return False
         try:
@@ -89,21 +89,21 @@ class ActorHandle(WorkerHandle):
             return True
         except OSError:
             data = b""
-        self.heard += data
-        while len(self.heard) >= HEADER.size:
-            length, kind = HEADER.unpack_from(self.heard)
+        self.control_data += data
+        while len(self.control_data) >= HEADER.size:
+            length, kind = HEADER.unpack_from(self.control_data)
             end = HEADER.size + length
-            if kind not in (FrameKind.BEAT, FrameKind.LEFT) or len(self.heard) < end:
+            if kind not in (FrameKind.BEAT, FrameKind.LEFT) or len(self.control_data) < end:
                 break  # the text of a crash is no frame
             if kind == FrameKind.LEFT:
-                self.words = of_exit_code(unpack(self.heard[HEADER.size : end]))
-            self.beats, self.heard = True, self.heard[end:]
-        if not data and self.words is None:
-            self.words = of_crash(self.heard)
+                self.reported_failure = exit_code_failure(unpack(self.control_data[HEADER.size : end]))
+            self.beats, self.control_data = True, self.control_data[end:]
+        if not data and self.reported_failure is None:
+            self.reported_failure = crash_failure(self.control_data)
         return bool(data)
 
     def close(self) -> None:
-        self.line.close()
+        self.connection.close()
         if self.control is not None:
             self.control.close()
             self.control = None

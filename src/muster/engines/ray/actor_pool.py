@@ -1,4 +1,7 @@
-"""The actors of RayEngine: their connections, who is idle, and how each ended. One poller for all of them."""
+"""ActorPool holds the actors of RayEngine: their connections, which are idle, and how each ended.
+
+One poller serves all of them.
+"""
 
 from __future__ import annotations
 
@@ -23,71 +26,74 @@ from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure
 from muster.trials.placement_group import PlacementGroupFactory
 
-Told = Callable[[ActorPlacement, int, "BaseException | None"], None]
+OnOutcome = Callable[[ActorPlacement, int, "BaseException | None"], None]
 
 
 class PlacementGroups:
-    """One per engine; `told` hears, in any thread, how the call that lasts as long as an actor ended."""
+    """A PlacementGroups makes placement groups and actors; one per engine.
 
-    def __init__(self, actor_class: Any, told: Told) -> None:  # noqa: ANN401 - Ray's types are not typed
+    `on_outcome` is called, in any thread, with the outcome of the call that lasts as long as an actor.
+    """
+
+    def __init__(self, actor_class: Any, on_outcome: OnOutcome) -> None:  # noqa: ANN401 - Ray's types are not typed
         self.actor_class = actor_class
         self.constructor: tuple[Any, ...] = ()  # what the class is given
         self.runtime_env: dict[str, Any] = {}
-        self._told = told
+        self._on_call_ended = on_outcome
         self._numbers = itertools.count(1)
 
     def reserve(self, resources: PlacementGroupFactory) -> ActorPlacement:
-        """A new placement group: the cluster sees it as pending at once."""
+        """Returns a new placement group, which the cluster sees as pending at once."""
         from ray.util.placement_group import placement_group
 
         args, options = resources.options
         group = placement_group(resources.bundles, resources.strategy, *args, **selecting(resources, options))
         return ActorPlacement(0, resources, group)
 
-    def staff(
-        self, place: ActorPlacement, run: TrialRun, arguments: Callable[[int], tuple[Any, ...]]
+    def start_actor(
+        self, placement: ActorPlacement, run: TrialRun, arguments: Callable[[int], tuple[Any, ...]]
     ) -> None:
-        """A new actor for that trial, in this placement group; Ray starts it when the group is placed."""
+        """Requests an actor for that trial; Ray starts it when the placement group is placed."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        place.number = number = next(self._numbers)
-        place.run, place.desk, place.control = run, None, None
-        place.outcome, place.is_over = None, False
-        place.kill_at = place.ask_at = place.hang_up_at = None
+        placement.number = number = next(self._numbers)
+        placement.run, placement.worker, placement.control = run, None, None
+        placement.outcome, placement.is_over = None, False
+        placement.kill_at = placement.ask_at = placement.hang_up_at = None
         options: dict[str, Any] = {"runtime_env": self.runtime_env} if self.runtime_env else {}
         strategy = PlacementGroupSchedulingStrategy(
-            place.group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
+            placement.group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
         )
-        place.actor = self.actor_class.options(
-            **_actor_resources(place.resources), scheduling_strategy=strategy, **options
+        placement.actor = self.actor_class.options(
+            **_actor_resources(placement.resources), scheduling_strategy=strategy, **options
         ).remote(*self.constructor)
-        self._follow(place, place.actor.serve.remote(*arguments(number)))
+        self._follow(placement, placement.actor.serve.remote(*arguments(number)))
 
-    def ask(self, place: ActorPlacement) -> None:
-        """Whether it lives, when Ray was not sure."""
-        self._follow(place, place.actor.ping.remote())
+    def ask(self, placement: ActorPlacement) -> None:
+        """Asks the actor whether it lives, when Ray was not sure."""
+        self._follow(placement, placement.actor.ping.remote())
 
-    def _follow(self, place: ActorPlacement, ref: Any) -> None:  # noqa: ANN401
-        number = place.number
-        ref.future().add_done_callback(lambda done: self._told(place, number, done.exception()))
+    def _follow(self, placement: ActorPlacement, ref: Any) -> None:  # noqa: ANN401
+        number = placement.number
+        ref.future().add_done_callback(lambda done: self._on_call_ended(placement, number, done.exception()))
 
-    def end(self, place: ActorPlacement) -> None:
-        """End the actor by force."""
+    def end(self, placement: ActorPlacement) -> None:
+        """Ends the actor by force."""
         import ray
 
-        if place.actor is not None:
-            ray.kill(place.actor, no_restart=True)
-            place.kill_at = None
+        if placement.actor is not None:
+            ray.kill(placement.actor, no_restart=True)
+            placement.kill_at = None
 
-    def give_back(self, place: ActorPlacement) -> None:
-        """The placement group goes, and with it whatever still runs in it."""
+    def remove_group(self, placement: ActorPlacement) -> None:
+        """Removes the placement group, and with it whatever still runs in it."""
         from ray.util.placement_group import remove_placement_group
 
-        remove_placement_group(place.group)
+        remove_placement_group(placement.group)
 
 
 def selecting(resources: PlacementGroupFactory, options: Mapping[str, Any]) -> dict[str, Any]:
-    """An empty first bundle is none to Ray: its label selector goes with it."""
+    """Returns the options without the label selector of an empty first bundle, which Ray does not get."""
     selectors, bundles = options.get("bundle_label_selector"), len(resources.bundles)
     if resources.head_bundle_is_empty and selectors and len(selectors) == bundles + 1:
         return {**options, "bundle_label_selector": list(selectors[1:])}
@@ -95,7 +101,7 @@ def selecting(resources: PlacementGroupFactory, options: Mapping[str, Any]) -> d
 
 
 def _actor_resources(resources: PlacementGroupFactory) -> dict[str, Any]:
-    """What the actor takes of the first bundle; nothing of it when that was for nobody."""
+    """Returns what the actor takes of the first bundle; nothing when the head bundle is empty."""
     head: Mapping[str, float] = {} if resources.head_bundle_is_empty else resources.bundles[0]
     custom = {name: amount for name, amount in head.items() if name not in ("CPU", "GPU", "memory")}
     options: dict[str, Any] = {"num_cpus": head.get("CPU", 0), "num_gpus": head.get("GPU", 0)}
@@ -105,53 +111,55 @@ def _actor_resources(resources: PlacementGroupFactory) -> dict[str, Any]:
 
 
 _QUIT = frame(FrameKind.QUIT)
-_BLAME_S = 60.0  # Ray needs some time to find out that a node is gone
-_WORDS_S = 5.0  # how long the last words of a dead process may be on their way
-_CERTAIN_S = 5.0  # how long after its connection closed a process we killed may be thought alive
+_OUTCOME_TIMEOUT_S = 60.0  # Ray needs some time to find out that a node is gone
+_LAST_FRAMES_S = 5.0  # how long the last frames of a dead process may take to arrive
+_CERTAIN_S = 5.0  # how long a killed process may count as alive after its connection closed
 _ASK_EVERY_S = 1.0
 _FORCE_AFTER_S = 1.0  # Ray ends what did not end itself
 _CLOSE_S = 10.0
 
 
 class ActorListener(Protocol):
-    """Who is told what becomes of actors."""
+    """An ActorListener is called with what becomes of actors."""
 
-    def heard(self, desk: WorkerHandle, kind: int, payload: bytes) -> None: ...
+    def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None: ...
 
-    def arrived(self, place: ActorPlacement, desk: ActorHandle, hello: Mapping[str, Any]) -> None: ...
+    def on_actor_arrived(
+        self, placement: ActorPlacement, worker: ActorHandle, hello: Mapping[str, Any]
+    ) -> None: ...
 
-    def gone(self, desk: ActorHandle, failure: TrialFailure | None) -> None: ...
+    def on_worker_gone(self, worker: ActorHandle, failure: TrialFailure | None) -> None: ...
 
-    def never_came(self, place: ActorPlacement, outcome: BaseException | None) -> None: ...
+    def on_actor_missing(self, placement: ActorPlacement, outcome: BaseException | None) -> None: ...
 
-    def due(self, when: float) -> None:
-        """Have `look_around` called then, if not earlier."""
+    def wake_at(self, when: float) -> None:
+        """Has `check_deadlines` called at this time, if not earlier."""
 
 
 class ActorPool:
-    """Every actor that was asked for and not seen to end."""
+    """An ActorPool holds every actor that was requested and not seen to end."""
 
     def __init__(
         self,
         *,
         clock: Clock,
-        patience: EngineTimeouts,
+        timeouts: EngineTimeouts,
         owner: ActorListener,
         actor_class: Any,  # noqa: ANN401 - Ray's
         key: bytes,
     ) -> None:
-        self._clock, self._patience, self._owner = clock, patience, owner
-        self._watch, self._eagerness = Poller(), SpinThenWait()
-        self._lines: dict[int, ActorHandle] = {}
+        self._clock, self._timeouts, self._owner = clock, timeouts, owner
+        self._poller, self._spinner = Poller(), SpinThenWait()
+        self._connections: dict[int, ActorHandle] = {}
         self._controls: dict[int, ActorHandle] = {}
-        self.reception = Listener(self._watch, key, clock, self._receive)
-        self.places: dict[int, ActorPlacement] = {}  # by the number of their actor
+        self.listener = Listener(self._poller, key, clock, self._receive)
+        self.placements: dict[int, ActorPlacement] = {}  # by the number of their actor
         self.idle: list[ActorHandle] = []
-        self._ray = PlacementGroups(actor_class, self._told)
+        self._ray = PlacementGroups(actor_class, self._on_call_ended)
         self._hostname = machine.hostname()
         self._is_closed = False
-        self.bell = WakeupQueue()
-        self._watch.reading(self.bell.fileno())
+        self.wakeups = WakeupQueue()
+        self._poller.add_reader(self.wakeups.fileno())
 
     @property
     def ray(self) -> PlacementGroups:
@@ -159,263 +167,275 @@ class ActorPool:
 
     # Connections
 
-    def _receive(self, line: socket.socket, hello: Hello) -> None:
-        place = self.places.get(hello.get("number", -1))
-        if place is None or place.desk is not None:
-            line.close()
+    def _receive(self, connection: socket.socket, hello: Hello) -> None:
+        placement = self.placements.get(hello.get("number", -1))
+        if placement is None or placement.worker is not None:
+            connection.close()
         elif hello["is_control"]:
-            place.control = line
+            placement.control = connection
         else:
-            self._admit(place, line, hello)
+            self._admit(placement, connection, hello)
 
-    def _admit(self, place: ActorPlacement, line: socket.socket, hello: Hello) -> None:
-        desk = place.desk = ActorHandle(place, line, hello, now=self._clock.monotonic())
-        self._lines[desk.read_fd] = desk
-        self._watch.reading(desk.read_fd)
-        if desk.control is not None:
-            self._controls[desk.control.fileno()] = desk
-            self._watch.reading(desk.control.fileno())
-        self._owner.arrived(place, desk, hello)
+    def _admit(self, placement: ActorPlacement, connection: socket.socket, hello: Hello) -> None:
+        worker = placement.worker = ActorHandle(placement, connection, hello, now=self._clock.monotonic())
+        self._connections[worker.read_fd] = worker
+        self._poller.add_reader(worker.read_fd)
+        if worker.control is not None:
+            self._controls[worker.control.fileno()] = worker
+            self._poller.add_reader(worker.control.fileno())
+        self._owner.on_actor_arrived(placement, worker, hello)
 
     # Actors for trials
 
-    def hire(self, place: ActorPlacement, run: TrialRun, arguments: Callable[[int], tuple[Any, ...]]) -> None:
-        """A new actor in this place."""
-        self._ray.staff(place, run, arguments)
-        self.places[place.number] = place
+    def start_actor(
+        self, placement: ActorPlacement, run: TrialRun, arguments: Callable[[int], tuple[Any, ...]]
+    ) -> None:
+        """Requests a new actor in this placement."""
+        self._ray.start_actor(placement, run, arguments)
+        self.placements[placement.number] = placement
 
     def find_idle(self, command: StartTrial) -> ActorHandle | None:
-        """One that served the same trainable with the same resources."""
+        """Returns an idle actor that served the same trainable with the same resources."""
         key = (command.trainable_name, command.resources, ())
-        return next((desk for desk in self.idle if desk.key == key), None)
+        return next((worker for worker in self.idle if worker.key == key), None)
 
-    def seat(self, run: TrialRun, desk: ActorHandle) -> None:
-        if desk in self.idle:
-            self.idle.remove(desk)
+    def assign(self, run: TrialRun, worker: ActorHandle) -> None:
+        if worker in self.idle:
+            self.idle.remove(worker)
             run.reused = True
-        desk.role, desk.run, run.desk = WorkerState.BUSY, run, desk
-        desk.key = (run.command.trainable_name, run.command.resources, ())
-        desk.heard_at, desk.ticks = self._clock.monotonic(), None
+        worker.role, worker.run, run.worker = WorkerState.BUSY, run, worker
+        worker.key = (run.command.trainable_name, run.command.resources, ())
+        worker.last_seen_at, worker.cpu_s = self._clock.monotonic(), None
 
-    def unseat(self, desk: WorkerHandle, *, keep: bool) -> None:
-        if not isinstance(desk, ActorHandle) or not keep:
-            desk.role = WorkerState.LEAVING
+    def release(self, worker: WorkerHandle, *, keep: bool) -> None:
+        if not isinstance(worker, ActorHandle) or not keep:
+            worker.role = WorkerState.LEAVING
             return
-        desk.role, desk.run = WorkerState.IDLE, None
-        desk.place.free_since = self._clock.monotonic()
-        self.idle.append(desk)
+        worker.role, worker.run = WorkerState.IDLE, None
+        worker.placement.free_since = self._clock.monotonic()
+        self.idle.append(worker)
 
-    def dismiss(self, desk: ActorHandle) -> None:
-        """An idle one shall clean up and leave."""
-        self.idle.remove(desk)
-        desk.role = WorkerState.LEAVING
-        self.send(desk, _QUIT)
-        desk.place.kill_at = self._clock.monotonic() + self._patience.leave_within_s
+    def retire(self, worker: ActorHandle) -> None:
+        """Makes an idle actor clean up and leave."""
+        self.idle.remove(worker)
+        worker.role = WorkerState.LEAVING
+        self.send(worker, _QUIT)
+        worker.placement.kill_at = self._clock.monotonic() + self._timeouts.leave_within_s
 
-    def discard(self, desk: ActorHandle) -> None:
-        """Its actor is of no use; the place is."""
-        self.places.pop(desk.token, None)
-        self._forget(desk)
-        self._ray.end(desk.place)
+    def discard(self, worker: ActorHandle) -> None:
+        """Ends the actor, and keeps its placement."""
+        self.placements.pop(worker.token, None)
+        self._forget(worker)
+        self._ray.end(worker.placement)
 
-    def cancel(self, place: ActorPlacement) -> None:
-        """It has not come, and need not."""
-        self.places.pop(place.number, None)
-        self._ray.end(place)
-        place.actor = None
-        if place.control is not None:
-            place.control.close()
-            place.control = None
+    def cancel(self, placement: ActorPlacement) -> None:
+        """Ends an actor that has not arrived yet."""
+        self.placements.pop(placement.number, None)
+        self._ray.end(placement)
+        placement.actor = None
+        if placement.control is not None:
+            placement.control.close()
+            placement.control = None
 
-    def kill(self, desk: WorkerHandle, number: signal.Signals) -> None:
-        if isinstance(desk, ActorHandle):
-            if desk.control is not None:
+    def kill(self, worker: WorkerHandle, number: signal.Signals) -> None:
+        if isinstance(worker, ActorHandle):
+            if worker.control is not None:
                 with contextlib.suppress(OSError):  # it has ended, or reads no more: then Ray ends it
-                    desk.control.send(frame(FrameKind.SIGNAL, pack(int(number))))
+                    worker.control.send(frame(FrameKind.SIGNAL, pack(int(number))))
             if number == signal.SIGKILL:
-                desk.place.kill_at = self._clock.monotonic() + _FORCE_AFTER_S
-                self._owner.due(desk.place.kill_at)
+                worker.placement.kill_at = self._clock.monotonic() + _FORCE_AFTER_S
+                self._owner.wake_at(worker.placement.kill_at)
 
-    def is_silent(self, desk: WorkerHandle, now: float) -> bool:
-        """Only where we can see for ourselves: deep in C code a trial does not beat, but works."""
-        if not isinstance(desk, ActorHandle) or desk.hostname != self._hostname:
+    def is_silent(self, worker: WorkerHandle, now: float) -> bool:
+        """Returns whether a process of this machine has shown no activity for too long.
+
+        On other machines only Ray can see that: deep in C code a trial sends no heartbeat, but works.
+        """
+        if not isinstance(worker, ActorHandle) or worker.hostname != self._hostname:
             return False
-        if now - desk.heard_at < self._patience.beat_s:
+        if now - worker.last_seen_at < self._timeouts.beat_s:
             return False
-        state, ticks = machine.process_state(desk.pid)
-        if not state or ticks != desk.ticks:
-            desk.ticks, desk.heard_at = ticks, now
-        return now - desk.heard_at >= self._patience.silent_after_s
+        seen = machine.process_activity(worker.pid)
+        if seen is None or seen.cpu_s != worker.cpu_s:
+            worker.cpu_s, worker.last_seen_at = None if seen is None else seen.cpu_s, now
+        return now - worker.last_seen_at >= self._timeouts.silent_after_s
 
-    # Talking with them
+    # Exchanging frames
 
-    def send(self, desk: WorkerHandle, data: bytes) -> None:
-        if not desk.write(data) and desk.write_fd in self._lines:
-            self._watch.both(desk.write_fd, writing=True)
+    def send(self, worker: WorkerHandle, data: bytes) -> None:
+        if not worker.write(data) and worker.write_fd in self._connections:
+            self._poller.set_writing(worker.write_fd, writing=True)
 
     def wait(self, timeout_s: float, now: float) -> None:
-        """Handle everything that is ready, waiting up to `timeout_s` for the first."""
-        look = self._watch.ready
-        ready = self._eagerness.look(look) if timeout_s > 0 else None
-        for fd, flags in ready or look(timeout_s if timeout_s > 0 else 0):
-            desk = self._lines.get(fd)
-            if desk is None:
-                self._attend(fd)
+        """Handles everything that is ready, waiting up to `timeout_s` for the first."""
+        poll = self._poller.poll
+        ready = self._spinner.poll(poll) if timeout_s > 0 else None
+        for fd, flags in ready or poll(timeout_s if timeout_s > 0 else 0):
+            worker = self._connections.get(fd)
+            if worker is None:
+                self._on_ready(fd)
                 continue
-            desk.heard_at = now
-            if flags & select.POLLOUT and desk.flush():
-                self._watch.both(fd, writing=False)
+            worker.last_seen_at = now
+            if flags & select.POLLOUT and worker.flush():
+                self._poller.set_writing(fd, writing=False)
             if flags & ~select.POLLOUT:
-                self._read(desk)
+                self._read(worker)
 
-    def _attend(self, fd: int) -> None:
-        """Whatever is not a trial's line."""
-        desk = self._controls.get(fd)
-        if desk is not None:
-            desk.heard_at = self._clock.monotonic()
-            if not desk.hear_control():
+    def _on_ready(self, fd: int) -> None:
+        """Handles a descriptor that is not a trial's channel."""
+        worker = self._controls.get(fd)
+        if worker is not None:
+            worker.last_seen_at = self._clock.monotonic()
+            if not worker.read_control():
                 del self._controls[fd]
-                self._watch.forget(fd)
-        elif fd == self.bell.fileno():
-            self.bell.answer()
+                self._poller.forget(fd)
+        elif fd == self.wakeups.fileno():
+            self.wakeups.drain()
         else:
-            self.reception.attend(fd)
+            self.listener.on_ready(fd)
 
-    def _read(self, desk: ActorHandle) -> None:
-        frames = desk.read()
+    def _read(self, worker: ActorHandle) -> None:
+        frames = worker.read()
         if frames is None:
-            self._hang_up(desk)
+            self._hang_up(worker)
             return
         for kind, payload in frames:
-            self._owner.heard(desk, kind, payload)
+            self._owner.on_frame(worker, kind, payload)
 
-    # How they end
+    # Ends
 
-    def _hang_up(self, desk: ActorHandle) -> None:
-        del self._lines[desk.read_fd]
-        self._watch.forget(desk.read_fd)
-        desk.hung_up_at = self._clock.monotonic()
-        self._owner.due(desk.hung_up_at + _ASK_EVERY_S)
-        while desk.control is not None and desk.control.fileno() in self._controls and desk.words is None:
-            before = desk.heard
-            if not desk.hear_control() or desk.heard == before:
+    def _hang_up(self, worker: ActorHandle) -> None:
+        del self._connections[worker.read_fd]
+        self._poller.forget(worker.read_fd)
+        worker.hung_up_at = self._clock.monotonic()
+        self._owner.wake_at(worker.hung_up_at + _ASK_EVERY_S)
+        while (
+            worker.control is not None
+            and worker.control.fileno() in self._controls
+            and worker.reported_failure is None
+        ):
+            before = worker.control_data
+            if not worker.read_control() or worker.control_data == before:
                 break
-        self._settle(desk)
+        self._drop_if_explained(worker)
 
-    def _settle(self, desk: ActorHandle) -> None:
-        """Once its line is closed: tell the owner why, as soon as that is known."""
-        place, run = desk.place, desk.run
-        if desk.hung_up_at is None:
+    def _drop_if_explained(self, worker: ActorHandle) -> None:
+        """Reports the end of an actor whose channel is closed, as soon as the reason is known."""
+        placement, run = worker.placement, worker.run
+        if worker.hung_up_at is None:
             return
-        if run is None or desk.words is not None or place.is_over or _has_said_all(run):
-            outcome = failures.of_outcome(place.outcome) if place.is_over else None
-            self._drop(desk, desk.words or outcome)
+        if run is None or worker.reported_failure is not None or placement.is_over or _has_reported_exit(run):
+            outcome = failures.outcome_failure(placement.outcome) if placement.is_over else None
+            self._drop(worker, worker.reported_failure or outcome)
 
-    def _told(self, place: ActorPlacement, number: int, outcome: BaseException | None) -> None:
-        """Called by Ray in a thread of its own."""
-        self.bell.ring(lambda: self._hear_outcome(place, number, outcome))
+    def _on_call_ended(self, placement: ActorPlacement, number: int, outcome: BaseException | None) -> None:
+        """Passes the outcome of a call on to the engine's thread; Ray calls this in a thread of its own."""
+        self.wakeups.put(lambda: self._on_outcome(placement, number, outcome))
 
-    def _hear_outcome(self, place: ActorPlacement, number: int, outcome: BaseException | None) -> None:
-        if place.number != number or place.is_over or self.places.get(number) is not place:
+    def _on_outcome(self, placement: ActorPlacement, number: int, outcome: BaseException | None) -> None:
+        if placement.number != number or placement.is_over or self.placements.get(number) is not placement:
             return
-        desk = place.desk
-        is_unsure = outcome is None or failures.is_unsure(outcome)
-        if desk is not None and is_unsure and not self._is_overdue(desk):
-            place.ask_at = self._clock.monotonic() + _ASK_EVERY_S
-            self._owner.due(place.ask_at)
+        worker = placement.worker
+        is_actor_unavailable = outcome is None or failures.is_actor_unavailable(outcome)
+        if worker is not None and is_actor_unavailable and not self._is_overdue(worker):
+            placement.ask_at = self._clock.monotonic() + _ASK_EVERY_S
+            self._owner.wake_at(placement.ask_at)
             return
-        place.outcome, place.is_over = outcome, True
-        if desk is None:
-            del self.places[number]
-            self._owner.never_came(place, outcome)
+        placement.outcome, placement.is_over = outcome, True
+        if worker is None:
+            del self.placements[number]
+            self._owner.on_actor_missing(placement, outcome)
             return
-        if desk.hung_up_at is None:
-            # Its last words may be on their way, through a relay; a machine that broke closes nothing.
-            place.hang_up_at = self._clock.monotonic() + _WORDS_S
-            self._owner.due(place.hang_up_at)
-        self._settle(desk)
+        if worker.hung_up_at is None:
+            # Its last frames may be under way, through a relay; a machine that broke closes nothing.
+            placement.hang_up_at = self._clock.monotonic() + _LAST_FRAMES_S
+            self._owner.wake_at(placement.hang_up_at)
+        self._drop_if_explained(worker)
 
-    def _is_overdue(self, desk: ActorHandle) -> bool:
-        since = desk.hung_up_at
-        return since is not None and self._clock.monotonic() >= since + _BLAME_S
+    def _is_overdue(self, worker: ActorHandle) -> bool:
+        since = worker.hung_up_at
+        return since is not None and self._clock.monotonic() >= since + _OUTCOME_TIMEOUT_S
 
-    def _drop(self, desk: ActorHandle, failure: TrialFailure | None) -> None:
-        if self.places.get(desk.token) is not desk.place:
+    def _drop(self, worker: ActorHandle, failure: TrialFailure | None) -> None:
+        if self.placements.get(worker.token) is not worker.placement:
             return  # dropped before
-        del self.places[desk.token]
-        self._forget(desk)
-        self._owner.gone(desk, failure)
+        del self.placements[worker.token]
+        self._forget(worker)
+        self._owner.on_worker_gone(worker, failure)
 
-    def _forget(self, desk: ActorHandle) -> None:
-        if self._lines.pop(desk.read_fd, None) is not None:
-            self._watch.forget(desk.read_fd)
-        if desk.control is not None and self._controls.pop(desk.control.fileno(), None) is not None:
-            self._watch.forget(desk.control.fileno())
-        if desk in self.idle:
-            self.idle.remove(desk)
-        desk.close()
+    def _forget(self, worker: ActorHandle) -> None:
+        if self._connections.pop(worker.read_fd, None) is not None:
+            self._poller.forget(worker.read_fd)
+        if worker.control is not None and self._controls.pop(worker.control.fileno(), None) is not None:
+            self._poller.forget(worker.control.fileno())
+        if worker in self.idle:
+            self.idle.remove(worker)
+        worker.close()
 
-    def look_around(self, now: float) -> None:
-        """What is due: kills, questions, lines that nobody closes, guests that say nothing."""
-        for place in list(self.places.values()):
-            self._look_after(place, now)
-        self.reception.send_away(now)
+    def check_deadlines(self, now: float) -> None:
+        """Does what is due: kills, pings, channels that nothing closes, connections without a handshake."""
+        for placement in list(self.placements.values()):
+            self._check_placement(placement, now)
+        self.listener.close_expired(now)
 
-    def _look_after(self, place: ActorPlacement, now: float) -> None:
-        desk = place.desk
-        if place.kill_at is not None and now >= place.kill_at:
-            self._ray.end(place)
-        if place.ask_at is not None and now >= place.ask_at:
-            place.ask_at = None
-            self._ray.ask(place)
-        if desk is not None and desk.hung_up_at is None and _is_past(place.hang_up_at, now):
-            self._hang_up(desk)
-        if desk is not None and desk.hung_up_at is not None:
-            run = desk.run
+    def _check_placement(self, placement: ActorPlacement, now: float) -> None:
+        worker = placement.worker
+        if placement.kill_at is not None and now >= placement.kill_at:
+            self._ray.end(placement)
+        if placement.ask_at is not None and now >= placement.ask_at:
+            placement.ask_at = None
+            self._ray.ask(placement)
+        if worker is not None and worker.hung_up_at is None and _is_past(placement.hang_up_at, now):
+            self._hang_up(worker)
+        if worker is not None and worker.hung_up_at is not None:
+            run = worker.run
             was_ended_by_us = run is None or run.stopping or run.failure is not None
-            if was_ended_by_us and now >= desk.hung_up_at + _CERTAIN_S:
-                self._drop(desk, None)
-            self._owner.due(now + _ASK_EVERY_S)
-        for when in (place.kill_at, place.ask_at):
+            if was_ended_by_us and now >= worker.hung_up_at + _CERTAIN_S:
+                self._drop(worker, None)
+            self._owner.wake_at(now + _ASK_EVERY_S)
+        for when in (placement.kill_at, placement.ask_at):
             if when is not None:
-                self._owner.due(when)
+                self._owner.wake_at(when)
 
     def _end_all(self) -> None:
-        """Idle ones by themselves, or Ray would tell the user of processes that died for no reason."""
-        for desk in list(self.idle):
-            self.dismiss(desk)
-        for place in list(self.places.values()):
-            if place.desk is None:
-                self._ray.end(place)
-            elif place.desk.role is not WorkerState.LEAVING:
-                self.kill(place.desk, signal.SIGKILL)
-                self._ray.end(place)
+        """Ends all actors.
+
+        Idle ones end by themselves, or Ray would report processes that died for no reason.
+        """
+        for worker in list(self.idle):
+            self.retire(worker)
+        for placement in list(self.placements.values()):
+            if placement.worker is None:
+                self._ray.end(placement)
+            elif placement.worker.role is not WorkerState.LEAVING:
+                self.kill(placement.worker, signal.SIGKILL)
+                self._ray.end(placement)
 
     def close(self) -> None:
-        """End every actor, and wait for that."""
+        """Ends every actor, and waits for that."""
         if self._is_closed:
             return
         self._is_closed = True
         self._owner = _Nobody()
         self._end_all()
         give_up = self._clock.monotonic() + _CLOSE_S
-        while any(each.desk is not None for each in self.places.values()):
+        while any(each.worker is not None for each in self.placements.values()):
             now = self._clock.monotonic()
             if now >= give_up:
                 break
             self.wait(0.1, now)
-            self.look_around(now)
+            self.check_deadlines(now)
         self._close_all()
 
     def _close_all(self) -> None:
-        for place in list(self.places.values()):
-            if place.desk is not None:
-                self._forget(place.desk)
-            if place.control is not None:
-                place.control.close()
-        self.reception.close()
-        self.bell.close()
-        self._watch.close()
+        for placement in list(self.placements.values()):
+            if placement.worker is not None:
+                self._forget(placement.worker)
+            if placement.control is not None:
+                placement.control.close()
+        self.listener.close()
+        self.wakeups.close()
+        self._poller.close()
 
 
 def _is_past(when: float | None, now: float) -> bool:
@@ -423,20 +443,22 @@ def _is_past(when: float | None, now: float) -> bool:
 
 
 class _Nobody:
-    """The owner while everything ends: nobody asks any more."""
+    """A _Nobody is the owner while everything ends: it ignores all calls."""
 
-    def heard(self, desk: WorkerHandle, kind: int, payload: bytes) -> None: ...
+    def on_frame(self, worker: WorkerHandle, kind: int, payload: bytes) -> None: ...
 
-    def arrived(self, place: ActorPlacement, desk: ActorHandle, hello: Mapping[str, Any]) -> None: ...
+    def on_actor_arrived(
+        self, placement: ActorPlacement, worker: ActorHandle, hello: Mapping[str, Any]
+    ) -> None: ...
 
-    def gone(self, desk: ActorHandle, failure: TrialFailure | None) -> None: ...
+    def on_worker_gone(self, worker: ActorHandle, failure: TrialFailure | None) -> None: ...
 
-    def never_came(self, place: ActorPlacement, outcome: BaseException | None) -> None: ...
+    def on_actor_missing(self, placement: ActorPlacement, outcome: BaseException | None) -> None: ...
 
-    def due(self, when: float) -> None:
-        """Have `look_around` called then, if not earlier."""
+    def wake_at(self, when: float) -> None:
+        """Ignores the time."""
 
 
-def _has_said_all(run: TrialRun) -> bool:
-    """Its verdict explains its end: an error, done, or the stop it was told."""
-    return run.verdict is not None and bool(run.verdict[2] or run.verdict[0] or run.stopping)
+def _has_reported_exit(run: TrialRun) -> bool:
+    """Returns whether the trial's report explains its end: an error, done, or the stop that was ordered."""
+    return run.exit_report is not None and bool(run.exit_report[2] or run.exit_report[0] or run.stopping)

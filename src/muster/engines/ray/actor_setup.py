@@ -1,6 +1,7 @@
-"""Hiring: what a new actor is given, and what is changed when actors cannot come: a relay, or our package.
+"""ActorSetup starts actors for trials, and helps where they cannot start: with a relay, or by package upload.
 
-RayEngine says which trial gets which place; this sees to it that an actor for it can start and reach us.
+RayEngine decides which trial gets which placement; ActorSetup makes an actor that can start there and reach
+the driver.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from muster.engines.ray.actor_handle import ActorHandle, ActorPlacement
 from muster.engines.ray.actor_pool import ActorPool
 from muster.engines.ray.cluster_watcher import ON_THE_HEAD
 from muster.engines.ray.handshake import Address, DriverUnreachable
-from muster.engines.ray.package_upload import NEEDED, carried_class, is_foreign, missing_module
+from muster.engines.ray.package_upload import NEEDED, is_other_version, missing_module, uploading_class
 from muster.engines.ray.remote_storage import RemoteStorage
 from muster.engines.worker.handle import TrialRun
 
@@ -29,16 +30,19 @@ _CHUNK = 1 << 16
 
 
 class Relay:
-    """Starts at once; `ready` is called, in a thread, with the address for trials or with what went wrong."""
+    """A Relay carries connections between the cluster and a driver that nodes cannot reach.
+
+    It starts at once; `on_ready` is called, in a thread, with the address for trials or with what went wrong.
+    """
 
     def __init__(
         self,
         ray: Any,  # noqa: ANN401 - a module
-        ready: Callable[[Address | None, str], object],
-        came: Callable[[socket.socket], None],
+        on_ready: Callable[[Address | None, str], object],
+        on_connection: Callable[[socket.socket], None],
     ) -> None:
-        self._ray, self._ready, self._came = ray, ready, came
-        self._ends: dict[int, socket.socket] = {}  # our halves, by connection
+        self._ray, self._on_ready, self._on_connection = ray, on_ready, on_connection
+        self._ends: dict[int, socket.socket] = {}  # the driver's halves, by connection
         self._by_fd: dict[int, int] = {}
         self._lock = threading.Lock()
         self._wake_read, self._wake_write = os.pipe()
@@ -47,13 +51,13 @@ class Relay:
         self._is_closed = False
         self._actor: Any = None
         self._threads = [
-            threading.Thread(target=self._fetch, name="muster-relay-in", daemon=True),
-            threading.Thread(target=self._bring, name="muster-relay-out", daemon=True),
+            threading.Thread(target=self._pull_all, name="muster-relay-in", daemon=True),
+            threading.Thread(target=self._push_all, name="muster-relay-out", daemon=True),
         ]
         self._threads[0].start()
 
-    def _fetch(self) -> None:
-        """The thread from the cluster to us."""
+    def _pull_all(self) -> None:
+        """Carries data from the cluster to the driver, in a thread of its own."""
         from muster.engines.ray import relay_actor
 
         try:
@@ -64,14 +68,14 @@ class Relay:
             self._actor = made.remote()
             host, port = self._ray.get(self._actor.address.remote())
             self._threads[1].start()
-            self._ready((host, port), "")
+            self._on_ready((host, port), "")
             while not self._is_closed:
                 for number, data in self._ray.get(self._actor.pull.remote(_WAIT_S)):
                     self._deliver(number, data)
         except Exception as error:  # noqa: BLE001 - the actor or the cluster is gone; trials end with it
             if not self._is_closed:
                 _log.warning("the relay to the cluster has ended: %s", str(error).partition("\n")[0])
-                self._ready(None, str(error))
+                self._on_ready(None, str(error))
         self._hang_up_all()
 
     def _deliver(self, number: int, data: bytes | None) -> None:
@@ -85,30 +89,30 @@ class Relay:
                 self._by_fd[ours.fileno()] = number
                 self._poller.register(ours, select.POLLIN)
             os.write(self._wake_write, b"!")
-            self._came(theirs)
+            self._on_connection(theirs)
         elif (end := self._ends.get(number)) is not None:
             try:
                 end.sendall(data)
             except OSError:
                 self._hang_up(number)
 
-    def _bring(self) -> None:
-        """The thread from us to the cluster."""
+    def _push_all(self) -> None:
+        """Carries data from the driver to the cluster, in a thread of its own."""
         while not self._is_closed:
-            parcels: list[tuple[int, bytes | None]] = []
+            chunks: list[tuple[int, bytes | None]] = []
             for fd, _ in self._poller.poll(_WAIT_S * 1000):
                 if fd == self._wake_read:
                     os.read(fd, 4096)
                 elif (number := self._by_fd.get(fd)) is not None:
-                    parcels.append((number, self._take(number)))
-            if parcels:
+                    chunks.append((number, self._take(number)))
+            if chunks:
                 try:
-                    self._ray.get(self._actor.push.remote(parcels))
+                    self._ray.get(self._actor.push.remote(chunks))
                 except Exception:  # noqa: BLE001 - the other thread sees it too, and tells
                     return
 
     def _take(self, number: int) -> bytes | None:
-        """What the engine wrote; None when it has closed its half."""
+        """Returns what the engine wrote; None when it has closed its half."""
         try:
             data = self._ends[number].recv(_CHUNK)
         except (OSError, KeyError):
@@ -130,7 +134,7 @@ class Relay:
             self._hang_up(number)
 
     def close(self) -> None:
-        """After all trials have ended."""
+        """Ends the relay, after all trials have ended."""
         self._is_closed = True
         if self._actor is not None:
             self._ray.kill(self._actor, no_restart=True)
@@ -147,107 +151,109 @@ _log = logging.getLogger(__name__)
 
 
 class ActorSetup:
-    """One per engine; used in its thread."""
+    """An ActorSetup starts actors for one engine, in its thread."""
 
-    def __init__(self, ray: Any, staff: ActorPool, key: bytes, beat_s: float) -> None:  # noqa: ANN401 - a module
-        self._ray, self._staff, self._key, self._beat_s = ray, staff, key, beat_s
+    def __init__(self, ray: Any, pool: ActorPool, key: bytes, beat_s: float) -> None:  # noqa: ANN401 - a module
+        self._ray, self._pool, self._key, self._beat_s = ray, pool, key, beat_s
         self._addresses: list[Address] = []
         self._relay: Relay | None = None
-        self._waiting: list[tuple[ActorPlacement, TrialRun]] = []  # until the relay is there
-        self._is_shipping = False
+        self._waiting: list[tuple[ActorPlacement, TrialRun]] = []  # until the relay is ready
+        self._uploads_package = False
         self._lacks: set[str] = set()
         self._blobs: dict[str, Any] = {}  # refs to pickled trainables: sent once, fetched by each node
-        self._witnesses: dict[str, str] = {}  # by directory
-        self._reach: bytes | None = None
-        self.why_no_reach = ""
+        self._marker_files: dict[str, str] = {}  # by directory
+        self._remote_storage: bytes | None = None
+        self.why_unsendable = ""
         self.on_failure: Callable[[TrialRun, str], None] | None = None
 
-    def reach_at(self, address: Address) -> None:
+    def set_address(self, address: Address) -> None:
         self._addresses = [address]
 
-    def tell_storage(self, reach: RemoteStorage) -> None:
-        """New actors are told how they get at the remote storage of the experiment."""
+    def set_remote_storage(self, remote_storage: RemoteStorage) -> None:
+        """Lets new actors use the remote storage of the experiment."""
         try:
-            self._reach = reach.pickled()
+            self._remote_storage = remote_storage.pickled()
         except Exception as error:  # noqa: BLE001 - pickling a file system of the user's own
-            self.why_no_reach = f"storage_filesystem cannot be sent to it: {error}"
+            self.why_unsendable = f"storage_filesystem cannot be sent to it: {error}"
 
     def put(self, name: str, trainable: bytes) -> None:
         self._blobs[name] = self._ray.put(trainable)
 
-    def hire(self, place: ActorPlacement, run: TrialRun) -> None:
-        """An actor for that trial in this place, now or when the relay is there."""
+    def start_actor(self, placement: ActorPlacement, run: TrialRun) -> None:
+        """Requests an actor for that trial in this placement, now or when the relay is ready."""
         if not self._addresses:
-            place.run = run
-            self._waiting.append((place, run))
+            placement.run = run
+            self._waiting.append((placement, run))
             self.use_relay("the one before has ended")
             return
         name, trial_dir = run.command.trainable_name, os.path.abspath(run.command.trial_dir)
-        witness = self._witness(os.path.dirname(trial_dir))
+        marker = self._marker_file(os.path.dirname(trial_dir))
 
         def arguments(number: int) -> tuple[Any, ...]:
-            terms = ActorSpec(number, self._addresses, self._key, self._beat_s, witness, self._reach)
-            return tuple(terms), name, self._blobs.get(name)
+            spec = ActorSpec(number, self._addresses, self._key, self._beat_s, marker, self._remote_storage)
+            return tuple(spec), name, self._blobs.get(name)
 
-        self._staff.hire(place, run, arguments)
+        self._pool.start_actor(placement, run, arguments)
 
     def forget(self, run: TrialRun) -> None:
         self._waiting = [each for each in self._waiting if each[1] is not run]
 
-    def remedy(self, place: ActorPlacement, run: TrialRun, outcome: BaseException | None) -> bool:
-        """An actor could not come: whether something was done about that, and another was asked for."""
+    def try_remedy(self, placement: ActorPlacement, run: TrialRun, outcome: BaseException | None) -> bool:
+        """Returns whether something was done about an actor that could not start, and another requested."""
         lacking = missing_module(outcome)
         if isinstance(outcome, DriverUnreachable) or "DriverUnreachable" in str(outcome):
             if self._relay is not None and self._addresses:
                 return False
             self.use_relay(str(outcome).strip().rpartition("\n")[2])
-        elif lacking == "muster" and not self._is_shipping:
-            self._ship("some node lacks the package")
+        elif lacking == "muster" and not self._uploads_package:
+            self._upload_package("some node lacks the package")
         elif lacking in NEEDED and lacking not in self._lacks:
             self._lacks.add(lacking)
-            self._staff.ray.runtime_env = {"pip": sorted(self._lacks)}
-        elif is_foreign(outcome) and not self._is_shipping:
-            self._ship(f"what is there could not start: {str(outcome).strip().rpartition(chr(10))[2]}")
+            self._pool.ray.runtime_env = {"pip": sorted(self._lacks)}
+        elif is_other_version(outcome) and not self._uploads_package:
+            self._upload_package(
+                f"the installed version could not start: {str(outcome).strip().rpartition(chr(10))[2]}"
+            )
         else:
             return False
-        self.hire(place, run)
+        self.start_actor(placement, run)
         return True
 
-    def suits(self, hello: Mapping[str, Any]) -> bool:
-        """Whether that actor has our version; else the package is shipped from now on."""
-        if hello["muster"] == muster.__version__ or self._is_shipping:
+    def has_our_version(self, hello: Mapping[str, Any]) -> bool:
+        """Returns whether the actor runs this version; otherwise the package is uploaded from now on."""
+        if hello["muster"] == muster.__version__ or self._uploads_package:
             return True
-        self._ship(f"a node has muster {hello['muster']}, this is {muster.__version__}")
+        self._upload_package(f"a node has muster {hello['muster']}, this is {muster.__version__}")
         return False
 
-    def again(self, desk: ActorHandle, run: TrialRun) -> None:
-        """Another actor in the same place, in the place of this one."""
-        self._staff.discard(desk)
-        self.hire(desk.place, run)
+    def replace_actor(self, worker: ActorHandle, run: TrialRun) -> None:
+        """Requests another actor in the same placement, and ends this one."""
+        self._pool.discard(worker)
+        self.start_actor(worker.placement, run)
 
-    def _ship(self, why: str) -> None:
+    def _upload_package(self, why: str) -> None:
         _log.info("muster is sent to the nodes: %s", why)
-        self._is_shipping = True
-        self._staff.ray.actor_class, self._staff.ray.constructor = carried_class(self._ray)
+        self._uploads_package = True
+        self._pool.ray.actor_class, self._pool.ray.constructor = uploading_class(self._ray)
 
     def use_relay(self, why: str) -> None:
-        """From now on actors meet us at the relay."""
+        """Makes actors connect through the relay from now on."""
         if self._relay is None:
             _log.info("trials reach this driver through a relay actor: %s", why)
             self._addresses = []
-            bell = self._staff.bell
+            wakeups = self._pool.wakeups
             self._relay = Relay(
                 self._ray,
-                lambda address, why: bell.ring(lambda: self._hear_relay(address, why)),
-                self._bring_in,
+                lambda address, why: wakeups.put(lambda: self._on_relay(address, why)),
+                self._on_relayed_connection,
             )
 
-    def _bring_in(self, line: socket.socket) -> None:
-        """Called in the relay's thread."""
-        if not self._staff.bell.ring(lambda: self._staff.reception.welcome(line)):
-            line.close()
+    def _on_relayed_connection(self, connection: socket.socket) -> None:
+        """Passes a connection on to the engine's thread; the relay calls this in a thread of its own."""
+        if not self._pool.wakeups.put(lambda: self._pool.listener.accept(connection)):
+            connection.close()
 
-    def _hear_relay(self, address: Address | None, why: str) -> None:
+    def _on_relay(self, address: Address | None, why: str) -> None:
         waiting, self._waiting = self._waiting, []
         if address is None:
             ended, self._relay, self._addresses = self._relay, None, []
@@ -258,23 +264,23 @@ class ActorSetup:
                     self.on_failure(run, f"the relay to the cluster could not start: {why}")
             return
         self._addresses = [address]
-        for place, run in waiting:
-            self.hire(place, run)
+        for placement, run in waiting:
+            self.start_actor(placement, run)
 
-    def _witness(self, folder: str) -> str:
-        """A file in the experiment's directory: who does not see it works on another disk."""
-        if folder not in self._witnesses:
+    def _marker_file(self, folder: str) -> str:
+        """Returns a file in the experiment's directory; a node that does not see it works on another disk."""
+        if folder not in self._marker_files:
             os.makedirs(folder, exist_ok=True)
             file = os.path.join(folder, f".muster_seen_by_all_{secrets.token_hex(4)}")
             with open(file, "wb"):
-                self._witnesses[folder] = file
-        return self._witnesses[folder]
+                self._marker_files[folder] = file
+        return self._marker_files[folder]
 
     def close(self) -> None:
         if self._relay is not None:
             self._relay.close()
             self._relay = None
-        for file in self._witnesses.values():
+        for file in self._marker_files.values():
             if os.path.exists(file):
                 os.unlink(file)
-        self._witnesses.clear()
+        self._marker_files.clear()

@@ -1,6 +1,6 @@
-"""The lookout: a thread that asks the cluster now and then what it is, may become, and can never place.
+"""ClusterWatcher asks the cluster, in a thread, what it has, may become, and can never place.
 
-RayEngine's own thread must not wait for the GCS; what the lookout saw comes to it by the bell.
+RayEngine's own thread must not wait for the GCS; what the watcher saw comes to it through the WakeupQueue.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from muster.trials.placement_group import PlacementGroupFactory
 
 _log = logging.getLogger(__name__)
 
-LOOK_S = 2.0
-_FRESH_S = 60.0  # a board that nobody has written to for so long has no monitor any more
-_HOPELESS = ("infeasible", "invalid")
+PERIOD_S = 2.0
+_FRESH_S = 60.0  # verdicts that are older than this have no monitor any more
+_UNPLACEABLE = ("infeasible", "invalid")
 _OWN_MARKS = ("node:", "accelerator_type:", "object_store_memory")
-_SCOUT_S = 30.0
+_PROBE_TIMEOUT_S = 30.0
 # For what must not go with a node: an actor or task without resources does not keep a node from idling.
 ON_THE_HEAD = {"node:__internal_head__": 0.001}
-_LEGACY_STATUS = "__autoscaling_status"  # where Ray's older autoscaler says that it is there
+_LEGACY_STATUS = "__autoscaling_status"  # the key that Ray's older autoscaler writes
 
 
 class ClusterView(NamedTuple):
-    """What was seen."""
+    """A ClusterView is what was seen of the cluster."""
 
     nodes: Sequence[Mapping[str, float]]  # what each node that lives has in all
-    limit: Mapping[str, float] | None = None  # what the cluster may become; None: nobody has said
+    limit: Mapping[str, float] | None = None  # what the cluster may become; None: unknown
     has_autoscaler: bool = False
-    hopeless: Mapping[
+    unplaceable: Mapping[
         str, str
     ] = {}  # placement groups, by hex id, that the autoscaler can never place, and why
 
@@ -49,7 +49,7 @@ class ClusterView(NamedTuple):
 
 
 def nodes_of(ray: Any) -> list[dict[str, float]]:  # noqa: ANN401 - a module
-    """What each living node has, without Ray's own markers."""
+    """Returns what each living node has, without Ray's own markers."""
     return [
         {name: amount for name, amount in node["Resources"].items() if not name.startswith(_OWN_MARKS)}
         for node in ray.nodes()
@@ -57,70 +57,76 @@ def nodes_of(ray: Any) -> list[dict[str, float]]:  # noqa: ANN401 - a module
     ]
 
 
-def look(ray: Any, link: Any, now: float) -> ClusterView:  # noqa: ANN401 - a module, a GcsClient
-    """Ask everything once."""
+def read_cluster(ray: Any, client: Any, now: float) -> ClusterView:  # noqa: ANN401 - a module, a GcsClient
+    """Returns what the cluster reports now."""
     nodes = nodes_of(ray)
     from muster.runtimes.ray.publish import max_resources
     from muster.runtimes.ray.verdict_board import read_board
 
-    limit, board = max_resources(link), read_board(link)
+    limit, board = max_resources(client), read_board(client)
     is_ours = now - board.at < _FRESH_S
-    hopeless = {
+    unplaceable = {
         group: f"{verdict.reason}: {verdict.detail}" if verdict.detail else verdict.reason
         for group, verdict in board.gangs.items()
-        if is_ours and verdict.reason in _HOPELESS
+        if is_ours and verdict.reason in _UNPLACEABLE
     }
-    has_autoscaler = limit is not None or is_ours or link.kv_get(_LEGACY_STATUS) is not None
-    return ClusterView(nodes, limit, has_autoscaler, hopeless)
+    has_autoscaler = limit is not None or is_ours or client.kv_get(_LEGACY_STATUS) is not None
+    return ClusterView(nodes, limit, has_autoscaler, unplaceable)
 
 
 class ClusterProbe:
-    """Looks from the head, for a driver that cannot reach the GCS itself (Ray Client)."""
+    """A ClusterProbe reads the cluster from its head, for a driver that cannot reach the GCS (Ray Client)."""
 
     def __init__(self, ray: Any) -> None:  # noqa: ANN401 - a module
         self._ray = ray
-        self._task: Any = ray.remote(num_cpus=0, max_retries=0, resources=ON_THE_HEAD)(_look_there)
+        self._task: Any = ray.remote(num_cpus=0, max_retries=0, resources=ON_THE_HEAD)(_read_on_head)
 
-    def look(self, now: float) -> ClusterView:
-        """Where the head lacks this package nobody knows what comes: wait rather than give up."""
+    def read(self, now: float) -> ClusterView:
+        """Returns the view of the head; where the head lacks this package, the cluster counts as growing."""
         if self._task is not None:
             try:
-                return ClusterView(*self._ray.get(self._task.remote(now), timeout=_SCOUT_S))
+                return ClusterView(*self._ray.get(self._task.remote(now), timeout=_PROBE_TIMEOUT_S))
             except Exception as error:  # noqa: BLE001 - Ray raises many kinds; we can do without
-                _log.debug("the cluster could not be looked at from its head: %s", error)
+                _log.debug("the cluster could not be read from its head: %s", error)
                 if "No module named" in str(error):
                     self._task = None
         return ClusterView(nodes_of(self._ray), has_autoscaler=True)
 
 
-def _look_there(now: float) -> tuple[Any, ...]:
-    """A task on the head."""
+def _read_on_head(now: float) -> tuple[Any, ...]:
+    """Reads the cluster in a task on the head."""
     import ray
 
     from muster.runtimes.ray.client import GcsClient
 
-    return tuple(look(ray, GcsClient(ray.get_runtime_context().gcs_address), now))
+    return tuple(read_cluster(ray, GcsClient(ray.get_runtime_context().gcs_address), now))
 
 
 class ClusterWatcher:
-    """Looks every two seconds until it is closed; `seen` is called in its thread."""
+    """A ClusterWatcher reads the cluster every two seconds until it is closed.
+
+    `on_view` is called in its thread.
+    """
 
     def __init__(
-        self, look: Callable[[], ClusterView], seen: Callable[[ClusterView], object], every_s: float = LOOK_S
+        self,
+        read: Callable[[], ClusterView],
+        on_view: Callable[[ClusterView], object],
+        every_s: float = PERIOD_S,
     ) -> None:
-        self._look, self._seen, self._every_s = look, seen, every_s
+        self._read, self._on_view, self._every_s = read, on_view, every_s
         self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="muster-lookout", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="muster-cluster-watcher", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._ends.wait(self._every_s):
             try:
-                self._seen(self._look())
+                self._on_view(self._read())
             except EngineError as error:
-                _log.debug("the cluster could not be looked at: %s", error)
+                _log.debug("the cluster could not be read: %s", error)
             except Exception as error:  # noqa: BLE001 - Ray raises many kinds while a head restarts
-                _log.debug("the cluster could not be looked at: %s", error)
+                _log.debug("the cluster could not be read: %s", error)
 
     def close(self) -> None:
         self._ends.set()
@@ -129,11 +135,11 @@ class ClusterWatcher:
 
 _FAR_AHEAD = 1000  # more waiting trials than these do not change the answer
 RETURN_S = 300.0  # so long a node that went away is thought to come back
-BOOT_S = 60.0  # until a new machine is there, when nobody has measured
+BOOT_S = 60.0  # until a new machine is up, before any has been measured
 
 
 def units_of(request: PlacementGroupFactory) -> dict[str, int]:
-    """What it takes in all, exactly."""
+    """Returns what the request takes in all, exactly."""
     units: dict[str, int] = {}
     for bundle in request.bundles:
         for name, amount in bundle.items():
@@ -142,19 +148,19 @@ def units_of(request: PlacementGroupFactory) -> dict[str, int]:
 
 
 class ClusterCapacity:
-    """What is there, may be there, and is taken."""
+    """A ClusterCapacity counts what the cluster has, may have, and has in use."""
 
     def __init__(self, present: Mapping[str, float], limit: Mapping[str, float] | None = None) -> None:
         self.present = Resources.of(present)
         self.limit = Resources.of(limit) if limit is not None else self.present
-        self.is_bounded = True  # False: it may grow, and nobody says how far
+        self.is_bounded = True  # False: it may grow, and the limit is unknown
         self._used: dict[str, int] = {}
         self._sizes: dict[PlacementGroupFactory, dict[str, int]] = {}
 
     def update(
         self, present: Mapping[str, float], limit: Mapping[str, float] | None, *, is_bounded: bool = True
     ) -> bool:
-        """What the cluster is and may become now; True when that is something else than before."""
+        """Takes what the cluster is and may become now; returns whether that has changed."""
         before = (self.present, self.limit, self.is_bounded)
         self.present, self.is_bounded = Resources.of(present), is_bounded
         names = {*present, *(limit or {})}
@@ -171,11 +177,11 @@ class ClusterCapacity:
             self._used[name] -= amount
 
     def fits(self, request: PlacementGroupFactory, *, without: Sequence[PlacementGroupFactory] = ()) -> bool:
-        """Whether there could be room for it, were those `without` gone."""
+        """Returns whether there could be room for the request, if those in `without` ended."""
         return not self.is_bounded or self._fits(request, self.limit, without)
 
     def is_there(self, request: PlacementGroupFactory) -> bool:
-        """Whether it needs no new machine, as far as sums can tell."""
+        """Returns whether the request needs no new machine, as far as sums can tell."""
         return self._fits(request, self.present, ())
 
     def _fits(
@@ -188,7 +194,7 @@ class ClusterCapacity:
         )
 
     def why_never(self, request: PlacementGroupFactory) -> str | None:
-        """Why there can never be room for it; None when there can."""
+        """Returns why there can never be room for the request; None when there can."""
         if not self.is_bounded:
             return None
         units = self._size(request)
@@ -207,9 +213,9 @@ class ClusterCapacity:
 
 
 class CapacityHistory:
-    """The nodes of a cluster, those that went away a short time ago included: they may come back.
+    """A CapacityHistory keeps the nodes of a cluster, with those that went away a short time ago.
 
-    For clusters without an autoscaler, where a node that restarts is replaced by nobody.
+    For clusters without an autoscaler: a node that restarts comes back, and nothing replaces it.
     """
 
     def __init__(self, keep_s: float = RETURN_S) -> None:
@@ -217,27 +223,27 @@ class CapacityHistory:
         self._seen: dict[tuple[tuple[tuple[str, float], ...], ...], float] = {}  # nodes, and when last
 
     def note(self, nodes: Sequence[Mapping[str, float]], now: float) -> None:
-        look = tuple(sorted(tuple(sorted(node.items())) for node in nodes))
+        nodes_then = tuple(sorted(tuple(sorted(node.items())) for node in nodes))
         self._seen = {each: at for each, at in self._seen.items() if now < at + self._keep_s}
-        self._seen[look] = now
+        self._seen[nodes_then] = now
 
     def most(self) -> dict[str, float]:
-        """Of each resource as much as there was at any time."""
+        """Returns the largest amount of each resource at any time."""
         most: dict[str, float] = {}
-        for look in self._seen:
+        for nodes_then in self._seen:
             total: dict[str, float] = {}
-            for name, amount in (entry for node in look for entry in node):
+            for name, amount in (entry for node in nodes_then for entry in node):
                 total[name] = total.get(name, 0.0) + amount
             most.update({name: max(amount, most.get(name, 0.0)) for name, amount in total.items()})
         return most
 
     def nodes(self) -> list[dict[str, float]]:
-        """All that were there, one of a kind at least."""
-        return [dict(node) for look in self._seen for node in look]
+        """Returns all nodes that were there, at least one of each kind."""
+        return [dict(node) for nodes_then in self._seen for node in nodes_then]
 
 
 class Growth:
-    """Whether it is worth asking for another machine, by how long trials and machines took so far."""
+    """A Growth decides whether another machine is worth its start, by how long both took so far."""
 
     def __init__(self, boot_s: float = BOOT_S) -> None:
         self._boot_s = boot_s
@@ -245,18 +251,19 @@ class Growth:
         self._durations_s: deque[float] = deque(maxlen=50)
 
     def ended(self, duration_s: float) -> None:
-        """A trial has run so long."""
+        """Records how long a trial has run."""
         self._durations_s.append(duration_s)
 
     def booted(self, after_s: float) -> None:
-        """A trial that needed a new machine got it after so long."""
+        """Records how long a trial waited for a new machine."""
         self._boot_s, self._has_booted = after_s, True
 
     def wants_more(
         self, began: Sequence[float], waiting: int, shown: int, now: float, left_s: float = math.inf
     ) -> bool:
-        """`began`: when trials began whose place would do; `shown` of the `waiting` have asked already.
+        """Returns whether more trials would wait for a new machine than have asked for one.
 
+        `began`: when trials began whose place would do; `shown` of the `waiting` have asked already.
         `left_s`: until the experiment ends whatever runs then. A machine that comes after that is not asked
         for, once anything is known; a guess alone must not keep the first trial from its machine.
         """
@@ -268,7 +275,7 @@ class Growth:
 
 
 def expected_starts(remaining_s: Sequence[float], duration_s: float, count: int) -> list[float]:
-    """When each of `count` waiting trials would get the place of one that runs now, if no machine came.
+    """Returns when each of `count` waiting trials would get the place of a running one.
 
     Example:
         >>> expected_starts([5.0, 20.0], 10.0, 3)
@@ -285,19 +292,19 @@ def expected_starts(remaining_s: Sequence[float], duration_s: float, count: int)
 
 
 def typical(durations_s: Sequence[float]) -> float | None:
-    """The middle one; None when none is known."""
+    """Returns the median; None when none is known."""
     return sorted(durations_s)[len(durations_s) // 2] if durations_s else None
 
 
 def late_ones(remaining_s: Sequence[float], duration_s: float | None, count: int, boot_s: float) -> int:
-    """How many of `count` trials that wait would still wait when a new machine could be there."""
+    """Returns how many of `count` waiting trials would still wait when a new machine could be up."""
     if duration_s is None or not remaining_s:
         return count
     return count - sum(start < boot_s for start in expected_starts(remaining_s, duration_s, count))
 
 
 def why_unplaceable(request: PlacementGroupFactory, nodes: Sequence[Mapping[str, float]]) -> str | None:
-    """Why these nodes could never hold it, were they empty; None when they could, or labels decide."""
+    """Returns why these nodes could never hold the request; None when they could, or labels decide."""
     if any("label" in name for name in request.options[1]):
         return None
     totals = [Resources.of(node) for node in nodes]
@@ -316,7 +323,7 @@ def why_unplaceable(request: PlacementGroupFactory, nodes: Sequence[Mapping[str,
 
 
 def _has_one_each(bundles: Sequence[Resources], totals: Sequence[Resources]) -> bool:
-    """Whether every bundle can have a node of its own: augmenting paths."""
+    """Returns whether every bundle can have a node of its own, by augmenting paths."""
     holder: dict[int, int] = {}  # node -> bundle
 
     def place(bundle: int, tried: set[int]) -> bool:

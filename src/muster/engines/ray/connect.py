@@ -1,4 +1,4 @@
-"""Opening a RayEngine: connects to Ray unless that is done, and looks at the cluster once.
+"""Opens a RayEngine: connects to Ray unless that is done, and reads the cluster once.
 
 `tune.launch` calls it; importing this module does not import Ray.
 """
@@ -30,9 +30,9 @@ def open_ray_engine(
     options: RayOptions | None = None,
     clock: Clock | None = None,
 ) -> RayEngine:
-    """An engine on the Ray that is initialised, else on the one at `address` (default: RAY_ADDRESS).
+    """Returns an engine on the initialised Ray, otherwise on the one at `address` (default: RAY_ADDRESS).
 
-    `capacity` overrides what the cluster is said to have. EngineError says what is in the way.
+    `capacity` overrides what the cluster reports. EngineError names what is in the way.
     """
     ray = import_ray()
     connects = not ray.is_initialized()
@@ -43,37 +43,37 @@ def open_ray_engine(
 
     clock = clock or SystemClock()
     is_client = ray.util.client.ray.is_connected()
-    see = _eyes(ray, clock, is_client)
+    read = _cluster_reader(ray, clock, is_client)
     connection = Connection(
         ray=ray,
         host=None if is_client else ray.util.get_node_ip_address(),
         actor_class=ray.remote(max_restarts=0, max_task_retries=0)(TrialActor),
-        look=see,
+        read_cluster=read,
         on_close=ray.shutdown if connects else None,
     )
     return RayEngine(
         clock=clock,
         connection=connection,
-        sight=see(),
+        view=read(),
         capacity=capacity,
         trainables=trainables,
         options=options or RayOptions(),
     )
 
 
-def _eyes(ray: Any, clock: Clock, is_client: bool) -> Callable[[], ClusterView]:  # noqa: ANN401 - a module
-    """How the cluster is looked at from here."""
-    from muster.engines.ray.cluster_watcher import ClusterProbe, look
+def _cluster_reader(ray: Any, clock: Clock, is_client: bool) -> Callable[[], ClusterView]:  # noqa: ANN401 - a module
+    """Returns a function that reads the cluster from here."""
+    from muster.engines.ray.cluster_watcher import ClusterProbe, read_cluster
 
     if is_client:
-        scout = ClusterProbe(ray)
-        return lambda: scout.look(clock.now())
-    link = GcsClient(ray.get_runtime_context().gcs_address)
-    return lambda: look(ray, link, clock.now())
+        probe = ClusterProbe(ray)
+        return lambda: probe.read(clock.now())
+    client = GcsClient(ray.get_runtime_context().gcs_address)
+    return lambda: read_cluster(ray, client, clock.now())
 
 
 def import_ray() -> Any:  # noqa: ANN401 - a module
-    """Ray; EngineMissing when it is not there, or not of the line we know."""
+    """Returns Ray; raises EngineMissing when it is not installed, or of another minor version."""
     check_ray()
     import ray
 
@@ -81,13 +81,13 @@ def import_ray() -> Any:  # noqa: ANN401 - a module
 
 
 def connect(ray: Any, address: str | None = None) -> None:  # noqa: ANN401 - a module
-    """Join the cluster as a driver."""
+    """Joins the cluster as a driver."""
     from muster.host.machine import environment
 
     check_auth(environment())
     _read_environment_anew()
     where = address or environment().get("RAY_ADDRESS") or "auto"
-    _try_to_reach(where)
+    _check_reachable(where)
     try:
         ray.init(address=where, logging_level="warning")
     except Exception as error:
@@ -97,12 +97,12 @@ def connect(ray: Any, address: str | None = None) -> None:  # noqa: ANN401 - a m
                 f"({' '.join(str(error).split())})"
             ) from error
         if not _is_by_client(where) and where != "auto":
-            GcsClient(where).connect()  # says it better: no answer, or not with our token
-        raise EngineUnreachable(f"{_unreachable(where)}: {_gist(str(error))}") from error
+            GcsClient(where).connect()  # its error is clearer: no answer, or a wrong token
+        raise EngineUnreachable(f"{_unreachable(where)}: {_summary(str(error))}") from error
 
 
-def _try_to_reach(where: str) -> None:
-    """Ray itself would try for a minute before it says that nobody is there."""
+def _check_reachable(where: str) -> None:
+    """Connects once: Ray itself would try for a minute before it reports that nothing answers."""
     host, _, port = where.removeprefix("ray://").partition("/")[0].rpartition(":")
     if host and port.isdigit():
         try:
@@ -116,8 +116,8 @@ def _unreachable(where: str) -> str:
     return f"{found}; start one (ray start --head), set RAY_ADDRESS, or use engine='local'"
 
 
-def _gist(text: str) -> str:
-    """The first line; and the last, where the first only announces a traceback, as Ray Client does."""
+def _summary(text: str) -> str:
+    """Returns the first line, with the last one where the first only announces a traceback."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and len(lines) > 1 else lines[0]
 
@@ -127,28 +127,7 @@ def _is_by_client(where: str) -> bool:
 
 
 def _read_environment_anew() -> None:
-    """Ray's native code reads RAY_AUTH_* when it is imported; who sets them later means them too."""
+    """Makes Ray's native code, which reads RAY_AUTH_* when it is imported, read them again."""
     raylet = raylet_module()
     raylet.Config.initialize("{}")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
-
-
-def mismatch(hello: Mapping[str, Any], *, python: str, ray: str) -> str | None:
-    """What is wrong with the versions of that node, and what to do; None when nothing is."""
-    there = str(hello["python"])
-    if _minor(there) != _minor(python):
-        return (
-            f"the node {hello['hostname']} runs Python {there}, the driver {python}: give every node "
-            f"Python {_minor(python)}, or start the driver with {_minor(there)}"
-        )
-    of_node = str(hello.get("ray", ray))  # a muster that is older than this does not say it
-    if of_node != ray:
-        return (
-            f"the node {hello['hostname']} runs Ray {of_node}, the driver {ray}: install the same on both "
-            f"(pip install ray=={ray})"
-        )
-    return None
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])

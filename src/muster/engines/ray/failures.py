@@ -1,4 +1,4 @@
-"""Why an actor ended, from what Ray says of it: the machine, the memory, the start, or somebody's signal.
+"""Makes a TrialFailure from how Ray reports an actor's end: node, memory, start, or a signal.
 
 Works on the names and texts of Ray's exceptions, so that it can be tested without a cluster.
 """
@@ -26,33 +26,34 @@ _CRASHES = {
 }
 
 
-def speak_through(line: socket.socket) -> None:
-    """In the actor: have the last words of this process sent there."""
+def report_death_through(connection: socket.socket) -> None:
+    """Sends the exit code or the crash text of this process, an actor, over the connection."""
     pid, leave = os.getpid(), os._exit
 
-    def leave_with_a_word(status: int) -> NoReturn:
+    def report_and_exit(status: int) -> NoReturn:
         if os.getpid() == pid:  # forks of the trial leave like that too
             with contextlib.suppress(OSError):
-                line.sendall(frame(FrameKind.LEFT, pack(status)))
+                connection.sendall(frame(FrameKind.LEFT, pack(status)))
         leave(status)
 
-    os._exit = leave_with_a_word
-    faulthandler.disable()  # so that ours is the first handler, whoever else has set one meanwhile
-    faulthandler.enable(file=line.fileno(), all_threads=False)
+    os._exit = report_and_exit
+    faulthandler.disable()  # so that this handler is the first, even if another library has set one
+    faulthandler.enable(file=connection.fileno(), all_threads=False)
 
 
-def of_exit_code(code: int) -> TrialFailure:
-    message = f"the process left with exit code {code} without a word (os._exit, or a crash in C code)"
+def exit_code_failure(code: int) -> TrialFailure:
+    """Returns the failure of a process that left with an exit code."""
+    message = f"the process left with exit code {code} without a report (os._exit, or a crash in C code)"
     return TrialFailure(kind=TrialFailureKind.EXITED, message=message)
 
 
-def of_crash(words: bytes) -> TrialFailure | None:
-    """What `faulthandler` wrote; None when these are not such words."""
-    text = words.decode(errors="replace")
-    start = text.find(_OPENING)
-    if start < 0:
+def crash_failure(output: bytes) -> TrialFailure | None:
+    """Returns the failure that `faulthandler` wrote; None when the output is something else."""
+    text = output.decode(errors="replace")
+    begin = text.find(_OPENING)
+    if begin < 0:
         return None
-    text = text[start:].rstrip()
+    text = text[begin:].rstrip()
     title = text[len(_OPENING) :].partition("\n")[0].strip()
     name = _CRASHES.get(title)
     if name is None:
@@ -61,12 +62,12 @@ def of_crash(words: bytes) -> TrialFailure | None:
     return TrialFailure(kind=TrialFailureKind.KILLED, message=message, traceback=text)
 
 
-def killed() -> TrialFailure:
-    """It ended without a word: only SIGKILL does that to a process."""
+def sigkill_failure() -> TrialFailure:
+    """Returns the failure of a process that ended without a report: only SIGKILL does that."""
     return TrialFailure(kind=TrialFailureKind.KILLED, message="killed by signal 9 (SIGKILL)")
 
 
-_NODE_WORDS = (
+_NODE_LOST_TEXTS = (
     "node has died",
     "node died",
     "node was terminated",
@@ -79,13 +80,13 @@ _START_NAMES = ("RuntimeEnvSetupError", "ActorUnschedulableError", "ActorPlaceme
 _MOST_CHARACTERS = 800
 
 
-def is_unsure(outcome: BaseException) -> bool:
-    """Ray has lost sight of the actor and does not know yet whether it lives."""
+def is_actor_unavailable(outcome: BaseException) -> bool:
+    """Returns whether Ray does not know yet if the actor lives."""
     return type(outcome).__name__ == "ActorUnavailableError"
 
 
-def of_outcome(outcome: BaseException | None) -> TrialFailure:
-    """The failure that a dead actor's call tells of; None: the call returned."""
+def outcome_failure(outcome: BaseException | None) -> TrialFailure:
+    """Returns the failure behind the outcome of an actor's call; None: the call returned."""
     if outcome is None:
         return TrialFailure(kind=TrialFailureKind.EXITED, message="the actor ended before the trial did")
     text, name = str(outcome), type(outcome).__name__
@@ -93,37 +94,39 @@ def of_outcome(outcome: BaseException | None) -> TrialFailure:
         message = "its node was taken back (preempted) while the trial ran"
         return TrialFailure(kind=TrialFailureKind.PREEMPTED, message=message)
     if "OutOfMemory" in name or "OOM" in name or "memory monitor" in text or "memory pressure" in text:
-        message = f"Ray ended the process because memory ran out: {_gist(text)}"
+        message = f"Ray ended the process because memory ran out: {_summary(text)}"
         return TrialFailure(kind=TrialFailureKind.OUT_OF_MEMORY, message=message)
-    if name in ("NodeDiedError", "ActorUnavailableError") or any(words in text for words in _NODE_WORDS):
-        return node_lost(_gist(text))
+    if name in ("NodeDiedError", "ActorUnavailableError") or any(
+        output in text for output in _NODE_LOST_TEXTS
+    ):
+        return node_lost_failure(_summary(text))
     if name in _START_NAMES or getattr(outcome, "_actor_init_failed", False):
-        return start(_gist(text))
+        return start_failure(_summary(text))
     if name == "ActorDiedError" or "actor died" in text:
-        return _of_death(text)
-    return start(_gist(text))
+        return _death_failure(text)
+    return start_failure(_summary(text))
 
 
-def _of_death(text: str) -> TrialFailure:
+def _death_failure(text: str) -> TrialFailure:
     if "ray.kill" in text:
         return TrialFailure(
-            kind=TrialFailureKind.KILLED, message="its actor was ended by ray.kill, not by us"
+            kind=TrialFailureKind.KILLED, message="its actor was ended by ray.kill in another program"
         )
     if "SIGTERM" in text:
         return TrialFailure(kind=TrialFailureKind.KILLED, message="killed by signal 15 (SIGTERM)")
-    return killed()
+    return sigkill_failure()
 
 
-def node_lost(what: str) -> TrialFailure:
+def node_lost_failure(what: str) -> TrialFailure:
     return TrialFailure(kind=TrialFailureKind.NODE_LOST, message=f"its node went away: {what}")
 
 
-def start(why: str) -> TrialFailure:
+def start_failure(why: str) -> TrialFailure:
     return TrialFailure(kind=TrialFailureKind.START, message=f"its actor could not start: {why}")
 
 
-def _gist(text: str) -> str:
-    """Ray's texts begin with identifiers on lines of their own, and end with a page of advice."""
+def _summary(text: str) -> str:
+    """Returns Ray's text on one line, without the identifiers and the page of advice around it."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("\t")]
     short = " ".join(lines)
     return short if len(short) <= _MOST_CHARACTERS else short[:_MOST_CHARACTERS] + "..."

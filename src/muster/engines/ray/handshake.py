@@ -1,6 +1,7 @@
-"""Who calls: driver and actor prove to each other over TCP that they know the same key, which Ray carried.
+"""Connects driver and actors over TCP: both prove that they know the same key, which Ray carried.
 
-Nothing that a stranger sends is decoded before that. Both ends of a connection use this; no Ray in it.
+Nothing that a stranger sends is decoded before that. Both ends of a connection use this module; it does not
+know Ray.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from muster.base.clock import Clock
@@ -27,11 +28,11 @@ Address = tuple[str, int]
 
 
 class DriverUnreachable(ConnectionError):
-    """None of the driver's addresses leads to the driver from here."""
+    """A DriverUnreachable means that none of the driver's addresses leads to the driver from here."""
 
 
 class NotTheDriver(ConnectionError):
-    """Somebody listens there who does not know the key."""
+    """A NotTheDriver means that the process which answers does not know the key."""
 
 
 def proof(key: bytes, role: bytes, nonce: bytes) -> bytes:
@@ -39,7 +40,7 @@ def proof(key: bytes, role: bytes, nonce: bytes) -> bytes:
 
 
 def call(addresses: Sequence[Address], key: bytes, hello: dict[str, Any]) -> socket.socket:
-    """The actor's side: connect, prove, be sure of the driver. DriverUnreachable names all that was tried."""
+    """Connects to the driver and checks its proof; DriverUnreachable names all that was tried."""
     problems: list[str] = []
     for host, port in addresses:
         try:
@@ -50,24 +51,24 @@ def call(addresses: Sequence[Address], key: bytes, hello: dict[str, Any]) -> soc
 
 
 def _call(host: str, port: int, key: bytes, hello: dict[str, Any]) -> socket.socket:
-    line = socket.create_connection((host, port), timeout=CONNECT_S)
+    connection = socket.create_connection((host, port), timeout=CONNECT_S)
     try:
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        challenge, nonce = _exactly(line, NONCE), os.urandom(NONCE)
-        line.sendall(frame(FrameKind.HELLO, proof(key, b"actor", challenge) + nonce + pack(hello)))
-        if not hmac.compare_digest(_exactly(line, PROOF), proof(key, b"driver", nonce)):
-            raise NotTheDriver("who answers there is not the driver")
-        line.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        challenge, nonce = _exactly(connection, NONCE), os.urandom(NONCE)
+        connection.sendall(frame(FrameKind.HELLO, proof(key, b"actor", challenge) + nonce + pack(hello)))
+        if not hmac.compare_digest(_exactly(connection, PROOF), proof(key, b"driver", nonce)):
+            raise NotTheDriver("the process that answers there is not the driver")
+        connection.settimeout(None)
     except BaseException:
-        line.close()
+        connection.close()
         raise
-    return line
+    return connection
 
 
-def _exactly(line: socket.socket, count: int) -> bytes:
+def _exactly(connection: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
-        more = line.recv(count - len(data))
+        more = connection.recv(count - len(data))
         if not more:
             raise ConnectionResetError("the other end hung up")
         data += more
@@ -75,22 +76,22 @@ def _exactly(line: socket.socket, count: int) -> bytes:
 
 
 class PendingConnection:
-    """The driver's side of one call that has proven nothing yet. Never waits."""
+    """A PendingConnection is the driver's side of a connection that has proven nothing yet."""
 
-    def __init__(self, line: socket.socket, key: bytes, *, now: float) -> None:
-        self.line = line
+    def __init__(self, connection: socket.socket, key: bytes, *, now: float) -> None:
+        self.connection = connection
         self.since = now
         self._key = key
         self._challenge = os.urandom(NONCE)
         self._frames = FrameReader()
         self._size = 0
-        line.setblocking(False)
-        line.send(self._challenge)  # a new connection has room for it
+        connection.setblocking(False)
+        connection.send(self._challenge)  # the buffer of a new connection takes it
 
     def read(self) -> dict[str, Any] | None:
-        """Its hello, proven and answered; None: not all there yet. ConnectionError: hang up."""
+        """Returns the proven hello; None while it is incomplete; ConnectionError means to hang up."""
         try:
-            data = self.line.recv(MOST_HELLO)
+            data = self.connection.recv(MOST_HELLO)
         except BlockingIOError:
             return None
         self._size += len(data)
@@ -105,86 +106,86 @@ class PendingConnection:
             given, proof(self._key, b"actor", self._challenge)
         ):
             raise ConnectionRefusedError("a caller that does not know the key")
-        self.line.send(proof(self._key, b"driver", nonce))
+        self.connection.send(proof(self._key, b"driver", nonce))
         hello: dict[str, Any] = unpack(body)
         return hello
 
 
 Hello = dict[str, Any]
-GUEST_S = 10.0  # who has not said who it is by then is hung up on
+PENDING_S = 10.0  # a connection without a hello is closed by then
 
 
 class Listener:
-    """`admit` is called with each connection that has proved itself, and owns it from then on."""
+    """A Listener passes each connection that has proved itself to `admit`, which owns it from then on."""
 
     def __init__(
-        self, watch: Poller, key: bytes, clock: Clock, admit: Callable[[socket.socket, Hello], None]
+        self, poller: Poller, key: bytes, clock: Clock, admit: Callable[[socket.socket, Hello], None]
     ) -> None:
-        self._watch, self._key, self._clock, self._admit = watch, key, clock, admit
-        self._doors: dict[int, socket.socket] = {}
-        self._guests: dict[int, PendingConnection] = {}
+        self._poller, self._key, self._clock, self._admit = poller, key, clock, admit
+        self._servers: dict[int, socket.socket] = {}
+        self._pending: dict[int, PendingConnection] = {}
 
     def listen(self, host: str) -> tuple[str, int]:
-        """Where actors reach us from now on."""
-        door = socket.create_server((host, 0), backlog=512)
-        door.setblocking(False)
-        self._doors[door.fileno()] = door
-        self._watch.reading(door.fileno())
-        return host, door.getsockname()[1]
+        """Listens, and returns the address for actors."""
+        server = socket.create_server((host, 0), backlog=512)
+        server.setblocking(False)
+        self._servers[server.fileno()] = server
+        self._poller.add_reader(server.fileno())
+        return host, server.getsockname()[1]
 
-    def welcome(self, line: socket.socket) -> None:
-        """A connection, from the door or brought by a relay; it has to say who it is."""
+    def accept(self, connection: socket.socket) -> None:
+        """Takes a new connection, from a server socket or a relay, which has to prove itself."""
         try:
-            guest = PendingConnection(line, self._key, now=self._clock.monotonic())
+            pending = PendingConnection(connection, self._key, now=self._clock.monotonic())
         except OSError:
-            line.close()
+            connection.close()
             return
-        self._guests[line.fileno()] = guest
-        self._watch.reading(line.fileno())
+        self._pending[connection.fileno()] = pending
+        self._poller.add_reader(connection.fileno())
 
-    def attend(self, fd: int) -> None:
-        """Something is ready; what is not ours is left alone."""
-        guest, door = self._guests.get(fd), self._doors.get(fd)
-        if guest is not None:
-            self._hear(fd, guest)
-        elif door is not None:
-            self._open(door)
+    def on_ready(self, fd: int) -> None:
+        """Handles a ready descriptor; one of another owner is left alone."""
+        pending, server = self._pending.get(fd), self._servers.get(fd)
+        if pending is not None:
+            self._on_hello(fd, pending)
+        elif server is not None:
+            self._accept_all(server)
 
-    def send_away(self, now: float) -> None:
-        """Guests that say nothing."""
-        for fd, guest in list(self._guests.items()):
-            if now >= guest.since + GUEST_S:
-                del self._guests[fd]
-                self._watch.forget(fd)
-                guest.line.close()
+    def close_expired(self, now: float) -> None:
+        """Closes connections that send no hello."""
+        for fd, pending in list(self._pending.items()):
+            if now >= pending.since + PENDING_S:
+                del self._pending[fd]
+                self._poller.forget(fd)
+                pending.connection.close()
 
     def close(self) -> None:
-        for each in (*self._doors.values(), *(guest.line for guest in self._guests.values())):
+        for each in (*self._servers.values(), *(pending.connection for pending in self._pending.values())):
             each.close()
 
-    def _open(self, door: socket.socket) -> None:
+    def _accept_all(self, server: socket.socket) -> None:
         while True:
             try:
-                line, _ = door.accept()
+                connection, _ = server.accept()
             except OSError:
                 return
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.welcome(line)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.accept(connection)
 
-    def _hear(self, fd: int, guest: PendingConnection) -> None:
+    def _on_hello(self, fd: int, pending: PendingConnection) -> None:
         try:
-            hello = guest.read()
+            hello = pending.read()
         except (OSError, ValueError, EOFError, TypeError):
             hello = {}
         if hello is None:
             return
-        del self._guests[fd]
-        self._watch.forget(fd)
-        self._admit(guest.line, hello)
+        del self._pending[fd]
+        self._poller.forget(fd)
+        self._admit(pending.connection, hello)
 
 
 class WakeupQueue:
-    """A queue of things to do, with a descriptor that becomes readable when there is one."""
+    """A WakeupQueue holds calls for the engine's thread; its descriptor is readable when there is one."""
 
     def __init__(self) -> None:
         self._read_fd, self._write_fd = os.pipe()
@@ -197,19 +198,19 @@ class WakeupQueue:
     def fileno(self) -> int:
         return self._read_fd
 
-    def ring(self, act: Callable[[], None]) -> bool:
-        """From any thread: have this done by the engine's; False when nobody is there any more."""
+    def put(self, act: Callable[[], None]) -> bool:
+        """Has this called in the engine's thread, from any thread; returns False when the queue is closed."""
         with self._closing:
             if self._is_closed:
                 return False
             self._waiting.append(act)
             if len(self._waiting) == 1:
-                with contextlib.suppress(BlockingIOError):  # it rings already
+                with contextlib.suppress(BlockingIOError):  # it is readable already
                     os.write(self._write_fd, b"!")
             return True
 
-    def answer(self) -> None:
-        """In the engine's thread: do all of it."""
+    def drain(self) -> None:
+        """Calls everything in the queue, in the engine's thread."""
         with self._closing:
             if self._is_closed:
                 return
@@ -226,3 +227,24 @@ class WakeupQueue:
                 self._is_closed = True
                 os.close(self._read_fd)
                 os.close(self._write_fd)
+
+
+def mismatch(hello: Mapping[str, Any], *, python: str, ray: str) -> str | None:
+    """Returns what is wrong with the versions of that node, and what to do; None when nothing is."""
+    there = str(hello["python"])
+    if _minor(there) != _minor(python):
+        return (
+            f"the node {hello['hostname']} runs Python {there}, the driver {python}: give every node "
+            f"Python {_minor(python)}, or start the driver with {_minor(there)}"
+        )
+    of_node = str(hello.get("ray", ray))  # an older muster does not send it
+    if of_node != ray:
+        return (
+            f"the node {hello['hostname']} runs Ray {of_node}, the driver {ray}: install the same on both "
+            f"(pip install ray=={ray})"
+        )
+    return None
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

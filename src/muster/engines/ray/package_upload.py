@@ -1,4 +1,4 @@
-"""Shipping: our package goes to nodes that lack it. RayEngine turns to it when an actor says so."""
+"""Uploads this package to nodes that lack it; UploadingActor runs there, pickled by value."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ NEEDED = (
     "cloudpickle",
     "fsspec",
     "typing_extensions",
-)  # what the package itself cannot do without
+)  # what the package cannot do without
 _MISSING = re.compile(r"No module named '([\w.]+)'")
 _STAMP = (2020, 1, 1, 0, 0, 0)  # the same files make the same archive
 
 
 def missing_module(outcome: BaseException | None) -> str | None:
-    """The top-level name of the module whose lack kept an actor from starting."""
+    """Returns the top-level name of the module whose lack kept an actor from starting."""
     found = _MISSING.search(str(outcome)) if outcome is not None else None
     return found[1].partition(".")[0] if found else None
 
 
-def is_foreign(outcome: BaseException | None) -> bool:
-    """Whether the code of the actor itself failed, not its process: a muster of another version.
+def is_other_version(outcome: BaseException | None) -> bool:
+    """Returns whether the code of the actor itself failed, not its process: a muster of another version.
 
-    Ours is not meant to; one of another version may be given what it does not know.
+    This version must not fail so; another one may be given what it does not know.
     """
     is_own_error = type(outcome).__name__.startswith("RayTaskError")
     return is_own_error or bool(getattr(outcome, "_actor_init_failed", False))
 
 
 def archive() -> bytes:
-    """The package as a zip file."""
+    """Returns the package as a zip file."""
     root = Path(muster.__file__).parent
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as stored:
@@ -51,16 +51,16 @@ def archive() -> bytes:
     return made.getvalue()
 
 
-def carried_class(ray: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401 - a module; Ray's classes
-    """A class for `remote` that brings the package along, and what its constructor is given."""
+def uploading_class(ray: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401 - a module; Ray's classes
+    """Returns a class for `remote` that brings the package along, and what its constructor is given."""
     data = archive()
     name = f"{muster.__version__}-{hashlib.sha256(data).hexdigest()[:16]}"
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    return ray.remote(max_restarts=0, max_task_retries=0)(CarriedActor), (name, ray.put(data))
+    return ray.remote(max_restarts=0, max_task_retries=0)(UploadingActor), (name, ray.put(data))
 
 
-class CarriedActor:
-    """Unpacks the package, then is a TrialActor."""
+class UploadingActor:
+    """An UploadingActor unpacks the package, then serves as a TrialActor."""
 
     def __init__(self, name: str, archive: bytes) -> None:
         import io
@@ -77,7 +77,9 @@ class CarriedActor:
             try:
                 os.rename(partial, folder)
             except OSError:
-                folder = partial  # somebody else was faster, or that name is not ours: this copy is as good
+                folder = (
+                    partial  # another actor was faster, or another user has that name: this copy is as good
+                )
         if os.stat(folder).st_uid != os.getuid():
             raise RuntimeError(f"{folder} belongs to another user: remove it")
         for known in [each for each in sys.modules if each.partition(".")[0] == "muster"]:
@@ -91,4 +93,4 @@ class CarriedActor:
         self._actor.serve(*arguments)
 
     def ping(self) -> None:
-        """As TrialActor.ping."""
+        """Does what TrialActor.ping does."""

@@ -1,7 +1,7 @@
-"""StorageTransfer: checkpoints of trials on nodes that have no directory in common with the driver.
+"""StorageTransfer stores checkpoints of trials on nodes that share no directory with the driver.
 
-Made by the actor when the experiment's storage is remote; called by its worker. A checkpoint is in the
-storage before the driver hears of it, its manifest last. On a node that sees the driver's directory, only a
+The actor makes it when the experiment's storage is remote; its worker calls it. A checkpoint is in the
+storage before the driver learns of it, its manifest last. On a node that sees the driver's directory, only a
 checkpoint that was made elsewhere is fetched: the driver copies the rest.
 """
 
@@ -30,16 +30,16 @@ from muster.stores.storage import MARKER, Storage, local_sizes
 
 
 class RemoteStorage(NamedTuple):
-    """A storage that every machine reaches, and the driver's directory that is copied there."""
+    """A RemoteStorage is a storage that every machine reaches, and the directory that is copied there."""
 
     uri: str  # of the experiment
     filesystem: Any  # the user's own, or None
     root: str  # the driver's directory of the experiment
-    with_artifacts: bool = False  # what trials write beside their checkpoints goes there too
+    with_artifacts: bool = False  # what trials write beside their checkpoints is copied too
     reserved: tuple[str, ...] = ()  # files of a trial's directory that only the driver writes
 
     def pickled(self) -> bytes:
-        """Raises what pickling the user's file system raises."""
+        """Returns this value as bytes; raises what pickling the user's file system raises."""
         import cloudpickle  # type: ignore[import-untyped]
 
         blob: bytes = cloudpickle.dumps(tuple(self))
@@ -53,12 +53,12 @@ class RemoteStorage(NamedTuple):
         return Storage(self.uri, self.filesystem)
 
     def name_of(self, path: str) -> str | None:
-        """What a path of the driver's is called in the storage; None for one that is not copied there."""
+        """Returns the name in the storage of a path of the driver's; None for one that is not copied."""
         prefix = f"{self.root.rstrip(os.sep)}{os.sep}"
         return path[len(prefix) :].replace(os.sep, "/") if path.startswith(prefix) else None
 
     def problem(self) -> str:
-        """Why this node cannot use it; empty when it can."""
+        """Returns why this node cannot use the storage; empty when it can."""
         try:
             if self.storage().exists(MARKER):
                 return ""
@@ -74,7 +74,7 @@ _LOCK = ".in_use"
 
 
 class ScratchDirectory:
-    """Made when it is first asked for. TMPDIR says on which disk."""
+    """A ScratchDirectory is made when it is first needed, on the disk of TMPDIR."""
 
     def __init__(self) -> None:
         self._path: str | None = None
@@ -88,7 +88,7 @@ class ScratchDirectory:
         return os.path.join(self._path, *names)
 
     def remove(self, *names: str) -> None:
-        """This directory in it, or all of it."""
+        """Removes this directory in it, or all of it."""
         if self._path is None:
             return
         shutil.rmtree(os.path.join(self._path, *names), ignore_errors=True)
@@ -99,11 +99,11 @@ class ScratchDirectory:
 
 
 def sweep() -> None:
-    """Remove directories whose process is gone: nobody holds their lock."""
+    """Removes directories whose process is gone, and has released their lock."""
     for entry in os.scandir(tempfile.gettempdir()):
         if not entry.name.startswith(_PREFIX):
             continue
-        with contextlib.suppress(OSError):  # in use, or not ours
+        with contextlib.suppress(OSError):  # in use, or of another user
             lock = os.open(os.path.join(entry.path, _LOCK), os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,7 +113,7 @@ def sweep() -> None:
 
 
 def _locked(folder: str) -> int:
-    """Locked before it gets its name: nobody ever finds it unlocked while we live."""
+    """Locks the directory before its lock file gets its name: no process ever finds it unlocked."""
     early = os.path.join(folder, f"{_LOCK}.new")
     lock = os.open(early, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -125,16 +125,16 @@ CHECKPOINT = re.compile(r"checkpoint_(\d{6,})")
 
 
 class TrialFiles:
-    """Of one attempt; `name` is that of the trial's directory in the storage."""
+    """A TrialFiles copies the files of one attempt; `name` is the trial's directory in the storage."""
 
-    def __init__(self, reach: RemoteStorage, name: str, order: StartOrder) -> None:
-        self._reach, self._storage, self._name = reach, reach.storage(), name
+    def __init__(self, remote: RemoteStorage, name: str, order: StartOrder) -> None:
+        self._remote, self._storage, self._name = remote, remote.storage(), name
         self._folder = order.trial_dir
         self._logs = {file for file in order.log_to_file if file}
         self._sent: dict[str, tuple[int, int]] = {}  # size and time of change
 
     def fetch_logs(self) -> None:
-        """A trial that ran elsewhere before goes on in its log files."""
+        """Fetches the log files of an earlier attempt elsewhere, which the trial continues."""
         for file in self._logs:
             place, name = os.path.join(self._folder, file), f"{self._name}/{file}"
             try:
@@ -146,7 +146,7 @@ class TrialFiles:
                 _log.warning("the log of an earlier attempt is not continued: %s", error)
 
     def send(self) -> None:
-        """Logs, and artifacts where they are wanted, as far as they have changed."""
+        """Copies logs, and artifacts where they are wanted, as far as they have changed."""
         for file in local_sizes(self._folder):
             place = os.path.join(self._folder, file)
             try:
@@ -161,58 +161,64 @@ class TrialFiles:
     def _is_sent(self, file: str) -> bool:
         first = file.partition("/")[0]
         is_checkpoint = CHECKPOINT.fullmatch(first) or first.endswith((".partial", ".deleted"))
-        if is_checkpoint or file in self._reach.reserved:
+        if is_checkpoint or file in self._remote.reserved:
             return False
-        return self._reach.with_artifacts or file in self._logs
+        return self._remote.with_artifacts or file in self._logs
 
 
 _log = logging.getLogger(__name__)
 _THREADS = ("fsspecIO", "asyncio_")  # in which file systems work
 _FILES = "files"  # the part of the scratch directory that goes with a trial
-_FIX = "See that this node reaches the storage (network, credentials); Tuner.restore goes on"
+_FIX = "Make sure that this node reaches the storage (network, credentials); Tuner.restore continues"
 
 
 class Waits(NamedTuple):
-    """How patient it is."""
+    """A Waits holds how long and how often a transfer is tried."""
 
     whole_s: float = 120.0  # for a checkpoint that the driver may still be copying
-    look_s: float = 1.0  # between two looks
+    look_s: float = 1.0  # between two tries to read it
     tries: int = 4  # of each transfer
     again_s: float = 1.0  # before the second; doubles
 
 
 class StorageTransfer:
-    """One per actor; `sees`: whether this node sees the driver's directory."""
+    """A StorageTransfer serves one actor; `sees` is whether this node sees the driver's directory."""
 
-    def __init__(self, reach: RemoteStorage, *, sees: bool, clock: Clock, waits: Waits | None = None) -> None:
-        self._reach, self._storage, self._sees = reach, reach.storage(), sees
+    def __init__(
+        self, remote: RemoteStorage, *, sees: bool, clock: Clock, waits: Waits | None = None
+    ) -> None:
+        self._remote, self._storage, self._sees = remote, remote.storage(), sees
         self._clock, self._waits = clock, waits or Waits()
         self._scratch = ScratchDirectory()
-        self._trial = ""  # the name of its directory in the storage
+        self._trial = ""  # the name of the trial's directory in the storage
         self._files: TrialFiles | None = None
         self._newest: str | None = None  # the checkpoint that was made last
-        self._needs_way = False
+        self._may_have_leftovers = False
 
-    def settle(self, order: StartOrder) -> StartOrder:
-        trial = self._reach.name_of(order.trial_dir)
+    def prepare(self, order: StartOrder) -> StartOrder:
+        trial = self._remote.name_of(order.trial_dir)
         if trial is None:
             return order
-        self._trial, self._newest, self._needs_way = trial, None, order.has_remains or not self._sees
+        self._trial, self._newest, self._may_have_leftovers = (
+            trial,
+            None,
+            order.has_leftovers or not self._sees,
+        )
         folder = order.trial_dir if self._sees else self._scratch.path(_FILES, trial)
         os.makedirs(folder, exist_ok=True)
-        checkpoint = None if order.checkpoint_path is None else self._brought(order.checkpoint_path)
+        checkpoint = None if order.checkpoint_path is None else self._fetched(order.checkpoint_path)
         settled = order._replace(trial_dir=folder, checkpoint_path=checkpoint)
-        self._files = TrialFiles(self._reach, trial, settled)
-        if self._needs_way:
+        self._files = TrialFiles(self._remote, trial, settled)
+        if self._may_have_leftovers:
             self._files.fetch_logs()
         return settled
 
-    def make_way(self, name: str) -> None:
-        if not self._needs_way:
+    def clear_leftovers(self, name: str) -> None:
+        if not self._may_have_leftovers:
             return
-        self._needs_way = False  # once per attempt: nobody else makes checkpoints of this trial
+        self._may_have_leftovers = False  # once per attempt: no other process makes checkpoints of this trial
         try:
-            self._insistently(lambda: self._clear_from(name))
+            self._with_retries(lambda: self._clear_from(name))
         except MusterError as error:
             if not self._sees:
                 raise self._not_kept(name, error) from error
@@ -240,15 +246,15 @@ class StorageTransfer:
         self._scratch.remove(_FILES)
 
     def close(self) -> None:
-        """The actor ends."""
+        """Removes the scratch directory, because the actor ends."""
         self._scratch.remove()
 
     def own_threads(self) -> int:
         return sum(each.name.startswith(_THREADS) for each in threading.enumerate())
 
-    def _brought(self, path: str) -> str:
-        """Where the checkpoint is on this node; fetched unless it is there already."""
-        name = self._reach.name_of(path)
+    def _fetched(self, path: str) -> str:
+        """Returns where the checkpoint is on this node, after fetching it if necessary."""
+        name = self._remote.name_of(path)
         if name is None or (self._sees and os.path.isdir(path)):
             return path
         give_up = self._clock.monotonic() + self._waits.whole_s
@@ -257,13 +263,13 @@ class StorageTransfer:
             if self._clock.monotonic() >= give_up:
                 raise StoreError(
                     f"node {machine.hostname()}: the checkpoint {self._storage.join(name)}, from which "
-                    f"the trial goes on, was not there within {self._waits.whole_s:g} s: {why}. {_FIX}"
+                    f"the trial continues, was not there within {self._waits.whole_s:g} s: {why}. {_FIX}"
                 )
             self._clock.sleep(self._waits.look_s)
         return target
 
     def _why_not_fetched(self, name: str, target: str) -> str:
-        """Empty when it is at `target` now, with everything that its manifest names."""
+        """Returns why the checkpoint is not complete at `target`; empty when it is."""
         partial = f"{target}.partial"
         try:
             wanted = msgspec.json.decode(self._storage.read(f"{name}/{MANIFEST}"))["files"]
@@ -280,15 +286,15 @@ class StorageTransfer:
         return why
 
     def _clear_from(self, name: str) -> None:
-        """An attempt that nobody heard of may have left this name and later ones: contents must not mix."""
+        """Deletes this name and later ones of an unfinished attempt: contents must not mix."""
         for each in self._storage.listing(self._trial):
             if CHECKPOINT.fullmatch(each) and _number(each) >= _number(name):
                 self._storage.delete_dir(f"{self._trial}/{each}")
 
     def _upload(self, file: str, name: str) -> None:
-        self._insistently(lambda: self._storage.upload_file(file, name))
+        self._with_retries(lambda: self._storage.upload_file(file, name))
 
-    def _insistently(self, act: Callable[[], None]) -> None:
+    def _with_retries(self, act: Callable[[], None]) -> None:
         for failures in range(self._waits.tries - 1):
             try:
                 return act()

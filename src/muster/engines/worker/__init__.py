@@ -1,1 +1,1 @@
-"""The process of a trial and the driver's handle on it; shared by the local and the Ray engine."""
+"""Runs trials in processes, and holds the driver's handle on them; shared by the local and the Ray engine."""

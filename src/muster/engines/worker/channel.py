@@ -1,4 +1,4 @@
-"""The worker's end of its two pipes: blocking frames, a lock for the heartbeat, and what to do at the end."""
+"""WorkerChannel is the worker's end of its two pipes: blocking frames, and heartbeats in long trials."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONTINUE = frame(FrameKind.CONTINUE)
 
 
 class WorkerChannel:
-    """Frames to and from the driver."""
+    """A WorkerChannel carries frames to and from the driver."""
 
     def __init__(self, *, beat_s: float) -> None:
         self._beat_s = beat_s
@@ -27,30 +27,30 @@ class WorkerChannel:
         self._reader = FrameReader()
         self._frames: deque[Frame] = deque()
         self._sending = threading.Lock()
-        self._eagerness = SpinThenWait()
-        self._looks: dict[int, Callable[[float], object]] = {}
+        self._spinner = SpinThenWait()
+        self._polls: dict[int, Callable[[float], object]] = {}
 
     def expect(self, read_fd: int) -> None:
-        """Make ready to wait at this descriptor: a fork that connects to it has less to do."""
-        if read_fd not in self._looks:
+        """Prepares a poller for this descriptor, so that a fork which connects to it has less to do."""
+        if read_fd not in self._polls:
             answers = select.poll()
             answers.register(read_fd, select.POLLIN)
-            self._looks[read_fd] = answers.poll
+            self._polls[read_fd] = answers.poll
 
-    def be_calm(self) -> None:
-        """Do not be eager at the first report: that of a new process is not answered within microseconds."""
-        self._eagerness.skip_next()
+    def skip_next_spin(self) -> None:
+        """Waits without spinning for the first answer, which a new process does not get at once."""
+        self._spinner.skip_next()
 
     def connect(self, read_fd: int, write_fd: int, parent_pid: int) -> None:
-        """Before anything else: our ends of the pipes, and whose end is ours."""
+        """Takes this end of the pipes, before anything else is called."""
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._parent_pid = parent_pid
         self.expect(read_fd)
-        self._look = self._looks[read_fd]
+        self._poll = self._polls[read_fd]
 
     def receive(self) -> Frame:
-        """The next frame; when the driver is gone this process ends, with all it started."""
+        """Returns the next frame; when the driver is gone, this process ends with everything it started."""
         frames = self._frames
         while not frames:
             data = os.read(self._read_fd, _CHUNK)
@@ -59,11 +59,11 @@ class WorkerChannel:
             frames.extend(self._reader.feed(data))
         return frames.popleft()
 
-    def is_told_to_continue(self) -> bool:
-        """Wait; True when the answer is just CONTINUE, else `receive` has it. The short way of a report."""
+    def wait_for_continue(self) -> bool:
+        """Waits for the answer to a report; returns False when `receive` must be called for it."""
         if self._frames:
             return False
-        self._eagerness.look(self._look)
+        self._spinner.poll(self._poll)
         data = os.read(self._read_fd, _CHUNK)
         if data == _CONTINUE and self._reader.is_between_frames:
             return True
@@ -77,8 +77,8 @@ class WorkerChannel:
             while (sent := os.write(self._write_fd, data)) < len(data):
                 data = data[sent:]
 
-    def was_told(self, kind: int) -> bool:
-        """Whether a frame of this kind has arrived already; takes nothing away and does not wait."""
+    def has_received(self, kind: int) -> bool:
+        """Returns whether a frame of this kind has arrived; takes nothing away and does not wait."""
         while select.select([self._read_fd], [], [], 0)[0]:
             data = os.read(self._read_fd, _CHUNK)
             if not data:
@@ -87,9 +87,9 @@ class WorkerChannel:
         return any(known == kind for known, _ in self._frames)
 
     def watch(self) -> None:
-        """Start the thread that tells the driver we live, and ends us when the driver does not.
+        """Starts the thread that sends heartbeats, and ends this process when the driver has ended.
 
-        A thread costs a new process half as much again, so forked workers start it in trials that last.
+        A thread makes a new process half as expensive again, so forked workers start it in trials that last.
         """
         self.is_watched = True
         self.send(_BEAT)
@@ -108,7 +108,7 @@ class WorkerChannel:
 
 
 def end_group() -> NoReturn:
-    """End this process and everything it started, at once."""
+    """Ends this process and everything it started, at once."""
     if os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

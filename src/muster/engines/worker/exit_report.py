@@ -1,4 +1,4 @@
-"""How a trial ended, as the worker tells it: an exception becomes kind, message, traceback and pickle."""
+"""Makes a worker's ExitReport: an exception becomes kind, message, traceback and pickle."""
 
 from __future__ import annotations
 
@@ -6,39 +6,38 @@ import traceback
 from types import TracebackType
 
 from muster.base.framing import FrameKind, frame, pack, pickled
+from muster.engines.worker.protocol import ExitReport
 from muster.engines.worker.run_trainable import CheckpointMissing, ResetRefused
 from muster.engines.worker.session import UnsendableResult
 
 MESSAGE_LINES = 20
-# is_done, stays, kind, message, traceback, exception
-Verdict = tuple[bool, bool, "str | None", str, str, "bytes | None"]
 
 
 class CodeUnreadable(Exception):
-    """The trainable or its config could not be unpickled in this process."""
+    """A CodeUnreadable means that the trainable or its config cannot be unpickled in this process."""
 
 
-def ended(*, is_done: bool, stays: bool) -> Verdict:
-    """It ended without error."""
-    return (is_done, stays, None, "", "", None)
+def clean_exit(*, is_done: bool, stays: bool) -> ExitReport:
+    """Returns the report of a trial that ended without an error."""
+    return ExitReport(is_done, stays)
 
 
-def failed(error: BaseException, *, whole_message: bool = False) -> Verdict:
-    """It raised."""
+def failed_exit(error: BaseException, *, whole_message: bool = False) -> ExitReport:
+    """Returns the report of a trial that raised."""
     cause = error.__cause__ if isinstance(error, CodeUnreadable) and error.__cause__ else error
     lines = traceback.format_exception(type(cause), cause, _user_part(cause.__traceback__))
     text = "".join(lines).rstrip("\n")
     message = text if whole_message else shortened(text)
-    return (False, False, _kind(error), message, text, _pickle_of(cause))
+    return ExitReport(False, False, _kind(error), message, text, _pickle_of(cause))
 
 
-def told(verdict: Verdict) -> bytes:
-    """The frame that says so."""
-    return frame(FrameKind.EXITED, pack(verdict))
+def exit_frame(report: ExitReport) -> bytes:
+    """Returns the frame that carries the report."""
+    return frame(FrameKind.EXITED, pack(tuple(report)))
 
 
 def shortened(text: str) -> str:
-    """At most 20 lines: the first, and as many of the last as fit, because the error stands at the end."""
+    """Returns the first line and, up to 20 lines, the last ones, because the error stands at the end."""
     lines = text.splitlines()
     if len(lines) <= MESSAGE_LINES:
         return text
@@ -58,7 +57,7 @@ def _kind(error: BaseException) -> str:
 
 
 def _user_part(trace: TracebackType | None) -> TracebackType | None:
-    """Without our own frames at the top; all of it when nothing else is there."""
+    """Returns the traceback without muster's frames at the top; all of it when nothing else is left."""
     here = trace
     while here is not None and "muster.engines." in here.tb_frame.f_globals.get("__name__", ""):
         here = here.tb_next

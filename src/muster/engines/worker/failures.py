@@ -1,31 +1,26 @@
-"""How a trial's end becomes a TrialFailure: what it said, what the kernel said, what we did ourselves."""
+"""Makes a TrialFailure from a worker's report, from the kernel's, or from what the engine did itself."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from muster.engines.worker.protocol import ExitReport
 from muster.trials.events import TrialFailure, TrialFailureKind
-
-if TYPE_CHECKING:
-    from muster.engines.worker.exit_report import (
-        Verdict,  # its module is the worker's: not loaded in the driver
-    )
 
 _HELPER_DIED = "the helper process that watches over trials has died, and this trial with it"
 
 
 class ExitReader:
-    """Tells kills by the kernel for lack of memory from other kills, by a counter that only grows."""
+    """An ExitReader separates kills for lack of memory from other kills, by the kernel's counter."""
 
     def __init__(self, oom_kills: Callable[[], int]) -> None:
         self._oom_kills = oom_kills
         self._seen = oom_kills()
 
-    def of_status(self, status: int | None, note: str = "") -> TrialFailure:
-        """A process that ended without saying how; None: nobody saw its end."""
+    def failure_of_status(self, status: int | None, note: str = "") -> TrialFailure:
+        """Returns the failure of a process that ended without a report; a status of None was not seen."""
         if note:
             return TrialFailure(kind=TrialFailureKind.START, message=note)
         if status is None:
@@ -33,7 +28,7 @@ class ExitReader:
         if not os.WIFSIGNALED(status):
             code = os.waitstatus_to_exitcode(status)
             message = (
-                f"the process left with exit code {code} without a word (os._exit, or a crash in C code)"
+                f"the process left with exit code {code} without a report (os._exit, or a crash in C code)"
             )
             return TrialFailure(kind=TrialFailureKind.EXITED, message=message)
         number = os.WTERMSIG(status)
@@ -49,36 +44,40 @@ class ExitReader:
         return self._seen > before
 
 
-def of_verdict(verdict: Verdict) -> TrialFailure | None:
-    """What the worker itself said."""
-    _, _, kind, message, trace, exception = verdict
-    if kind is None:
+def reported_failure(report: ExitReport) -> TrialFailure | None:
+    """Returns the failure in the worker's own report; None when there is none."""
+    if report.kind is None:
         return None
-    return TrialFailure(kind=TrialFailureKind(kind), message=message, traceback=trace, exception=exception)
+    return TrialFailure(
+        kind=TrialFailureKind(report.kind),
+        message=report.message,
+        traceback=report.traceback,
+        exception=report.exception,
+    )
 
 
-def told_to_end() -> TrialFailure:
-    """It ended politely on a SIGTERM that was not ours."""
+def sigterm_failure() -> TrialFailure:
+    """Returns the failure of a trial that another program ended with SIGTERM."""
     number = int(signal.SIGTERM)
     return TrialFailure(kind=TrialFailureKind.KILLED, message=f"killed by signal {number} ({_name(number)})")
 
 
-def over_time(limit_s: float) -> TrialFailure:
+def time_limit_failure(limit_s: float) -> TrialFailure:
     return TrialFailure(
         kind=TrialFailureKind.TIME_LIMIT, message=f"ran longer than its limit of {limit_s:g} s"
     )
 
 
-def silent(limit_s: float) -> TrialFailure:
+def silence_failure(limit_s: float) -> TrialFailure:
     message = f"no heartbeat and no processor time for {limit_s:g} s: stopped, or stuck in the kernel"
     return TrialFailure(kind=TrialFailureKind.SILENT, message=message)
 
 
-def impossible(why: str) -> TrialFailure:
+def impossible_failure(why: str) -> TrialFailure:
     return TrialFailure(kind=TrialFailureKind.START, message=f"can never start: {why}")
 
 
-def unsendable(what: str, error: BaseException) -> TrialFailure:
+def unpicklable_failure(what: str, error: BaseException) -> TrialFailure:
     return TrialFailure(kind=TrialFailureKind.UNPICKLABLE, message=f"{what}: {type(error).__name__}: {error}")
 
 

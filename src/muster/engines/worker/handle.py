@@ -1,48 +1,46 @@
-"""What the engine knows about one process and about one trial, and the pipes to it."""
+"""Holds what the engine knows about one process and about one trial, and the pipes to it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from muster.base.framing import Frame, FrameReader
-from muster.engines.local.resources import Grant
+from muster.engines.worker.protocol import ExitReport
 from muster.session.progress import Signature
 from muster.trials.commands import StartTrial
 from muster.trials.events import TrialFailure
 from muster.trials.placement_group import PlacementGroupFactory
-
-if TYPE_CHECKING:
-    from muster.engines.worker.exit_report import Verdict
 
 _CHUNK = 1 << 16  # what a pipe holds; more would be mapped and unmapped for every read
 ProcessKey = tuple[str, PlacementGroupFactory, tuple[str, ...]]
 
 
 class WorkerState(Enum):
-    """What a process is doing."""
+    """A WorkerState is what a worker process is doing."""
 
     SPARE = "spare"  # warm, never used
     BUSY = "busy"
     IDLE = "idle"  # kept for another trial
-    LEAVING = "leaving"  # said good-bye; its end has not been seen yet
+    LEAVING = "leaving"  # it has reported its exit; its end has not been seen yet
 
 
 class WorkerHandle:
-    """One worker process as the driver sees it."""
+    """A WorkerHandle is one worker process as the driver sees it."""
 
     __slots__ = (
         "beats",
+        "cpu_s",
         "frames",
-        "heard_at",
         "key",
+        "last_seen_at",
         "outbox",
         "pid",
         "read_fd",
         "role",
         "run",
-        "ticks",
         "token",
         "version",
         "write_fd",
@@ -58,13 +56,13 @@ class WorkerHandle:
         self.role = WorkerState.SPARE
         self.run: TrialRun | None = None
         self.key: ProcessKey | None = None
-        self.version = version  # of the set of trainables it knows
-        self.heard_at = now
-        self.ticks: int | None = None
-        self.beats = False  # whether it has a heartbeat: only those that last do
+        self.version = version  # of the set of trainables that the process knows
+        self.last_seen_at = now
+        self.cpu_s: float | None = None
+        self.beats = False  # whether it sends heartbeats: only trials that last do
 
     def read(self) -> list[Frame] | tuple[Frame, ...] | None:
-        """Frames that have arrived; None at the end of the stream."""
+        """Returns frames that have arrived; None at the end of the stream."""
         try:
             data = os.read(self.read_fd, _CHUNK)
         except BlockingIOError:
@@ -74,7 +72,7 @@ class WorkerHandle:
         return self.frames.feed(data)  # type: ignore[return-value]
 
     def write(self, data: bytes | memoryview) -> bool:
-        """Send without waiting; False when some of it has to wait for `flush`."""
+        """Sends without waiting; returns False when a part has to wait for `flush`."""
         if self.outbox:
             self.outbox = bytes(self.outbox) + data
             return False
@@ -83,7 +81,7 @@ class WorkerHandle:
         except BlockingIOError:
             sent = 0
         except OSError:
-            return True  # it has ended; the zygote tells us how
+            return True  # it has ended; the fork server reports how
         if sent == len(data):
             return True
         self.outbox = memoryview(data)[sent:]  # a view: a pipe takes 64 kB at a time, and this may be much
@@ -98,13 +96,27 @@ class WorkerHandle:
         os.close(self.write_fd)
 
 
+class Grant:
+    """A Grant is what one trial was given; it goes back to `ResourcePool.free` exactly once."""
+
+    __slots__ = ("gpu_units", "units")
+
+    def __init__(self, units: Mapping[str, int], gpu_units: Mapping[str, int]) -> None:
+        self.units = units
+        self.gpu_units = gpu_units  # GPU id -> units of it
+
+    @property
+    def gpu_ids(self) -> tuple[str, ...]:
+        return tuple(self.gpu_units)
+
+
 class TrialRun:
-    """One StartTrial that has not been answered by TrialExited yet."""
+    """A TrialRun is one StartTrial that no TrialExited has answered yet."""
 
     __slots__ = (
         "command",
-        "desk",
         "due_at",
+        "exit_report",
         "failure",
         "grant",
         "kill_at",
@@ -113,21 +125,21 @@ class TrialRun:
         "reused",
         "stopping",
         "unanswered",
-        "verdict",
         "who",
+        "worker",
     )
 
     def __init__(self, command: StartTrial) -> None:
         self.command = command
-        self.desk: WorkerHandle | None = None  # None: waits for resources
+        self.worker: WorkerHandle | None = None  # None: waits for resources
         self.grant: Grant | None = None
         self.who = Signature(trial_id=command.trial_id, config=dict(command.config))
         self.reused = False
         self.stopping = False
         self.unanswered = 0  # reports
-        self.verdict: Verdict | None = None
-        self.failure: TrialFailure | None = None  # why we ended it ourselves
+        self.exit_report: ExitReport | None = None
+        self.failure: TrialFailure | None = None  # why the engine itself ended it
         self.last_result: dict[str, Any] = {}
-        self.due_at: float | None = None  # when patience with a gentle stop ends
+        self.due_at: float | None = None  # when the grace period of a stop ends
         self.kill_at: float | None = None
         self.limit_at: float | None = None

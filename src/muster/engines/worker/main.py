@@ -1,10 +1,11 @@
-"""A trial's process: waits for orders, runs one trial after the other, tells how each ended.
+"""Runs in the process of a trial: waits for orders, runs one trial after the other, reports how each ended.
 
-Entered from the zygote after a fork (`become`), or as a fresh interpreter (`main`).
+Entered from the fork server after a fork (`become`), or as a new interpreter (`main`).
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -18,15 +19,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from muster.base.clock import Clock, SystemClock
 from muster.base.framing import FrameKind, FrameReader, frame, pack, unpack
-from muster.engines.local.fork_safety import die_with_parent, run_exit_functions
 from muster.engines.worker.channel import WorkerChannel
-from muster.engines.worker.exit_report import CodeUnreadable, Verdict, ended, failed, told
+from muster.engines.worker.exit_report import CodeUnreadable, clean_exit, exit_frame, failed_exit
 from muster.engines.worker.output import Output, flush
-from muster.engines.worker.protocol import StartOrder, open_config, read_order
+from muster.engines.worker.protocol import ExitReport, StartOrder, open_config, read_order
 from muster.engines.worker.run_trainable import ClassRun, require_checkpoint, run_function
 from muster.engines.worker.session import TrialSession
 from muster.engines.worker.trainable_cache import TrainableCache
 from muster.host import machine
+from muster.host.die_with_parent import die_with_parent
 from muster.session.progress import Signature
 from muster.session.session import TrialStopped, install, uninstall
 from muster.session.usage import wants_usage
@@ -43,7 +44,10 @@ _WATCHED = tuple(
 
 
 class ProcessReset:
-    """Remembers how this process is now; `restore` makes it so again. `own_threads` are the worker's."""
+    """A ProcessReset remembers the state of this process, and restores it after a trial.
+
+    `own_threads` is the number of the worker's own threads.
+    """
 
     def __init__(self, own_threads: int) -> None:
         self._environment = dict(_variables())
@@ -51,7 +55,7 @@ class ProcessReset:
         self._threads = threading.active_count() - own_threads
 
     def restore(self) -> None:
-        """Undo what the last trial changed."""
+        """Undoes what the last trial changed."""
         if _variables() != self._environment:
             self._restore_environment()
         for number, handler in self._handlers:
@@ -67,12 +71,12 @@ class ProcessReset:
         now.update(before)
 
     def left_running(self, own_threads: int) -> bool:
-        """Whether the last trial left threads or processes."""
+        """Returns whether the last trial left threads or processes."""
         return threading.active_count() > self._threads + own_threads or has_children()
 
 
-def go_home(home: str) -> None:
-    """Back to where the process started; somebody may have deleted that."""
+def return_to(home: str) -> None:
+    """Changes back to the directory where the process started; to the root when that was deleted."""
     try:
         os.chdir(home)
     except OSError:
@@ -80,7 +84,7 @@ def go_home(home: str) -> None:
 
 
 def has_children() -> bool:
-    """Whether this process has children, ended ones that nobody has waited for included."""
+    """Returns whether this process has children, ended ones that were not waited for included."""
     if not hasattr(os, "waitid"):
         return False
     try:
@@ -91,7 +95,7 @@ def has_children() -> bool:
 
 
 def _variables() -> Mapping[Any, Any]:
-    """The environment as it is stored: comparing that is a hundred times faster than decoding it."""
+    """Returns the environment as it is stored, which compares a hundred times faster than when decoded."""
     variables = machine.environment()
     return getattr(variables, "_data", variables)
 
@@ -106,67 +110,67 @@ Address = tuple[str, str]  # hostname, node_ip
 
 
 class Worker:
-    """Serves trials until it is told to leave, or one of them fails.
+    """A Worker serves trials until it is ordered to quit, or one of them fails.
 
-    A zygote makes it before it forks: a child then only connects its line.
+    The fork server makes it before it forks: a child then only connects its channel.
     """
 
     def __init__(
         self,
-        line: WorkerChannel,
-        shelf: TrainableCache,
+        channel: WorkerChannel,
+        trainables: TrainableCache,
         clock: Clock,
         address: Address,
-        carrier: CheckpointTransfer | None = None,
+        transfer: CheckpointTransfer | None = None,
     ) -> None:
-        self.line = line
-        self.shelf = shelf
+        self.channel = channel
+        self.trainables = trainables
         self._clock = clock
         self._address = address
-        self._carrier = carrier
+        self._transfer = transfer
         self._output = Output()
         self._instance: ClassRun | None = None
-        self._tidy: ProcessReset | None = None  # only of processes that may serve another trial
-        self._home = machine.working_directory()
+        self._reset: ProcessReset | None = None  # only in processes that may serve another trial
+        self._start_dir = machine.working_directory()
         self._works_in_trial_dir = machine.environment().get("RAY_CHDIR_TO_TRIAL_DIR", "1") != "0"
 
     def serve(self) -> None:
-        """Take frames until there is nothing more to do here."""
+        """Handles frames until there is nothing more to do."""
         self._location = (os.getpid(), *self._address)
         while True:
-            kind, payload = self.line.receive()
+            kind, payload = self.channel.receive()
             if kind == FrameKind.TRAINABLE:
-                self.shelf.put(*unpack(payload))
+                self.trainables.put(*unpack(payload))
             elif kind == FrameKind.QUIT:
                 break
             elif kind == FrameKind.START:
-                verdict = self._carried(read_order(payload))
-                if not verdict[1]:
+                report = self._run_with_transfer(read_order(payload))
+                if not report.stays:
                     self._clean_up()
-                    self.line.send(told(verdict))
+                self.channel.send(exit_frame(report))
+                if not report.stays:
                     return
-                self.line.send(told(verdict))
-            # Anything else was meant for a trial that has ended meanwhile.
+            # Any other frame was meant for a trial that has ended meanwhile.
         self._clean_up()
 
-    def _carried(self, order: StartOrder) -> Verdict:
-        """On a node of its own the trial's files are brought here before it, and away after it."""
-        if self._carrier is None:
+    def _run_with_transfer(self, order: StartOrder) -> ExitReport:
+        """Runs a trial; on a Ray node its files are fetched before and stored after it."""
+        if self._transfer is None:
             return self._trial(order)
         try:
             return self._trial(order)
         finally:
-            self._carrier.finish()
+            self._transfer.finish()
 
-    def _trial(self, order: StartOrder) -> Verdict:
+    def _trial(self, order: StartOrder) -> ExitReport:
         session: TrialSession | None = None
         try:
-            if order.stays_when_done and self._tidy is None:
-                self._tidy = ProcessReset(self._own_threads())
-            if self._carrier is not None:
-                order = self._carrier.settle(order)
-            self._settle_in(order)
-            session = TrialSession(order, self.line, self._clock, self._carrier)
+            if order.stays_when_done and self._reset is None:
+                self._reset = ProcessReset(self._own_threads())
+            if self._transfer is not None:
+                order = self._transfer.prepare(order)
+            self._enter_trial_dir(order)
+            session = TrialSession(order, self.channel, self._clock, self._transfer)
             token = install(session, whole_process=True)
             try:
                 self._run(order, session)
@@ -179,32 +183,35 @@ class Worker:
             finally:
                 session.end()
                 uninstall(token)
-                self._move_out()
+                self._leave_trial_dir()
         except TrialStopped:
             stays = session is not None and session.stays_when_stopped
-            return ended(is_done=False, stays=stays and self._is_as_before())
+            return clean_exit(is_done=False, stays=stays and self._is_as_before())
         except SystemExit as leaving:
             if leaving.code not in (None, 0):
-                return failed(leaving)
+                return failed_exit(leaving)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises is this trial's outcome
             whole = machine.environment().get("RAY_AIR_FULL_TRACEBACKS") == "1"
-            return failed(error, whole_message=whole)
-        return ended(is_done=True, stays=order.stays_when_done and self._is_as_before())
+            return failed_exit(error, whole_message=whole)
+        return clean_exit(is_done=True, stays=order.stays_when_done and self._is_as_before())
 
     def _is_as_before(self) -> bool:
-        """Whether another trial may use this process. An instance may have threads of its own, by intent."""
-        if self._tidy is None:
+        """Returns whether another trial may use this process.
+
+        An instance may have threads of its own, by intent.
+        """
+        if self._reset is None:
             return False
-        self._tidy.restore()
-        return self._instance is not None or not self._tidy.left_running(self._own_threads())
+        self._reset.restore()
+        return self._instance is not None or not self._reset.left_running(self._own_threads())
 
     def _own_threads(self) -> int:
-        carrying = 0 if self._carrier is None else self._carrier.own_threads()
-        return int(self.line.is_watched) + carrying
+        transfer_threads = 0 if self._transfer is None else self._transfer.own_threads()
+        return int(self.channel.is_watched) + transfer_threads
 
     def _run(self, order: StartOrder, session: TrialSession) -> None:
         try:
-            trainable, config = self.shelf.get(order.trainable_name), open_config(order)
+            trainable, config = self.trainables.get(order.trainable_name), open_config(order)
         except Exception as error:
             raise CodeUnreadable(str(error)) from error
         if order.checkpoint_path:
@@ -215,10 +222,10 @@ class Worker:
             run = self._instance_for(trainable, config)
             if order.checkpoint_path:
                 run.load(order.checkpoint_path)
-            self._tell_started(is_function=False)
+            self._send_started(is_function=False)
             run.train(session, order.trial_dir, self._signature(order, config))
         else:
-            self._tell_started(is_function=True)
+            self._send_started(is_function=True)
             run_function(trainable, config, session)
 
     def _signature(self, order: StartOrder, config: dict[str, Any]) -> Signature:
@@ -226,8 +233,8 @@ class Worker:
         made.pid, made.hostname, made.node_ip = self._location
         return made
 
-    def _tell_started(self, *, is_function: bool) -> None:
-        self.line.send(frame(FrameKind.STARTED, pack((*self._location, is_function))))
+    def _send_started(self, *, is_function: bool) -> None:
+        self.channel.send(frame(FrameKind.STARTED, pack((*self._location, is_function))))
 
     def _instance_for(self, kind: type, config: dict[str, Any]) -> ClassRun:
         if self._instance is None:
@@ -236,7 +243,7 @@ class Worker:
             self._instance.reset(config)
         return self._instance
 
-    def _settle_in(self, order: StartOrder) -> None:
+    def _enter_trial_dir(self, order: StartOrder) -> None:
         if order.env:
             machine.environment().update(order.env)
         try:
@@ -247,9 +254,9 @@ class Worker:
         if self._works_in_trial_dir:
             os.chdir(order.trial_dir)
 
-    def _move_out(self) -> None:
+    def _leave_trial_dir(self) -> None:
         self._output.restore()
-        go_home(self._home)
+        return_to(self._start_dir)
 
     def _clean_up(self) -> None:
         if self._instance is not None:
@@ -260,7 +267,7 @@ class Worker:
 
 
 def become(worker: Worker) -> NoReturn:
-    """Be a worker in this process, and leave it in the end."""
+    """Serves as a worker in this process, and ends it."""
     code = 0
     try:
         worker.serve()
@@ -272,17 +279,34 @@ def become(worker: Worker) -> NoReturn:
     leave(code)
 
 
-def end_politely_on_sigterm() -> None:
-    """SIGTERM raises TrialStopped from now on, in forks too."""
-    signal.signal(signal.SIGTERM, _stop_politely)
+def stop_on_sigterm() -> None:
+    """Makes SIGTERM raise TrialStopped from now on, in forks too."""
+    signal.signal(signal.SIGTERM, _raise_stopped)
 
 
-def _stop_politely(number: int, where: FrameType | None) -> None:
+def _raise_stopped(number: int, where: FrameType | None) -> None:
     raise TrialStopped
 
 
+# The list of handlers of `logging`: the first one is always there, and writes to stderr.
+_log_handlers: list[Any] = []
+
+
+def note_log_handlers(handlers: Any) -> None:  # noqa: ANN401 - private to `logging`
+    """Keeps an exit function from shutting `logging` down, in this process and its forks."""
+    atexit.unregister(sys.modules["logging"].shutdown)
+    _log_handlers[:] = [handlers]
+
+
+def run_exit_functions() -> None:
+    """Runs exit functions as the interpreter does; `logging` flushes its handlers last, if there are any."""
+    atexit._run_exitfuncs()
+    if _log_handlers and len(_log_handlers[0]) > 1:
+        sys.modules["logging"].shutdown()
+
+
 def leave(code: int) -> NoReturn:
-    """End the process as an interpreter would, but without waiting for threads that user code left behind."""
+    """Ends the process as an interpreter would, without waiting for threads that user code left behind."""
     try:
         run_exit_functions()
     finally:
@@ -291,28 +315,28 @@ def leave(code: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """A fresh interpreter: `sys.argv` is path, read, write, shelf, beat, parent."""
-    read_fd, write_fd, shelf_fd = (int(text) for text in sys.argv[2:5])
+    """Serves as a worker in a new interpreter: `sys.argv` is path, pipes, trainables, heartbeat, parent."""
+    read_fd, write_fd, trainables_fd = (int(text) for text in sys.argv[2:5])
     beat_s, parent_pid = float(sys.argv[5]), int(sys.argv[6])
     die_with_parent(parent_pid)
-    shelf = TrainableCache()
+    trainables = TrainableCache()
     address = ("", "")
-    for kind, payload in FrameReader().feed(_whole(shelf_fd)):
+    for kind, payload in FrameReader().feed(_whole(trainables_fd)):
         if kind == FrameKind.INIT:
             sys.argv[:], address = unpack(payload)
         else:
-            shelf.put(*unpack(payload))
-    line = WorkerChannel(beat_s=beat_s)
-    line.connect(read_fd, write_fd, parent_pid)
-    line.watch()
-    shelf.load_all()
+            trainables.put(*unpack(payload))
+    channel = WorkerChannel(beat_s=beat_s)
+    channel.connect(read_fd, write_fd, parent_pid)
+    channel.watch()
+    trainables.load_all()
     machine.note_working_directory()
-    end_politely_on_sigterm()
-    become(Worker(line, shelf, SystemClock(), address))
+    stop_on_sigterm()
+    become(Worker(channel, trainables, SystemClock(), address))
 
 
 def _whole(fd: int) -> bytes:
-    """All of a file from its beginning; its position is shared with other processes, so it is not moved."""
+    """Returns all of a file without moving its position, which other processes share."""
     data = os.pread(fd, os.fstat(fd).st_size, 0)
     os.close(fd)
     return data

@@ -1,5 +1,6 @@
-"""Where a trial's output goes: its own files at the level of file descriptors, so that C code and children
-of the trial are captured too. Used in the worker; nothing passes through memory, so nothing can fill it.
+"""Redirects a trial's output to its files, by file descriptor: C code and child processes are captured too.
+
+Used in the worker; nothing passes through memory, so nothing can fill it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import sys
 
 
 class Output:
-    """Points descriptors 1 and 2 at a trial's files, and back."""
+    """An Output points descriptors 1 and 2 at a trial's files, and back."""
 
     def __init__(self) -> None:
         self._original: tuple[int, int] | None = None
 
     def redirect(self, trial_dir: str, files: tuple[str | None, str | None]) -> None:
-        """Standard output and error go to these files of the trial from now on; None: as before."""
+        """Sends standard output and error to these files of the trial; None: where they went before."""
         if files == (None, None) and self._original is None:
             return
         flush()
@@ -36,14 +37,14 @@ class Output:
 
 
 def _point(target: int, file: str) -> None:
-    # Append: a trial that is tried again goes on in its file, and both streams may share one.
+    # Append: a trial that is tried again continues its file, and both streams may share one.
     fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     os.dup2(fd, target)
     os.close(fd)
 
 
 def flush() -> None:
-    """Write out what Python still holds; a closed or full target is not our trouble."""
+    """Writes out what Python still buffers; a closed or full target is ignored."""
     for stream in (sys.stdout, sys.stderr):
         try:  # noqa: SIM105 - `suppress` costs each new process more than the rest of this
             stream.flush()

@@ -1,4 +1,4 @@
-"""StartTrial as bytes for a worker, and what the worker reads from them. Pure."""
+"""Defines the messages between driver and worker: StartOrder and ExitReport. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,23 @@ from typing import Any, NamedTuple
 
 from muster.base.framing import FrameKind, frame, pack, portable, unpack, unpickle
 
+
+class ExitReport(NamedTuple):
+    """An ExitReport is a worker's account of how a trial ended."""
+
+    is_done: bool
+    stays: bool  # the process can serve another trial
+    kind: str | None = None  # of the failure, a TrialFailureKind; None: the trial has not failed
+    message: str = ""
+    traceback: str = ""
+    exception: bytes | None = None  # pickled
+
+
 Bundles = tuple[list[dict[str, float]], str]
 
 
 class StartOrder(NamedTuple):
-    """Everything a worker needs to know about one trial."""
+    """A StartOrder is everything a worker needs to know about one trial."""
 
     trial_id: str
     trial_name: str
@@ -26,12 +38,12 @@ class StartOrder(NamedTuple):
     log_to_file: tuple[str | None, str | None]
     stays_when_done: bool
     env: Mapping[str, str]
-    buffering: tuple[int, float, int] = (1, 100.0, 0)  # of report_buffer.Buffering
-    has_remains: bool = False  # an earlier attempt may have left checkpoints where only a Carrier sees them
+    buffering: tuple[int, float, int] = (1, 100.0, 0)  # of session.Buffering
+    has_leftovers: bool = False  # an earlier attempt may have left checkpoints in the remote storage
 
 
 def write_order(order: StartOrder) -> bytes:
-    """A START frame; raises what pickling raises."""
+    """Returns a START frame; raises what pickling raises."""
     sendable = order._replace(
         config=portable(order.config), checkpoint_metrics=portable(order.checkpoint_metrics)
     )
@@ -39,7 +51,7 @@ def write_order(order: StartOrder) -> bytes:
 
 
 def read_order(payload: bytes) -> StartOrder:
-    """The worker's side; `config` may still be a pickle: opening it runs user code, see `open_config`."""
+    """Returns the order in a START frame; its config may still be a pickle, see `open_config`."""
     order = StartOrder(*unpack(payload))
     if order.checkpoint_metrics is None:
         return order
@@ -47,6 +59,6 @@ def read_order(payload: bytes) -> StartOrder:
 
 
 def open_config(order: StartOrder) -> dict[str, Any]:
-    """A config of the trial's own; raises what unpickling raises."""
+    """Returns a config of the trial's own; raises what unpickling, which runs user code, raises."""
     config = unpickle(order.config)
     return config if type(config) is dict else dict(config)

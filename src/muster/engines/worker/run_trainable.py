@@ -1,7 +1,7 @@
-"""Runs one trainable inside a worker: a function to its end, a class step by step until it is told to stop.
+"""Runs one trainable inside a worker: a function to its end, a class step by step until it is stopped.
 
-Classes are known by their methods (setup, step, save_checkpoint, load_checkpoint, reset_config, cleanup);
-the constructor takes the config and calls setup, as Ray's does.
+Classes are known by their methods (setup, step, save_checkpoint, load_checkpoint, reset_config, cleanup); the
+constructor takes the config and calls setup, as Ray's does.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ DICT_CHECKPOINT = "_dict_checkpoint.pkl"
 
 
 class ResetRefused(Exception):
-    """A class trainable cannot take another config in the same process."""
+    """A ResetRefused means that a class trainable cannot take another config in the same process."""
 
 
 class CheckpointMissing(Exception):
-    """The checkpoint to go on from is not there any more."""
+    """A CheckpointMissing means that the checkpoint to continue from does not exist any more."""
 
 
 def run_function(function: Callable[[Any], Any], config: dict[str, Any], session: TrialSession) -> None:
-    """Call it; what it returns or yields is reported too."""
+    """Calls the function, and reports what it returns or yields too."""
     session.begin()
     output = function(config)
     if isinstance(output, GeneratorType):
@@ -54,13 +54,13 @@ def _report_value(value: object, session: TrialSession) -> None:
 
 
 class ClassRun:
-    """An instance of a class trainable; lives as long as the process, through resets."""
+    """A ClassRun holds an instance of a class trainable; it lives as long as the process, through resets."""
 
     def __init__(self, kind: Callable[..., Any], config: dict[str, Any]) -> None:
         self._trainable = kind(config=config)
 
     def reset(self, config: dict[str, Any]) -> None:
-        """Take another config, or raise ResetRefused."""
+        """Takes another config, or raises ResetRefused."""
         reset_config = getattr(self._trainable, "reset_config", None)
         self._trainable.config = config
         if reset_config is None or not reset_config(config):
@@ -70,7 +70,7 @@ class ClassRun:
             )
 
     def load(self, path: str) -> None:
-        """Hand a checkpoint to load_checkpoint: the dict that was saved, or the directory."""
+        """Hands a checkpoint to load_checkpoint: the dict that was saved, or the directory."""
         require_checkpoint(path)
         saved = os.path.join(path, DICT_CHECKPOINT)
         if os.path.exists(saved):
@@ -80,7 +80,7 @@ class ClassRun:
             self._trainable.load_checkpoint(path)
 
     def train(self, session: TrialSession, trial_dir: str, who: Signature) -> None:
-        """Step after step; ends by the exception that a stop raises."""
+        """Runs step after step, until a stop raises."""
         session.on_save = lambda: self._save(session, trial_dir)
         log_result = getattr(self._trainable, "log_result", None)
         # The public base class has one that does nothing: not worth filling in every result here too.
@@ -119,7 +119,7 @@ class ClassRun:
 
 
 def require_checkpoint(path: str) -> None:
-    """A local directory must be there; other places are looked at when they are read."""
+    """Raises CheckpointMissing when a local directory does not exist; other places are checked when read."""
     if "://" not in path and not os.path.isdir(path):
         raise CheckpointMissing(f"the checkpoint {path} does not exist any more")
 

@@ -1,4 +1,4 @@
-"""The Session of a trial in a worker: numbers results, publishes checkpoints, waits for the answer."""
+"""TrialSession is the Session of a trial in a worker: numbers results, publishes checkpoints."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from muster.trials.placement_group import PlacementGroupFactory
 
 
 class CheckpointTransfer(Protocol):
-    """One per process; one trial at a time."""
+    """A CheckpointTransfer brings checkpoints to and from a node; one per process, one trial at a time."""
 
-    def settle(self, order: StartOrder) -> StartOrder:
-        """Before a trial: its checkpoint is here, its directory is one of this node. Raises why not."""
+    def prepare(self, order: StartOrder) -> StartOrder:
+        """Fetches the checkpoint to start from, and returns the order with directories of this node."""
 
-    def make_way(self, name: str) -> None:
-        """A checkpoint of this name is about to be made: what an earlier attempt left under it goes."""
+    def clear_leftovers(self, name: str) -> None:
+        """Deletes what an earlier attempt left under this name, before a checkpoint of it is made."""
 
     def keep(self, path: str) -> None:
-        """A checkpoint is complete; the driver hears of it when this returns. Raises why it is not kept."""
+        """Stores a complete checkpoint, before the driver learns of it; raises why it could not."""
 
     def finish(self) -> None:
-        """The trial is over, however it ended. Never raises."""
+        """Ends the transfer for a trial, however it ended; never raises."""
 
     def own_threads(self) -> int:
-        """How many threads of this process are its own, and not left behind by a trial."""
+        """Returns how many threads of this process are its own, and not left behind by a trial."""
 
 
 class Buffering(NamedTuple):
-    """How many reports are sent together at most, how old the first may become, and at which iterations."""
+    """A Buffering limits how many reports are sent together, and how old the first may become."""
 
     length: int = 1
     age_s: float = 100.0
-    every: int = 0  # a checkpoint is due at multiples of this: the trial must not be ahead of it
+    every: int = 0  # a checkpoint is due at multiples of this: reports before it are sent first
 
 
 class ReportBuffer:
-    """Frames that wait; at most `length` of them."""
+    """A ReportBuffer keeps at most `length` frames until they are due."""
 
     def __init__(self, rules: Buffering) -> None:
         self._rules = rules
@@ -57,7 +57,7 @@ class ReportBuffer:
         self._since = 0.0
 
     def add(self, report: bytes, *, iteration: int, now: float, is_urgent: bool) -> bytes:
-        """All that has to be sent now, in order; nothing when the report may wait."""
+        """Returns all frames that have to be sent now, in order; nothing when the report may wait."""
         rules = self._rules
         if not self._frames:
             self._since = now
@@ -71,8 +71,8 @@ class ReportBuffer:
         return b"".join(frames)
 
 
-# How many forks led to this process: a session is of the process that made it, not of its forks. (Asking the
-# kernel for our pid at each report would cost as much as packing the result.)
+# How many forks led to this process: a session belongs to the process that made it, not to its forks. (Asking
+# the kernel for the pid at each report would cost as much as packing the result.)
 _forks = [0]
 LASTING_S = 2.0  # a trial this old gets a heartbeat
 
@@ -88,18 +88,22 @@ Saved = tuple["int | None", str]  # checkpoint index, or why there is none
 
 
 class UnsendableResult(TypeError):
-    """A reported value cannot leave the trial's process."""
+    """An UnsendableResult means that a reported value cannot leave the trial's process."""
 
 
 class TrialSession:
-    """One trial's side of the lock-step protocol."""
+    """A TrialSession is one trial's side of the lock-step protocol."""
 
     def __init__(
-        self, order: StartOrder, line: WorkerChannel, clock: Clock, carrier: CheckpointTransfer | None = None
+        self,
+        order: StartOrder,
+        channel: WorkerChannel,
+        clock: Clock,
+        transfer: CheckpointTransfer | None = None,
     ) -> None:
         self._order = order
-        self._carrier = carrier
-        self._line = line
+        self._transfer = transfer
+        self._channel = channel
         self._clock = clock
         self._forks = _forks[0]
         self._turn = threading.RLock()  # user threads may report, one at a time
@@ -136,16 +140,16 @@ class TrialSession:
         return self._checkpoint
 
     def watch_usage(self) -> None:
-        """Say in every result how busy the machine is."""
+        """Adds to every result how busy the machine is."""
         self._usage = UsageMonitor()
 
     def end(self) -> None:
-        """The trial is over, however it ended."""
+        """Ends the session, however the trial ended."""
         if self._usage is not None:
             self._usage.stop()
 
     def begin(self) -> None:
-        """The first iteration's time starts now."""
+        """Starts the time of the first iteration."""
         self._resumed_at = self._clock.monotonic()
 
     def report(self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
@@ -161,8 +165,8 @@ class TrialSession:
             index = None if checkpoint is None else self._publish(checkpoint)
             now = self._clock.now()
             stamp = self.progress.advance(metrics, elapsed_s=elapsed_s, now=now)
-            if stamp[4] > LASTING_S and not self._line.is_watched:
-                self._line.watch()
+            if stamp[4] > LASTING_S and not self._channel.is_watched:
+                self._channel.watch()
             if self.on_result is not None:
                 self.on_result(metrics, stamp, now)
             self._last_report_saved = index
@@ -173,22 +177,22 @@ class TrialSession:
             self._resumed_at = self._clock.monotonic()
 
     def flush(self) -> None:
-        """Send what waits: the trial's code has ended."""
+        """Sends the reports that wait, because the trial's code has ended."""
         if self._buffer is not None and not self.stopped:
             self._send(self._buffer.take())
 
     def _send(self, reports: bytes) -> None:
-        """Send them, and wait for the answer."""
+        """Sends reports, and waits for the answer."""
         if reports:
-            self._line.send(reports)
-            if not self._line.is_told_to_continue():
+            self._channel.send(reports)
+            if not self._channel.wait_for_continue():
                 self._wait()
 
     def _buffered(
         self, buffer: ReportBuffer, report: bytes, metrics: Mapping[str, Any], index: int | None
     ) -> bytes:
         is_news = index is not None or bool(metrics.get("done") or metrics.get("should_checkpoint"))
-        is_urgent = is_news or self._line.was_told(FrameKind.STOP)
+        is_urgent = is_news or self._channel.has_received(FrameKind.STOP)
         now = self._clock.monotonic()
         return buffer.add(report, iteration=self.progress.iteration, now=now, is_urgent=is_urgent)
 
@@ -199,11 +203,11 @@ class TrialSession:
         try:
             return pickled(dict(metrics))
         except Exception as error:
-            raise UnsendableResult(_name_the_culprit(metrics, error)) from error
+            raise UnsendableResult(_unpicklable_message(metrics, error)) from error
 
     def _wait(self) -> None:
         while True:
-            kind, payload = self._line.receive()
+            kind, payload = self._channel.receive()
             if kind == FrameKind.CONTINUE:
                 return
             if kind == FrameKind.STOP:
@@ -211,13 +215,13 @@ class TrialSession:
                 self.stays_when_stopped = unpack(payload)
                 raise TrialStopped
             if kind == FrameKind.SAVE:
-                self._line.send(frame(FrameKind.SAVED, pack(self.on_save())))
+                self._channel.send(frame(FrameKind.SAVED, pack(self.on_save())))
 
     def _publish(self, checkpoint: Checkpoint) -> int:
         if not isinstance(checkpoint, Checkpoint):
             raise TypeError(f"checkpoint must be a Checkpoint, not {type(checkpoint).__name__}")
-        if self._line.was_told(FrameKind.STOP):
-            self._wait()  # nobody would take note of it; raises
+        if self._channel.has_received(FrameKind.STOP):
+            self._wait()  # the driver would ignore it; raises
         index, name = self.next_checkpoint()
         trial_dir = self._order.trial_dir
         if checkpoint._is_local:
@@ -227,28 +231,28 @@ class TrialSession:
         return self.note_checkpoint(index, target)
 
     def next_checkpoint(self) -> tuple[int, str]:
-        """Number and name of the one that is about to be made."""
+        """Returns number and name of the checkpoint that is about to be made."""
         index = self.checkpoint_index + 1
         name = checkpoint_name(index)
-        if self._carrier is not None:
-            self._carrier.make_way(name)
+        if self._transfer is not None:
+            self._transfer.clear_leftovers(name)
         return index, name
 
     def note_checkpoint(self, index: int, path: str) -> int:
-        """A checkpoint of this number is in place."""
-        if self._carrier is not None:
-            self._carrier.keep(path)
+        """Records that the checkpoint of this number is in place."""
+        if self._transfer is not None:
+            self._transfer.keep(path)
         self.checkpoint_index = index
         self._checkpoint = Checkpoint(path)
         return index
 
     def _save_of_function(self) -> Saved:
-        """A function saves when it reports; asked in between, its last report is the answer."""
+        """Returns the checkpoint of the last report: a function saves at no other time."""
         return self._last_report_saved, ""
 
 
 def refuse_tensors(metrics: object) -> None:
-    """ValueError for a torch tensor anywhere inside: it would drag torch, and its device, into the driver."""
+    """Raises ValueError for a torch tensor anywhere inside: the driver would have to import torch."""
     torch = sys.modules.get("torch")
     if torch is not None and _holds(metrics, torch.Tensor):
         raise ValueError("a torch tensor was reported; report numbers: call .item() or .tolist() on it first")
@@ -262,7 +266,7 @@ def _holds(value: object, kind: type) -> bool:
     return isinstance(value, list | tuple | set) and any(_holds(item, kind) for item in value)
 
 
-def _name_the_culprit(metrics: Mapping[str, Any], error: Exception) -> str:
+def _unpicklable_message(metrics: Mapping[str, Any], error: Exception) -> str:
     for key, value in metrics.items():
         try:
             pickled(value)

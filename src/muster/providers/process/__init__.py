@@ -1,1 +1,1 @@
-"""Ray nodes as processes of this computer: laptop clusters, demos, end-to-end tests."""
+"""Runs Ray nodes as processes of this computer: laptop clusters, demos, end-to-end tests."""

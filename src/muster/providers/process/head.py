@@ -1,4 +1,4 @@
-"""The head of a cluster on this computer: started as one more record of the node directory, ended with all.
+"""Starts the head of a cluster on this computer, as one more record of the node directory.
 
 Used by `muster up` and `muster down`; the monitor's provider sees the head in its listing.
 """
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from muster.base.clock import Clock
 from muster.base.ids import IdSource
 from muster.errors import ProviderError, ProviderMisconfigured
-from muster.host.ports import answers, free_ports, new_ray_node_id, session_name, tell_port
+from muster.host.ports import free_ports, is_listening, new_ray_node_id, session_name, write_agent_port
 from muster.host.processes import lives, mark_of
 from muster.providers.process.node_fork_server import ForkOrder, NodeForkServer
 from muster.providers.process.program import NodeProgram, ray_head
@@ -44,15 +44,15 @@ __all__ = [
 ]
 
 HEAD_S = 120.0
-LOOK_S = 0.05
-WORDS = 12  # lines of what it said, for people
+POLL_S = 0.05
+OUTPUT_LINES = 12  # lines of the head's output in error messages
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class HeadRequest:
-    """What to start, and where its files are."""
+    """A HeadRequest is what to start, and where its files are."""
 
     cluster_name: str
     nodes: Path  # ClusterHome.nodes
@@ -62,22 +62,22 @@ class HeadRequest:
     environment: Mapping[str, str] = field(default_factory=dict)  # what its processes inherit
     tags: Mapping[str, str] = field(default_factory=dict)  # beside the usual ones: launch hash and the like
     port: int | None = None  # of the GCS; None: any free one
-    timeout_s: float = HEAD_S  # of one start; none is begun after it
+    timeout_s: float = HEAD_S  # of one start; no other is begun after it
 
 
 @dataclass(frozen=True)
 class Head:
-    """A head that answers."""
+    """A Head is a head that answers."""
 
     cloud_id: str
     address: str
     pid: int
     temp_dir: str
-    already: bool  # it was running before
+    already: bool  # whether it was running before
 
 
 def token_file(path: Path) -> dict[str, str]:
-    """A token of the cluster's own in a file only its owner can read, as Ray is told of it."""
+    """Returns Ray's settings for a token of the cluster's own, in a file that only its owner can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -96,7 +96,7 @@ def start_head(
     progress: Progress = lambda text: None,
     program: NodeProgram | None = None,
 ) -> Head:
-    """Start the head, or find the one that runs; returns when it has joined and its GCS answers."""
+    """Starts the head, or finds the one that runs; returns when it has joined and its GCS answers."""
     running = running_head(request.nodes)
     if running is not None:
         return running
@@ -109,11 +109,11 @@ def start_head(
         except _TooSlow:
             if clock.monotonic() > give_up:
                 raise
-            progress("Ray gave up on a slow start; trying again")
+            progress("Ray timed out on a slow start; trying again")
 
 
 def running_head(nodes: Path) -> Head | None:
-    """The head whose process lives; it may not answer yet."""
+    """Returns the head whose process lives, though it may not answer yet."""
     for record in NodeDirectory(nodes).records():
         if record.is_head and record.state == "running" and lives(record.process):
             return _head(record, already=True)
@@ -121,14 +121,14 @@ def running_head(nodes: Path) -> Head | None:
 
 
 class _TooSlow(ProviderError):
-    """Ray waits 30 s for its own parts, whatever else the computer has to do."""
+    """A _TooSlow means that Ray waited 30 s for its own parts in vain, on a busy computer."""
 
     retryable = True
 
 
 @dataclass(frozen=True)
 class _HeadStart:
-    """One start: write down, then act, then wait. The process outlives us."""
+    """A _HeadStart is one start: write the record, then act, then wait. The head outlives this process."""
 
     request: HeadRequest
     clock: Clock
@@ -171,7 +171,7 @@ class _HeadStart:
         )
 
     def _forget_earlier(self) -> None:
-        """Heads of the past: none of them runs, or we would not be here; what they left behind is ended."""
+        """Ends what earlier heads left behind; none of them runs, or this one would not start."""
         earlier = [record for record in self.directory.records() if record.is_head]
         NodeStopper(self.directory, self.clock).end(earlier)
         for record in earlier:
@@ -187,58 +187,59 @@ class _HeadStart:
             log=str(directory.log_of(record.cloud_id).resolve()),
             cwd=record.temp_dir,
         )
-        starter = NodeForkServer(self.program.preload, env, directory.path / "starter.log")
+        fork_server = NodeForkServer(self.program.preload, env, directory.path / "fork_server.log")
 
         def admit(pid: int) -> bool:
             running = replace(record, state="running", process=mark_of(pid), started_at=clock.now())
             return directory.change(record.cloud_id, lambda now: running) is not None
 
         try:
-            starter.start(order, admit)
+            fork_server.start(order, admit)
         finally:
-            starter.close()
+            fork_server.close()
 
     def _wait(self, cloud_id: str) -> Head:
-        began = told = self.clock.monotonic()
+        began = reported_at = self.clock.monotonic()
         while (now := self.clock.monotonic()) - began < self.request.timeout_s:
             record = self.directory.find(cloud_id)
             if record is None or not lives(record.process):
                 raise self._failed(cloud_id)
-            self._tell_port(record)
+            self._write_agent_port(record)
             if self._joined(record):
                 return _head(record, already=False)
-            if now - told >= 1.0:
-                told = now
+            if now - reported_at >= 1.0:
+                reported_at = now
                 self.progress(f"waiting for the head, {now - began:.0f} s")
-            self.clock.sleep(LOOK_S)
-        said = self.directory.last_words(cloud_id, WORDS)
+            self.clock.sleep(POLL_S)
+        output = self.directory.last_output(cloud_id, OUTPUT_LINES)
         stop_everything(self.request.nodes, self.clock)
         raise ProviderError(
-            f"the head did not answer within {self.request.timeout_s:.0f} s and was ended; it said:\n{said}"
+            f"the head did not answer within {self.request.timeout_s:.0f} s and was ended; the end of"
+            f" its output:\n{output}"
         )
 
-    def _tell_port(self, record: NodeRecord) -> None:
-        """As soon as the session has its name, which is before the raylet asks."""
+    def _write_agent_port(self, record: NodeRecord) -> None:
+        """Writes the agent's port as soon as the session has its name, which is before the raylet asks."""
         session = session_name(Path(record.temp_dir))
         if session is not None and record.ports is not None:
             session_dir = Path(record.temp_dir) / session
-            tell_port(session_dir, record.ray_node_id, record.ports.agent_http)
+            write_agent_port(session_dir, record.ray_node_id, record.ports.agent_http)
 
     def _joined(self, record: NodeRecord) -> bool:
-        """Its GCS answers first; its own node comes some seconds later, and no worker can start before."""
-        if record.ports is None or record.ports.gcs is None or not answers(record.ports.gcs):
+        """Returns whether the head has joined: its GCS answers first, its own node seconds later."""
+        if record.ports is None or record.ports.gcs is None or not is_listening(record.ports.gcs):
             return False
-        return self.program.ready in self.directory.said(record.cloud_id)
+        return self.program.ready in self.directory.output(record.cloud_id)
 
     def _failed(self, cloud_id: str) -> ProviderError:
-        said = self.directory.last_words(cloud_id, WORDS)
-        kind = _TooSlow if "timed out during startup" in said else ProviderError
-        return kind(f"the head did not start; it said:\n{said}")
+        output = self.directory.last_output(cloud_id, OUTPUT_LINES)
+        kind = _TooSlow if "timed out during startup" in output else ProviderError
+        return kind(f"the head did not start; the end of its output:\n{output}")
 
 
 def _ports(wanted: int | None) -> NodePorts:
     gcs, client, http, grpc, metrics, runtime_env = free_ports(6)
-    if wanted is not None and answers(wanted):
+    if wanted is not None and is_listening(wanted):
         raise ProviderMisconfigured(
             f"port {wanted} is in use on this computer, by another cluster perhaps: end that, or give the"
             " head another port (or none: then a free one is taken)"

@@ -1,6 +1,7 @@
 """NodeForkServer is the thread-safe client of the process that starts nodes, `node_fork_server_main.py`.
 
-The starter is made with the first `warm` or `start`, again when it died, and ends with `close` or with us.
+The process is made with the first `warm` or `start`, again when it died, and ends with `close` or with this
+process.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from muster.providers.process.node_fork_server_main import GO
 
 logger = logging.getLogger(__name__)
 
-ANSWER_S = 120.0  # the import of Ray comes first, and the computer may be busy
+REPLY_TIMEOUT_S = 120.0  # the import of Ray comes first, and the computer may be busy
 _SCRIPT = Path(__file__).with_name("node_fork_server_main.py")
 
 
 class ForkOrder(Struct, frozen=True, kw_only=True):
-    """One command to run in a session of its own."""
+    """A ForkOrder is one command to run in a session of its own."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -36,13 +37,13 @@ class ForkOrder(Struct, frozen=True, kw_only=True):
 
 
 class NodeForkServerBroken(ProviderError):
-    """The process that starts nodes ended or did not answer; nothing was started."""
+    """A NodeForkServerBroken means that the process which starts nodes ended or did not answer."""
 
     retryable = True
 
 
 class NodeForkServer:
-    """Starts commands that outlive us."""
+    """A NodeForkServer starts commands that outlive this process."""
 
     def __init__(self, preload: str, environment: Mapping[str, str], log: Path) -> None:
         # Numerical libraries would start threads with the import, and only one thread survives a fork.
@@ -52,12 +53,12 @@ class NodeForkServer:
         self._lock = threading.Lock()
 
     def warm(self) -> None:
-        """Let it import what nodes need, before the first is asked for. Returns at once."""
+        """Lets the process import what nodes need, before the first is requested; returns at once."""
         with self._lock:
             self._living()
 
     def start(self, order: ForkOrder, admit: Callable[[int], bool]) -> bool:
-        """Make the process, tell `admit` its id, and let it begin if that says so; whether it began."""
+        """Makes the process and passes its id to `admit`, which decides whether it begins; returns that."""
         with self._lock:
             try:
                 return self._ordered(order, admit)
@@ -72,17 +73,17 @@ class NodeForkServer:
 
     def _ordered(self, order: ForkOrder, admit: Callable[[int], bool]) -> bool:
         process = self._living()
-        self._say(process, msgspec.json.encode(order) + b"\n")
-        pid = int(self._answer(process)["pid"])
+        self._send(process, msgspec.json.encode(order) + b"\n")
+        pid = int(self._reply(process)["pid"])
         admitted = False
         try:
             admitted = admit(pid)
         finally:
-            self._say(process, GO if admitted else b"no\n")
-            self._answer(process)
+            self._send(process, GO if admitted else b"no\n")
+            self._reply(process)
         return admitted
 
-    def _say(self, process: subprocess.Popen[bytes], line: bytes) -> None:
+    def _send(self, process: subprocess.Popen[bytes], line: bytes) -> None:
         assert process.stdin is not None
         try:
             process.stdin.write(line)
@@ -92,9 +93,9 @@ class NodeForkServer:
                 f"the process that starts nodes is gone ({error}); see {self._log}"
             ) from error
 
-    def _answer(self, process: subprocess.Popen[bytes]) -> dict[str, int]:
+    def _reply(self, process: subprocess.Popen[bytes]) -> dict[str, int]:
         assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], ANSWER_S)
+        ready, _, _ = select.select([process.stdout], [], [], REPLY_TIMEOUT_S)
         line = process.stdout.readline() if ready else b""
         if not line:
             raise NodeForkServerBroken(f"the process that starts nodes did not answer; see {self._log}")
@@ -113,7 +114,7 @@ class NodeForkServer:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C on the monitor's terminal is not for it
+                start_new_session=True,  # Ctrl-C on the monitor's terminal must not reach it
             )
         return self._process
 

@@ -1,8 +1,9 @@
-"""A small process that starts nodes: it imports Ray's command line once and forks for every node.
+"""Starts nodes, in a process of its own: imports Ray's command line once and forks for every node.
 
-Run as a script by StarterLink; standard library only, for its threads would be lost in the fork. Per node it
-reads a line with the order, answers with the process id, and the child begins only after a line `go`: so the
-id is written down before anything happens. When the other side ends, so does the starter; its nodes do not.
+NodeForkServer runs this file as a script; standard library only, because threads would be lost in the fork.
+For each node it reads a line with the order and answers with the process id; the child begins only after a
+line `go`, so the id is on disk before anything happens. When the other side ends, so does this process; its
+nodes do not.
 """
 
 from __future__ import annotations
@@ -19,46 +20,46 @@ GO = b"go\n"
 
 
 def main(preload: str) -> None:
-    """Serve until the input ends; in a child: become the node."""
-    orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
-    _attach_output(None)  # what an import prints must not be taken for an answer
+    """Serves until the input ends; in a child: becomes the node."""
+    orders, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
+    _attach_output(None)  # what an import prints must not be taken for a reply
     entry = _imported(preload)
-    sys.stdout.flush()  # or every node would say again what the import said
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the nodes, and no zombies stay
-    order = _serve(orders, answers)
+    sys.stdout.flush()  # otherwise every node would print again what the import printed
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the nodes, and no zombies stay
+    order = _serve(orders, replies)
     if order is not None:
         _become(order, preload, entry)
 
 
-def _serve(orders: BinaryIO, answers: BinaryIO) -> dict[str, Any] | None:
+def _serve(orders: BinaryIO, replies: BinaryIO) -> dict[str, Any] | None:
     while line := orders.readline():
         gate, opener = os.pipe()
-        _stir()
+        _advance_random_ids()
         pid = os.fork()
         if pid == 0:
             os.close(opener)
             os.setsid()
             orders.close()
-            answers.close()
+            replies.close()
             return _admitted(gate, json.loads(line))
         os.close(gate)
-        answers.write(json.dumps({"pid": pid}).encode() + b"\n")
+        replies.write(json.dumps({"pid": pid}).encode() + b"\n")
         if orders.readline() == GO:
             os.write(opener, b"g")
         os.close(opener)
-        answers.write(b"{}\n")  # whoever ends us now does not end the node
+        replies.write(b"{}\n")  # a signal that ends this process now does not end the node
     return None
 
 
-def _stir() -> None:
-    """Ray's native random numbers do not notice a fork: all children would have the same node id."""
+def _advance_random_ids() -> None:
+    """Draws from Ray's native random numbers: they ignore forks, and node ids would be equal."""
     ray: Any = sys.modules.get("ray")
     for _ in range(100 if ray is not None else 0):  # more than a child draws before it has its id
         ray.NodeID.from_random()
 
 
 def _admitted(gate: int, order: dict[str, Any]) -> dict[str, Any]:
-    """Wait at the gate; it closes without a word when the order is void or its giver is dead."""
+    """Waits for `go`; ends the process when the order is void or the other side has died."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if os.read(gate, 1) != b"g":
         os._exit(0)
@@ -67,7 +68,7 @@ def _admitted(gate: int, order: dict[str, Any]) -> dict[str, Any]:
 
 
 def _become(order: dict[str, Any], preload: str, entry: Callable[[], None] | None) -> None:
-    """Run the command of the order in this process: forked where it is the imported one, else executed."""
+    """Runs the command of the order in this process: forked if it is the imported one, otherwise executed."""
     _attach_output(order["log"])
     os.chdir(order["cwd"])
     argv: list[str] = order["argv"]
@@ -89,7 +90,7 @@ def _execute(argv: list[str], env: dict[str, str]) -> NoReturn:
 
 
 def _imported(preload: str) -> Callable[[], None] | None:
-    """The module's `main`; None when it cannot be had: the command then says itself what is wrong."""
+    """Returns the module's `main`; None if the import fails, which the command then reports itself."""
     if not preload:
         return None
     try:
@@ -101,7 +102,7 @@ def _imported(preload: str) -> Callable[[], None] | None:
 
 
 def _attach_output(log: str | None) -> None:
-    """Nothing to read; what is said goes to `log`, or to the error stream."""
+    """Gives the process no input, and sends its output to `log`, or to the error stream."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -113,5 +114,5 @@ def _attach_output(log: str | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # our own directory: its modules are not top-level ones
+    sys.path.pop(0)  # the directory of this file: its modules are not top-level ones
     main(sys.argv[1] if len(sys.argv) > 1 else "")

@@ -1,4 +1,4 @@
-"""NodeProgram: what a node runs, and how to see from outside that it is up or of no use any more."""
+"""NodeProgram is what a node runs, and how to see from outside that it is up or has failed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Command = Callable[[NodeRecord, NodePorts], list[str]]
 
 @dataclass(frozen=True)
 class NodeProgram:
-    """A command per node. Tests put something cheap in its place."""
+    """A NodeProgram makes the command of each node. Tests put something cheap in its place."""
 
     command: Command
     preload: str = ""  # the module of a `python -m` command, imported once for all nodes
-    heart: str = ""  # the process whose end is the node's end, by name
-    ready: bytes = b""  # what its log says when it has joined; empty: nothing to wait for
+    main_process: str = ""  # the process whose end is the node's end, by name
+    ready: bytes = b""  # what its log contains when it has joined; empty: nothing to wait for
 
     def environment_of(
         self, record: NodeRecord, inherited: Mapping[str, str], auth: Mapping[str, str]
@@ -38,20 +38,20 @@ class NodeProgram:
 
 
 def ray_worker(address: str) -> NodeProgram:
-    """Ray's node. With a temporary directory each, several may start at a time.
+    """Returns Ray's node; each has a temporary directory of its own, so several may start at a time.
 
-    After a drain, and when a raylet is killed, `ray start --block` may stay: the raylet is the heart.
+    After a drain, and when a raylet is killed, `ray start --block` may stay: the raylet is the main process.
     """
     return NodeProgram(
         command=lambda record, ports: worker_command(record.size, ports, address, Path(record.temp_dir)),
         preload=RAY_MODULE,
-        heart="raylet",
+        main_process="raylet",
         ready=b"Ray runtime started",
     )
 
 
 def ray_head() -> NodeProgram:
-    """The head without Ray's autoscaler. `ray start --block` itself watches over its parts."""
+    """Returns the head without Ray's autoscaler; `ray start --block` itself watches over its parts."""
     return NodeProgram(
         command=lambda record, ports: head_command(record.size, ports, Path(record.temp_dir)),
         preload=RAY_MODULE,

@@ -1,4 +1,4 @@
-"""ProcessNodeProvider: Ray nodes as processes on this computer, by Ray's v1 method names.
+"""ProcessNodeProvider runs Ray nodes as processes on this computer, by Ray's v1 method names.
 
 Everything known about the nodes is in the files of a NodeDirectory; any number of these objects may work on
 the same one. Creating and terminating write the files and return; the rest happens on threads.
@@ -20,16 +20,16 @@ from msgspec.structs import replace
 
 from muster.base.clock import Clock
 from muster.errors import ProviderMisconfigured
-from muster.host.ports import free_ports, new_ray_node_id, session_name, tell_port
+from muster.host.machine import cpu_count
+from muster.host.ports import free_ports, new_ray_node_id, session_name, write_agent_port
 from muster.host.processes import (
     ProcessInfo,
     ProcessMark,
     boot_id,
-    cpu_count,
     is_busy,
     lives,
     mark_of,
-    memory_bytes,
+    physical_memory,
     table,
 )
 from muster.providers.node_provider import NodeProvider
@@ -41,32 +41,37 @@ from muster.providers.process.stop import GRACE_S, NodeStopper
 from muster.providers.registry import ProviderContext
 from muster.providers.v1.tags import TAG_RAY_USER_NODE_TYPE
 
-LOOK_S = 0.05
+POLL_S = 0.05
 START_S = 60.0  # after this the next may start, whatever has become of this one
 
 
 @dataclass(frozen=True)
-class Launching:
-    """What all starts have in common."""
+class LaunchSettings:
+    """A LaunchSettings is what all starts have in common."""
 
     program: NodeProgram
     environment: Mapping[str, str]
     auth: Mapping[str, str]
-    at_a_time: int = 0  # 0: what the computer bears
+    at_a_time: int = 0  # 0: as many as the computer's load allows
 
     @property
     def limit(self) -> int:
-        """As many as there are processors and at least two; one on a computer that is busy already."""
+        """Returns the number of processors and at least two; one on a computer that is busy already."""
         return self.at_a_time or (1 if is_busy() else max(2, cpu_count()))
 
 
 class LaunchQueue:
-    """Give it records that are written down already."""
+    """A LaunchQueue starts nodes whose records are on disk already, a few at a time."""
 
     def __init__(
-        self, directory: NodeDirectory, starter: NodeForkServer, launching: Launching, clock: Clock
+        self, directory: NodeDirectory, fork_server: NodeForkServer, launching: LaunchSettings, clock: Clock
     ) -> None:
-        self._directory, self._starter, self._launching, self._clock = directory, starter, launching, clock
+        self._directory, self._fork_server, self._launching, self._clock = (
+            directory,
+            fork_server,
+            launching,
+            clock,
+        )
         self._waiting: list[str] = []
         self._starting: dict[str, float] = {}  # when it began, monotonic
         self._changed = threading.Condition()
@@ -82,7 +87,7 @@ class LaunchQueue:
             self._changed.notify()
 
     def close(self) -> list[str]:
-        """Stop starting; those that have not been started."""
+        """Stops starting; returns those that have not been started."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -99,13 +104,13 @@ class LaunchQueue:
                 self._fail(cloud_id, f"it could not be started: {error}")
 
     def _next(self) -> str | None:
-        """The next one to start, when it is its turn; None when closed."""
+        """Returns the next node to start, when others have come up; None when closed."""
         with self._changed:
             while not self._closed:
-                self._starting = {one: at for one, at in self._starting.items() if not self._over(one, at)}
+                self._starting = {one: at for one, at in self._starting.items() if not self._is_over(one, at)}
                 if self._waiting and len(self._starting) < self._launching.limit:
                     return self._waiting.pop(0)
-                self._changed.wait(LOOK_S if self._waiting else None)
+                self._changed.wait(POLL_S if self._waiting else None)
             return None
 
     def _start(self, cloud_id: str) -> None:
@@ -113,16 +118,16 @@ class LaunchQueue:
         if record is None or record.state != "pending" or record.ports is None:
             return  # terminated while it waited
         Path(record.temp_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._tell_port(record, record.ports)
-        if self._starter.start(self._order(record, record.ports), lambda pid: self._admit(cloud_id, pid)):
+        self._write_agent_port(record, record.ports)
+        if self._fork_server.start(self._order(record, record.ports), lambda pid: self._admit(cloud_id, pid)):
             self._starting[cloud_id] = self._clock.monotonic()
 
-    def _tell_port(self, record: NodeRecord, ports: NodePorts) -> None:
-        """The session has the name of the head's; without a head of ours the node joins a little later."""
+    def _write_agent_port(self, record: NodeRecord, ports: NodePorts) -> None:
+        """Writes the agent's port into the head's session; without a head here the node joins later."""
         heads = [one for one in self._directory.records() if one.is_head and one.state == "running"]
         session = session_name(Path(heads[-1].temp_dir)) if heads else None
         if session is not None:
-            tell_port(Path(record.temp_dir) / session, record.ray_node_id, ports.agent_http)
+            write_agent_port(Path(record.temp_dir) / session, record.ray_node_id, ports.agent_http)
 
     def _order(self, record: NodeRecord, ports: NodePorts) -> ForkOrder:
         shared = self._launching
@@ -134,7 +139,7 @@ class LaunchQueue:
         )
 
     def _admit(self, cloud_id: str, pid: int) -> bool:
-        """Write down who it is; from here on it runs, unless somebody terminated it meanwhile."""
+        """Records the node's process; from here on it runs, unless it was terminated meanwhile."""
         mark = mark_of(pid)
         admitted = False
 
@@ -157,14 +162,14 @@ class LaunchQueue:
         ports = NodePorts(agent_http=http, agent_grpc=grpc, metrics=metrics, runtime_env=runtime_env)
         return msgspec.structs.replace(record, ports=ports)
 
-    def _over(self, cloud_id: str, began: float) -> bool:
+    def _is_over(self, cloud_id: str, began: float) -> bool:
         ready = self._launching.program.ready
         if not ready or self._clock.monotonic() - began > START_S:
             return True
         record = self._directory.find(cloud_id)
         if record is None or record.state != "running" or not lives(record.process):
             return True
-        return ready in self._directory.said(cloud_id)
+        return ready in self._directory.output(cloud_id)
 
     def _fail(self, cloud_id: str, reason: str) -> None:
         logger.warning("node %s: %s", cloud_id, reason)
@@ -173,40 +178,42 @@ class LaunchQueue:
         )
 
 
-HEARTLESS_S = 120.0  # a node that has no heart after this will not get one
+MAIN_PROCESS_TIMEOUT_S = 120.0  # a node that has no main process after this will not get one
 
 
-class Look:
-    """One look at all nodes; the process table is read at most once, and only if a heart is to be found."""
+class NodeHealth:
+    """A NodeHealth checks all nodes once; it reads the process table at most once, and only if necessary."""
 
-    def __init__(self, directory: NodeDirectory, heart: str, clock: Clock) -> None:
-        self._directory, self._heart, self._clock = directory, heart, clock
+    def __init__(self, directory: NodeDirectory, main_process: str, clock: Clock) -> None:
+        self._directory, self._main_process, self._clock = directory, main_process, clock
 
-    def cause_of_death(self, record: NodeRecord) -> str:
-        """Empty while the node is alive."""
+    def problem(self, record: NodeRecord) -> str:
+        """Returns why the node is of no use any more; empty while it is alive."""
         if not lives(record.process):
-            said = self._directory.last_words(record.cloud_id)
-            return f"its process has ended; it last said: {said}" if said else "its process has ended"
-        if not self._heart or record.is_head:
+            output = self._directory.last_output(record.cloud_id)
+            return f"its process has ended; its last output: {output}" if output else "its process has ended"
+        if not self._main_process or record.is_head:
             return ""
-        if record.heart is None:
-            return self._look_for_heart(record)
-        return "" if lives(record.heart) else f"its {self._heart} has ended"
+        if record.main_process is None:
+            return self._find_main_process(record)
+        return "" if lives(record.main_process) else f"its {self._main_process} has ended"
 
-    def _look_for_heart(self, record: NodeRecord) -> str:
-        found = self._found_heart(record)
+    def _find_main_process(self, record: NodeRecord) -> str:
+        found = self._main_process_of(record)
         if found is not None:
-            heart = ProcessMark(pid=found.pid, started=found.started, boot=boot_id())
-            self._directory.change(record.cloud_id, lambda now: msgspec.structs.replace(now, heart=heart))
+            main_process = ProcessMark(pid=found.pid, started=found.started, boot=boot_id())
+            self._directory.change(
+                record.cloud_id, lambda now: msgspec.structs.replace(now, main_process=main_process)
+            )
             return ""
         age_s = self._clock.now() - (record.started_at or self._clock.now())
-        return f"no {self._heart} after {age_s:.0f} s" if age_s > HEARTLESS_S else ""
+        return f"no {self._main_process} after {age_s:.0f} s" if age_s > MAIN_PROCESS_TIMEOUT_S else ""
 
-    def _found_heart(self, record: NodeRecord) -> ProcessInfo | None:
-        """A child of the leader: what a raylet starts bears its name too, for a moment."""
+    def _main_process_of(self, record: NodeRecord) -> ProcessInfo | None:
+        """Returns a child of the leader: what a raylet starts has the raylet's name too, for a moment."""
         leader = None if record.process is None else record.process.pid
-        hearts = (one for one in self._processes if one.name == self._heart and one.lives)
-        return next((one for one in hearts if one.parent == leader), None)
+        candidates = (one for one in self._processes if one.name == self._main_process and one.lives)
+        return next((one for one in candidates if one.parent == leader), None)
 
     @cached_property
     def _processes(self) -> list[ProcessInfo]:
@@ -215,11 +222,11 @@ class Look:
 
 logger = logging.getLogger(__name__)
 
-KEEP_S = 3600.0  # how long the record of an ended node is kept, for people who look into it
+KEEP_S = 3600.0  # how long the record of an ended node is kept, for users who look into it
 
 
 class ProcessNodeProvider(NodeProvider):
-    """Nodes of one cluster on this computer."""
+    """A ProcessNodeProvider runs the nodes of one cluster on this computer."""
 
     installs_runtime = True  # a node comes up with Ray running
 
@@ -233,32 +240,36 @@ class ProcessNodeProvider(NodeProvider):
         grace_s: float = GRACE_S,
         at_a_time: int = 0,
     ) -> None:
-        """`at_a_time`: how many nodes start together; 0 lets the computer's load decide."""
+        """Takes how many nodes start together, `at_a_time`; 0 lets the computer's load decide."""
         super().__init__(provider_config, cluster_name)
         self._clock, self._ids = surroundings.clock, surroundings.ids
         self._program = program or ray_worker(surroundings.address)
         self._directory = NodeDirectory(surroundings.home / "nodes")
         self._me = mark_of(os.getpid())
-        self._undertaker = NodeStopper(self._directory, self._clock, grace_s)
+        self._stopper = NodeStopper(self._directory, self._clock, grace_s)
         self._enders: list[threading.Thread] = []
         nobody = NodeIdentity(cloud_id="", node_type="")
         inherited = node_environment(surroundings.environment, nobody, surroundings.auth)
-        self._starter = NodeForkServer(self._program.preload, inherited, self._directory.path / "starter.log")
-        launching = Launching(self._program, surroundings.environment, surroundings.auth, at_a_time=at_a_time)
-        self._queue = LaunchQueue(self._directory, self._starter, launching, self._clock)
+        self._fork_server = NodeForkServer(
+            self._program.preload, inherited, self._directory.path / "fork_server.log"
+        )
+        launching = LaunchSettings(
+            self._program, surroundings.environment, surroundings.auth, at_a_time=at_a_time
+        )
+        self._queue = LaunchQueue(self._directory, self._fork_server, launching, self._clock)
         if self._program.preload and surroundings.address:
-            self._starter.warm()
+            self._fork_server.warm()
 
     # -- looking ----------------------------------------------------------------------------------
 
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
-        """Takes over what a dead process left behind, and buries what died by itself."""
+        """Takes over what a dead process left behind, and terminates what died by itself."""
         self._take_over(self._records())
         living = self._without_dead(self._records())
         return [one.cloud_id for one in living if tag_filters.items() <= one.tags.items()]
 
     def nodes_for_teardown(self, tag_filters: dict[str, str]) -> list[str]:
-        """Terminated ones too, as long as something of them may run."""
+        """Returns terminated nodes too, as long as one of their processes may run."""
         return [
             one.cloud_id
             for one in self._records()
@@ -280,7 +291,7 @@ class ProcessNodeProvider(NodeProvider):
         return self.internal_ip(node_id)
 
     def internal_ip(self, node_id: str) -> str | None:
-        """All nodes have the computer's address: they are told apart by a port that is theirs alone."""
+        """Returns the computer's address with a port of the node's own, which tells nodes apart."""
         ports = self._known(node_id).ports
         return None if ports is None else f"127.0.0.1:{ports.gcs or ports.agent_http}"
 
@@ -299,7 +310,7 @@ class ProcessNodeProvider(NodeProvider):
         resources: dict[str, float],
         labels: dict[str, str],
     ) -> dict[str, Any] | None:
-        """Written down when this returns; started on a thread, a few at a time."""
+        """Records the nodes before it returns; a thread starts them, a few at a time."""
         node_type = tags.get(TAG_RAY_USER_NODE_TYPE, "")
         size = NodeSize(resources=dict(resources), labels=dict(labels))
         fits_this_computer(node_type, size)
@@ -319,16 +330,16 @@ class ProcessNodeProvider(NodeProvider):
         return self.terminate_nodes([node_id])
 
     def terminate_nodes(self, node_ids: Sequence[str]) -> dict[str, Any] | None:
-        """Terminated when this returns; the processes end on a thread."""
+        """Records the nodes as terminated before it returns; a thread ends the processes."""
         ended = [self._terminated(node_id, "") for node_id in node_ids]
         self._end([record for record in ended if record is not None])
         return {}
 
     def close(self) -> None:
-        """Leave the nodes running. What is not started yet is left to the next provider of the cluster."""
+        """Leaves the nodes running; those not started yet are left to the next provider of the cluster."""
         for cloud_id in self._queue.close():
             self._directory.change(cloud_id, lambda now: replace(now, owner=None))
-        self._starter.close()
+        self._fork_server.close()
         for thread in self._enders:
             thread.join()
 
@@ -358,7 +369,7 @@ class ProcessNodeProvider(NodeProvider):
         )
 
     def _take_over(self, records: list[NodeRecord]) -> None:
-        """Nodes that wait for a process that died: start the pending ones, end the terminated ones."""
+        """Claims nodes of a process that died: starts the pending ones, ends the terminated ones."""
         abandoned = [one for one in records if _unfinished(one) and not lives(one.owner)]
         mine = [record for one in abandoned if (record := self._claimed(one.cloud_id)) is not None]
         if not mine:
@@ -368,7 +379,7 @@ class ProcessNodeProvider(NodeProvider):
         self._end([one for one in mine if one.state == "terminated"])
 
     def _claimed(self, cloud_id: str) -> NodeRecord | None:
-        """The record, if it is ours now; another provider may have been faster."""
+        """Returns the record, if this provider owns it now; another one may have been faster."""
         claimed: list[NodeRecord] = []
 
         def claim(now: NodeRecord) -> NodeRecord | None:
@@ -382,20 +393,20 @@ class ProcessNodeProvider(NodeProvider):
         return claimed[0] if claimed else None
 
     def _without_dead(self, records: list[NodeRecord]) -> list[NodeRecord]:
-        look = Look(self._directory, self._program.heart, self._clock)
+        health = NodeHealth(self._directory, self._program.main_process, self._clock)
         causes = {
             one.cloud_id: cause
             for one in records
-            if one.state == "running" and (cause := look.cause_of_death(one))
+            if one.state == "running" and (cause := health.problem(one))
         }
         for cloud_id, cause in causes.items():
             logger.warning("node %s is gone: %s", cloud_id, cause)
-        buried = [self._terminated(cloud_id, cause) for cloud_id, cause in causes.items()]
-        self._end([record for record in buried if record is not None])
+        terminated = [self._terminated(cloud_id, cause) for cloud_id, cause in causes.items()]
+        self._end([record for record in terminated if record is not None])
         return [one for one in records if one.state != "terminated" and one.cloud_id not in causes]
 
     def _terminated(self, node_id: str, reason: str) -> NodeRecord | None:
-        """The record, if it is terminated by this call."""
+        """Returns the record, if it is terminated by this call."""
         done: list[NodeRecord] = []
 
         def terminate(now: NodeRecord) -> NodeRecord | None:
@@ -408,12 +419,12 @@ class ProcessNodeProvider(NodeProvider):
         return done[0] if done else None
 
     def _end(self, records: list[NodeRecord]) -> None:
-        """On a thread that is waited for at the end of the program: nothing is left half ended."""
+        """Ends nodes on a thread that the program waits for: nothing is left half ended."""
         if not records:
             return
         self._enders = [thread for thread in self._enders if thread.is_alive()]
         thread = threading.Thread(
-            target=self._undertaker.end, args=(records,), name="muster-node-ender", daemon=False
+            target=self._stopper.end, args=(records,), name="muster-node-ender", daemon=False
         )
         self._enders.append(thread)
         thread.start()
@@ -426,8 +437,11 @@ class ProcessNodeProvider(NodeProvider):
 
 
 def fits_this_computer(node_type: str, size: NodeSize) -> None:
-    """CPUs and GPUs are only numbers to Ray; memory that is not there ends in the kernel killing things."""
-    wanted, there = size.resources.get("memory", 0.0), memory_bytes()
+    """Raises ProviderMisconfigured for memory that this computer does not have.
+
+    CPUs and GPUs are only numbers to Ray; memory that does not exist makes the kernel kill processes.
+    """
+    wanted, there = size.resources.get("memory", 0.0), physical_memory()
     if there and wanted > there:
         raise ProviderMisconfigured(
             f"node type {node_type!r} asks for {wanted / 1e9:.1f} GB of memory, this computer has"
@@ -436,7 +450,7 @@ def fits_this_computer(node_type: str, size: NodeSize) -> None:
 
 
 def _unfinished(record: NodeRecord) -> bool:
-    """Something is still to be done for it by its owner."""
+    """Returns whether the owner of the record has something left to do."""
     if record.state == "pending":
         return record.process is None
     return record.state == "terminated" and record.ended_at is None

@@ -1,4 +1,4 @@
-"""The `ray start` of one node on this computer, as values: argv and environment. Starts nothing itself.
+"""Builds the `ray start` of one node on this computer, as values: argv and environment.
 
 Ray's own defaults make two clusters on one machine fight for ports, and turn token authentication on or off
 by what lies in the home directory; so every port, the token mode and the temporary directory are given.
@@ -21,23 +21,23 @@ OBJECT_STORE_BYTES = 100_000_000  # the least Ray takes is 75 MB; laptop nodes h
 
 
 class NodeIdentity(Struct, frozen=True, kw_only=True):
-    """What the runtime will report of the node, so that its record is found again."""
+    """A NodeIdentity is what the runtime will report of the node, so that its record is found again."""
 
     cloud_id: str
     node_type: str
     machine_type: str = ""
-    ray_node_id: str = ""  # 56 hex digits, where we choose it
+    ray_node_id: str = ""  # 56 hex digits; empty: Ray chooses it
 
 
 class NodeSize(Struct, frozen=True, kw_only=True):
-    """What the node offers."""
+    """A NodeSize is what the node offers."""
 
     resources: Mapping[str, float]
     labels: Mapping[str, str] = {}
 
 
 class NodePorts(Struct, frozen=True, kw_only=True):
-    """Ports that nobody else has; workers of the node get theirs from the system."""
+    """A NodePorts holds ports of the node's own; its workers get theirs from the system."""
 
     agent_http: int
     agent_grpc: int
@@ -48,7 +48,7 @@ class NodePorts(Struct, frozen=True, kw_only=True):
 
 
 def head_command(size: NodeSize, ports: NodePorts, temp_dir: Path) -> list[str]:
-    """A head without Ray's own autoscaler (`--no-monitor`) and without a dashboard."""
+    """Returns the command of a head without Ray's own autoscaler (`--no-monitor`) and without a dashboard."""
     return [
         *_ray_start(size, ports),
         "--head",
@@ -62,16 +62,16 @@ def head_command(size: NodeSize, ports: NodePorts, temp_dir: Path) -> list[str]:
 
 
 def _client_port(ports: NodePorts) -> list[str]:
-    """Ray Client needs grpcio, which Ray itself does not; without it the flag would end `ray start`."""
+    """Returns the flag for Ray Client, where its grpcio is installed: otherwise it would end `ray start`."""
     has_grpc = importlib.util.find_spec("grpc") is not None
     return [f"--ray-client-server-port={ports.client}"] if has_grpc and ports.client else []
 
 
 def worker_command(size: NodeSize, ports: NodePorts, address: str, temp_dir: Path | None = None) -> list[str]:
-    """A node that joins the head at `address`.
+    """Returns the command of a node that joins the head at `address`.
 
-    Without a temporary directory of its own it shares the head's, and must not start while another does:
-    Ray names sockets by a number that two starts may both find free.
+    Without a temporary directory of its own the node shares the head's, and must not start while another
+    does: Ray names sockets by a number that two starts may both find free.
     """
     own = [] if temp_dir is None else [f"--temp-dir={temp_dir}"]
     return [*_ray_start(size, ports), f"--address={address}", *own]
@@ -80,9 +80,9 @@ def worker_command(size: NodeSize, ports: NodePorts, address: str, temp_dir: Pat
 def node_environment(
     inherited: Mapping[str, str], identity: NodeIdentity, auth: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment of `ray start`; `auth` holds RAY_AUTH_MODE and, for `token`, where the token is."""
+    """Returns the environment of `ray start`; `auth` holds RAY_AUTH_MODE and where the token is."""
     kept = {key: value for key, value in inherited.items() if not key.startswith("RAY_AUTH")}
-    kept.pop("RAY_ADDRESS", None)  # it would make a worker join another cluster
+    kept.pop("RAY_ADDRESS", None)  # a worker would join another cluster
     kept.pop(_NODE_ID, None)
     return {
         **kept,

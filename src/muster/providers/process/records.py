@@ -1,8 +1,8 @@
-"""NodeDirectory: what is known of the nodes of one cluster on this computer, one JSON file per node.
+"""NodeDirectory keeps the records of the nodes of one cluster on this computer, one JSON file per node.
 
 Several processes work on it at a time (a monitor, `muster down`, the next monitor after a kill). Changes are
-made under a lock of the directory; files are replaced as a whole, so reading needs no lock. A node is written
-down before its process is made.
+made under a lock of the directory; files are replaced as a whole, so reading needs no lock. A record is
+written before the node's process is made.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from muster.base.codec import decode, encode
+from muster.host.atomic_write import atomic_write
 from muster.host.processes import ProcessMark
 from muster.providers.process.ray_command import NodePorts, NodeSize
 from muster.providers.v1.tags import NODE_KIND_HEAD, TAG_RAY_NODE_KIND
@@ -32,7 +32,7 @@ _SHORT_ROOT = "/tmp"  # the paths of Ray's sockets may have 107 bytes; TMPDIR is
 
 
 class NodeRecord(Struct, frozen=True, kw_only=True):
-    """One node, from the wish to the end."""
+    """A NodeRecord is one node, from the request to the end."""
 
     cloud_id: str
     cluster_name: str
@@ -44,12 +44,14 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     created_at: float
     state: NodeState = "pending"
     ports: NodePorts | None = None
-    owner: ProcessMark | None = None  # who is to start it, or to end it; None or dead: whoever finds it
+    owner: ProcessMark | None = (
+        None  # the process that starts or ends it; None or dead: the next provider that finds it
+    )
     process: ProcessMark | None = None  # the leader of the node's session
-    heart: ProcessMark | None = None  # when this one ends, the node is of no use any more
+    main_process: ProcessMark | None = None  # when this process ends, the node is of no use any more
     started_at: float | None = None
     ended_at: float | None = None  # terminated, and since then nothing of it runs any more
-    reason: str = ""  # why it is terminated, where nobody asked for it
+    reason: str = ""  # why it is terminated, when that was not requested
 
     @property
     def is_head(self) -> bool:
@@ -60,7 +62,7 @@ Change = Callable[[NodeRecord], NodeRecord | None]
 
 
 class NodeDirectory:
-    """The files. Cheap to make; holds nothing open."""
+    """A NodeDirectory reads and writes the files; it is cheap to make and holds nothing open."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -71,9 +73,9 @@ class NodeDirectory:
                 self._write(record)
 
     def change(self, cloud_id: str, change: Change) -> NodeRecord | None:
-        """Read, change and write under the lock; `change` returns None to leave it as it is.
+        """Reads, changes and writes a record under the lock; returns it, or None when it does not exist.
 
-        Returns the record as it is afterwards; None when there is none.
+        `change` returns None to leave the record as it is.
         """
         with self._locked():
             record = self.find(cloud_id)
@@ -83,7 +85,7 @@ class NodeDirectory:
             return changed or record
 
     def forget(self, cloud_id: str) -> None:
-        """Its record and what it said."""
+        """Deletes a node's record and log."""
         with self._locked():
             self._file(cloud_id).unlink(missing_ok=True)
             self.log_of(cloud_id).unlink(missing_ok=True)
@@ -92,20 +94,20 @@ class NodeDirectory:
         return self._read(self._file(cloud_id))
 
     def records(self) -> list[NodeRecord]:
-        """All, oldest first; a file that cannot be read is told and left out."""
+        """Returns all records, oldest first; a file that cannot be read is logged and left out."""
         found = (self._read(file) for file in self.path.glob("*.json"))
         return sorted(
             (record for record in found if record is not None), key=lambda one: (one.created_at, one.cloud_id)
         )
 
     def temp_root(self) -> Path:
-        """A short directory that is the cluster's alone; made when there is none."""
+        """Returns a short directory of the cluster's own, making it if necessary."""
         with self._locked():
             root = self._known_root()
             if root is None:
                 root = Path(tempfile.mkdtemp(prefix="mr-", dir=_SHORT_ROOT))
-                self._replace(self._root_file, str(root).encode())
-            root.mkdir(mode=0o700, exist_ok=True)  # somebody may have tidied up
+                atomic_write(self._root_file, str(root).encode())
+            root.mkdir(mode=0o700, exist_ok=True)  # a cleanup of /tmp may have removed it
             return root
 
     def remove_temp_root(self) -> Path | None:
@@ -116,20 +118,20 @@ class NodeDirectory:
                 self._root_file.unlink(missing_ok=True)
             return root
 
-    def said(self, cloud_id: str) -> bytes:
-        """Everything the node's command has said so far."""
+    def output(self, cloud_id: str) -> bytes:
+        """Returns the whole output of the node's command so far."""
         try:
             return self.log_of(cloud_id).read_bytes()
         except FileNotFoundError:
             return b""
 
-    def last_words(self, cloud_id: str, lines: int = 1) -> str:
-        """The end of what it said; "" when it said nothing."""
-        said = self.said(cloud_id).decode(errors="replace")
-        return "\n".join([line.strip() for line in said.splitlines() if line.strip()][-lines:])
+    def last_output(self, cloud_id: str, lines: int = 1) -> str:
+        """Returns the last lines of the output; "" when it is empty."""
+        output = self.output(cloud_id).decode(errors="replace")
+        return "\n".join([line.strip() for line in output.splitlines() if line.strip()][-lines:])
 
     def log_of(self, cloud_id: str) -> Path:
-        """What the node's `ray start` says."""
+        """Returns the log file of the node's `ray start`."""
         return self.path / f"{cloud_id}.log"
 
     @property
@@ -155,16 +157,11 @@ class NodeDirectory:
             return None
 
     def _write(self, record: NodeRecord) -> None:
-        self._replace(self._file(record.cloud_id), encode(record))
-
-    def _replace(self, file: Path, data: bytes) -> None:
-        fresh = file.with_suffix(file.suffix + ".new")  # under the lock: nobody else writes it
-        fresh.write_bytes(data)
-        os.replace(fresh, file)
+        atomic_write(self._file(record.cloud_id), encode(record))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One writer at a time, of all threads and processes; let go when its process dies."""
+        """Admits one writer at a time, of all threads and processes; the lock ends with its process."""
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / ".lock", "wb") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)

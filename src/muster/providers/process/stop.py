@@ -1,7 +1,7 @@
 """Ends nodes: everything in a node's session, and whatever carries the node's name in its environment.
 
-Asks first (SIGTERM), insists after a grace period (SIGKILL), and looks whether all is gone. Ray's workers
-are in process groups of their own, but in the session of their node. Blocks; callers bring a thread.
+Sends SIGTERM first, SIGKILL after a grace period, and checks that all is gone. Ray's workers are in process
+groups of their own, but in the session of their node. The calls block; callers bring a thread.
 """
 
 from __future__ import annotations
@@ -17,25 +17,28 @@ import msgspec
 from msgspec.structs import replace
 
 from muster.base.clock import Clock
-from muster.host.processes import ProcessInfo, environment_says, find, send, table
+from muster.host.processes import ProcessInfo, find, send, table, was_started_with
 from muster.providers.process.records import NodeDirectory, NodeRecord
 
 logger = logging.getLogger(__name__)
 
 GRACE_S = 5.0
-KILL_S = 5.0  # a killed process that is still there after this hangs in the kernel
-LOOK_S = 0.05
+KILL_S = 5.0  # a killed process that still exists after this hangs in the kernel
+POLL_S = 0.05
 
 
-class Remains:
-    """What still runs of one node. Processes once seen as its own stay so, whatever happens around them."""
+class NodeProcesses:
+    """A NodeProcesses finds what still runs of one node; processes once seen as its own stay so."""
 
     def __init__(self, record: NodeRecord) -> None:
         self.record = record
         self._seen: set[tuple[int, str]] = set()
 
-    def look(self, processes: Sequence[ProcessInfo], *, thorough: bool) -> list[ProcessInfo]:
-        """The living ones; `thorough` reads every process' environment, for those that left the session."""
+    def living(self, processes: Sequence[ProcessInfo], *, with_environments: bool) -> list[ProcessInfo]:
+        """Returns the living processes.
+
+        `with_environments` reads every process' environment, for those that left the session.
+        """
         family = _family(self._leader(), processes)
         entry = f"RAY_CLOUD_INSTANCE_ID={self.record.cloud_id}"
         found = [
@@ -45,14 +48,14 @@ class Remains:
             and (
                 process.pid in family
                 or (process.pid, process.started) in self._seen
-                or (thorough and environment_says(process.pid, entry))
+                or (with_environments and was_started_with(process.pid, entry))
             )
         ]
         self._seen.update((process.pid, process.started) for process in found)
         return found
 
     def _leader(self) -> int | None:
-        """The session's number, while its leader is known to be ours; later ones may get the same."""
+        """Returns the session's number while its leader lives; a later session may get the same."""
         mark = self.record.process
         leader = None if mark is None else find(mark.pid)
         return (
@@ -61,51 +64,56 @@ class Remains:
 
 
 class NodeStopper:
-    """Ends the processes of terminated records, then marks the records as ended."""
+    """A NodeStopper ends the processes of terminated records, then marks the records as ended."""
 
     def __init__(self, directory: NodeDirectory, clock: Clock, grace_s: float = GRACE_S) -> None:
         self._directory, self._clock, self._grace_s = directory, clock, grace_s
 
     def end(self, records: Sequence[NodeRecord]) -> dict[str, list[int]]:
-        """What was left of each node in spite of all: cloud id to process ids; normally empty."""
-        nodes = [Remains(record) for record in records]
-        left = self._insist(nodes, signal.SIGTERM, self._grace_s)
+        """Returns the processes that would not end, cloud id to process ids; normally empty."""
+        nodes = [NodeProcesses(record) for record in records]
+        left = self._signal_until_gone(nodes, signal.SIGTERM, self._grace_s)
         if left:
-            left = self._insist(nodes, signal.SIGKILL, KILL_S)
+            left = self._signal_until_gone(nodes, signal.SIGKILL, KILL_S)
         for record in records:
             if record.cloud_id not in left:
-                self._bury(record)
+                self._mark_ended(record)
         if left:
             logger.warning("processes that do not end, though killed: %s", left)
         return left
 
-    def _insist(self, nodes: Sequence[Remains], number: int, seconds: float) -> dict[str, list[int]]:
-        """Signal everything, newcomers as well, until nothing is left or time is up."""
+    def _signal_until_gone(
+        self, nodes: Sequence[NodeProcesses], number: int, seconds: float
+    ) -> dict[str, list[int]]:
+        """Signals everything, newcomers as well, until nothing is left or time is up."""
         give_up = self._clock.monotonic() + seconds
         signalled: set[tuple[int, str]] = set()
-        thorough = True
+        with_environments = True
         while True:
             processes = table()
-            found = {node.record.cloud_id: node.look(processes, thorough=thorough) for node in nodes}
+            found = {
+                node.record.cloud_id: node.living(processes, with_environments=with_environments)
+                for node in nodes
+            }
             fresh = [
                 one for some in found.values() for one in some if (one.pid, one.started) not in signalled
             ]
             send(fresh, number)
             signalled.update((one.pid, one.started) for one in fresh)
             left = {cloud_id: [one.pid for one in some] for cloud_id, some in found.items() if some}
-            if (not left and thorough) or self._clock.monotonic() >= give_up:
+            if (not left and with_environments) or self._clock.monotonic() >= give_up:
                 return left
-            thorough = not left  # nothing more to be seen: one last look at everybody
-            self._clock.sleep(LOOK_S)
+            with_environments = not left  # nothing left in the session: check every process once more
+            self._clock.sleep(POLL_S)
 
-    def _bury(self, record: NodeRecord) -> None:
+    def _mark_ended(self, record: NodeRecord) -> None:
         shutil.rmtree(record.temp_dir, ignore_errors=True)
         ended_at = self._clock.now()
         self._directory.change(record.cloud_id, lambda now: msgspec.structs.replace(now, ended_at=ended_at))
 
 
 def _family(leader: int | None, processes: Sequence[ProcessInfo]) -> set[int]:
-    """The session of the leader and, where systems do not tell sessions, its descendants."""
+    """Returns the session of the leader and its descendants."""
     if leader is None:
         return set()
     found = {process.pid for process in processes if process.session == leader} | {leader}
@@ -116,7 +124,7 @@ def _family(leader: int | None, processes: Sequence[ProcessInfo]) -> set[int]:
 
 @dataclass(frozen=True)
 class StopSummary:
-    """What `stop_everything` did."""
+    """A StopSummary is what `stop_everything` did."""
 
     nodes: tuple[str, ...]  # ended by this call, the head last
     left: Mapping[str, list[int]]  # processes that would not end, by node; normally empty
@@ -124,9 +132,9 @@ class StopSummary:
 
 
 def stop_everything(nodes: Path, clock: Clock, grace_s: float = GRACE_S) -> StopSummary:
-    """End the workers, then the head, by what is written down of them; remove their temporary directory.
+    """Ends the workers, then the head, by their records; removes their temporary directory.
 
-    End the monitor first, or it starts new ones. Repeating it does nothing more.
+    End the monitor first, or it starts new ones. Repeating this does nothing more.
     """
     directory = NodeDirectory(nodes)
     open_records = [one for one in directory.records() if one.ended_at is None]
@@ -135,9 +143,9 @@ def stop_everything(nodes: Path, clock: Clock, grace_s: float = GRACE_S) -> Stop
     ]
     found = [one for one in marked if one is not None]
     heads = [one for one in found if one.is_head]
-    undertaker = NodeStopper(directory, clock, grace_s)
-    left = undertaker.end([one for one in found if one not in heads])
-    left.update(undertaker.end(heads))
+    stopper = NodeStopper(directory, clock, grace_s)
+    left = stopper.end([one for one in found if one not in heads])
+    left.update(stopper.end(heads))
     ended = [one for one in found if one.cloud_id not in left]
     temp_dir = None if left else directory.remove_temp_root()
     for record in directory.records():

@@ -1,1 +1,1 @@
-"""Node providers written for Ray's v1 interface, behind the port of the autoscaler."""
+"""Runs node providers written for Ray's v1 interface behind the port of the autoscaler."""

@@ -1,7 +1,7 @@
-"""V1Adapter: any v1 NodeProvider as a CloudProvider. Built by the registry and by tests.
+"""V1Adapter makes any v1 NodeProvider a CloudProvider; the registry and tests build it.
 
-The loop's thread never waits for the cloud: creations, terminations and looks have threads of their own, and
-what failed is fetched by `poll_*`. With `inline_pools` all of it happens in the caller instead.
+The loop's thread never waits for the cloud: creations, terminations and listings have threads of their own,
+and `poll_*` returns what failed. With `inline_pools` all of it happens in the caller instead.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from muster.providers.v1.thread_pools import InlinePool, Pool, ThreadPool
 
 logger = logging.getLogger(__name__)
 
-TOO_OLD_S = 10.0  # an answer that lay about for longer than this is asked again
+TOO_OLD_S = 10.0  # a listing that is older than this is requested again
 
 
 class ListingLate(MusterError):
-    """The provider has not answered yet. Nothing may be concluded from that."""
+    """A ListingLate means that the provider has not answered yet; nothing may be concluded from that."""
 
     retryable = True
 
 
-class _Look:
-    """One question on its way."""
+class _ListCall:
+    """A _ListCall is one listing under way."""
 
     def __init__(self, asked_at: float) -> None:
         self.asked_at = asked_at
@@ -50,7 +50,7 @@ class _Look:
 
 
 class InstanceLister:
-    """One look at a time; an answer that comes too late for one tick serves the next."""
+    """An InstanceLister runs one listing at a time; one that comes too late for a tick serves the next."""
 
     def __init__(
         self, calls: V1Calls, new_pool: Callable[[], Pool], clock: Clock, wait_s: float, given_up_s: float
@@ -58,52 +58,52 @@ class InstanceLister:
         self._calls, self._new_pool, self._clock = calls, new_pool, clock
         self._wait_s, self._given_up_s = wait_s, given_up_s
         self._pool = new_pool()
-        self._look: _Look | None = None
+        self._call: _ListCall | None = None
         self._changes = OnChange(logger)
 
     def read(self) -> Mapping[CloudId, CloudInstance]:
-        """Waits a bounded time; ListingLate, or what the provider raised."""
-        look = self._current()
-        assert look.future is not None
-        wait((look.future,), timeout=self._wait_s)
-        if not look.future.done():
-            waited_s = self._clock.monotonic() - look.asked_at
+        """Waits a bounded time for the listing; raises ListingLate, or what the provider raised."""
+        call = self._current()
+        assert call.future is not None
+        wait((call.future,), timeout=self._wait_s)
+        if not call.future.done():
+            waited_s = self._clock.monotonic() - call.asked_at
             raise ListingLate(f"the provider has been listing its machines for {waited_s:.0f} s")
-        self._look = None
-        if look.error is not None:
-            raise look.error if isinstance(look.error, Exception) else RuntimeError(repr(look.error))
-        for node_id, problem in look.problems.items():
+        self._call = None
+        if call.error is not None:
+            raise call.error if isinstance(call.error, Exception) else RuntimeError(repr(call.error))
+        for node_id, problem in call.problems.items():
             self._changes.log(logging.WARNING, node_id, f"machine {node_id}: {problem}")
-        return look.machines
+        return call.machines
 
     def close(self, wait_s: float) -> None:
         self._pool.close(wait_s)
 
-    def _current(self) -> _Look:
-        """The look under way, or a new one. A question nobody answers is given up with its thread."""
-        look, now = self._look, self._clock.monotonic()
-        if look is not None and look.future is not None:
-            since = look.answered_at if look.future.done() else look.asked_at
-            limit = TOO_OLD_S if look.future.done() else self._given_up_s
+    def _current(self) -> _ListCall:
+        """Returns the listing under way, or a new one; one that hangs is given up with its thread."""
+        call, now = self._call, self._clock.monotonic()
+        if call is not None and call.future is not None:
+            since = call.answered_at if call.future.done() else call.asked_at
+            limit = TOO_OLD_S if call.future.done() else self._given_up_s
             if now - since <= limit:
-                return look
-            if not look.future.done():
+                return call
+            if not call.future.done():
                 self._pool.close()
                 self._pool = self._new_pool()
-        self._look = look = _Look(now)
-        look.future = self._pool.submit(lambda: self._answer(look))
-        return look
+        self._call = call = _ListCall(now)
+        call.future = self._pool.submit(lambda: self._finish_call(call))
+        return call
 
-    def _answer(self, look: _Look) -> None:
+    def _finish_call(self, call: _ListCall) -> None:
         try:
-            look.machines, look.problems = self._calls.listed()
+            call.machines, call.problems = self._calls.listed()
         except BROKEN as error:
-            look.error = error
-        look.answered_at = self._clock.monotonic()
+            call.error = error
+        call.answered_at = self._clock.monotonic()
 
 
 class TerminationQueue:
-    """Takes ids at once and ends them on its pool."""
+    """A TerminationQueue takes ids at once and ends them on its pool."""
 
     def __init__(self, calls: V1Calls, pool: Pool, clock: Clock, given_up_s: float) -> None:
         self.requests: Requests[TerminateFailure] = Requests()
@@ -112,7 +112,7 @@ class TerminationQueue:
         self._lock = threading.Lock()
 
     def take(self, request_id: RequestId, cloud_ids: Iterable[CloudId]) -> None:
-        """A request id taken before changes nothing. Ids already on their way are left to that call."""
+        """Takes a request, once; ids that another call is ending are left to that call."""
         wanted = [cloud_id for cloud_id in dict.fromkeys(cloud_ids) if cloud_id]
         limit = self._calls.max_terminate or max(len(wanted), 1)
         calls = [wanted[start : start + limit] for start in range(0, len(wanted), limit)]
@@ -137,7 +137,7 @@ class TerminationQueue:
             self.requests.job_done(request_id)
 
     def _not_yet_ending(self, ids: Sequence[CloudId]) -> list[CloudId]:
-        """Without those another call is ending right now; one that seems to hang is not waited for."""
+        """Returns the ids without those that another call is ending, unless that call seems to hang."""
         now = self._clock.monotonic()
         with self._lock:
             mine = [c for c in ids if now - self._ending.get(c, float("-inf")) > self._given_up_s]
@@ -145,7 +145,7 @@ class TerminationQueue:
         return mine
 
     def _sort_out(self, request_id: RequestId, ids: Sequence[CloudId], error: BaseException) -> None:
-        """A batch that broke: those still there are tried one by one, so that each is told its own truth."""
+        """Tries the remaining machines of a failed batch one by one, so that each gets its own reason."""
         errors = dict.fromkeys(self._still_there(ids), error)
         if len(ids) > 1 and kind_of(error) is not FailureKind.THROTTLED:
             errors = self._one_by_one(errors)
@@ -164,7 +164,7 @@ class TerminationQueue:
         return failed
 
     def _still_there(self, ids: Iterable[CloudId]) -> list[CloudId]:
-        """In the order given; all of them when nobody can say."""
+        """Returns the ids that are still listed, in order; all of them when the listing fails."""
         asked = list(ids)
         if not asked:
             return []
@@ -186,13 +186,13 @@ CLOSE_S = 5.0
 
 @dataclass(frozen=True)
 class AdapterLimits:
-    """How the adapter treats its provider."""
+    """An AdapterLimits holds how the adapter treats its provider."""
 
     max_launch_batch: int = 5  # machines per create call
     max_concurrent: int = 10  # machines being created at a time
     list_wait_s: float = 2.0  # how long a tick waits for the list
     given_up_s: float = 300.0  # a call that takes longer than this is made again
-    installs_runtime: bool | None = None  # None: what provider.disable_node_updaters and the class say
+    installs_runtime: bool | None = None  # None: provider.disable_node_updaters and the class decide
 
     @property
     def launch_threads(self) -> int:
@@ -201,11 +201,11 @@ class AdapterLimits:
 
 @dataclass(frozen=True)
 class AdapterPools:
-    """Where the three kinds of calls run; none of them can hold up another."""
+    """An AdapterPools holds where the three kinds of calls run; none of them can hold up another."""
 
     launch: Pool
     terminate: Pool
-    new_listing: Callable[[], Pool]  # asked again when a look hangs: its thread is lost
+    new_listing: Callable[[], Pool]  # called again when a listing hangs: its thread is lost
 
 
 def thread_pools(limits: AdapterLimits) -> AdapterPools:
@@ -217,16 +217,16 @@ def thread_pools(limits: AdapterLimits) -> AdapterPools:
 
 
 def inline_pools() -> AdapterPools:
-    """Everything in the caller's thread, at once: deterministic."""
+    """Returns pools that run everything in the caller's thread, at once: deterministic."""
     return AdapterPools(launch=InlinePool(), terminate=InlinePool(), new_listing=InlinePool)
 
 
 class ReadOnlyRefusal(ProviderMisconfigured, NotImplementedError):
-    """A provider that can only be looked at was asked to do something."""
+    """A ReadOnlyRefusal means that a read-only provider was asked to change something."""
 
 
 class V1Adapter:
-    """The port around one v1 provider object.
+    """A V1Adapter is the port around one v1 provider object.
 
     Idempotent by request id: within this process by memory, across restarts by the machines' tags.
     """
@@ -254,7 +254,7 @@ class V1Adapter:
         self._traits: ProviderTraits | None = None
 
     def traits(self) -> ProviderTraits:
-        """Asked of the provider once: what it is like does not change while it lives."""
+        """Returns the provider's traits, read once: they do not change while it lives."""
         if self._traits is None:
             known = self._limits.installs_runtime
             self._traits = ProviderTraits(
@@ -285,18 +285,16 @@ class V1Adapter:
         return self._terminations.requests.poll()
 
     def under_way(self, request_id: RequestId) -> bool:
-        """Whether the effect is still being worked at, or has failures that nobody has fetched yet."""
-        desks = (self._launches.requests, self._terminations.requests)
-        return any(requests.is_open(request_id) for requests in desks)
+        """Returns whether the request is still being worked on, or has failures that were not polled."""
+        queues = (self._launches.requests, self._terminations.requests)
+        return any(requests.is_open(request_id) for requests in queues)
 
     def close(self, wait_s: float = CLOSE_S) -> None:
-        """Take nothing more, and give calls under way a moment; a hung one does not keep us here."""
+        """Takes nothing more, and gives calls under way a moment; a hung one is not waited for."""
         self._pools.launch.close(wait_s)
         self._pools.terminate.close(wait_s)
         self._listing.close(0.0)
-        close = getattr(
-            self.v1, "close", None
-        )  # no word of Ray's; providers with threads of their own have it
+        close = getattr(self.v1, "close", None)  # not Ray's; providers with threads of their own have it
         if callable(close):
             close()
 

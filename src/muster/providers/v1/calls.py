@@ -1,7 +1,7 @@
-"""V1Calls: the few things the adapter asks of a v1 provider, whatever class it is made from.
+"""V1Calls makes the few calls that the adapter needs of a v1 provider, whatever class it is made from.
 
-Duck typed: a provider written against Ray's NodeProvider, against ours or against nothing at
-all works, also one that lacks the newer methods. May block; called from the adapter's threads.
+Duck typed: a provider written against Ray's NodeProvider, against muster's or against nothing at all works,
+also one that lacks the newer methods. Calls may block; the adapter's threads make them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOT_OURS = frozenset({None, "", t.NODE_KIND_UNMANAGED})
 
 
 class V1Calls:
-    """One v1 provider, asked in our words."""
+    """A V1Calls translates the calls to one v1 provider."""
 
     def __init__(self, node_provider: Any, cluster_name: str) -> None:  # noqa: ANN401 - duck typed
         self._v1 = node_provider
@@ -31,7 +31,7 @@ class V1Calls:
     # -- creating ---------------------------------------------------------------------------------
 
     def create(self, launch: NodeLaunch, request_id: RequestId, count: int) -> set[str] | None:
-        """One create call; the new ids, or None where the provider does not tell them."""
+        """Makes one create call; returns the new ids, or None where the provider does not report them."""
         tags = t.worker_tags(self._cluster_name, launch.node_type, launch.launch_hash, request_id)
         config = copy.deepcopy(dict(launch.node_config))  # providers write into it
         made = self._create(config, tags, count, launch)
@@ -48,10 +48,10 @@ class V1Calls:
         return self._v1.create_node(config, tags, count)
 
     def made_for(self, request_id: RequestId, node_type: str) -> set[str]:
-        """Living nodes of this request and type, whoever created them and when.
+        """Returns living nodes of this request and type, whichever process created them.
 
-        The answer is checked against the tags: a provider that filters loosely would look as if everything
-        were there already, and nothing would ever be bought.
+        The answer is checked against the tags: with a provider that filters loosely, everything would seem to
+        exist already, and nothing would ever be bought.
         """
         wanted = {t.TAG_RAY_LAUNCH_REQUEST: t.request_tag(request_id), t.TAG_RAY_USER_NODE_TYPE: node_type}
         found = self._v1.non_terminated_nodes(dict(wanted))
@@ -61,7 +61,7 @@ class V1Calls:
 
     @property
     def max_terminate(self) -> int | None:
-        """How many ids one terminate call takes; None: any number."""
+        """Returns how many ids one terminate call takes; None: any number."""
         limit = getattr(self._v1, "max_terminate_nodes", None)
         return limit if isinstance(limit, int) and limit > 0 else None
 
@@ -74,7 +74,7 @@ class V1Calls:
             self._v1.terminate_node(node_id)
 
     def living(self, node_ids: Iterable[str]) -> set[str]:
-        """Those that are still listed."""
+        """Returns those that are still listed."""
         return set(node_ids) & set(self._v1.non_terminated_nodes({}))
 
     # -- looking ----------------------------------------------------------------------------------
@@ -84,15 +84,15 @@ class V1Calls:
         return bool(ask()) if ask is not None else False
 
     def installs_runtime(self) -> bool:
-        """What its config says, or the class itself (an attribute of ours: Ray knows no such word)."""
+        """Returns what its config sets, or the class itself (an attribute of muster's, unknown to Ray)."""
         config = getattr(self._v1, "provider_config", None)
         disabled = isinstance(config, Mapping) and bool(config.get("disable_node_updaters"))
         return disabled or bool(getattr(self._v1, "installs_runtime", False))
 
     def listed(self) -> tuple[dict[CloudId, CloudInstance], dict[str, str]]:
-        """Every machine of the cluster, and what is wrong with single ones.
+        """Returns every machine of the cluster, and what is wrong with single ones.
 
-        A machine that cannot be read is listed as nobody's: it exists, so its record must not end.
+        A machine that cannot be read is listed as unmanaged: it exists, so its record must not end.
         """
         machines: dict[CloudId, CloudInstance] = {}
         problems: dict[str, str] = {}
@@ -110,7 +110,7 @@ class V1Calls:
         return machines, problems
 
     def _machine(self, node_id: str, tags: Mapping[str, str]) -> CloudInstance | None:
-        """None for machines that are none of our business."""
+        """Returns a machine of the cluster; None for others."""
         kind, node_type = tags.get(t.TAG_RAY_NODE_KIND), tags.get(t.TAG_RAY_USER_NODE_TYPE, "")
         if kind in _NOT_OURS:
             return None
@@ -128,7 +128,7 @@ class V1Calls:
         )
 
     def _ask(self, question: str, node_id: str) -> object:
-        """A detail of a machine; None when it cannot be had, which is no reason to miss the machine."""
+        """Returns a detail of a machine; None when the call fails, which is no reason to miss the machine."""
         try:
             return getattr(self._v1, question)(node_id)
         except BROKEN:
@@ -143,11 +143,11 @@ def _strange(node_id: str, node_type: str) -> CloudInstance:
 
 F = TypeVar("F")
 
-REMEMBERED = 10_000  # ids; what an earlier life took on is found by its effects
+REMEMBERED = 10_000  # ids; what an earlier process took on is found by its effects
 
 
 class Requests(Generic[F]):
-    """The book of one desk; `F` is what a failed unit is told as."""
+    """A Requests counts the open jobs of requests, and keeps their failures of type `F`."""
 
     def __init__(self) -> None:
         self._jobs: dict[RequestId, int] = {}  # still to do per request, oldest request first
@@ -155,7 +155,7 @@ class Requests(Generic[F]):
         self._lock = threading.Lock()
 
     def take(self, request_id: RequestId, jobs: int) -> bool:
-        """Whether the request is new; then it has this many jobs to do."""
+        """Returns whether the request is new; if so, it has this many jobs to do."""
         with self._lock:
             if request_id in self._jobs:
                 return False
@@ -171,7 +171,7 @@ class Requests(Generic[F]):
                 self._jobs[request_id] -= 1
 
     def drop(self, request_id: RequestId) -> None:
-        """It could not be worked at: if it comes again, it is new."""
+        """Forgets a request that could not be worked on: if it comes again, it is new."""
         with self._lock:
             self._jobs.pop(request_id, None)
 
@@ -180,12 +180,12 @@ class Requests(Generic[F]):
             self._failures.append((request_id, failure))
 
     def poll(self) -> tuple[F, ...]:
-        """Every failure since the last poll."""
+        """Returns every failure since the last poll."""
         with self._lock:
-            told, self._failures = self._failures, []
-        return tuple(failure for _, failure in told)
+            polled, self._failures = self._failures, []
+        return tuple(failure for _, failure in polled)
 
     def is_open(self, request_id: RequestId) -> bool:
-        """Whether something is still to come of it: work, or news of a failure."""
+        """Returns whether something is still to come of the request: work, or a failure to poll."""
         with self._lock:
             return self._jobs.get(request_id, 0) > 0 or any(r == request_id for r, _ in self._failures)

@@ -1,6 +1,6 @@
-"""What an exception of somebody's provider means for us: a FailureKind, and a line for people.
+"""Reads what an exception of a provider means: a FailureKind, and a line for users.
 
-Providers throw what their cloud's library throws. The type, the code and the text are all there is to go by;
+Providers raise what their cloud's library raises. The type, the code and the text are all there is to go by;
 what is not recognised is UNKNOWN, and is tried again later.
 """
 
@@ -49,7 +49,7 @@ _STATUS_KINDS = {
 
 
 def kind_of(error: BaseException) -> FailureKind:
-    """Best guess, looking at what was raised and then at what caused it."""
+    """Returns the best guess, from what was raised and then from what caused it."""
     for part in _chain(error):
         kind = _kind_of_one(part)
         if kind is not FailureKind.UNKNOWN:
@@ -58,7 +58,7 @@ def kind_of(error: BaseException) -> FailureKind:
 
 
 def message_of(error: BaseException) -> str:
-    """One line of bounded length; the category first, where the provider gave one."""
+    """Returns one line of bounded length; the category first, where the provider gave one."""
     category, description = getattr(error, "category", None), getattr(error, "description", None)
     if isinstance(category, str) and isinstance(description, str):
         text = f"{category}: {description}"
@@ -71,7 +71,7 @@ def message_of(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, then what it was made from; at most a few steps, for causes may go in circles."""
+    """Yields the error, then its causes; at most a few, because causes may refer to each other."""
     current: BaseException | None = error
     for _ in range(5):
         if current is None:
@@ -95,7 +95,7 @@ def _kind_of_one(error: BaseException) -> FailureKind:
 
 
 def _code(error: BaseException) -> str:
-    """The cloud's own word, as the libraries of AWS (`response`) and others (`code`, `reason`) keep it."""
+    """Returns the cloud's own code, as its library keeps it (`response` of AWS, `code`, `reason`)."""
     response = getattr(error, "response", None)
     inner = response.get("Error") if isinstance(response, dict) else None
     if isinstance(inner, dict) and "Code" in inner:
@@ -105,7 +105,7 @@ def _code(error: BaseException) -> str:
 
 
 def _status(error: BaseException) -> int:
-    """The HTTP status, where the error carries one; 0 otherwise."""
+    """Returns the HTTP status, where the error carries one; 0 otherwise."""
     for name in ("status", "status_code", "code"):
         value = getattr(error, name, None)
         if isinstance(value, int) and not isinstance(value, bool):

@@ -1,7 +1,7 @@
-"""V1LaunchQueue: launch requests of the port as create calls of a v1 provider; used by V1Adapter only.
+"""V1LaunchQueue turns launch requests of the port into create calls of a v1 provider; used by V1Adapter only.
 
 An order is one node type of one request. It is filled in batches on a pool and closed once, when its last
-batch is done: only then can a look at the tags tell which machines came and which units failed.
+batch is done: only then do the tags show which machines came and which units failed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from muster.providers.v1.thread_pools import Pool
 
 
 class ShortBatch(ProviderError):
-    """A create call that returned fewer machines than asked for, and said nothing about it."""
+    """A ShortBatch is a create call that returned fewer machines than requested, without a reason."""
 
     kind = "capacity"
 
 
 @dataclass
 class _Order:
-    """What is asked for, and what has become of it."""
+    """An _Order is what was requested, and what has become of it."""
 
     request_id: RequestId
     node_type: str
@@ -38,7 +38,7 @@ class _Order:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def batch_done(self, made: set[str], unfilled: list[BaseException]) -> bool:
-        """Whether this was the last one."""
+        """Returns whether this was the last batch."""
         with self.lock:
             self.made |= made
             self.unfilled += unfilled
@@ -47,7 +47,7 @@ class _Order:
 
 
 class V1LaunchQueue:
-    """Takes requests at once and fills them on its pool."""
+    """A V1LaunchQueue takes requests at once and fills them on its pool."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class V1LaunchQueue:
         self._calls, self._launches, self._pool, self._max_batch = calls, launches, pool, max_batch
 
     def take(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
-        """A request id taken before changes nothing."""
+        """Takes a request; an id that was taken before changes nothing."""
         orders = [_Order(request_id, node_type, count) for node_type, count in shape.items() if count > 0]
         if not self.requests.take(request_id, jobs=len(orders)):
             return
@@ -72,7 +72,7 @@ class V1LaunchQueue:
                 raise
 
     def _open(self, order: _Order) -> None:
-        """Look first: a request repeated after a restart may have been filled, in part or as a whole."""
+        """Lists first: a request repeated after a restart may have been filled, in part or as a whole."""
         try:
             launch = self._launch_of(order)
             order.made = self._calls.made_for(order.request_id, order.node_type)
@@ -107,7 +107,7 @@ class V1LaunchQueue:
             self._done(order, set(), [error] * size)
             return
         short = 0 if made is None else size - len(made)
-        message = f"the provider made {size - short} of {size} {order.node_type} and did not say why"
+        message = f"the provider made {size - short} of {size} {order.node_type} and gave no reason"
         self._done(order, made or set(), [ShortBatch(message)] * short)
 
     def _done(self, order: _Order, made: set[str], unfilled: list[BaseException]) -> None:
@@ -115,7 +115,7 @@ class V1LaunchQueue:
             self._close(order, order.unfilled[: self._missing(order)] if order.unfilled else [])
 
     def _missing(self, order: _Order) -> int:
-        """How many machines of the order do not exist; without a list, those not known to exist."""
+        """Returns how many machines of the order do not exist; without a list, those not known to exist."""
         try:
             living = self._calls.made_for(order.request_id, order.node_type)
         except BROKEN:
@@ -135,5 +135,5 @@ class V1LaunchQueue:
 
 
 def _split(count: int, largest: int) -> list[int]:
-    """7 by 5 is [5, 2]; nothing for a count of 0 or less."""
+    """Returns batch sizes: 7 by 5 is [5, 2]; nothing for a count of 0 or less."""
     return [min(largest, count - start) for start in range(0, max(count, 0), largest)]

@@ -1,4 +1,4 @@
-"""Tags: the names and values under which Ray's v1 providers keep what we must know about a machine.
+"""Names the tags under which Ray's v1 providers keep what muster must know about a machine.
 
 They are Ray's own, so that a cluster tagged by one is read by the other. Constants and their two forms only.
 """
@@ -35,7 +35,7 @@ _RETRY = re.compile(r"(?P<base>.+)__(?P<attempt>\d+)_(?P<tick>.+)")
 
 
 def worker_tags(cluster_name: str, node_type: str, launch_hash: str, request_id: RequestId) -> dict[str, str]:
-    """What a new worker is tagged with by the create call itself."""
+    """Returns the tags that the create call itself gives to a new worker."""
     return {
         TAG_RAY_NODE_NAME: f"ray-{cluster_name}-worker",
         TAG_RAY_NODE_KIND: NODE_KIND_WORKER,
@@ -47,13 +47,13 @@ def worker_tags(cluster_name: str, node_type: str, launch_hash: str, request_id:
 
 
 def request_tag(request_id: RequestId) -> str:
-    """The request id as a tag. A retry's `r-7~2.t-9` becomes `r-7__2_t-9`: clouds refuse `~` in labels."""
+    """Returns the request id as a tag: `r-7~2.t-9` becomes `r-7__2_t-9`, as clouds refuse `~` in labels."""
     base, mark, retry = request_id.partition("~")
     return f"{base}__{retry.replace('.', '_', 1)}" if mark else request_id
 
 
 def request_of(tag: str | None) -> RequestId | None:
-    """The request id that a tag stands for; None where there is none."""
+    """Returns the request id in a tag; None where there is none."""
     if not tag:
         return None
     retry = _RETRY.fullmatch(tag)

@@ -1,4 +1,4 @@
-"""Where slow calls run: threads that never keep a process alive, or the caller itself in tests."""
+"""Runs slow calls: on threads that never keep a process alive, or in the caller itself in tests."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Job = Callable[[], None]
 
 
 class Pool(Protocol):
-    """Takes jobs that report for themselves; what one lets escape is logged."""
+    """A Pool takes jobs that handle their own errors; an error that escapes is logged."""
 
     def submit(self, job: Job) -> Future[None]:
         """Raises RuntimeError after `close`."""
         ...
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Take no more jobs, forget those that wait, give running ones a moment."""
+        """Takes no more jobs, forget those that wait, give running ones a moment."""
         ...
 
 
 class ThreadPool:
-    """A few daemon threads: unlike with the standard library's, an exit never waits for a hung call."""
+    """A ThreadPool has a few daemon threads: unlike the standard library's, an exit never waits for them."""
 
     def __init__(self, name: str, size: int) -> None:
         self._name, self._size = name, size
@@ -76,7 +76,7 @@ class ThreadPool:
 
 
 class InlinePool:
-    """Runs each job at once, in the caller: deterministic, for tests and the simulator."""
+    """An InlinePool runs each job at once, in the caller: deterministic, for tests and the simulator."""
 
     def __init__(self) -> None:
         self._closed = False
@@ -96,7 +96,7 @@ def _run(job: Job, future: Future[None]) -> None:
     try:
         job()
     except Exception as error:
-        logger.exception("a call to a provider broke in a way nobody expected")
+        logger.exception("a call to a provider raised an unexpected error")
         future.set_exception(error)
     else:
         future.set_result(None)

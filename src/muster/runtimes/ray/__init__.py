@@ -1,1 +1,1 @@
-"""What the autoscaler reads from a Ray cluster and reports to it, through its GCS."""
+"""Reads a Ray cluster for the autoscaler and reports to it, through its GCS."""

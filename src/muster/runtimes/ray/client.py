@@ -1,7 +1,7 @@
 """A GcsClient is one connection to the GCS of a Ray cluster; every call has a deadline.
 
 Used by everything in this package, from several threads. A head that restarts without an external store is a
-new cluster to Ray: the link connects to it by itself, and `generation` tells that it did.
+new cluster to Ray: the client connects to it by itself, and counts that in `generation`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ _CODES_OF_DENIAL = frozenset({7, 16})  # gRPC: PERMISSION_DENIED, UNAUTHENTICATE
 
 
 class GcsClient:
-    """Connects on first use, or with `connect`. `auth` holds RAY_AUTH_MODE and RAY_AUTH_TOKEN or
-    RAY_AUTH_TOKEN_PATH; empty means what the environment says."""
+    """A GcsClient connects on first use, or with `connect`.
+
+    `auth` holds RAY_AUTH_MODE and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH; when it is empty, the environment
+    decides.
+    """
 
     def __init__(
         self, address: str, auth: Mapping[str, str] | None = None, *, call_timeout_s: float = CALL_S
     ) -> None:
         self.address = address
-        self.generation = 0  # how often a cluster was met at the address; what is told to one is told anew
+        self.generation = 0  # how many clusters were met at the address; each gets all reports anew
         self._auth = dict(auth or {})
         self._timeout_s = call_timeout_s
         self._lock = threading.Lock()
@@ -44,25 +47,28 @@ class GcsClient:
         self._connected()
 
     def call(self, method: str, *arguments: object, **options: object) -> Any:  # noqa: ANN401
-        """Call a method of Ray's native client. `options` should hold the call's timeout."""
+        """Calls a method of Ray's native client. `options` should hold the call's timeout."""
         return self._guarded(lambda client: getattr(client, method)(*arguments, **options))
 
     # -- the calls that are made ------------------------------------------------------------------
 
     def resource_state(self) -> bytes:
-        """GetClusterResourceStateReply, serialised."""
+        """Returns a GetClusterResourceStateReply, serialised."""
         return bytes(self.call("get_cluster_resource_state", timeout_s=self._timeout_s))
 
     def cluster_status(self) -> bytes:
-        """GetClusterStatusReply, serialised."""
+        """Returns a GetClusterStatusReply, serialised."""
         return bytes(self.call("get_cluster_status", timeout_s=self._timeout_s))
 
     def report_state(self, state: bytes) -> None:
-        """Hand over an AutoscalingState. One with a lower version than the last is dropped silently."""
+        """Sends an AutoscalingState; one with a lower version than the last is dropped silently."""
         self.call("report_autoscaling_state", state, timeout_s=self._timeout_s)
 
     def drain_node(self, node_id: str, reason: int, message: str, deadline_ms: int) -> tuple[bool, str]:
-        """Whether it was accepted, and why not. `node_id` is hex: a binary one is "accepted" and ignored."""
+        """Returns whether the drain was accepted, and why not.
+
+        `node_id` is hex: Ray "accepts" a binary one and ignores it.
+        """
         encoded = (node_id.encode(), reason, message.encode(), deadline_ms)
         accepted, why = self.call("drain_node", *encoded, timeout=self._timeout_s)
         return bool(accepted), str(why)
@@ -75,7 +81,7 @@ class GcsClient:
         self.call("internal_kv_put", key.encode(), value, True, _space(namespace), timeout=self._timeout_s)
 
     def session_name(self) -> str:
-        """Ray's name of this life of the cluster; "" while the head is still starting."""
+        """Returns Ray's name of this life of the cluster; "" while the head is still starting."""
         return (self.kv_get("session_name", "session") or b"").decode()
 
     # -- how --------------------------------------------------------------------------------------
@@ -98,11 +104,11 @@ class GcsClient:
         with self._lock:
             if self._client is not None:
                 if self._was_away:
-                    self._knock()
+                    self._probe()
                 return self._client
             host_and_port(self.address)
             raylet = set_up(self._auth)
-            self._knock()
+            self._probe()
             try:
                 client = raylet.GcsClient(address=self.address)
                 _check_version(client, self.address, self._timeout_s)
@@ -118,8 +124,8 @@ class GcsClient:
             if self._client is client:
                 self._client = None
 
-    def _knock(self) -> None:
-        """A refused connection is known at once; Ray's client would try for its whole timeout."""
+    def _probe(self) -> None:
+        """Connects once: a refusal is known at once, Ray's client would try for its whole timeout."""
         try:
             socket.create_connection(host_and_port(self.address), timeout=PROBE_S).close()
         except OSError as error:
@@ -128,7 +134,7 @@ class GcsClient:
         self._was_away = False
 
     def _translated(self, error: Exception) -> Exception:
-        """Ray has an exception for a token it does not take; the others are a GCS that does not answer."""
+        """Returns the EngineError: a refused token has its own, the others mean that the GCS is away."""
         if type(error).__name__ == "AuthenticationError" or getattr(error, "rpc_code", 0) in _CODES_OF_DENIAL:
             return EngineDenied(_denied(self.address, self._auth))
         self._was_away = True
@@ -136,14 +142,14 @@ class GcsClient:
 
 
 def _ray_errors() -> tuple[type[Exception], ...]:
-    """What a call may raise. Ray is there by then; this module is imported without it."""
+    """Returns what a call may raise; Ray has been imported by then."""
     from ray.exceptions import AuthenticationError, RpcError
 
     return AuthenticationError, RpcError
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Raises EngineUnreachable for what can never be reached."""
+    """Returns the parts of the address; raises EngineUnreachable for what can never be reached."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -152,9 +158,9 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def _check_version(client: Any, address: str, timeout_s: float) -> None:  # noqa: ANN401
-    """The cluster's own version; a head that is still starting has not told it yet."""
-    told = client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=timeout_s)
-    version = json.loads(told).get("ray_version", "") if told else ""
+    """Checks the cluster's own version, which a head that is still starting has not written yet."""
+    metadata = client.internal_kv_get(b"CLUSTER_METADATA", b"cluster", timeout=timeout_s)
+    version = json.loads(metadata).get("ray_version", "") if metadata else ""
     if version and not str(version).startswith(RAY_LINE):
         raise EngineMissing(f"the cluster at {address} runs Ray {version}, not {RAY_LINE}*: {INSTALL} there")
 
@@ -164,9 +170,9 @@ def _unreachable(address: str, why: str) -> str:
 
 
 def _denied(address: str, auth: Mapping[str, str]) -> str:
-    told = "the token given" if auth.get("RAY_AUTH_MODE", "").lower() == "token" else "a client without it"
+    offered = "the token given" if auth.get("RAY_AUTH_MODE", "").lower() == "token" else "a client without it"
     return (
-        f"the Ray cluster at {address} does not accept {told}: set RAY_AUTH_MODE=token and"
+        f"the Ray cluster at {address} does not accept {offered}: set RAY_AUTH_MODE=token and"
         " RAY_AUTH_TOKEN_PATH (or RAY_AUTH_TOKEN) to the token of its head"
     )
 

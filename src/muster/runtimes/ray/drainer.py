@@ -1,6 +1,6 @@
-"""GcsDrainer: empties nodes through the GCS. Never kills running work at once; the Drainer of a monitor.
+"""GcsDrainer empties nodes through the GCS, as the Drainer of a monitor; it never kills running work at once.
 
-An idle node is asked (the node may refuse); any other is given until its deadline to finish what it runs.
+An idle node is asked, and may refuse; any other is given until its deadline to finish what it runs.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from muster.runtimes.ray.client import GcsClient
 THREADS = 8  # one slow node does not keep the others waiting
 SHORTEST_S = 1.0  # a deadline that has passed when it arrives is refused
 
-# Ray's wire numbers.
+# Ray's numbers of the reasons.
 _IDLE_TERMINATION = 1
 _PREEMPTION = 2
 
 
 class GcsDrainer:
-    """`drain` returns at once; a drain that was refused or not delivered comes back from `poll`."""
+    """A GcsDrainer sends drains; one that was refused or not delivered comes back from `poll`."""
 
-    def __init__(self, link: GcsClient, clock: Clock | None = None) -> None:
-        self._link = link
+    def __init__(self, client: GcsClient, clock: Clock | None = None) -> None:
+        self._client = client
         self._clock = clock or SystemClock()
         self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="muster-drain")
         self._lock = threading.Lock()
-        # Whether something is still to come of a request: its answer, or that somebody hears of a refusal.
+        # Whether something is still to come of a request: its answer, or a refusal that is not polled yet.
         self._is_open: dict[RequestId, bool] = {}
         self._failures: list[tuple[RequestId, DrainFailure]] = []
 
     def drain(self, action: Drain) -> None:
-        """Idempotent: a request is sent once, however often the outbox repeats it."""
+        """Sends a request once, however often the outbox repeats it; returns at once."""
         with self._lock:
             if action.request_id in self._is_open:
                 return
@@ -44,25 +44,27 @@ class GcsDrainer:
 
     def poll(self) -> tuple[DrainFailure, ...]:
         with self._lock:
-            told, self._failures = self._failures, []
-            self._is_open.update((request_id, False) for request_id, _ in told)
-        return tuple(failure for _, failure in told)
+            polled, self._failures = self._failures, []
+            self._is_open.update((request_id, False) for request_id, _ in polled)
+        return tuple(failure for _, failure in polled)
 
     def under_way(self, request_id: RequestId) -> bool:
-        """Whether a monitor that is killed now would leave the drain unsent, or its refusal unheard."""
+        """Returns whether a monitor that is killed now would lose the drain, or its refusal."""
         with self._lock:
             if self._is_open.get(request_id):
                 return True
-            self._is_open.pop(request_id, None)  # it leaves the outbox now, so it does not come again
+            self._is_open.pop(
+                request_id, None
+            )  # the request leaves the outbox now, so it does not come again
             return False
 
     def close(self, *, drop: bool = True) -> None:
-        """Wait for what was sent; what was not is dropped, or else sent first."""
+        """Waits for what was sent; what was not is dropped, or sent first."""
         self._threads.shutdown(wait=True, cancel_futures=drop)
 
     def _ask(self, action: Drain) -> None:
         try:
-            accepted, why = self._link.drain_node(
+            accepted, why = self._client.drain_node(
                 _hex(action.node_id),
                 _IDLE_TERMINATION if action.may_be_refused else _PREEMPTION,
                 action.message or f"removed by the autoscaler: {action.cause.name.lower()}",
@@ -74,13 +76,13 @@ class GcsDrainer:
             if accepted:
                 self._is_open[action.request_id] = False
             else:
-                told = why or "the node refused to be drained"
-                failure = DrainFailure(instance_id=action.instance_id, message=told)
+                polled = why or "the node refused to be drained"
+                failure = DrainFailure(instance_id=action.instance_id, message=polled)
                 self._failures.append((action.request_id, failure))
 
 
 def _hex(node_id: NodeId) -> str:
-    """Ray says yes to any id it does not know, and does nothing: so an id that cannot be one is an error."""
+    """Returns the id; raises ValueError for what cannot be one, as Ray accepts and ignores unknown ids."""
     if len(node_id) % 2 or any(letter not in "0123456789abcdef" for letter in node_id) or not node_id:
         raise ValueError(f"{node_id!r} is not the id of a Ray node (hex)")
     return node_id

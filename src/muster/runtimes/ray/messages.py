@@ -1,6 +1,7 @@
-"""Our ScalingReport and ClusterSpec as Ray's messages, so that `ray status` and Ray's libraries show them.
+"""Writes ScalingReport and ClusterSpec as Ray's messages, for `ray status` and Ray's libraries.
 
-Pure: values in, messages out. Called by GcsNodeSource and Announcer. The inverse of `parse`.
+Pure: values in, messages out; the inverse of `parse`. GcsNodeSource and StatePublisher import it lazily,
+because it imports Ray.
 """
 
 from __future__ import annotations
@@ -8,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ray.core.generated import autoscaler_pb2 as wire
-from ray.core.generated import common_pb2
+from ray.core.generated import autoscaler_pb2, common_pb2
 
 from muster.base.resources import SCALE
 from muster.cluster.model import ClusterSpec, Demand, Gang, LabelOperator, NodeType, Selector, Strategy
@@ -19,14 +19,17 @@ from muster.runtimes.ray.parse import GANG_PREFIX
 _OPERATORS = {LabelOperator.IN: 1, LabelOperator.NOT_IN: 2}
 
 
-def scaling_state(version: int, report: ScalingReport) -> wire.AutoscalingState:
-    """What we are doing. One entry per machine: `ray status` counts entries, not their `count`."""
-    return wire.AutoscalingState(
+def scaling_state(version: int, report: ScalingReport) -> autoscaler_pb2.AutoscalingState:
+    """Returns the state of the autoscaler.
+
+    One entry per machine: `ray status` counts entries, not their `count`.
+    """
+    return autoscaler_pb2.AutoscalingState(
         last_seen_cluster_resource_state_version=report.seen_runtime_version,
         autoscaler_state_version=version,
         pending_instance_requests=_pending_requests(report),
         pending_instances=[
-            wire.PendingInstance(
+            autoscaler_pb2.PendingInstance(
                 instance_type_name=one.machine_type,
                 ray_node_type_name=one.node_type,
                 instance_id=one.instance_id,
@@ -42,9 +45,9 @@ def scaling_state(version: int, report: ScalingReport) -> wire.AutoscalingState:
     )
 
 
-def _pending_requests(report: ScalingReport) -> list[wire.PendingInstanceRequest]:
+def _pending_requests(report: ScalingReport) -> list[autoscaler_pb2.PendingInstanceRequest]:
     return [
-        wire.PendingInstanceRequest(
+        autoscaler_pb2.PendingInstanceRequest(
             instance_type_name=one.machine_type,
             ray_node_type_name=one.node_type,
             count=1,
@@ -55,9 +58,9 @@ def _pending_requests(report: ScalingReport) -> list[wire.PendingInstanceRequest
     ]
 
 
-def _failed_requests(report: ScalingReport) -> list[wire.FailedInstanceRequest]:
+def _failed_requests(report: ScalingReport) -> list[autoscaler_pb2.FailedInstanceRequest]:
     return [
-        wire.FailedInstanceRequest(
+        autoscaler_pb2.FailedInstanceRequest(
             ray_node_type_name=one.node_type,
             count=1,
             reason=one.reason,
@@ -68,14 +71,16 @@ def _failed_requests(report: ScalingReport) -> list[wire.FailedInstanceRequest]:
     ]
 
 
-def _constraints(demands: Iterable[Demand]) -> list[wire.ClusterResourceConstraint]:
-    counted = [wire.ResourceRequestByCount(request=request(one), count=one.count) for one in demands]
-    return [wire.ClusterResourceConstraint(resource_requests=counted)] if counted else []
+def _constraints(demands: Iterable[Demand]) -> list[autoscaler_pb2.ClusterResourceConstraint]:
+    counted = [
+        autoscaler_pb2.ResourceRequestByCount(request=request(one), count=one.count) for one in demands
+    ]
+    return [autoscaler_pb2.ClusterResourceConstraint(resource_requests=counted)] if counted else []
 
 
-def request(demand: Demand) -> wire.ResourceRequest:
-    """One request, as Ray would have told us of it."""
-    message = wire.ResourceRequest(
+def request(demand: Demand) -> autoscaler_pb2.ResourceRequest:
+    """Returns one request, as Ray would have sent it."""
+    message = autoscaler_pb2.ResourceRequest(
         resources_bundle=demand.shape.to_floats(),
         label_selectors=[label_selector(selector) for selector in demand.selectors],
     )
@@ -85,10 +90,12 @@ def request(demand: Demand) -> wire.ResourceRequest:
     return message
 
 
-def gang_request(gang: Gang) -> wire.GangResourceRequest:
-    """A group that finds no place; the constraint of a strict strategy is put back."""
-    options = [wire.BundleSelector(resource_requests=_bundles(gang, bundles)) for bundles in gang.options]
-    message = wire.GangResourceRequest(
+def gang_request(gang: Gang) -> autoscaler_pb2.GangResourceRequest:
+    """Returns a group that finds no place; the constraint of a strict strategy is put back."""
+    options = [
+        autoscaler_pb2.BundleSelector(resource_requests=_bundles(gang, bundles)) for bundles in gang.options
+    ]
+    message = autoscaler_pb2.GangResourceRequest(
         requests=options[0].resource_requests if options else (),
         bundle_selectors=options,
         details=f"{gang.gang_id}:{gang.strategy.value}|PENDING",
@@ -100,7 +107,7 @@ def gang_request(gang: Gang) -> wire.GangResourceRequest:
     return message
 
 
-def _bundles(gang: Gang, bundles: Iterable[Demand]) -> list[wire.ResourceRequest]:
+def _bundles(gang: Gang, bundles: Iterable[Demand]) -> list[autoscaler_pb2.ResourceRequest]:
     requests = [request(bundle) for bundle in bundles for _ in range(bundle.count)]
     for one in requests:
         if gang.strategy is Strategy.STRICT_PACK:
@@ -120,20 +127,20 @@ def label_selector(selector: Selector) -> common_pb2.LabelSelector:
     return common_pb2.LabelSelector(label_constraints=conditions)
 
 
-def cluster_config(spec: ClusterSpec) -> wire.ClusterConfig:
-    """How large the cluster may become: Ray's libraries and our RayEngine ask before they wait."""
+def cluster_config(spec: ClusterSpec) -> autoscaler_pb2.ClusterConfig:
+    """Returns how large the cluster may become; Ray's libraries and RayEngine ask before they wait."""
     names = sorted({name for one in spec.node_types for name in one.resources})
-    return wire.ClusterConfig(
+    return autoscaler_pb2.ClusterConfig(
         node_group_configs=[_group(one) for one in spec.node_types],
         min_resources={name: _at_least(spec, name) for name in names},
         max_resources={name: _at_most(spec, name) for name in names},
     )
 
 
-def _group(node_type: NodeType) -> wire.NodeGroupConfig:
+def _group(node_type: NodeType) -> autoscaler_pb2.NodeGroupConfig:
     resources = {name: int(quantity) for name, quantity in node_type.resources.to_floats().items()}
     counts = {"min_count": node_type.min_nodes, "max_count": node_type.max_nodes}
-    return wire.NodeGroupConfig(name=node_type.name, resources=resources, **counts)
+    return autoscaler_pb2.NodeGroupConfig(name=node_type.name, resources=resources, **counts)
 
 
 def _at_least(spec: ClusterSpec, resource: str) -> int:
@@ -141,7 +148,7 @@ def _at_least(spec: ClusterSpec, resource: str) -> int:
 
 
 def _at_most(spec: ClusterSpec, resource: str) -> int:
-    """With the nodes that have the most of it, as many as the limits allow."""
+    """Returns how much of a resource the limits allow, with the nodes that have the most of it."""
     room = sum(one.max_nodes for one in spec.node_types) if spec.max_nodes is None else spec.max_nodes
     total = 0
     for one in sorted(spec.node_types, key=lambda one: -one.resources.units(resource)):

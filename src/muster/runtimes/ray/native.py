@@ -1,8 +1,8 @@
-"""Ray's native client module: whether it is there, of the right line, and set up for a long-lived process.
+"""Loads Ray's native client module, checks its version, and sets it up for a long-lived process.
 
 Ray's native code reads RAY_AUTH_* and its settings once and keeps them. `set_up` makes it read them anew, so
 it need not be called before Ray is imported; but one process has one token: it cannot talk to two clusters
-that have different ones. Called by GcsLink.
+that have different ones. Called by GcsClient.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _AUTH_NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 # Without the first, Ray's native client ends the whole process when the GCS is away for a minute during a
 # call. Set here and not in the environment: raylets that we start must not inherit it, or they would outlive
-# their cluster. Every call of ours has a timeout of its own.
+# their cluster. Every call of GcsClient has a timeout of its own.
 _SETTINGS = {
     "gcs_rpc_server_reconnect_timeout_s": 1_000_000_000,
     "gcs_rpc_server_connect_timeout_s": 2,
@@ -33,7 +33,7 @@ _SETTINGS = {
 
 
 def check_ray() -> str:
-    """The version of the Ray that is installed; raises EngineMissing when it is not one we can work with."""
+    """Returns the version of the installed Ray; raises EngineMissing when it is not a supported one."""
     try:
         import ray
     except ImportError as error:
@@ -45,7 +45,7 @@ def check_ray() -> str:
 
 
 def raylet_module() -> Any:  # noqa: ANN401 - a compiled module without types
-    """`ray._raylet`."""
+    """Returns `ray._raylet`."""
     check_ray()
     try:
         import ray._raylet as raylet
@@ -55,15 +55,16 @@ def raylet_module() -> Any:  # noqa: ANN401 - a compiled module without types
 
 
 def is_driver() -> bool:
-    """Whether this process is connected to Ray as a driver or a worker: then its settings are not ours."""
+    """Returns whether this process is connected to Ray: then its settings must not be changed."""
     ray: ModuleType | None = sys.modules.get("ray")
     return bool(ray is not None and hasattr(ray, "is_initialized") and ray.is_initialized())
 
 
 def set_up(auth: Mapping[str, str]) -> Any:  # noqa: ANN401 - a compiled module without types
-    """Take this token and survive a GCS that is away; `auth` empty: what the environment says.
+    """Returns the module after it took this token, and settings that survive a GCS which is away.
 
-    In a process that is connected as a driver nothing is changed.
+    When `auth` is empty, the environment decides. In a process that is connected as a driver nothing is
+    changed.
     """
     check_auth(auth)
     if is_driver():
@@ -80,7 +81,7 @@ def set_up(auth: Mapping[str, str]) -> Any:  # noqa: ANN401 - a compiled module 
 
 
 def check_auth(auth: Mapping[str, str]) -> None:
-    """Raises EngineDenied for a token that cannot be: better than what a cluster would say of it."""
+    """Raises EngineDenied for a token that cannot work, with a clearer message than the cluster's."""
     if auth.get("RAY_AUTH_MODE", "").lower() != "token":
         return
     path = auth.get("RAY_AUTH_TOKEN_PATH")
@@ -101,7 +102,7 @@ _FIX = "call ray.init(), or set RAY_ADDRESS to host:port of the Ray head"
 
 
 def find_address(given: str | None = None) -> str:
-    """host:port of the GCS; raises EngineUnreachable when nothing says it."""
+    """Returns host:port of the GCS; raises EngineUnreachable when nothing names it."""
     address = given or _drivers() or environment().get("RAY_ADDRESS", "")
     if not address:
         raise EngineUnreachable(f"no Ray cluster is named: {_FIX}")
@@ -119,7 +120,7 @@ def _drivers() -> str:
 
 
 def _on_this_machine() -> str:
-    """`ray start --head` leaves its address in this file."""
+    """Returns the address in the file that `ray start --head` leaves."""
     file = Path(environment().get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
     try:
         return file.read_text(encoding="utf-8").strip()

@@ -1,7 +1,7 @@
-"""Ray's ClusterResourceState as our RuntimeReport. Pure: messages in, values out; called by GcsNodeSource.
+"""Reads Ray's ClusterResourceState as a RuntimeReport. Pure: messages in, values out.
 
-A row that makes no sense never hides the others: a node keeps its name, and in place of a demand stands an
-Unreadable, which the Observer sets aside and reports.
+A row that makes no sense never hides the others: a node keeps its name, and an Unreadable, which the Observer
+sets aside and reports, takes the place of a demand. Called by GcsNodeSource.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _STRATEGIES = {strategy.value: strategy for strategy in Strategy}
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Stands where a row could not be understood."""
+    """An Unreadable stands where a row could not be understood."""
 
     why: str
     row: str
 
 
 def parse_state(state: autoscaler_pb2.ClusterResourceState) -> RuntimeReport:
-    """One look at the cluster."""
+    """Returns one snapshot of the cluster."""
     return RuntimeReport(
         version=state.cluster_resource_state_version,
         nodes=tuple(parse_node(node) for node in state.node_states),
@@ -61,7 +61,7 @@ def parse_state(state: autoscaler_pb2.ClusterResourceState) -> RuntimeReport:
 
 
 def parse_infeasible(ours: autoscaler_pb2.AutoscalingState) -> RuntimeReport:
-    """What an autoscaler said has no place, in the shape of a report without nodes."""
+    """Returns what an autoscaler reported as infeasible, as a report without nodes."""
     return RuntimeReport(
         version=ours.last_seen_cluster_resource_state_version,
         demands=_rows(lambda one: _demand(one, 1), ours.infeasible_resource_requests),
@@ -71,7 +71,10 @@ def parse_infeasible(ours: autoscaler_pb2.AutoscalingState) -> RuntimeReport:
 
 
 def parse_node(node: autoscaler_pb2.NodeState) -> NodeReport:
-    """A node that cannot be understood is still listed: else its record would take it for gone."""
+    """Returns a node.
+
+    One that cannot be understood is still listed: otherwise its record would take it for gone.
+    """
     node_id = NodeId(node.node_id.hex())
     cloud_id = CloudId(node.instance_id) if node.instance_id else None
     try:
@@ -93,14 +96,15 @@ def parse_node(node: autoscaler_pb2.NodeState) -> NodeReport:
 
 
 def parse_counted(row: autoscaler_pb2.ResourceRequestByCount) -> Demand:
-    """Equal requests of tasks and actors, or of a constraint."""
+    """Returns equal requests of tasks and actors, or of a constraint."""
     return _demand(row.request, row.count)
 
 
 def _in_a_group(request: autoscaler_pb2.ResourceRequest) -> bool:
-    """Tasks and actors of a placement group ask for shares of it, which no machine has to sell.
+    """Returns whether a task or actor asks for shares of its placement group, which no machine offers.
 
-    What they wait for is the group, listed as a gang of its own; or room inside it, where no machine helps.
+    Such a task waits for the group, listed as a gang of its own; or for room inside it, where no machine
+    helps.
     """
     return any(_SHARE_OF_A_GROUP.search(name) for name in request.resources_bundle)
 
@@ -110,7 +114,10 @@ def parse_constraint(row: autoscaler_pb2.ClusterResourceConstraint) -> Constrain
 
 
 def parse_gang(row: autoscaler_pb2.GangResourceRequest) -> Gang:
-    """A placement group. The alternatives come in `bundle_selectors`; older heads send `requests` only."""
+    """Returns a placement group.
+
+    The alternatives come in `bundle_selectors`; older heads send `requests` only.
+    """
     options = [(one.resource_requests, one.locality_requirement) for one in row.bundle_selectors]
     asked = [request for requests, _ in options for request in requests] or list(row.requests)
     gang_id, _, rest = row.details.partition(":")
@@ -125,7 +132,7 @@ def parse_gang(row: autoscaler_pb2.GangResourceRequest) -> Gang:
 
 
 def _bundles(requests: Iterable[autoscaler_pb2.ResourceRequest], everywhere: Selector) -> tuple[Demand, ...]:
-    """One demand per bundle; what keeps bundles together or apart is the gang's strategy.
+    """Returns one demand per bundle; what keeps bundles together or apart is the gang's strategy.
 
     Bundles that some other label keeps apart stay so (Ray itself sends only the group's own).
     """
@@ -147,7 +154,7 @@ def _demand(
 
 
 def demand_name(shape: Resources, selectors: Sequence[Selector]) -> str:
-    """What the verdicts call it: Ray does not tell whose request it is, and its order is not stable."""
+    """Returns the demand's name in verdicts: Ray sends no owner, and its order is not stable."""
     wanted = " or ".join(_selector_text(one) for one in selectors if one)
     return f"{{{shape}}}" + (f" on {wanted}" if wanted else "")
 
@@ -164,7 +171,9 @@ def parse_selector(selector: common_pb2.LabelSelector) -> Selector:
 
 def _condition(one: common_pb2.LabelSelectorConstraint) -> LabelMatch:
     operator = _OPERATORS.get(one.operator)
-    if operator is None:  # something newer than we know: holds nowhere, so nothing is bought for it in error
+    if (
+        operator is None
+    ):  # an operator of a newer Ray: it matches nowhere, so nothing is bought for it in error
         return LabelMatch(one.label_key, LabelOperator.IN, ())
     return LabelMatch(one.label_key, operator, tuple(sorted(one.label_values)))
 
@@ -186,13 +195,13 @@ def _constraint_label(constraint: autoscaler_pb2.PlacementConstraint) -> str:
 
 
 def _id_by_label(requests: Sequence[autoscaler_pb2.ResourceRequest]) -> str:
-    """The group's id as nodes that hold one of its bundles carry it."""
+    """Returns the group's id, as nodes that hold one of its bundles carry it."""
     labels = (_constraint_label(one) for request in requests for one in request.placement_constraints)
     return next((name[len(GANG_PREFIX) :] for name in labels if name.startswith(GANG_PREFIX)), "")
 
 
 def _strategy(requests: Sequence[autoscaler_pb2.ResourceRequest]) -> Strategy:
-    """By the constraints alone, when the details do not say."""
+    """Returns the strategy by the constraints alone, when the details do not name it."""
     constraints = [one for request in requests for one in request.placement_constraints]
     if any(one.HasField("affinity") for one in constraints):
         return Strategy.STRICT_PACK
@@ -200,7 +209,7 @@ def _strategy(requests: Sequence[autoscaler_pb2.ResourceRequest]) -> Strategy:
 
 
 def _size(quantities: Mapping[str, float]) -> Resources:
-    """Less than nothing is nothing: Ray lends out a CPU whose task waits, so what is free may be negative."""
+    """Returns the amounts, negative ones as 0: Ray lends out a CPU whose task waits."""
     return Resources.of({name: max(value, 0.0) for name, value in quantities.items()})
 
 

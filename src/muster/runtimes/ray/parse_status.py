@@ -1,4 +1,4 @@
-"""Ray's GetClusterStatusReply as our ClusterStatus. Pure; called by `muster.autoscaler.sdk`."""
+"""Reads Ray's GetClusterStatusReply as a ClusterStatus. Pure; `muster.autoscaler.sdk` imports it lazily."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from ray.core.generated import autoscaler_pb2
 
 T = TypeVar("T")
-_UNCOUNTED = "node:"  # every node has one of itself: says nothing about the cluster
+_UNCOUNTED = "node:"  # every node has one of its own: no information about the cluster
 
 
 def status_from_bytes(reply: bytes) -> ClusterStatus:
-    """As the link returns it."""
-    from ray.core.generated import autoscaler_pb2 as wire
+    """Returns the status in a reply as GcsClient returns it."""
+    from ray.core.generated import autoscaler_pb2
 
-    return parse_status(wire.GetClusterStatusReply.FromString(reply))
+    return parse_status(autoscaler_pb2.GetClusterStatusReply.FromString(reply))
 
 
 def parse_status(reply: autoscaler_pb2.GetClusterStatusReply) -> ClusterStatus:
-    """A node that drains still counts as active."""
+    """Returns the status; a node that drains still counts as active."""
     state, ours = reply.cluster_resource_state, reply.autoscaling_state
     nodes = [_node(one) for one in state.node_states]
     by_status = {status.name: [n for n in nodes if n.node_status == status.name] for status in NodeStatus}

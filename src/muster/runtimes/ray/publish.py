@@ -1,6 +1,6 @@
-"""Announcer: tells a cluster that our autoscaler serves it. Called every tick by the monitor.
+"""StatePublisher tells Ray that this autoscaler serves the cluster; the monitor calls it every tick.
 
-Without the flag `ray status` shows nothing of ours, and `request_resources` of Ray's own SDK goes elsewhere.
+Without the flag `ray status` shows nothing of it, and `request_resources` of Ray's own SDK goes elsewhere.
 """
 
 from __future__ import annotations
@@ -17,43 +17,46 @@ USAGE_VERSION = "extra_usage_tag_autoscaler_version"
 
 
 class StatePublisher:
-    """Tells what changed, and all of it to a head that restarted."""
+    """A StatePublisher writes what changed, and everything to a head that restarted."""
 
-    def __init__(self, link: GcsClient) -> None:
-        self._link = link
-        self._told_generation = 0
-        self._told_config = b""
-        self._told_metrics = ""
+    def __init__(self, client: GcsClient) -> None:
+        self._client = client
+        self._published_generation = 0
+        self._published_config = b""
+        self._published_metrics = ""
 
-    def tell(self, spec: ClusterSpec, metrics_address: str = "") -> None:
-        """Raises an EngineError when the GCS is away. `metrics_address` is ip:port of our Prometheus page."""
-        self._tell_flag()
+    def publish(self, spec: ClusterSpec, metrics_address: str = "") -> None:
+        """Writes the limits and the metrics address; raises an EngineError when the GCS is away.
+
+        `metrics_address` is ip:port of the monitor's Prometheus page.
+        """
+        self._publish_flag()
         from muster.runtimes.ray.messages import cluster_config
 
-        if self._told_generation != self._link.generation:
-            self._told_config, self._told_metrics = b"", ""
-            self._link.kv_put(USAGE_VERSION, b"v2", USAGE_SPACE)
-            self._told_generation = self._link.generation
+        if self._published_generation != self._client.generation:
+            self._published_config, self._published_metrics = b"", ""
+            self._client.kv_put(USAGE_VERSION, b"v2", USAGE_SPACE)
+            self._published_generation = self._client.generation
         config = cluster_config(spec).SerializeToString(deterministic=True)
-        if config != self._told_config:
+        if config != self._published_config:
             # Where `report_cluster_config` puts it; that call of Ray's client has no timeout, this one has.
-            self._link.kv_put(CLUSTER_CONFIG, config, AUTOSCALER_SPACE)
-            self._told_config = config
-        if metrics_address != self._told_metrics:
-            self._link.kv_put(METRICS_ADDRESS, metrics_address.encode())
-            self._told_metrics = metrics_address
+            self._client.kv_put(CLUSTER_CONFIG, config, AUTOSCALER_SPACE)
+            self._published_config = config
+        if metrics_address != self._published_metrics:
+            self._client.kv_put(METRICS_ADDRESS, metrics_address.encode())
+            self._published_metrics = metrics_address
 
-    def _tell_flag(self) -> None:
-        """Looked at each time: a head that is still starting writes its own value after ours."""
-        if self._link.kv_get(V2_FLAG, AUTOSCALER_SPACE) != b"1":
-            self._link.kv_put(V2_FLAG, b"1", AUTOSCALER_SPACE)
+    def _publish_flag(self) -> None:
+        """Reads the flag each time: a head that is still starting writes its own value over it."""
+        if self._client.kv_get(V2_FLAG, AUTOSCALER_SPACE) != b"1":
+            self._client.kv_put(V2_FLAG, b"1", AUTOSCALER_SPACE)
 
 
-def max_resources(link: GcsClient) -> dict[str, int] | None:
-    """How large the cluster may become, by resource; None when no autoscaler has told."""
-    told = link.kv_get(CLUSTER_CONFIG, AUTOSCALER_SPACE)
-    if not told:
+def max_resources(client: GcsClient) -> dict[str, int] | None:
+    """Returns how large the cluster may become, by resource; None when no autoscaler has written it."""
+    published = client.kv_get(CLUSTER_CONFIG, AUTOSCALER_SPACE)
+    if not published:
         return None
     from ray.core.generated import autoscaler_pb2
 
-    return dict(autoscaler_pb2.ClusterConfig.FromString(told).max_resources)
+    return dict(autoscaler_pb2.ClusterConfig.FromString(published).max_resources)

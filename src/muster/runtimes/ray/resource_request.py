@@ -1,6 +1,6 @@
-"""A size the cluster should have whatever runs on it: what `request_resources` asks the GCS for.
+"""Requests a size that the cluster should have whatever runs on it, as `request_resources` does.
 
-There is one such wish per cluster: a new one replaces the last, an empty one takes it back. It stays when
+There is one such request per cluster: a new one replaces the last, an empty one takes it back. It stays when
 the program that made it ends.
 """
 
@@ -12,32 +12,35 @@ from collections.abc import Mapping, Sequence
 from muster.base.resources import Resources
 from muster.runtimes.ray.client import CALL_S, GcsClient
 
-Wish = tuple[tuple[tuple[str, float], ...], tuple[tuple[str, str], ...]]  # resources, labels; both sorted
+# Resources and labels, both sorted.
+ResourceRequest = tuple[tuple[tuple[str, float], ...], tuple[tuple[str, str], ...]]
 
 _VALUE = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 _SELECTOR = re.compile(rf"!?({_VALUE}|in\(\s*{_VALUE}(\s*,\s*{_VALUE})*\s*\))")
 
 
-def wishes(bundles: Sequence[Mapping[str, float]], selectors: Sequence[Mapping[str, str]]) -> dict[Wish, int]:
-    """How many of each kind; raises ValueError for one that makes no sense, by its place in the list."""
+def count_requests(
+    bundles: Sequence[Mapping[str, float]], selectors: Sequence[Mapping[str, str]]
+) -> dict[ResourceRequest, int]:
+    """Returns how many requests of each kind; ValueError names a wrong one by its position."""
     if selectors and len(selectors) != len(bundles):
         raise ValueError(
             f"{len(selectors)} label selectors for {len(bundles)} bundles: give one each, {{}} for any node"
         )
-    counts: dict[Wish, int] = {}
+    counts: dict[ResourceRequest, int] = {}
     for place, bundle in enumerate(bundles):
         selector = selectors[place] if selectors else {}
-        wish = _quantities(place, bundle), _conditions(place, selector)
-        counts[wish] = counts.get(wish, 0) + 1
+        request_key = _quantities(place, bundle), _conditions(place, selector)
+        counts[request_key] = counts.get(request_key, 0) + 1
     return counts
 
 
-def request(link: GcsClient, counts: Mapping[Wish, int], timeout_s: float = CALL_S) -> None:
-    """Replaces the wish that stands."""
+def request(client: GcsClient, counts: Mapping[ResourceRequest, int], timeout_s: float = CALL_S) -> None:
+    """Replaces the current request of the cluster."""
     sizes = [dict(resources) for resources, _ in counts]
     labels = [dict(conditions) for _, conditions in counts]
     many = list(counts.values())
-    link.call("request_cluster_resource_constraint", sizes, labels, many, timeout_s=timeout_s)
+    client.call("request_cluster_resource_constraint", sizes, labels, many, timeout_s=timeout_s)
 
 
 def _quantities(place: int, bundle: Mapping[str, float]) -> tuple[tuple[str, float], ...]:

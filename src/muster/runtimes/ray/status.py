@@ -1,4 +1,4 @@
-"""ClusterStatus: what `ray status` knows, as a value with Ray's attribute names. Made by `parse_status`."""
+"""ClusterStatus is what `ray status` knows, as a value with Ray's attribute names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.cluster.model import Constraint, Demand, Gang
 
 
 def status_text(status: ClusterStatus) -> str:
-    """One heading per kind of news; a heading without news is left out."""
+    """Returns one heading per kind of content; an empty one is left out."""
     demands = status.resource_demands
     parts = {
         "Active nodes": _by_type(status.active_nodes),
@@ -72,7 +72,7 @@ def _requested(constraints: Iterable[Constraint]) -> Iterator[str]:
 
 
 class ResourceUsage(Struct, frozen=True, kw_only=True):
-    """One resource of a node or of the cluster."""
+    """A ResourceUsage is one resource of a node or of the cluster."""
 
     resource_name: str
     total: float
@@ -80,7 +80,7 @@ class ResourceUsage(Struct, frozen=True, kw_only=True):
 
 
 class NodeInfo(Struct, frozen=True, kw_only=True):
-    """A node that has joined: `node_status` is RUNNING, IDLE, DRAINING or DEAD."""
+    """A NodeInfo is a node that has joined: `node_status` is RUNNING, IDLE, DRAINING or DEAD."""
 
     node_id: str
     instance_id: str
@@ -96,7 +96,7 @@ class NodeInfo(Struct, frozen=True, kw_only=True):
 
 
 class LaunchInfo(Struct, frozen=True, kw_only=True):
-    """Machines asked for (`pending_launches`) or refused (`failed_launches`: `details` says why)."""
+    """A LaunchInfo counts machines that were requested or refused."""
 
     ray_node_type_name: str
     instance_type_name: str
@@ -107,7 +107,7 @@ class LaunchInfo(Struct, frozen=True, kw_only=True):
 
 
 class PendingNode(Struct, frozen=True, kw_only=True):
-    """A machine that exists and has not joined."""
+    """A PendingNode is a machine that exists and has not joined."""
 
     instance_id: str
     ray_node_type_name: str
@@ -117,7 +117,7 @@ class PendingNode(Struct, frozen=True, kw_only=True):
 
 
 class ResourceDemands(Struct, frozen=True, kw_only=True):
-    """What waits, and what of it has no place as the cluster is configured."""
+    """A ResourceDemands holds what waits, and what of it is infeasible as the cluster is configured."""
 
     ray_task_actor_demand: tuple[Demand, ...] = ()
     placement_group_demand: tuple[Gang, ...] = ()
@@ -128,7 +128,7 @@ class ResourceDemands(Struct, frozen=True, kw_only=True):
 
 
 class Stats(Struct, frozen=True, kw_only=True):
-    """Versions of both sides; -1 as `autoscaler_version`: none has ever reported."""
+    """A Stats holds the versions of both sides; an `autoscaler_version` of -1: none has ever reported."""
 
     cluster_resource_state_version: int = 0
     autoscaler_version: int = -1
@@ -136,7 +136,7 @@ class Stats(Struct, frozen=True, kw_only=True):
 
 
 class ClusterStatus(Struct, frozen=True, kw_only=True):
-    """One moment of a cluster; `str()` of it is for people."""
+    """A ClusterStatus is one moment of a cluster; `str()` formats it for users."""
 
     active_nodes: tuple[NodeInfo, ...] = ()
     idle_nodes: tuple[NodeInfo, ...] = ()

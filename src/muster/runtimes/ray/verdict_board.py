@@ -1,4 +1,4 @@
-"""The board: the planner's verdicts in the cluster's key-value store. The monitor writes, RayEngine reads.
+"""Publishes the planner's verdicts in the cluster's key-value store: the monitor writes, RayEngine reads.
 
 So a trial that can never be placed fails fast with the reason, on whatever machine its driver runs.
 """
@@ -29,16 +29,19 @@ class DemandVerdict(Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-class Board(Struct, frozen=True, kw_only=True):
-    """`at` is the time of the tick (seconds since the epoch, the head's clock)."""
+class PublishedVerdicts(Struct, frozen=True, kw_only=True):
+    """A PublishedVerdicts holds the verdicts of one tick.
+
+    `at` is the time of the tick (seconds since the epoch, the head's clock).
+    """
 
     at: float = 0.0
     gangs: Mapping[str, GangVerdict] = field(default_factory=dict)  # by placement group id, hex
     demands: tuple[DemandVerdict, ...] = ()
 
 
-def board_of(at: float, verdicts: Iterable[Verdict]) -> Board:
-    """Of a gang the worst is kept: verdicts come from "placed" to "infeasible"."""
+def board_of(at: float, verdicts: Iterable[Verdict]) -> PublishedVerdicts:
+    """Returns the verdicts; of a gang the worst, because they come from "placed" to "infeasible"."""
     gangs: dict[str, GangVerdict] = {}
     demands: list[DemandVerdict] = []
     for one in verdicts:
@@ -48,35 +51,35 @@ def board_of(at: float, verdicts: Iterable[Verdict]) -> Board:
         elif one.subject is Subject.DEMAND:
             demand = DemandVerdict(name=one.subject_id, count=one.count, reason=reason, detail=detail)
             demands.append(demand)
-    return Board(at=at, gangs=gangs, demands=tuple(demands))
+    return PublishedVerdicts(at=at, gangs=gangs, demands=tuple(demands))
 
 
-class BoardWriter:
-    """Writes when the verdicts changed, and now and then to show that somebody is there."""
+class VerdictWriter:
+    """A VerdictWriter writes when the verdicts changed, and now and then to show that the monitor lives."""
 
-    def __init__(self, link: GcsClient, refresh_s: float = 10.0) -> None:
-        self._link = link
+    def __init__(self, client: GcsClient, refresh_s: float = 10.0) -> None:
+        self._client = client
         self._refresh_s = refresh_s
-        self._shown = Board(at=float("-inf"))
+        self._written = PublishedVerdicts(at=float("-inf"))
         self._generation = 0
 
-    def show(self, at: float, verdicts: Iterable[Verdict]) -> None:
-        """Raises an EngineError when the GCS is away."""
+    def write(self, at: float, verdicts: Iterable[Verdict]) -> None:
+        """Writes the verdicts if necessary; raises an EngineError when the GCS is away."""
         board = board_of(at, verdicts)
-        same = (board.gangs, board.demands) == (self._shown.gangs, self._shown.demands)
-        known = self._generation == self._link.generation
-        if same and known and at - self._shown.at < self._refresh_s:
+        same = (board.gangs, board.demands) == (self._written.gangs, self._written.demands)
+        known = self._generation == self._client.generation
+        if same and known and at - self._written.at < self._refresh_s:
             return
-        self._link.kv_put(KEY, msgspec.json.encode(board), SPACE)
-        self._shown, self._generation = board, self._link.generation
+        self._client.kv_put(KEY, msgspec.json.encode(board), SPACE)
+        self._written, self._generation = board, self._client.generation
 
 
-def read_board(link: GcsClient) -> Board:
-    """An empty one when no monitor of ours writes there."""
-    text = link.kv_get(KEY, SPACE)
+def read_board(client: GcsClient) -> PublishedVerdicts:
+    """Returns the published verdicts; empty ones when no monitor writes there."""
+    text = client.kv_get(KEY, SPACE)
     if text is None:
-        return Board()
+        return PublishedVerdicts()
     try:
-        return msgspec.json.decode(text, type=Board)
-    except msgspec.DecodeError:  # of another version of ours: as good as none
-        return Board()
+        return msgspec.json.decode(text, type=PublishedVerdicts)
+    except msgspec.DecodeError:  # written by another version of muster: as good as none
+        return PublishedVerdicts()

@@ -1,1 +1,1 @@
-"""The simulated cluster: a world in virtual time under the real controller."""
+"""Simulates a cluster in virtual time, under the real controller."""

@@ -1,4 +1,4 @@
-"""Scene: one simulated cluster with all its parts wired together, and the controller that runs it.
+"""Builds one simulated cluster with all its parts, and the controller that runs it.
 
 The composition root of the simulator: the runs, the crash matrix and the story all start here.
 """
@@ -30,7 +30,7 @@ from muster.cluster.spend import spend_so_far
 from muster.cluster.states import TERMINAL
 from muster.errors import StoreError
 from muster.sim.cluster.cloud import Catalogue, CloudMachine, SimCloud
-from muster.sim.cluster.crash_points import Killed, Wire, step
+from muster.sim.cluster.crash_points import CrashPoints, Killed, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.options import HEAD_TYPE, RunOptions
 from muster.sim.cluster.runtime import SimRuntime
@@ -40,21 +40,23 @@ from muster.stores.ledger.memory import MemoryInstanceStore
 
 
 class SimSpec:
-    """The SpecSource port; `edits` tells what was done, newest last."""
+    """A SimSpec implements the SpecSource port; `edits` lists what was changed, newest last."""
 
-    def __init__(self, wire: Wire, faults: Faults, spec: ClusterSpec, sells: Catalogue) -> None:
-        self.wire = wire
+    def __init__(
+        self, crash_points: CrashPoints, faults: Faults, spec: ClusterSpec, sells: Catalogue
+    ) -> None:
+        self.crash_points = crash_points
         self.spec = spec
         self.edits: list[str] = []
         self._faults, self._sells = faults, sells
 
-    @step("spec.current")
+    @crash_point("spec.current")
     def current(self) -> tuple[ClusterSpec, str]:
         bad = self._faults.hit("edit_invalid")
         return self.spec, "simulated: available_node_types.gpu: not a mapping" if bad else ""
 
     def edit(self, draw: Stream) -> None:
-        """Somebody saves the file: one drawn change to one worker type, or to the whole."""
+        """Changes the config as a user would: one drawn change to one worker type, or to the whole."""
         workers = self.spec.node_types[1:]
         if not workers:
             return
@@ -97,18 +99,18 @@ class SimSpec:
 
 
 class SimDrains:
-    """The Drainer port. `ends_at_deadline`: the runtime itself ends work whose time is up."""
+    """SimDrains implements the Drainer port; with `ends_at_deadline` work ends when its time is up."""
 
-    def __init__(self, world: World, wire: Wire, faults: Faults, runtime: SimRuntime) -> None:
-        self.wire = wire
-        self.asked: list[Drain] = []
+    def __init__(self, world: World, crash_points: CrashPoints, faults: Faults, runtime: SimRuntime) -> None:
+        self.crash_points = crash_points
+        self.requested: list[Drain] = []
         self.ends_at_deadline = True
         self._world, self._faults, self._runtime = world, faults, runtime
         self._failures: list[DrainFailure] = []
 
-    @step("drainer.drain")
+    @crash_point("drainer.drain")
     def drain(self, action: Drain) -> None:
-        self.asked.append(action)
+        self.requested.append(action)
         if self._faults.hit("drain_lost"):
             return
         if self._faults.hit("drain_refused"):
@@ -126,13 +128,13 @@ class SimDrains:
         else:
             self._runtime.kill_node(node)
 
-    @step("drainer.poll")
+    @crash_point("drainer.poll")
     def poll(self) -> Sequence[DrainFailure]:
-        told, self._failures = tuple(self._failures), []
-        return told
+        failures, self._failures = tuple(self._failures), []
+        return failures
 
     def begin(self, node: SimNode, deadline_s: float) -> None:
-        """No new work from now on; what runs may run until the deadline."""
+        """Lets the node take no new work; running work may continue until the deadline."""
         deadline_at = self._world.time + deadline_s
         earlier = node.drain_deadline_at
         node.drain_deadline_at = deadline_at if earlier is None else min(earlier, deadline_at)
@@ -147,12 +149,16 @@ class SimDrains:
 
 
 class SimInstaller:
-    """The Installer port; idempotent per request id."""
+    """A SimInstaller implements the Installer port, idempotent per request id."""
 
     def __init__(
-        self, world: World, wire: Wire, faults: Faults, find: Callable[[CloudId], CloudMachine | None]
+        self,
+        world: World,
+        crash_points: CrashPoints,
+        faults: Faults,
+        find: Callable[[CloudId], CloudMachine | None],
     ) -> None:
-        self.wire = wire
+        self.crash_points = crash_points
         self.takes_s = 10.0
         self.on_installed: Callable[[CloudMachine], None] = lambda machine: None
         self._world, self._faults, self._find = world, faults, find
@@ -160,7 +166,7 @@ class SimInstaller:
         self._seen: set[RequestId] = set()
         self._failures: list[InstallFailure] = []
 
-    @step("installer.start")
+    @crash_point("installer.start")
     def start(self, action: Install) -> None:
         if action.request_id in self._seen:
             return
@@ -175,15 +181,15 @@ class SimInstaller:
             return
         self._world.after(self.takes_s, lambda: self.on_installed(machine))
 
-    @step("installer.poll")
+    @crash_point("installer.poll")
     def poll(self) -> Sequence[InstallFailure]:
-        told, self._failures = tuple(self._failures), []
-        return told
+        failures, self._failures = tuple(self._failures), []
+        return failures
 
 
 @dataclass
 class CommittedPlan:
-    """One decision as it was written: what was there before, and what the plan put there."""
+    """A CommittedPlan is one decision as it was written, and the records before it."""
 
     before: dict[InstanceId, Instance | None]
     plan: Plan
@@ -192,26 +198,26 @@ class CommittedPlan:
 
 
 class SimStore:
-    """The InstanceStore port over an inner store."""
+    """A SimStore implements the InstanceStore port over an inner store."""
 
-    def __init__(self, wire: Wire, faults: Faults, inner: InstanceStore) -> None:
-        self.wire = wire
+    def __init__(self, crash_points: CrashPoints, faults: Faults, inner: InstanceStore) -> None:
+        self.crash_points = crash_points
         self.records: dict[InstanceId, Instance] = {}  # the newest of every record ever
         self.live: dict[InstanceId, Instance] = {}  # those not in a terminal state
-        self.commits: list[CommittedPlan] = []  # since the checkers last looked
+        self.commits: list[CommittedPlan] = []  # since the checkers last ran
         self.committed: Plan | None = None  # what this tick wrote down, if it did
         self.newest: Plan | None = None  # the last one written down, by any controller
         self.version = 0
         self.inner = inner
         self._faults = faults
 
-    @step("store.load")
+    @crash_point("store.load")
     def load(self) -> Ledger:
         if self._faults.hit("store_read_fails"):
             raise StoreError("simulated: the ledger cannot be read")
         return self.inner.load()
 
-    @step("store.commit")
+    @crash_point("store.commit")
     def commit(self, version: int, plan: Plan) -> int:
         if self._faults.hit("store_write_fails"):
             raise StoreError("simulated: no space left on device")
@@ -222,16 +228,16 @@ class SimStore:
         self.committed = self.newest = plan
         self.version = written
         if self._faults.hit("store_write_unclear"):
-            raise StoreError("simulated: written, but the disk did not say so")
+            raise StoreError("simulated: written, but the disk did not confirm it")
         return written
 
-    @step("store.handed_over")
+    @crash_point("store.handed_over")
     def handed_over(self, request_ids: Sequence[RequestId]) -> None:
         if self._faults.hit("store_write_fails"):
             raise StoreError("simulated: no space left on device")
         self.inner.handed_over(request_ids)
 
-    @step("store.raise_version")
+    @crash_point("store.raise_version")
     def raise_version(self, at_least: int) -> int:
         return self.inner.raise_version(at_least)
 
@@ -243,40 +249,38 @@ class SimStore:
             else:
                 self.live[record.instance_id] = record
 
-    def peek(self) -> Ledger:
-        """What the ledger holds, for checkers and people: no step, no fault."""
-        return self.inner.load()
-
 
 LONGEST_TIMEOUT_S = 200.0
-OpenStore = Callable[[], InstanceStore]  # called by every new life: a file is opened again, memory is kept
+OpenStore = Callable[
+    [], InstanceStore
+]  # called for every new controller: a file is opened again, memory is kept
 
 
 class SimulatedCluster:
-    """The whole world of one run. `tick()` lets the controller look and act once; time passes outside."""
+    """A SimulatedCluster is the world of one run; `tick()` runs the controller once, time passes outside."""
 
     cloud_class: ClassVar[type[SimCloud]] = SimCloud
 
     def __init__(
         self,
         seed: Seed,
-        setting: RunOptions,
+        options: RunOptions,
         faults: Faults,
         open_store: OpenStore | None = None,
-        wire: Wire | None = None,
+        crash_points: CrashPoints | None = None,
         world: World | None = None,
     ) -> None:
-        self.seed, self.setting, self.faults = seed, setting, faults
-        self.world, self.wire = world or World(), wire or Wire()
+        self.seed, self.options, self.faults = seed, options, faults
+        self.world, self.crash_points = world or World(), crash_points or CrashPoints()
         draw = seed.derive("sim.cloud")
-        self.cloud = self.cloud_class(self.world, self.wire, faults, draw, setting.catalogue)
-        self.runtime = SimRuntime(self.world, self.wire, faults, setting.dead_kept_s)
-        self.drains = SimDrains(self.world, self.wire, faults, self.runtime)
-        self.installer = SimInstaller(self.world, self.wire, faults, self.cloud.machines.get)
+        self.cloud = self.cloud_class(self.world, self.crash_points, faults, draw, options.catalogue)
+        self.runtime = SimRuntime(self.world, self.crash_points, faults, options.dead_kept_s)
+        self.drains = SimDrains(self.world, self.crash_points, faults, self.runtime)
+        self.installer = SimInstaller(self.world, self.crash_points, faults, self.cloud.machines.get)
         memory = MemoryInstanceStore()
         self._open_store: OpenStore = open_store or (lambda: memory)
-        self.store = SimStore(self.wire, faults, self._open_store())
-        self.spec = SimSpec(self.wire, faults, setting.spec, setting.catalogue)
+        self.store = SimStore(self.crash_points, faults, self._open_store())
+        self.spec = SimSpec(self.crash_points, faults, options.spec, options.catalogue)
         self.controller: ClusterController | None = None
         self.lives = 0  # how many controllers there have been
         self.plan: Plan | None = None  # of this tick; None when the controller died in it or is down
@@ -286,46 +290,46 @@ class SimulatedCluster:
         self._connect()
 
     def _connect(self) -> None:
-        self.drains.ends_at_deadline = self.setting.runtime_ends_drains
-        self.installer.takes_s = self.setting.install_s
+        self.drains.ends_at_deadline = self.options.runtime_ends_drains
+        self.installer.takes_s = self.options.install_s
         self.installer.on_installed = self.join
-        self.cloud.installs_runtime = not self.setting.spec.install_runtime
+        self.cloud.installs_runtime = not self.options.spec.install_runtime
         self.cloud.on_up = self._came_up
         self.cloud.on_gone = self._went
         head = self.cloud.create(HEAD_TYPE, NodeKind.HEAD)
         head.up = True
-        self.world.after(self.setting.head_late_s, lambda: self.join(head))
+        self.world.after(self.options.head_late_s, lambda: self.join(head))
         self.world.advance(0.0)
 
     def rest(self) -> None:
-        """A tick without a controller: nothing looks, nothing acts."""
+        """Skips a tick, as when no controller is running."""
         self.plan, self.problem = None, ""
         self.store.committed = None
         self.cloud.listed, self.runtime.report_read = None, None
 
     def spent(self) -> float:
-        """$ so far, as the ledger says."""
+        """Returns the $ spent so far, by the ledger."""
         plan = self.store.newest
         return 0.0 if plan is None else spend_so_far(self.store.live.values(), plan.memory, plan.at)
 
     def tick(self) -> None:
-        """One look and one set of actions, by a controller that is started when there is none."""
+        """Runs one tick of the controller, which is started when there is none."""
         self.rest()
         try:
             if self.controller is None:
                 self.controller = self._start_controller()
-            self.plan = self.controller.tick()
+            self.plan = self.controller.tick().plan
         except Killed:
             self.controller = None
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
             self.problem = f"the loop stopped: {type(error).__name__}: {error}"
             self.controller = None
         finally:
-            self.wire.fuse = None
+            self.crash_points.kill_after = None
 
     @property
     def clock_was_set(self) -> bool:
-        """A controller was started lately under a wall clock that had been set: its timeouts may be off."""
+        """Returns whether a controller was started lately after a clock change: its timeouts may be off."""
         return self.world.time < self._time_set_until
 
     def _start_controller(self) -> ClusterController:
@@ -339,7 +343,7 @@ class SimulatedCluster:
             provider=self.cloud,
             nodes=self.runtime,
             drainer=self.drains,
-            installer=self.installer if self.setting.spec.install_runtime else None,
+            installer=self.installer if self.options.spec.install_runtime else None,
             store=self.store,
             spec=self.spec,
         )
@@ -348,14 +352,14 @@ class SimulatedCluster:
     # -- how machines, nodes and work hang together ------------------------------------------------
 
     def join(self, machine: CloudMachine) -> None:
-        """The machine's node registers, if the machine still exists; one that ran there is replaced."""
+        """Registers the machine's node, if the machine still exists; one that ran there is replaced."""
         before = self.runtime.node_on(machine)
         if before is not None:
             self.runtime.kill_node(before)
         self.runtime.join(machine, self.cloud.sells.types.get(machine.node_type))
 
     def restart_node(self, machine: CloudMachine, after_s: float) -> None:
-        """The runtime's process on this machine ends and comes back under a new id."""
+        """Ends the runtime's process on this machine and starts it again under a new id."""
         node = self.runtime.node_on(machine)
         if node is not None:
             self.runtime.kill_node(node)
@@ -370,7 +374,7 @@ class SimulatedCluster:
         self.world.after(late, lambda: self.join(machine))
 
     def _went(self, machine: CloudMachine) -> None:
-        """A machine that is shut down says so at once; one that vanishes is missed after a while."""
+        """A machine that is shut down is noticed at once; one that vanishes, after a while."""
         node = self.runtime.node_on(machine)
         if node is not None:
             missed_s = 1.0 if machine.ended_how == "terminated" else 10.0

@@ -1,6 +1,6 @@
-"""Safety: properties that hold after every tick, whatever went wrong. One property each.
+"""Checks safety: properties that hold after every tick, whatever went wrong. One property each.
 
-A check takes the scene and yields what is wrong with it, in words. Those that must remember something from
+A check takes the cluster and yields what is wrong with it, as text. Those that must remember something from
 tick to tick are objects. `safety_checks()` makes a fresh set for one run.
 """
 
@@ -24,57 +24,57 @@ MOST_REFUSALS = 12  # with a pause of 5 s that doubles up to 60 s, nine fit into
 
 
 class NoHotLoop:
-    """Per type, the ticks whose decision took a refusal into account, until a machine of it comes up.
+    """NoHotLoop limits, per type, the ticks whose decision knew of a refusal, until a machine comes up.
 
-    A refusal that a call raised is taken into account by the next tick that is written down; one that was
-    polled, by the same tick. What a killed controller heard is lost, and need not be remembered.
+    A refusal that a call raised is known to the next tick that commits; one that was polled, to the same
+    tick. What only a killed controller knew is lost, and need not be remembered.
     """
 
     def __init__(self) -> None:
-        self._calls = self._told = 0
-        self._heard: set[str] = set()  # types refused, not yet part of a decision
+        self._calls = self._reported = 0
+        self._new_refusals: set[str] = set()  # types refused, not yet part of a decision
         self._refused_at: dict[str, list[float]] = {}
 
-    def __call__(self, scene: SimulatedCluster) -> Iterator[str]:
-        told = scene.cloud.failures_told[self._told :]
-        self._told += len(told)
-        self._heard.update(failure.node_type for failure in told)
-        self._forgive(scene)
-        if scene.store.committed is not None:
-            yield from self._decided(scene)
-        self._listen(scene)
+    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+        found = cluster.cloud.failures_reported[self._reported :]
+        self._reported += len(found)
+        self._new_refusals.update(failure.node_type for failure in found)
+        self._clear_refusals(cluster)
+        if cluster.store.committed is not None:
+            yield from self._decided(cluster)
+        self._record_calls(cluster)
 
-    def _decided(self, scene: SimulatedCluster) -> Iterator[str]:
-        now = scene.world.time
-        for name in sorted(self._heard):
+    def _decided(self, cluster: SimulatedCluster) -> Iterator[str]:
+        now = cluster.world.time
+        for name in sorted(self._new_refusals):
             times = [at for at in self._refused_at.get(name, ()) if now - at < WINDOW_S]
             self._refused_at[name] = [*times, now]
             if len(times) >= MOST_REFUSALS:
                 yield f"{name} was asked for and refused {len(times) + 1} times within {WINDOW_S:g} s"
-        self._heard.clear()
-        if not scene.clock_was_set:
-            yield from self._asked_too_soon(scene)
+        self._new_refusals.clear()
+        if not cluster.clock_was_set:
+            yield from self._asked_too_soon(cluster)
 
-    def _asked_too_soon(self, scene: SimulatedCluster) -> Iterator[str]:
-        plan, pause_s = scene.store.committed, scene.spec.spec.backoff.base_s
+    def _asked_too_soon(self, cluster: SimulatedCluster) -> Iterator[str]:
+        plan, pause_s = cluster.store.committed, cluster.spec.spec.backoff.base_s
         launches = [a for a in plan.actions if isinstance(a, Launch)] if plan else []
-        asked = {name for a in launches if base_id(a.request_id) == a.request_id for name in a.shape}
-        for name in sorted(asked):
-            since = scene.world.time - self._refused_at.get(name, [float("-inf")])[-1]
+        requested = {name for a in launches if base_id(a.request_id) == a.request_id for name in a.shape}
+        for name in sorted(requested):
+            since = cluster.world.time - self._refused_at.get(name, [float("-inf")])[-1]
             if since < pause_s:
                 yield f"{name} was asked for {since:g} s after a refusal was known"
 
-    def _listen(self, scene: SimulatedCluster) -> None:
-        """What the calls of this tick raised is known to the next one, if the controller lives to see it."""
-        calls = scene.cloud.launch_calls[self._calls :]
+    def _record_calls(self, cluster: SimulatedCluster) -> None:
+        """What the calls of this tick raised is known to the next one, if the controller survives."""
+        calls = cluster.cloud.launch_calls[self._calls :]
         self._calls += len(calls)
-        if scene.plan is None:
-            self._heard.clear()
+        if cluster.plan is None:
+            self._new_refusals.clear()
             return
-        self._heard.update(name for call in calls if call.refused for name in call.shape)
+        self._new_refusals.update(name for call in calls if call.refused for name in call.shape)
 
-    def _forgive(self, scene: SimulatedCluster) -> None:
-        for commit in scene.store.commits:
+    def _clear_refusals(self, cluster: SimulatedCluster) -> None:
+        for commit in cluster.store.commits:
             for record in commit.plan.writes:
                 if record.state is InstanceState.RAY_RUNNING:
                     self._refused_at.pop(record.node_type, None)
@@ -84,70 +84,72 @@ CENT_FRACTION = 1e-5
 
 
 class SpendAddsUp:
-    """Follows every machine through the looks that could see it."""
+    """SpendAddsUp follows every machine through the listings that could show it."""
 
     def __init__(self) -> None:
-        self._first_look: dict[CloudId, float] = {}
-        self._missed: dict[CloudId, float] = {}  # ended machines: the first look without them
-        self._look_before = 0.0  # the committed look before this one
+        self._first_seen: dict[CloudId, float] = {}
+        self._missed: dict[CloudId, float] = {}  # ended machines: the first listing without them
+        self._last_listing = 0.0  # the time of the committed listing before this one
 
-    def __call__(self, scene: SimulatedCluster) -> Iterator[str]:
-        looked = scene.store.committed is not None and scene.cloud.listed is not None
-        if looked:
-            self._look(scene)
-        for commit in scene.store.commits:
+    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+        has_listing = cluster.store.committed is not None and cluster.cloud.listed is not None
+        if has_listing:
+            self._record_listing(cluster)
+        for commit in cluster.store.commits:
             for record in commit.plan.writes:
-                machine = scene.cloud.machines.get(record.cloud_id) if record.cloud_id else None
+                machine = cluster.cloud.machines.get(record.cloud_id) if record.cloud_id else None
                 if machine is not None:
-                    yield from self._began_in_time(scene, commit.before[record.instance_id], record, machine)
-                    yield from self._ended_in_time(scene, record, machine)
-        if scene.store.committed is not None:
-            yield from _total(scene)
-        if looked:
-            self._look_before = scene.world.time
+                    yield from self._began_in_time(
+                        cluster, commit.before[record.instance_id], record, machine
+                    )
+                    yield from self._ended_in_time(cluster, record, machine)
+        if cluster.store.committed is not None:
+            yield from _total(cluster)
+        if has_listing:
+            self._last_listing = cluster.world.time
 
-    def _look(self, scene: SimulatedCluster) -> None:
-        now, listed = scene.world.time, scene.cloud.listed or {}
+    def _record_listing(self, cluster: SimulatedCluster) -> None:
+        now, listed = cluster.world.time, cluster.cloud.listed or {}
         for cloud_id in listed:
-            self._first_look.setdefault(cloud_id, now)
-        for machine in scene.cloud.machines.values():
+            self._first_seen.setdefault(cloud_id, now)
+        for machine in cluster.cloud.machines.values():
             if not machine.exists and machine.cloud_id not in listed:
                 self._missed.setdefault(machine.cloud_id, now)
 
     def _began_in_time(
-        self, scene: SimulatedCluster, before: Instance | None, after: Instance, machine: CloudMachine
+        self, cluster: SimulatedCluster, before: Instance | None, after: Instance, machine: CloudMachine
     ) -> Iterator[str]:
         """A record starts to cost in the tick that first sees its machine, not sooner and not later."""
         if _begun(after) is None or (before is not None and _begun(before) is not None):
             return
-        now = scene.world.time
+        now = cluster.world.time
         if now < machine.created_at:
             yield f"{machine.cloud_id}: paid for {machine.created_at - now:g} s before it was bought"
-        first_look = self._first_look.get(machine.cloud_id)
-        owners = sum(record.cloud_id == machine.cloud_id for record in scene.store.records.values())
-        if owners == 1 and first_look is not None and now > first_look:
-            yield f"{machine.cloud_id}: seen at {first_look:g} s, paid for from {now:g} s on"
+        first_seen = self._first_seen.get(machine.cloud_id)
+        owners = sum(record.cloud_id == machine.cloud_id for record in cluster.store.records.values())
+        if owners == 1 and first_seen is not None and now > first_seen:
+            yield f"{machine.cloud_id}: seen at {first_seen:g} s, paid for from {now:g} s on"
 
     def _ended_in_time(
-        self, scene: SimulatedCluster, record: Instance, machine: CloudMachine
+        self, cluster: SimulatedCluster, record: Instance, machine: CloudMachine
     ) -> Iterator[str]:
         missed = self._missed.get(machine.cloud_id)
         if missed is None or record.state is not InstanceState.TERMINATED:
             return
-        due = missed + scene.spec.spec.timeouts.listing_grace_s
-        if self._look_before > due:  # an earlier look already had to close it
-            yield f"{machine.cloud_id}: closed {scene.world.time - due:g} s too late after its end"
+        due = missed + cluster.spec.spec.timeouts.listing_grace_s
+        if self._last_listing > due:  # an earlier listing already had to close it
+            yield f"{machine.cloud_id}: closed {cluster.world.time - due:g} s too late after its end"
 
 
-def _total(scene: SimulatedCluster) -> Iterator[str]:
-    """What the ledger says was spent is the sum over all records ever, each counted once."""
-    plan = scene.store.committed
+def _total(cluster: SimulatedCluster) -> Iterator[str]:
+    """The spend of the ledger is the sum over all records ever, each counted once."""
+    plan = cluster.store.committed
     if plan is None:
         return
-    said = spend_so_far(scene.store.live.values(), plan.memory, plan.at)
-    due = sum(_cost(record, plan.at) for record in scene.store.records.values())
-    if abs(said - due) > CENT_FRACTION:
-        yield f"the ledger says ${said:.5f} were spent, its records say ${due:.5f}"
+    recorded = spend_so_far(cluster.store.live.values(), plan.memory, plan.at)
+    due = sum(_cost(record, plan.at) for record in cluster.store.records.values())
+    if abs(recorded - due) > CENT_FRACTION:
+        yield f"the ledger has ${recorded:.5f} as spent, its records sum up to ${due:.5f}"
 
 
 def _begun(record: Instance) -> float | None:
@@ -168,7 +170,7 @@ STAYING = frozenset({_S.QUEUED, _S.REQUESTED, _S.ALLOCATED, _S.RAY_INSTALLING, _
 
 
 def safety_checks() -> tuple[Check, ...]:
-    """Every safety property, for one run."""
+    """Returns every safety property, for one run."""
     return (
         the_loop_lives,
         no_machine_has_two_owners,
@@ -187,133 +189,141 @@ def safety_checks() -> tuple[Check, ...]:
     )
 
 
-def the_loop_lives(scene: SimulatedCluster) -> Iterator[str]:
-    """No input stops the loop, and no rule has to be switched off for it to go on."""
-    if scene.problem:
-        yield scene.problem
-    for note in scene.plan.quarantined if scene.plan else ():
+def the_loop_lives(cluster: SimulatedCluster) -> Iterator[str]:
+    """Checks that no input stops the loop, and that no rule has to be switched off."""
+    if cluster.problem:
+        yield cluster.problem
+    for note in cluster.plan.quarantined if cluster.plan else ():
         if note.source.startswith("rule ") or "may not go from" in note.message:
             yield f"{note.source} failed: {note.message}"
 
 
-def no_machine_has_two_owners(scene: SimulatedCluster) -> Iterator[str]:
-    owners = Counter(i.cloud_id for i in scene.store.live.values() if i.cloud_id and i.state in ON_CLOUD)
+def no_machine_has_two_owners(cluster: SimulatedCluster) -> Iterator[str]:
+    """Checks that at most one live record owns a machine."""
+    owners = Counter(i.cloud_id for i in cluster.store.live.values() if i.cloud_id and i.state in ON_CLOUD)
     for cloud_id, count in owners.items():
         if count > 1:
             yield f"machine {cloud_id} is owned by {count} live records"
 
 
-def no_machine_is_forgotten(scene: SimulatedCluster) -> Iterator[str]:
-    """Every machine that a committed look listed has an owner; the cloud's nonsense aside."""
-    if scene.store.committed is None or scene.cloud.listed is None:
+def no_machine_is_forgotten(cluster: SimulatedCluster) -> Iterator[str]:
+    """Checks that every existing machine in a committed listing has an owner."""
+    if cluster.store.committed is None or cluster.cloud.listed is None:
         return
-    owned = {i.cloud_id for i in scene.store.live.values() if i.state in ON_CLOUD}
-    for cloud_id in scene.cloud.listed:
-        machine = scene.cloud.machines.get(cloud_id)
+    owned = {i.cloud_id for i in cluster.store.live.values() if i.state in ON_CLOUD}
+    for cloud_id in cluster.cloud.listed:
+        machine = cluster.cloud.machines.get(cloud_id)
         if machine is not None and machine.exists and cloud_id not in owned:
-            yield f"machine {cloud_id} ({machine.node_type}) is listed and nobody owns it"
+            yield f"machine {cloud_id} ({machine.node_type}) is listed and has no owner"
 
 
-def no_launch_goes_over_a_limit(scene: SimulatedCluster) -> Iterator[str]:
-    """When wishes are added, the machines that stay or may stay are within the limits of that very tick."""
-    for commit in scene.store.commits:
+def no_launch_goes_over_a_limit(cluster: SimulatedCluster) -> Iterator[str]:
+    """Checks that, when machines are requested, those that stay are within the limits of that tick."""
+    for commit in cluster.store.commits:
         added = {
-            i.node_type for i in commit.plan.writes if commit.before[i.instance_id] is None and _is_wish(i)
+            i.node_type for i in commit.plan.writes if commit.before[i.instance_id] is None and _is_request(i)
         }
         if not added:
             continue
-        staying = [i for i in scene.store.live.values() if i.state in STAYING and not i.cancelled]
+        staying = [i for i in cluster.store.live.values() if i.state in STAYING and not i.cancelled]
         per_type = Counter(i.node_type for i in staying)
         for name in sorted(added):
-            known = scene.spec.spec.node_type(name)
+            known = cluster.spec.spec.node_type(name)
             most = known.max_nodes if known else 0
             if per_type[name] > most:
                 yield f"{per_type[name]} machines of {name} were wanted, its maximum is {most}"
-        limit = scene.spec.spec.max_nodes
+        limit = cluster.spec.spec.max_nodes
         if limit is not None and len(staying) > limit:
             yield f"{len(staying)} machines were wanted, the cluster's maximum is {limit}"
 
 
-def _is_wish(instance: Instance) -> bool:
+def _is_request(instance: Instance) -> bool:
     return instance.history[0].state is _S.QUEUED and instance.state in STAYING
 
 
-def busy_nodes_are_drained_first(scene: SimulatedCluster) -> Iterator[str]:
-    """No machine is given up while its node works, unless a drain's deadline has passed.
+def busy_nodes_are_drained_first(cluster: SimulatedCluster) -> Iterator[str]:
+    """Checks that no machine is given up while its node works, unless a drain's deadline has passed.
 
-    Judged when the decision is written: it cannot be taken back when a node restarts on the machine later. Of
-    a node that no report showed the controller cannot know, unless it did not look.
+    Checked when the decision is written: it cannot be taken back when a node restarts on the machine later.
+    The controller cannot know a node that no report showed, unless it did not read the report.
     """
-    if scene.clock_was_set:
+    if cluster.clock_was_set:
         return
-    for commit in scene.store.commits:
+    for commit in cluster.store.commits:
         for record in commit.plan.writes:
             before = commit.before[record.instance_id]
             if not record.entered(_S.TERMINATING) or (before is not None and before.entered(_S.TERMINATING)):
                 continue
-            machine = scene.cloud.machines.get(record.cloud_id) if record.cloud_id else None
-            node = scene.runtime.node_on(machine) if machine and machine.exists else None
-            if node is not None and node.running and _is_known(scene, node) and not _is_drained(scene, node):
+            machine = cluster.cloud.machines.get(record.cloud_id) if record.cloud_id else None
+            node = cluster.runtime.node_on(machine) if machine and machine.exists else None
+            if (
+                node is not None
+                and node.running
+                and _is_known(cluster, node)
+                and not _is_drained(cluster, node)
+            ):
                 deadline = f"drain deadline {node.drain_deadline_at}"
                 yield f"{record.cloud_id} was given up under {len(node.running)} running tasks ({deadline})"
 
 
-def _is_known(scene: SimulatedCluster, node: SimNode) -> bool:
-    report = scene.runtime.report_read
+def _is_known(cluster: SimulatedCluster, node: SimNode) -> bool:
+    report = cluster.runtime.report_read
     if report is None:
         return True
     shown = next((seen for seen in report.nodes if seen.node_id == node.node_id), None)
-    return shown is not None or node.node_id in scene.runtime.shown_alive
+    return shown is not None or node.node_id in cluster.runtime.shown_alive
 
 
-def _is_drained(scene: SimulatedCluster, node: SimNode) -> bool:
-    return node.drain_deadline_at is not None and node.drain_deadline_at <= scene.world.time
+def _is_drained(cluster: SimulatedCluster, node: SimNode) -> bool:
+    return node.drain_deadline_at is not None and node.drain_deadline_at <= cluster.world.time
 
 
 class BusyNodesAreNotInstalledOver:
-    """Setting a machine up restarts its runtime: never under running work that a look would have shown."""
+    """BusyNodesAreNotInstalledOver checks that no install restarts a runtime with known work."""
 
     def __init__(self) -> None:
         self._seen = 0
 
-    def __call__(self, scene: SimulatedCluster) -> Iterator[str]:
-        new = scene.installer.started[self._seen :]
+    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+        new = cluster.installer.started[self._seen :]
         self._seen += len(new)
         for action in new:
-            machine = scene.cloud.machines.get(action.cloud_id)
-            node = scene.runtime.node_on(machine) if machine else None
-            if node is not None and node.running and _is_known(scene, node):
+            machine = cluster.cloud.machines.get(action.cloud_id)
+            node = cluster.runtime.node_on(machine) if machine else None
+            if node is not None and node.running and _is_known(cluster, node):
                 yield f"{action.cloud_id} was installed under {len(node.running)} running tasks"
 
 
 class OnlyWhatIsLeavingIsTerminated:
-    """Every terminate call names machines whose record says TERMINATING."""
+    """OnlyWhatIsLeavingIsTerminated checks that terminate calls name only machines in TERMINATING."""
 
     def __init__(self) -> None:
         self._seen = 0
 
-    def __call__(self, scene: SimulatedCluster) -> Iterator[str]:
-        calls = scene.cloud.terminated[self._seen :]
+    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+        calls = cluster.cloud.terminated[self._seen :]
         self._seen += len(calls)
         leaving = (
-            {r.cloud_id for r in scene.store.live.values() if r.state is _S.TERMINATING} if calls else set()
+            {r.cloud_id for r in cluster.store.live.values() if r.state is _S.TERMINATING} if calls else set()
         )
         for _, cloud_id in calls:
             if cloud_id not in leaving:
-                yield f"{cloud_id} was terminated, no record says so"
+                yield f"{cloud_id} was terminated, but no record is TERMINATING"
 
 
-def the_head_is_left_alone(scene: SimulatedCluster) -> Iterator[str]:
-    heads = {m.cloud_id for m in scene.cloud.machines.values() if m.kind is NodeKind.HEAD}
-    if any(cloud_id in heads for _, cloud_id in scene.cloud.terminated):
+def the_head_is_left_alone(cluster: SimulatedCluster) -> Iterator[str]:
+    """Checks that the head is never terminated or drained."""
+    heads = {m.cloud_id for m in cluster.cloud.machines.values() if m.kind is NodeKind.HEAD}
+    if any(cloud_id in heads for _, cloud_id in cluster.cloud.terminated):
         yield "the head was terminated"
-    head_nodes = {node.node_id for node in scene.runtime.nodes.values() if node.is_head}
-    if any(drain.node_id in head_nodes for drain in scene.drains.asked):
+    head_nodes = {node.node_id for node in cluster.runtime.nodes.values() if node.is_head}
+    if any(drain.node_id in head_nodes for drain in cluster.drains.requested):
         yield "the head was drained"
 
 
-def states_follow_the_table(scene: SimulatedCluster) -> Iterator[str]:
-    for commit in scene.store.commits:
+def states_follow_the_table(cluster: SimulatedCluster) -> Iterator[str]:
+    """Checks that every record follows the table of transitions."""
+    for commit in cluster.store.commits:
         for after in commit.plan.writes:
             yield from _bad_hops(after.instance_id, commit.before[after.instance_id], after)
 
@@ -334,45 +344,46 @@ def _bad_hops(name: InstanceId, before: Instance | None, after: Instance) -> Ite
 
 
 class VersionsGrow:
-    """The ledger's version never falls, nor does the one that the runtime is told."""
+    """VersionsGrow checks that neither the ledger's version nor the published one ever falls."""
 
     def __init__(self) -> None:
         self._version = 0
         self._published = 0
 
-    def __call__(self, scene: SimulatedCluster) -> Iterator[str]:
-        for commit in scene.store.commits:
+    def __call__(self, cluster: SimulatedCluster) -> Iterator[str]:
+        for commit in cluster.store.commits:
             if commit.new_version < self._version or commit.old_version < self._version:
                 yield f"the ledger went from version {self._version} to {commit.new_version}"
             self._version = commit.new_version
-        for version in scene.runtime.published[self._published :]:
-            if self._published and version < scene.runtime.published[self._published - 1]:
-                yield f"version {version} was published after {scene.runtime.published[self._published - 1]}"
+        published = cluster.runtime.published
+        for version in published[self._published :]:
+            if self._published and version < published[self._published - 1]:
+                yield f"version {version} was published after {published[self._published - 1]}"
             self._published += 1
 
 
-def requests_are_resolved_in_time(scene: SimulatedCluster) -> Iterator[str]:
-    """Without a list nobody can know whether the machine came; with one, a request waits no longer."""
-    plan, limit_s = scene.store.committed, scene.spec.spec.timeouts.request_s
-    if plan is None or scene.cloud.listed is None:
+def requests_are_resolved_in_time(cluster: SimulatedCluster) -> Iterator[str]:
+    """Checks that with a listing no request waits too long; without one, nothing can be known."""
+    plan, limit_s = cluster.store.committed, cluster.spec.spec.timeouts.request_s
+    if plan is None or cluster.cloud.listed is None:
         return
-    for instance in scene.store.live.values():
+    for instance in cluster.store.live.values():
         if instance.state is _S.REQUESTED and plan.at - instance.since > limit_s:
             yield f"{instance.instance_id} is REQUESTED for {plan.at - instance.since:g} s"
 
 
-def verdicts_add_up(scene: SimulatedCluster) -> Iterator[str]:
-    """Every request of every named demand and gang that the tick saw has exactly one reason."""
-    plan, report = scene.plan, scene.runtime.report_read
+def verdicts_add_up(cluster: SimulatedCluster) -> Iterator[str]:
+    """Checks that every request of every named demand and gang in the report has exactly one reason."""
+    plan, report = cluster.plan, cluster.runtime.report_read
     if plan is None or report is None or not plan.verdicts:
         return
-    told: Counter[tuple[Subject, str]] = Counter()
+    found: Counter[tuple[Subject, str]] = Counter()
     for verdict in plan.verdicts:
-        told[verdict.subject, verdict.subject_id] += verdict.count
+        found[verdict.subject, verdict.subject_id] += verdict.count
     for demand in report.demands:
-        if demand.name and told[Subject.DEMAND, demand.name] != demand.count:
-            yield f"{demand.name}: {told[Subject.DEMAND, demand.name]} reasons for {demand.count} requests"
+        if demand.name and found[Subject.DEMAND, demand.name] != demand.count:
+            yield f"{demand.name}: {found[Subject.DEMAND, demand.name]} reasons for {demand.count} requests"
     for gang in report.gangs:
-        found, bundles = told[Subject.GANG, gang.gang_id], len(gang.options[0])
-        if found != bundles:
-            yield f"gang {gang.gang_id}: {found} reasons for {bundles} bundles"
+        counted, bundles = found[Subject.GANG, gang.gang_id], len(gang.options[0])
+        if counted != bundles:
+            yield f"gang {gang.gang_id}: {counted} reasons for {bundles} bundles"

@@ -1,6 +1,6 @@
-"""SimCloud: a CloudProvider with prices, boot times, stock, quotas, and every way to let its caller down.
+"""Simulates a cloud provider with prices, boot times, shortages, quotas and every kind of failure.
 
-Truth is in `machines`; what the controller is told goes through the faults. Launches are idempotent by
+The truth is in `machines`; what the controller sees passes through the faults. Launches are idempotent by
 request id, as the port demands.
 """
 
@@ -21,7 +21,7 @@ from muster.cluster.model import (
     TerminateFailure,
 )
 from muster.cluster.snapshot import ProviderTraits
-from muster.sim.cluster.crash_points import Wire, step
+from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.world import World
 
@@ -37,7 +37,7 @@ REFUSALS: dict[FailureKind, type[errors.ProviderError]] = {
 
 @dataclass
 class CloudMachine:
-    """One machine as it truly is, whatever the listing says. It costs money from creation to end."""
+    """A CloudMachine is one machine as it truly is, whatever is listed; it costs money until it ends."""
 
     cloud_id: CloudId
     node_type: str
@@ -59,7 +59,7 @@ class CloudMachine:
         return self.ended_at is None
 
     def cost(self, now: float) -> float:
-        """What it has cost so far, to the second."""
+        """Returns the cost so far, to the second."""
         end = now if self.ended_at is None else self.ended_at
         return (end - self.created_at) * self.price_per_hour / 3600
 
@@ -82,7 +82,7 @@ class CloudMachine:
 
 @dataclass
 class LaunchCall:
-    """One launch call as it arrived; `refused` is set when the caller was told so at once."""
+    """A LaunchCall is one launch call as it arrived; `refused` is set when the call raised."""
 
     at: float
     request_id: RequestId
@@ -92,7 +92,7 @@ class LaunchCall:
 
 @dataclass
 class Catalogue:
-    """What is on sale: types, today's prices, how long they boot, and how many there are."""
+    """A Catalogue lists what is on sale: types, prices, boot times, and how many there are."""
 
     types: dict[str, NodeType]
     prices: dict[str, float]
@@ -107,10 +107,12 @@ KINDS = tuple(FailureKind)
 
 
 class SimCloud:
-    """The cloud: sells machines from its catalogue and forgets none of them."""
+    """A SimCloud sells machines from its catalogue and keeps track of all of them."""
 
-    def __init__(self, world: World, wire: Wire, faults: Faults, draw: Stream, sells: Catalogue) -> None:
-        self.wire = wire
+    def __init__(
+        self, world: World, crash_points: CrashPoints, faults: Faults, draw: Stream, sells: Catalogue
+    ) -> None:
+        self.crash_points = crash_points
         self.sells = sells
         self.machines: dict[CloudId, CloudMachine] = {}
         self.launch_calls: list[LaunchCall] = []
@@ -118,7 +120,7 @@ class SimCloud:
         self.on_up: Callable[[CloudMachine], None] = _nothing
         self.on_gone: Callable[[CloudMachine], None] = _nothing
         self.listed: Mapping[CloudId, CloudInstance] | None = None  # the last answer; None: it failed
-        self.failures_told: list[LaunchFailure] = []  # every unit failure ever handed out
+        self.failures_reported: list[LaunchFailure] = []  # every unit failure ever handed out
         self.installs_runtime = True
         self._world, self._faults, self._draw = world, faults, draw
         self._seen: set[RequestId] = set()
@@ -133,34 +135,34 @@ class SimCloud:
         return ProviderTraits(installs_runtime=self.installs_runtime)
 
     def reconnect(self) -> None:
-        """A new controller was started; what an adapter held in memory is gone."""
+        """Drops what an adapter held in memory, because a new controller was started."""
 
-    @step("cloud.list_instances")
+    @crash_point("cloud.list_instances")
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
         self.listed = None
-        self.listed = shown = self.look()
+        self.listed = shown = self.list_now()
         return shown
 
-    def look(self) -> dict[CloudId, CloudInstance]:
-        """What the cloud shows now, faults included."""
+    def list_now(self) -> dict[CloudId, CloudInstance]:
+        """Returns what the cloud lists now, faults included."""
         now, faults = self._world.time, self._faults
         if faults.hit("list_fails"):
             raise ConnectionError("simulated: the cloud's list cannot be read")
         if faults.hit("list_omits"):
             self._hide_one(faults.between("list_omits", 5, 90))
         if faults.hit("list_ghost"):
-            self._conjure("list_ghost", next(iter(self.sells.types)), NodeKind.WORKER)
+            self._add_ghost("list_ghost", next(iter(self.sells.types)), NodeKind.WORKER)
         if faults.hit("list_garbage"):
-            nobodys = faults.stream("list_garbage").random() < 0.5
-            kind = NodeKind.UNMANAGED if nobodys else NodeKind.WORKER
-            self._conjure("list_garbage", "cpu-4" if nobodys else "", kind)
+            is_unmanaged = faults.stream("list_garbage").random() < 0.5
+            kind = NodeKind.UNMANAGED if is_unmanaged else NodeKind.WORKER
+            self._add_ghost("list_garbage", "cpu-4" if is_unmanaged else "", kind)
         shown = {m.cloud_id: m.shown() for m in self.machines.values() if m.is_listed(now)}
         for cloud_id, (until, ghost) in self._ghosts.items():
             if now < until:
                 shown[cloud_id] = ghost
         return shown
 
-    @step("cloud.launch")
+    @crash_point("cloud.launch")
     def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
         call = LaunchCall(self._world.time, request_id, dict(shape))
         self.launch_calls.append(call)
@@ -180,7 +182,7 @@ class SimCloud:
         if faults.hit("launch_reply_lost"):
             raise TimeoutError("simulated: the reply to the launch call was lost")
 
-    @step("cloud.terminate")
+    @crash_point("cloud.terminate")
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
         self.terminated.extend((self._world.time, cloud_id) for cloud_id in cloud_ids)
         faults = self._faults
@@ -189,20 +191,20 @@ class SimCloud:
         for cloud_id in cloud_ids:
             self._start_ending(cloud_id)
 
-    @step("cloud.resize")
+    @crash_point("cloud.resize")
     def resize(self, request_id: RequestId, cloud_id: CloudId, desired: Mapping[str, float]) -> None:
         raise NotImplementedError("the simulated cloud resizes nothing: traits().resizable is False")
 
-    @step("cloud.poll_launch_failures")
+    @crash_point("cloud.poll_launch_failures")
     def poll_launch_failures(self) -> Sequence[LaunchFailure]:
-        told, self._launch_failures = tuple(self._launch_failures), []
-        self.failures_told.extend(told)
-        return told
+        failures, self._launch_failures = tuple(self._launch_failures), []
+        self.failures_reported.extend(failures)
+        return failures
 
-    @step("cloud.poll_terminate_failures")
+    @crash_point("cloud.poll_terminate_failures")
     def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
-        told, self._terminate_failures = tuple(self._terminate_failures), []
-        return told
+        failures, self._terminate_failures = tuple(self._terminate_failures), []
+        return failures
 
     # -- what happens in the world ----------------------------------------------------------------
 
@@ -210,14 +212,14 @@ class SimCloud:
         return [machine for machine in self.machines.values() if machine.exists]
 
     def bill(self) -> float:
-        """$ of every machine ever sold, to the second."""
+        """Returns the $ of every machine ever sold, to the second."""
         return sum(machine.cost(self._world.time) for machine in self.machines.values())
 
     def sell_out(self, node_type: str, for_s: float) -> None:
         self._sold_out_until[node_type] = self._world.time + for_s
 
-    def restock(self) -> None:
-        """Every shortage is over: whatever is asked for can be had."""
+    def end_shortages(self) -> None:
+        """Ends every shortage: everything can be bought again."""
         self._sold_out_until.clear()
         self.sells.capacity.clear()
         self.sells.quota = None
@@ -225,7 +227,7 @@ class SimCloud:
     def create(
         self, node_type: str, kind: NodeKind = NodeKind.WORKER, request: RequestId | None = None
     ) -> CloudMachine:
-        """Hand out a machine; it starts to boot and to cost."""
+        """Creates a machine; it starts to boot and to cost."""
         known = self.sells.types.get(node_type)
         machine = CloudMachine(
             cloud_id=CloudId(f"m-{len(self.machines) + 1:04d}"),
@@ -244,7 +246,7 @@ class SimCloud:
         self._world.after(in_s, lambda: self._up(machine))
 
     def end(self, machine: CloudMachine, how: str) -> None:
-        """The machine is gone, and its cost stops; the list may not know yet."""
+        """Ends the machine and its cost; the listing may still show it."""
         if not machine.exists:
             return
         machine.ended_at, machine.ended_how = self._world.time, how
@@ -308,11 +310,11 @@ class SimCloud:
         if alive:
             self._faults.stream("list_omits").choice(alive).hidden_until = self._world.time + for_s
 
-    def _conjure(self, fault: str, node_type: str, kind: NodeKind) -> None:
+    def _add_ghost(self, fault: str, node_type: str, kind: NodeKind) -> None:
         cloud_id = CloudId(f"ghost-{len(self._ghosts) + 1}")
         ghost = CloudInstance(cloud_id=cloud_id, node_type=node_type, kind=kind)
         self._ghosts[cloud_id] = (self._world.time + self._faults.between(fault, 5, 60), ghost)
 
 
 def _nothing(machine: CloudMachine) -> None:
-    """Nobody listens."""
+    """Does nothing: no listener is set."""

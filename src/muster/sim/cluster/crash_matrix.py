@@ -1,8 +1,8 @@
-"""Crash matrix: a scripted day, lived once for every moment at which the controller can be killed.
+"""Runs a scripted day once for every moment at which the controller can be killed.
 
 The day has no faults of its own: bursts of work, a gang, a sold-out type, a lowered limit, machines that go
-idle. `live_through(k)` kills the controller right after its k-th store write or provider call and starts a
-new one at the next tick; the day must end with the same cluster as the day that nobody disturbed.
+idle. `run_day(k)` kills the controller right after its k-th store write or provider call and starts a
+new one at the next tick; the day must end with the same cluster as the undisturbed day.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from muster.base.rng import Seed
 from muster.cluster.model import ClusterSpec, LaunchLimits, Strategy
 from muster.sim.cluster.build import OpenStore, SimulatedCluster
 from muster.sim.cluster.checkers import safety_checks
-from muster.sim.cluster.crash_points import Killed, Wire
+from muster.sim.cluster.crash_points import CrashPoints, Killed
 from muster.sim.cluster.faults import Faults
-from muster.sim.cluster.liveness import unrest
+from muster.sim.cluster.liveness import unsettled
 from muster.sim.cluster.options import (
     BACKOFF,
     HEAD_TYPE,
@@ -35,7 +35,7 @@ from muster.sim.cluster.tasks import FOREVER, GangWork, TaskClass
 TICK_S = 10.0
 DAY_TICKS = 56
 # Store writes, provider calls, and the drains: everything that leaves a mark outside the controller.
-MARKS = frozenset(
+KILL_POINTS = frozenset(
     {
         "store.commit",
         "store.handed_over",
@@ -49,25 +49,25 @@ MARKS = frozenset(
 )
 
 
-class CountingWire(Wire):
-    """Counts the marks; kills right after the chosen one."""
+class CountingCrashPoints(CrashPoints):
+    """CountingCrashPoints count the kill points, and kill right after the chosen one."""
 
     def __init__(self, fatal: int | None) -> None:
         super().__init__()
-        self.marks: list[str] = []
+        self.kill_points: list[str] = []
         self._fatal = fatal
 
     def after(self, name: str) -> None:
         super().after(name)
-        if name in MARKS:
-            self.marks.append(name)
-            if len(self.marks) == self._fatal:
+        if name in KILL_POINTS:
+            self.kill_points.append(name)
+            if len(self.kill_points) == self._fatal:
                 raise Killed(name)
 
 
 @dataclass(frozen=True)
-class Evening:
-    """What is there when the day is over."""
+class FinalState:
+    """A FinalState is the cluster at the end of the day."""
 
     machines: Mapping[str, int]  # by type
     records: Mapping[tuple[str, str], int]  # live ones, by state and type
@@ -78,34 +78,34 @@ class Evening:
 
 
 @dataclass(frozen=True)
-class Day:
-    """One day lived: how it ended, which marks there were, and what was wrong with it."""
+class CrashRun:
+    """A CrashRun is one run of the day: its final state, its kill points, and what was wrong with it."""
 
-    evening: Evening
-    marks: tuple[str, ...]
+    final_state: FinalState
+    kill_points: tuple[str, ...]
     complaints: tuple[str, ...]
     lives: int
 
 
-def live_through(fatal: int | None = None, open_store: OpenStore | None = None) -> Day:
-    """The whole day; the controller dies right after mark number `fatal` (the first is 1)."""
-    wire = CountingWire(fatal)
-    scene = SimulatedCluster(Seed(1), _setting(), Faults.none(), open_store, wire)
-    _put_on_the_calendar(scene)
+def run_day(fatal: int | None = None, open_store: OpenStore | None = None) -> CrashRun:
+    """Runs the whole day; the controller dies right after kill point number `fatal` (the first is 1)."""
+    crash_points = CountingCrashPoints(fatal)
+    cluster = SimulatedCluster(Seed(1), _options(), Faults.none(), open_store, crash_points)
+    _schedule_events(cluster)
     checks = safety_checks()
     complaints: list[str] = []
     ticks = 0
-    while ticks < DAY_TICKS or scene.plan is None:  # one more when the last tick was the fatal one
+    while ticks < DAY_TICKS or cluster.plan is None:  # one more when the last tick was the fatal one
         ticks += 1
-        scene.tick()
-        complaints.extend(text for check in checks for text in check(scene))
-        scene.store.commits.clear()
-        scene.world.advance(TICK_S)
-    complaints.extend(f"not at rest: {text}" for text in unrest(scene))
-    return Day(_evening(scene), tuple(wire.marks), tuple(complaints), scene.lives)
+        cluster.tick()
+        complaints.extend(text for check in checks for text in check(cluster))
+        cluster.store.commits.clear()
+        cluster.world.advance(TICK_S)
+    complaints.extend(f"not at rest: {text}" for text in unsettled(cluster))
+    return CrashRun(_final_state(cluster), tuple(crash_points.kill_points), tuple(complaints), cluster.lives)
 
 
-def _setting() -> RunOptions:
+def _options() -> RunOptions:
     shop = {t.name: t for t in WORKER_TYPES}
     spec = ClusterSpec(
         cluster_name="crash-day",
@@ -128,9 +128,9 @@ def _setting() -> RunOptions:
     return RunOptions(spec=spec, catalogue=sells, tick_s=TICK_S, dead_kept_s=60.0)
 
 
-def _put_on_the_calendar(scene: SimulatedCluster) -> None:
-    """Far enough apart that one lost tick does not make it another day."""
-    world, runtime = scene.world, scene.runtime
+def _schedule_events(cluster: SimulatedCluster) -> None:
+    """The events are far enough apart that one lost tick does not change the day."""
+    world, runtime = cluster.world, cluster.runtime
     small, large = Resources.of(CPU=1), Resources.of(CPU=4)
 
     def gang_arrives() -> None:
@@ -138,8 +138,8 @@ def _put_on_the_calendar(scene: SimulatedCluster) -> None:
         runtime.submit_gang(GangWork("trainers", Strategy.STRICT_SPREAD, bundles, 40.0))
 
     def maximum_is_lowered() -> None:
-        lowered = (replace(t, max_nodes=3) if t.name == "cpu-4" else t for t in scene.spec.spec.node_types)
-        scene.spec.spec = replace(scene.spec.spec, node_types=tuple(lowered))
+        lowered = (replace(t, max_nodes=3) if t.name == "cpu-4" else t for t in cluster.spec.spec.node_types)
+        cluster.spec.spec = replace(cluster.spec.spec, node_types=tuple(lowered))
 
     world.after(15.0, lambda: runtime.submit(TaskClass(small, name="morning"), 14, 50.0))
     world.after(85.0, lambda: runtime.submit(TaskClass(Resources.of(CPU=1, GPU=1), name="render"), 2, 40.0))
@@ -148,14 +148,16 @@ def _put_on_the_calendar(scene: SimulatedCluster) -> None:
     world.after(455.0, maximum_is_lowered)
 
 
-def _evening(scene: SimulatedCluster) -> Evening:
-    alive = scene.cloud.alive()
-    owners = Counter(r.cloud_id for r in scene.store.live.values() if r.cloud_id)
-    return Evening(
+def _final_state(cluster: SimulatedCluster) -> FinalState:
+    alive = cluster.cloud.alive()
+    owners = Counter(r.cloud_id for r in cluster.store.live.values() if r.cloud_id)
+    return FinalState(
         machines=dict(sorted(Counter(m.node_type for m in alive).items())),
-        records=dict(sorted(Counter((r.state.name, r.node_type) for r in scene.store.live.values()).items())),
-        bought=dict(sorted(Counter(m.node_type for m in scene.cloud.machines.values()).items())),
+        records=dict(
+            sorted(Counter((r.state.name, r.node_type) for r in cluster.store.live.values()).items())
+        ),
+        bought=dict(sorted(Counter(m.node_type for m in cluster.cloud.machines.values()).items())),
         unowned=sum(owners[m.cloud_id] == 0 for m in alive),
         doubled=sum(count > 1 for count in owners.values()),
-        pending=scene.runtime.pending_tasks() + len(scene.runtime.pending_gangs()),
+        pending=cluster.runtime.pending_tasks() + len(cluster.runtime.pending_gangs()),
     )

@@ -1,7 +1,7 @@
-"""Where a controller can be killed: before and after every call it makes to the outside.
+"""Defines where a controller can be killed: before and after every call to a port.
 
-Every method of a simulated port is a `@step`. A fuse set on the wire counts the moments between steps and
-raises `Killed` at the chosen one; the controller must never catch it.
+Every method of a simulated port is a `@crash_point`. `kill_after` counts the points that are left and
+`Killed` is raised at the last one; the controller must never catch it.
 """
 
 from __future__ import annotations
@@ -15,50 +15,52 @@ R = TypeVar("R")
 
 
 class Killed(BaseException):
-    """The controller's process is gone: not an error, an end."""
+    """Killed means that the controller's process is gone: not an error, an end."""
 
 
-class Wire:
-    """Counts steps; cuts the controller off where told to."""
+class CrashPoints:
+    """CrashPoints count calls to ports, and kill the controller at the chosen one."""
 
     def __init__(self) -> None:
-        self.fuse: int | None = None  # moments left to live; None: for ever
+        self.kill_after: int | None = None  # crash points left to live; None: no limit
         self.killed_at = ""
 
     def before(self, name: str) -> None:
-        self._burn(f"before {name}")
+        self._count(f"before {name}")
 
     def after(self, name: str) -> None:
-        self._burn(f"after {name}")
+        self._count(f"after {name}")
 
-    def _burn(self, where: str) -> None:
-        if self.fuse is None:
+    def _count(self, where: str) -> None:
+        if self.kill_after is None:
             return
-        self.fuse -= 1
-        if self.fuse < 0:
-            self.fuse = None
+        self.kill_after -= 1
+        if self.kill_after < 0:
+            self.kill_after = None
             self.killed_at = where
             raise Killed(where)
 
 
-class Wired(Protocol):
-    wire: Wire
+class HasCrashPoints(Protocol):
+    """HasCrashPoints is any simulated port."""
+
+    crash_points: CrashPoints
 
 
-W = TypeVar("W", bound=Wired)
+W = TypeVar("W", bound=HasCrashPoints)
 
 
-def step(name: str) -> Callable[[Callable[Concatenate[W, P], R]], Callable[Concatenate[W, P], R]]:
-    """A port method: the controller may die right before it and right after it, reply in hand or not."""
+def crash_point(name: str) -> Callable[[Callable[Concatenate[W, P], R]], Callable[Concatenate[W, P], R]]:
+    """Marks a port method: the controller may die right before it and right after it."""
 
     def decorate(method: Callable[Concatenate[W, P], R]) -> Callable[Concatenate[W, P], R]:
         @functools.wraps(method)
         def call(self: W, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            self.wire.before(name)
+            self.crash_points.before(name)
             try:
                 return method(self, *args, **kwargs)
             finally:
-                self.wire.after(name)
+                self.crash_points.after(name)
 
         return call
 

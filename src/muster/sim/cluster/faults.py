@@ -1,4 +1,4 @@
-"""Faults: what may go wrong, and how often in this run.
+"""Draws what may go wrong, and how often in this run.
 
 The seed turns each kind on or off and draws its rate (swarm testing: runs differ in kind, not only in
 luck). Each kind draws from its own stream, so a new kind never changes an old run's other faults.
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from muster.base.rng import Seed, Stream
 
-# kind -> (lowest, highest) chance per opportunity. What an opportunity is, the name says: a call, a machine
+# kind -> (lowest, highest) chance per opportunity. The name says what an opportunity is: a call, a machine
 # that boots, a listing, or (every_tick) the pause between two ticks.
 EVERY_CALL: Mapping[str, tuple[float, float]] = {
     "launch_refused": (0.05, 0.6),  # a ProviderError of a drawn kind; nothing bought
@@ -18,19 +18,19 @@ EVERY_CALL: Mapping[str, tuple[float, float]] = {
     "launch_reply_lost": (0.02, 0.3),  # the same exception, but the machines come
     "launch_dropped": (0.02, 0.2),  # accepted and forgotten
     "launch_slow": (0.05, 0.4),  # the machines come much later
-    "unit_refused": (0.05, 0.5),  # one machine of a batch is refused, told later by poll
+    "unit_refused": (0.05, 0.5),  # one machine of a batch is refused, reported later by poll
     "terminate_refused": (0.05, 0.4),  # a ProviderError
-    "terminate_unit_refused": (0.05, 0.4),  # told later by poll
+    "terminate_unit_refused": (0.05, 0.4),  # reported later by poll
     "terminate_lost": (0.05, 0.3),  # accepted and forgotten
     "terminate_slow": (0.05, 0.4),
     "list_fails": (0.02, 0.3),
     "list_late": (0.05, 0.5),  # per machine: not listed for its first while
     "list_omits": (0.002, 0.02),  # per listing: one machine is left out for a while
     "list_ghost": (0.005, 0.04),  # per listing: a machine that does not exist, for a while
-    "list_garbage": (0.005, 0.04),  # per listing: a machine without a type, or nobody's
+    "list_garbage": (0.005, 0.04),  # per listing: a machine without a type, or an unmanaged one
     "join_late": (0.05, 0.5),  # per machine that boots
     "join_never": (0.02, 0.3),
-    "report_stale": (0.01, 0.06),  # the runtime shows an old picture for a while
+    "report_stale": (0.01, 0.06),  # the runtime shows an old report for a while
     "report_fails": (0.01, 0.08),  # the runtime cannot be read for a while
     "report_garbage": (0.01, 0.1),
     "publish_fails": (0.01, 0.3),
@@ -48,7 +48,7 @@ EVERY_TICK: Mapping[str, tuple[float, float]] = {
     "machine_dies": (0.002, 0.02),
     "node_dies": (0.002, 0.02),  # the runtime's process dies, the machine stays and costs
     "node_restarts": (0.002, 0.02),  # the same machine comes back under a new node id
-    "preempted": (0.002, 0.02),  # gone without a word
+    "preempted": (0.002, 0.02),  # gone without notice
     "preempted_with_notice": (0.002, 0.02),  # drains first
     "killed": (0.005, 0.06),  # the controller dies between two of its steps
     "clock_jumps": (0.002, 0.02),  # the wall clock, forwards or backwards
@@ -58,7 +58,7 @@ KINDS = (*EVERY_CALL, *EVERY_TICK)
 
 
 class Faults:
-    """This run's faults. `hit(kind)` says whether it strikes now; after `stop()` nothing strikes."""
+    """Faults belong to one run: `hit(kind)` draws whether one happens now; after `stop()` none does."""
 
     def __init__(self, seed: Seed, rates: Mapping[str, float]) -> None:
         self.rates = dict(rates)
@@ -69,7 +69,7 @@ class Faults:
 
     @classmethod
     def drawn(cls, seed: Seed) -> Faults:
-        """About half of the kinds, each with its own rate; one run in twelve has none at all."""
+        """Draws about half of the kinds, each with its own rate; one run in twelve has none at all."""
         draw = seed.derive("sim.faults")
         none_at_all = draw.random() < 1 / 12
         rates = {}
@@ -91,7 +91,7 @@ class Faults:
         return True
 
     def stream(self, kind: str) -> Stream:
-        """The kind's own randomness, also for the details of a strike."""
+        """Returns the kind's own randomness, also for the details of a fault."""
         if kind not in self._streams:
             self._streams[kind] = self._seed.derive(f"sim.fault.{kind}")
         return self._streams[kind]

@@ -1,8 +1,8 @@
-"""Liveness: once the faults have stopped, the cluster comes to rest, and the rest makes sense.
+"""Checks liveness: once the faults have stopped, the cluster comes to rest in a sensible state.
 
-`unrest(scene)` yields what still keeps it from rest. At rest every demand is met or truthfully explained,
+`unsettled(cluster)` yields what still changes. At rest every demand is met or truthfully explained,
 every machine has its record and its node, nothing is in a passing state, minimums are reached, nothing is
-over a limit, and nothing idles that nobody needs.
+over a limit, and no unneeded node is idle.
 """
 
 from __future__ import annotations
@@ -21,57 +21,57 @@ _S = InstanceState
 IDLE_SLACK_S = 60.0
 
 
-def unrest(scene: SimulatedCluster) -> Iterator[str]:
-    """What is not as it should stay; nothing when the cluster has come to rest."""
-    if scene.plan is None:
+def unsettled(cluster: SimulatedCluster) -> Iterator[str]:
+    """Yields what is not in its final state; nothing when the cluster is at rest."""
+    if cluster.plan is None:
         yield "the controller is not running"
         return
-    yield from _unexplained_demand(scene)
-    yield from _passing_states(scene)
-    yield from _strays(scene)
-    yield from _limits(scene)
-    yield from _idlers(scene)
+    yield from _unexplained_demand(cluster)
+    yield from _passing_states(cluster)
+    yield from _strays(cluster)
+    yield from _limits(cluster)
+    yield from _idlers(cluster)
 
 
-def _unexplained_demand(scene: SimulatedCluster) -> Iterator[str]:
+def _unexplained_demand(cluster: SimulatedCluster) -> Iterator[str]:
     verdicts: dict[tuple[Subject, str], list[Verdict]] = {}
-    for verdict in scene.plan.verdicts if scene.plan else ():
+    for verdict in cluster.plan.verdicts if cluster.plan else ():
         verdicts.setdefault((verdict.subject, verdict.subject_id), []).append(verdict)
-    for like, queue in scene.runtime.pending.items():
+    for like, queue in cluster.runtime.pending.items():
         if queue:
-            told = verdicts.get((Subject.DEMAND, like.name), [])
-            fitting = _holders(scene, like.shape, like.selectors)
-            yield from _untrue(scene, f"{like.name} ({len(queue)} pending)", told, fitting)
-    for gang in scene.runtime.pending_gangs():
-        told = verdicts.get((Subject.GANG, gang.gang_id), [])
-        fitting = _holders(scene, _largest_need(gang), ())
-        for text in _untrue(scene, f"gang {gang.gang_id}", told, fitting):
+            given = verdicts.get((Subject.DEMAND, like.name), [])
+            fitting = _holders(cluster, like.shape, like.selectors)
+            yield from _untrue(cluster, f"{like.name} ({len(queue)} pending)", given, fitting)
+    for gang in cluster.runtime.pending_gangs():
+        given = verdicts.get((Subject.GANG, gang.gang_id), [])
+        fitting = _holders(cluster, _largest_need(gang), ())
+        for text in _untrue(cluster, f"gang {gang.gang_id}", given, fitting):
             # Spread bundles may be impossible together although each would fit: not judged here.
-            together = any(v.reason in (Reason.INFEASIBLE, Reason.BLOCKED_BY_GANG) for v in told)
+            together = any(v.reason in (Reason.INFEASIBLE, Reason.BLOCKED_BY_GANG) for v in given)
             if not together or gang.strategy is Strategy.STRICT_PACK:
                 yield text
 
 
 def _largest_need(gang: GangWork) -> Resources:
-    """What one node must hold: a bundle, or all of them when they have to lie together."""
+    """Returns what one node must hold: a bundle, or all of them for STRICT_PACK."""
     shape = gang.tasks[0].like.shape
     return shape.times(len(gang.tasks)) if gang.strategy is Strategy.STRICT_PACK else shape
 
 
 def _untrue(
-    scene: SimulatedCluster, name: str, told: Sequence[Verdict], fitting: Sequence[NodeType]
+    cluster: SimulatedCluster, name: str, given: Sequence[Verdict], fitting: Sequence[NodeType]
 ) -> Iterator[str]:
-    """A pending demand whose explanation is missing, passing, or not so."""
-    if not told:
+    """Yields pending demand whose explanation is missing, temporary or wrong."""
+    if not given:
         yield f"{name}: no explanation"
-    for verdict in told:
-        if not _holds(scene, verdict.reason, fitting):
+    for verdict in given:
+        if not _holds(cluster, verdict.reason, fitting):
             yield f"{name}: {verdict.reason.value} {verdict.detail}".rstrip()
 
 
-def _holds(scene: SimulatedCluster, reason: Reason, fitting: Sequence[NodeType]) -> bool:
-    have = Counter(machine.node_type for machine in scene.cloud.alive())
-    limit = scene.spec.spec.max_nodes
+def _holds(cluster: SimulatedCluster, reason: Reason, fitting: Sequence[NodeType]) -> bool:
+    have = Counter(machine.node_type for machine in cluster.cloud.alive())
+    limit = cluster.spec.spec.max_nodes
     if reason is Reason.INFEASIBLE:
         return not fitting
     if reason is Reason.BLOCKED_BY_TYPE_LIMIT:
@@ -81,38 +81,38 @@ def _holds(scene: SimulatedCluster, reason: Reason, fitting: Sequence[NodeType])
     return False  # placed, on its way or backed off: none of that may last
 
 
-def _holders(scene: SimulatedCluster, shape: Resources, selectors: Sequence[Selector]) -> list[NodeType]:
-    """The types that could hold one such request; the head's type cannot be bought again."""
+def _holders(cluster: SimulatedCluster, shape: Resources, selectors: Sequence[Selector]) -> list[NodeType]:
+    """Returns the types that could hold one such request; the head's type cannot be bought again."""
     return [
         t
-        for t in scene.spec.spec.node_types[1:]
+        for t in cluster.spec.spec.node_types[1:]
         if t.resources.holds(shape) and (not selectors or any(matches(s, t.labels) for s in selectors))
     ]
 
 
-def _passing_states(scene: SimulatedCluster) -> Iterator[str]:
-    for instance in scene.store.live.values():
+def _passing_states(cluster: SimulatedCluster) -> Iterator[str]:
+    for instance in cluster.store.live.values():
         if instance.state is not _S.RAY_RUNNING:
             name = f"{instance.instance_id} ({instance.node_type})"
             yield f"{name} is {instance.state.name}: {instance.details}"
 
 
-def _strays(scene: SimulatedCluster) -> Iterator[str]:
+def _strays(cluster: SimulatedCluster) -> Iterator[str]:
     """Machine, record and node belong together, one of each."""
-    owned = Counter(i.cloud_id for i in scene.store.live.values() if i.state in ON_CLOUD)
-    for machine in scene.cloud.alive():
+    owned = Counter(i.cloud_id for i in cluster.store.live.values() if i.state in ON_CLOUD)
+    for machine in cluster.cloud.alive():
         if owned.pop(machine.cloud_id, 0) != 1:
             yield f"{machine.cloud_id} is not owned by exactly one record"
-        node = scene.runtime.node_on(machine)
+        node = cluster.runtime.node_on(machine)
         if node is None or not node.serves:
             yield f"{machine.cloud_id} ({machine.node_type}) has no working node"
     for cloud_id in owned:
         yield f"{cloud_id} has a record and does not exist"
 
 
-def _limits(scene: SimulatedCluster) -> Iterator[str]:
-    spec = scene.spec.spec
-    have = Counter(machine.node_type for machine in scene.cloud.alive())
+def _limits(cluster: SimulatedCluster) -> Iterator[str]:
+    spec = cluster.spec.spec
+    have = Counter(machine.node_type for machine in cluster.cloud.alive())
     known = {t.name: t for t in spec.node_types}
     for name, count in have.items():
         most = known[name].max_nodes if name in known else 0
@@ -128,14 +128,16 @@ def _limits(scene: SimulatedCluster) -> Iterator[str]:
             yield f"{have[t.name]} machines of {t.name}, its minimum is {least}"
 
 
-def _idlers(scene: SimulatedCluster) -> Iterator[str]:
+def _idlers(cluster: SimulatedCluster) -> Iterator[str]:
     """A node that is idle for long stays for a minimum, a standing request or pending work, or leaves."""
-    spec, now = scene.spec.spec, scene.world.time
+    spec, now = cluster.spec.spec, cluster.world.time
     if spec.idle_timeout_s is None:
         return
-    have = Counter(machine.node_type for machine in scene.cloud.alive())
-    wanted = bool(scene.runtime.constraints or scene.runtime.pending_tasks() or scene.runtime.pending_gangs())
-    for node in scene.runtime.live_nodes():
+    have = Counter(machine.node_type for machine in cluster.cloud.alive())
+    wanted = bool(
+        cluster.runtime.constraints or cluster.runtime.pending_tasks() or cluster.runtime.pending_gangs()
+    )
+    for node in cluster.runtime.live_nodes():
         known = spec.node_type(node.machine.node_type)
         if node.machine.kind is NodeKind.HEAD or node.running or known is None:
             continue

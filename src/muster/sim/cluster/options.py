@@ -1,4 +1,4 @@
-"""Setting: everything a run draws from its seed before it starts, faults aside.
+"""Draws everything of a run from its seed before it starts, except the faults.
 
 Timeouts are minutes instead of hours, so that every one of them can expire within a run.
 """
@@ -27,7 +27,7 @@ TIMEOUTS = Timeouts(
     listing_grace_s=20.0,
     drain_deadline_s=20.0,
 )
-BACKOFF = Backoff(base_s=5.0, max_s=60.0, person_base_s=20.0, decay_s=60.0, recovery_s=120.0)
+BACKOFF = Backoff(base_s=5.0, max_s=60.0, user_action_base_s=20.0, decay_s=60.0, recovery_s=120.0)
 
 
 def _worker(name: str, price: float, resources: dict[str, float], **labels: str) -> NodeType:
@@ -55,14 +55,14 @@ WORKER_TYPES = (
 
 @dataclass
 class RunOptions:
-    """One run's stage: the config, what the cloud sells, how fast things go."""
+    """RunOptions are the config, what the cloud sells, and the durations of one run."""
 
     spec: ClusterSpec
     catalogue: Catalogue
     tick_s: float = 5.0
     faulty_ticks: int = 90
     calm_s: float = 1500.0  # how long the cluster has to come to rest once the faults stop
-    settle_s: float = 240.0  # how long calm is watched at least: most work ends and idle machines leave
+    min_calm_s: float = 240.0  # how long calm is watched at least: most work ends and idle machines leave
     waves: int = 6  # bursts of work during the faulty part
     dead_kept_s: float = 60.0  # how long the runtime lists dead nodes
     install_s: float = 10.0
@@ -71,11 +71,11 @@ class RunOptions:
     shown: dict[str, object] = field(default_factory=dict)  # every drawn option, for the header
 
 
-def drawn(seed: Seed) -> RunOptions:
-    """The stage of this seed."""
+def draw_options(seed: Seed) -> RunOptions:
+    """Draws the options of this seed."""
     draw = seed.derive("sim.setting")
     spec = _spec(draw)
-    setting = RunOptions(
+    options = RunOptions(
         spec=spec,
         catalogue=_catalogue(draw, spec),
         tick_s=draw.choice((5.0, 8.0, 12.0)),
@@ -85,11 +85,12 @@ def drawn(seed: Seed) -> RunOptions:
         runtime_ends_drains=draw.random() < 0.5,
         head_late_s=draw.choice((0.0, 0.0, 30.0)),
     )
-    setting.shown = _shown(setting)
-    return setting
+    options.shown = _shown(options)
+    return options
 
 
 def head_type(cpus: int = 0) -> NodeType:
+    """Returns the node type of the head."""
     return NodeType(
         name=HEAD_TYPE,
         resources=Resources.of({"CPU": cpus, "memory": 8 * GIB}),
@@ -102,7 +103,7 @@ def head_type(cpus: int = 0) -> NodeType:
 
 
 def catalogue_for(spec: ClusterSpec) -> Catalogue:
-    """Everything the config names, and everything else in the shop."""
+    """Returns a catalogue of everything that the config names, and of all other types."""
     types = {t.name: t for t in (*WORKER_TYPES, *spec.node_types)}
     return Catalogue(types=types, prices={t.name: t.price_per_hour or 0.0 for t in types.values()})
 
@@ -149,11 +150,11 @@ def _catalogue(draw: Stream, spec: ClusterSpec) -> Catalogue:
     return sells
 
 
-def _shown(setting: RunOptions) -> dict[str, object]:
-    spec, sells = setting.spec, setting.catalogue
+def _shown(options: RunOptions) -> dict[str, object]:
+    spec, sells = options.spec, options.catalogue
     workers = (f"{t.name}[{t.min_nodes}..{t.max_nodes}]" for t in spec.node_types[1:])
     return {
-        "tick_s": setting.tick_s,
+        "tick_s": options.tick_s,
         "types": " ".join(workers),
         "max_nodes": spec.max_nodes,
         "objective": spec.objective.value,
@@ -167,9 +168,9 @@ def _shown(setting: RunOptions) -> dict[str, object]:
         "boot_s": "{:g}..{:g}".format(*sells.boot_s),
         "capacity": " ".join(f"{name}:{count}" for name, count in sells.capacity.items()) or None,
         "quota": sells.quota,
-        "waves": setting.waves,
+        "waves": options.waves,
         "head_cpus": spec.node_types[0].resources.to_floats()["CPU"],
-        "head_late_s": setting.head_late_s,
-        "dead_kept_s": setting.dead_kept_s,
-        "runtime_ends_drains": setting.runtime_ends_drains,
+        "head_late_s": options.head_late_s,
+        "dead_kept_s": options.dead_kept_s,
+        "runtime_ends_drains": options.runtime_ends_drains,
     }

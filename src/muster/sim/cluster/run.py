@@ -1,7 +1,7 @@
-"""simulate(seed) -> Report: one run, first with faults, then calm, checked after every tick.
+"""Runs one seed: first with faults, then calm, checked after every tick.
 
-Faulty part: every safety property holds after every tick. Then the faults stop, and the cluster must come to
-rest within a budget of virtual time.
+Every safety property holds after every tick. When the faults stop, the cluster must come to rest within a
+budget of virtual time.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from typing import ClassVar
 from muster.base.resources import Resources
 from muster.base.rng import Seed, Stream
 from muster.cluster.model import Constraint, Demand, LabelMatch, LabelOperator, NodeKind, Selector, Strategy
-from muster.sim.cluster import options
 from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.checkers import safety_checks
 from muster.sim.cluster.cloud import CloudMachine
 from muster.sim.cluster.faults import Faults
-from muster.sim.cluster.liveness import unrest
-from muster.sim.cluster.options import GIB, RunOptions
+from muster.sim.cluster.liveness import unsettled
+from muster.sim.cluster.options import GIB, RunOptions, draw_options
 from muster.sim.cluster.runtime import SimRuntime
 from muster.sim.cluster.tasks import FOREVER, GangWork, TaskClass
 from muster.sim.cluster.trace import Trace
@@ -43,18 +42,18 @@ IMPOSSIBLE = (Resources.of(CPU=1, TPU=4), Resources.of(CPU=500), Resources.of(GP
 
 
 class Workload:
-    """Waves of tasks and gangs, standing services, and calls of `request_resources`."""
+    """A Workload submits waves of tasks and gangs, standing services, and resource requests."""
 
-    def __init__(self, seed: Seed, world: World, runtime: SimRuntime, setting: RunOptions) -> None:
+    def __init__(self, seed: Seed, world: World, runtime: SimRuntime, options: RunOptions) -> None:
         self._draw = seed.derive("sim.workload")
         self._world, self._runtime = world, runtime
         self._gangs = self._classes = 0
-        length_s = setting.faulty_ticks * setting.tick_s
-        for _ in range(setting.waves):
+        length_s = options.faulty_ticks * options.tick_s
+        for _ in range(options.waves):
             world.after(round(self._draw.uniform(0, 0.9 * length_s), 1), self._wave())
 
     def _wave(self) -> Callable[[], None]:
-        """Drawn now, so that what comes does not depend on what happened before it."""
+        """Draws at once, so that a wave does not depend on what happens before it."""
         draw = self._draw
         kind = draw.choices(("tasks", "gang", "service", "constraint", "impossible"), (55, 20, 10, 10, 5))[0]
         return {
@@ -113,19 +112,19 @@ class Workload:
         return draw.choice(((), (), (), (ON_DEMAND,), (ZONE_B,), (ZONE_B, ON_DEMAND), (NOT_ZONE_A,)))
 
 
-REST_TICKS = 3  # ticks in a row without unrest
-Tell = Callable[[str, bool], None]  # a trace line, and whether anything happened
+REST_TICKS = 3  # ticks in a row without changes
+TraceListener = Callable[[str, bool], None]  # a trace line, and whether anything happened
 
 
 @dataclass
 class Report:
-    """What came of one seed."""
+    """A Report is the result of one seed."""
 
     seed: int
     ticks: int = 0
     faulty_ticks: int = 0
     trace_hash: str = ""
-    violations: list[str] = field(default_factory=list)  # "" when all is well
+    violations: list[str] = field(default_factory=list)  # empty when all is well
     machines_bought: int = 0
     machines_left: int = 0
     tasks_finished: int = 0
@@ -144,127 +143,127 @@ class Report:
 
 
 class SeedRun:
-    """One seed, step by step."""
+    """A SeedRun runs one seed, step by step."""
 
-    scene_class: ClassVar[type[SimulatedCluster]] = SimulatedCluster
+    cluster_class: ClassVar[type[SimulatedCluster]] = SimulatedCluster
 
-    def __init__(self, seed: int, tell: Tell | None = None) -> None:
+    def __init__(self, seed: int, on_line: TraceListener | None = None) -> None:
         self.seed = Seed(seed)
-        self.setting = options.drawn(self.seed)
+        self.options = draw_options(self.seed)
         self.faults = Faults.drawn(self.seed)
-        self.scene = self.scene_class(self.seed, self.setting, self.faults)
+        self.cluster = self.cluster_class(self.seed, self.options, self.faults)
         self.report = Report(seed=seed)
-        self._workload = Workload(self.seed, self.scene.world, self.scene.runtime, self.setting)
+        self._workload = Workload(self.seed, self.cluster.world, self.cluster.runtime, self.options)
         self._checks = safety_checks()
         self._trace = Trace()
-        self._tell = tell
+        self._on_line = on_line
         self._down_until = 0.0
         self._rested = 0
 
     def header(self) -> dict[str, object]:
-        """Every drawn option."""
-        return {**self.setting.shown, "faults": dict(self.faults.rates)}
+        """Returns every drawn option."""
+        return {**self.options.shown, "faults": dict(self.faults.rates)}
 
     def to_end(self, until_tick: int | None = None) -> Report:
-        """Run until something is wrong, the cluster rests, or `until_tick`."""
-        report, setting = self.report, self.setting
-        budget = setting.faulty_ticks + int(setting.calm_s / setting.tick_s)
+        """Runs until something is wrong, the cluster is at rest, or `until_tick`."""
+        report, options = self.report, self.options
+        budget = options.faulty_ticks + int(options.calm_s / options.tick_s)
         while report.ok and self._rested < REST_TICKS and report.ticks != until_tick:
             if report.ticks == budget:
-                report.violations.extend(f"not at rest: {text}" for text in unrest(self.scene))
+                report.violations.extend(f"not at rest: {text}" for text in unsettled(self.cluster))
                 break
             self.step()
         return self._finish()
 
     def step(self) -> None:
-        """One tick, its checks, and the pause after it."""
-        report, scene = self.report, self.scene
+        """Runs one tick, its checks, and the pause after it."""
+        report, cluster = self.report, self.cluster
         report.ticks += 1
-        calm = report.ticks > self.setting.faulty_ticks
+        calm = report.ticks > self.options.faulty_ticks
         if calm and not self.faults.stopped:
             self.faults.stop()
-            scene.cloud.restock()
-        if scene.world.time >= self._down_until or calm:
-            self._set_fuse()
-            scene.tick()
-            if scene.plan is None:
-                self._down_until = scene.world.time + self.faults.between("killed", 0, 60)
+            cluster.cloud.end_shortages()
+        if cluster.world.time >= self._down_until or calm:
+            self._set_kill_point()
+            cluster.tick()
+            if cluster.plan is None:
+                self._down_until = cluster.world.time + self.faults.between("killed", 0, 60)
         else:
-            scene.rest()
-        report.violations.extend(text for check in self._checks for text in check(scene))
+            cluster.rest()
+        report.violations.extend(text for check in self._checks for text in check(cluster))
         self._note("calm" if calm else "faulty")
-        scene.store.commits.clear()
+        cluster.store.commits.clear()
         if calm:
             self._rested = self._rested + 1 if self._is_at_rest() else 0
         else:
             report.faulty_ticks += 1
-            self._strike()
-        scene.world.advance(self.setting.tick_s)
+            self._inject_faults()
+        cluster.world.advance(self.options.tick_s)
 
     def _is_at_rest(self) -> bool:
-        calm_s = (self.report.ticks - self.setting.faulty_ticks) * self.setting.tick_s
-        return calm_s > self.setting.settle_s and not any(True for _ in unrest(self.scene))
+        calm_s = (self.report.ticks - self.options.faulty_ticks) * self.options.tick_s
+        return calm_s > self.options.min_calm_s and not any(True for _ in unsettled(self.cluster))
 
     def _note(self, phase: str) -> None:
-        line, happened = self._trace.line(self.scene, self.report.ticks, phase)
-        if self._tell is not None:
-            self._tell(line, happened)
+        line, happened = self._trace.line(self.cluster, self.report.ticks, phase)
+        if self._on_line is not None:
+            self._on_line(line, happened)
 
-    def _set_fuse(self) -> None:
+    def _set_kill_point(self) -> None:
         if self.faults.hit("killed"):
-            self.scene.wire.fuse = self.faults.stream("killed").randrange(40)
+            self.cluster.crash_points.kill_after = self.faults.stream("killed").randrange(40)
 
-    def _strike(self) -> None:
-        """What befalls the cluster between two ticks."""
-        faults, scene = self.faults, self.scene
+    def _inject_faults(self) -> None:
+        """Injects the faults that happen between two ticks."""
+        faults, cluster = self.faults, self.cluster
         if faults.hit("sold_out"):
-            name = faults.stream("sold_out").choice(sorted(scene.cloud.sells.types))
-            scene.cloud.sell_out(name, faults.between("sold_out", 20, 300))
+            name = faults.stream("sold_out").choice(sorted(cluster.cloud.sells.types))
+            cluster.cloud.sell_out(name, faults.between("sold_out", 20, 300))
         if faults.hit("clock_jumps"):
-            scene.world.jump(faults.stream("clock_jumps").choice((-3600.0, -30.0, 30.0, 600.0, 86400.0)))
+            cluster.world.jump(faults.stream("clock_jumps").choice((-3600.0, -30.0, 30.0, 600.0, 86400.0)))
         if faults.hit("config_edited"):
-            scene.spec.edit(faults.stream("config_edited"))
+            cluster.spec.edit(faults.stream("config_edited"))
         for kind in ("machine_dies", "node_dies", "node_restarts", "preempted", "preempted_with_notice"):
-            workers = [m for m in scene.cloud.alive() if m.kind is NodeKind.WORKER]
+            workers = [m for m in cluster.cloud.alive() if m.kind is NodeKind.WORKER]
             if workers and faults.hit(kind):
-                self._befall(kind, faults.stream(kind).choice(workers))
+                self._apply_fault(kind, faults.stream(kind).choice(workers))
 
-    def _befall(self, kind: str, machine: CloudMachine) -> None:
-        scene = self.scene
-        node = scene.runtime.node_on(machine)
+    def _apply_fault(self, kind: str, machine: CloudMachine) -> None:
+        cluster = self.cluster
+        node = cluster.runtime.node_on(machine)
         if kind in ("machine_dies", "preempted"):
-            scene.cloud.end(machine, kind)
+            cluster.cloud.end(machine, kind)
         elif kind == "node_dies" and node is not None:
-            scene.runtime.kill_node(node)
+            cluster.runtime.kill_node(node)
         elif kind == "node_restarts":
-            scene.restart_node(machine, self.faults.between(kind, 0, 20))
+            cluster.restart_node(machine, self.faults.between(kind, 0, 20))
         elif kind == "preempted_with_notice":
             if node is not None:
-                scene.drains.begin(node, 30.0)
-            scene.world.after(30.0, lambda: scene.cloud.end(machine, kind))
+                cluster.drains.begin(node, 30.0)
+            cluster.world.after(30.0, lambda: cluster.cloud.end(machine, kind))
 
     def _finish(self) -> Report:
-        report, scene = self.report, self.scene
+        report, cluster = self.report, self.cluster
         report.trace_hash = self._trace.digest
-        report.machines_bought = len(scene.cloud.machines) - 1
-        report.machines_left = len(scene.cloud.alive())
-        report.tasks_finished = scene.runtime.finished
-        report.spent, report.bill = scene.spent(), scene.cloud.bill()
-        report.lives = scene.lives
+        report.machines_bought = len(cluster.cloud.machines) - 1
+        report.machines_left = len(cluster.cloud.alive())
+        report.tasks_finished = cluster.runtime.finished
+        report.spent, report.bill = cluster.spent(), cluster.cloud.bill()
+        report.lives = cluster.lives
         report.faults = dict(sorted(self.faults.injected.items()))
         return report
 
 
-def simulate(seed: int, tell: Tell | None = None) -> Report:
-    """Run one seed to its end."""
-    return SeedRun(seed, tell).to_end()
+def simulate(seed: int, on_line: TraceListener | None = None) -> Report:
+    """Runs one seed to its end."""
+    return SeedRun(seed, on_line).to_end()
 
 
 CHUNK = 5
 
 
 def sweep(seeds: Sequence[int], jobs: int = 1) -> Iterator[Report]:
-    """Every seed's report. A run that breaks the simulator itself raises."""
+    """Yields every seed's report. A run that breaks the simulator itself raises."""
     quiet()
     if jobs <= 1:
         yield from map(simulate, seeds)
@@ -275,5 +274,5 @@ def sweep(seeds: Sequence[int], jobs: int = 1) -> Iterator[Report]:
 
 
 def quiet() -> None:
-    """The controller's warnings are the point of a simulation, not news: nobody reads them line by line."""
+    """Silences the controller's warnings, which are expected in a simulation."""
     logging.getLogger("muster.cluster").addHandler(logging.NullHandler())

@@ -1,7 +1,7 @@
-"""SimRuntime: the runtime on the simulated machines: nodes, their work, idle times and pending demand.
+"""Simulates the runtime: nodes, their work, idle times and pending demand.
 
-It schedules by itself (first fit on what is really free); the controller only sees reports of it. Implements
-NodeSource; drains are in `drains.py`.
+Schedules by itself (first fit on what is really free); the controller only sees its reports. Implements
+NodeSource; drains are in `build.py`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from muster.cluster.model import (
 )
 from muster.cluster.plan import ScalingReport
 from muster.sim.cluster.cloud import CloudMachine
-from muster.sim.cluster.crash_points import Wire, step
+from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.tasks import FOREVER, GangWork, SimNode, Task, TaskClass, spots_for
 from muster.sim.cluster.world import World
 
 
-def spoil(report: RuntimeReport, draw: Stream) -> RuntimeReport:
-    """The same report with one piece of nonsense in it."""
-    return draw.choice(_SPOILERS)(report)
+def corrupt(report: RuntimeReport, draw: Stream) -> RuntimeReport:
+    """Returns the same report with one invalid entry in it."""
+    return draw.choice(_CORRUPTIONS)(report)
 
 
 def _count_of_nothing(report: RuntimeReport) -> RuntimeReport:
@@ -44,7 +44,7 @@ def _negative_count(report: RuntimeReport) -> RuntimeReport:
     return _asking(report, Demand(shape=Resources.of(CPU=1), count=-3))
 
 
-def _unheard_of_resource(report: RuntimeReport) -> RuntimeReport:
+def _unknown_resource(report: RuntimeReport) -> RuntimeReport:
     return _asking(report, Demand(shape=Resources.of({"flux-capacitor": 1.21}), count=2))
 
 
@@ -79,10 +79,10 @@ def _unspecified_status(report: RuntimeReport) -> RuntimeReport:
     return replace(report, nodes=(*report.nodes[:-1], *last))
 
 
-_SPOILERS = (
+_CORRUPTIONS = (
     _count_of_nothing,
     _negative_count,
-    _unheard_of_resource,
+    _unknown_resource,
     _same_node_twice,
     _node_of_unknown_type,
     _node_without_machine,
@@ -92,10 +92,12 @@ _SPOILERS = (
 
 
 class SimRuntime:
-    """Nodes and work, as they truly are, and the report of them."""
+    """A SimRuntime has nodes and work as they truly are, and reports them."""
 
-    def __init__(self, world: World, wire: Wire, faults: Faults, dead_kept_s: float = 60.0) -> None:
-        self.wire = wire
+    def __init__(
+        self, world: World, crash_points: CrashPoints, faults: Faults, dead_kept_s: float = 60.0
+    ) -> None:
+        self.crash_points = crash_points
         self.nodes: dict[NodeId, SimNode] = {}
         self.pending: dict[TaskClass, deque[Task]] = {}
         self.gangs: dict[str, GangWork] = {}  # pending and placed
@@ -103,16 +105,16 @@ class SimRuntime:
         self.finished = 0
         self.waits: list[float] = []  # of every task, from submission to its first start
         self.published: list[int] = []
-        self.shown_alive: set[NodeId] = set()  # what the controller has been told at least once
+        self.shown_alive: set[NodeId] = set()  # nodes reported to the controller at least once
         self.report_read: RuntimeReport | None = None  # the last answer; None: it failed
-        self.told: RuntimeReport | None = None  # the last answer that was given
+        self.last_report: RuntimeReport | None = None  # the last answer that was given
         self._world, self._faults, self._dead_kept_s = world, faults, dead_kept_s
         self._tasks = self._joined = self._version = 0
         self._frozen_until = self._silent_until = 0.0
 
     # -- the port ---------------------------------------------------------------------------------
 
-    @step("runtime.read")
+    @crash_point("runtime.read")
     def read(self) -> RuntimeReport:
         now, faults = self._world.time, self._faults
         self.report_read = None
@@ -123,16 +125,16 @@ class SimRuntime:
         if faults.hit("report_stale"):
             self._frozen_until = now + faults.between("report_stale", 1, 40)
         self._version += 1
-        if now >= self._frozen_until or self.told is None:
-            self.told = self._report()
-        report = replace(self.told, version=self._version)
+        if now >= self._frozen_until or self.last_report is None:
+            self.last_report = self._report()
+        report = replace(self.last_report, version=self._version)
         if faults.hit("report_garbage"):
-            report = spoil(report, faults.stream("report_garbage"))
+            report = corrupt(report, faults.stream("report_garbage"))
         self.shown_alive.update(n.node_id for n in report.nodes if n.status is not NodeStatus.DEAD)
         self.report_read = report
         return report
 
-    @step("runtime.publish")
+    @crash_point("runtime.publish")
     def publish(self, version: int, report: ScalingReport) -> None:
         if self._faults.hit("publish_fails"):
             raise ConnectionError("simulated: the runtime does not take the report")
@@ -152,16 +154,16 @@ class SimRuntime:
         self.schedule()
 
     def bundle(self, shape: Resources) -> Task:
-        """One bundle for a gang about to be submitted."""
+        """Returns one bundle for a gang about to be submitted."""
         return self._new_task(TaskClass(shape), FOREVER)
 
     def withdraw(self, name: str) -> int:
-        """Forget the pending tasks of this name; how many there were."""
+        """Removes the pending tasks of this name; returns how many there were."""
         gone = [like for like in self.pending if like.name == name]
         return sum(len(self.pending.pop(like)) for like in gone)
 
     def schedule(self) -> None:
-        """Start whatever has room now: gangs first, then tasks, one class after the other."""
+        """Starts whatever has room now: gangs first, then tasks, one class after the other."""
         serving = [node for node in self.nodes.values() if node.serves]
         for gang in self.gangs.values():
             spots = None if gang.placed else spots_for(gang, serving)
@@ -203,7 +205,7 @@ class SimRuntime:
         if task.node is None or task.attempt != attempt or not task.node.machine.exists:
             return  # its node or its machine went away meanwhile
         if task.gang:
-            del self.gangs[task.gang.gang_id]  # before nodes settle: whatever they do, this gang is done
+            del self.gangs[task.gang.gang_id]  # before drained nodes end: this gang is done in any case
         members = tuple(task.gang.tasks if task.gang else (task,))
         held_by = [member.node for member in members if member.node is not None]
         for member in members:
@@ -211,18 +213,18 @@ class SimRuntime:
                 member.node.give_back(member, self._world.time)
             self.finished += 1
         for node in held_by:
-            self._settle(node)
+            self._end_if_drained(node)
         self.schedule()
 
-    def _settle(self, node: SimNode) -> None:
-        """A draining node is done when its work is."""
+    def _end_if_drained(self, node: SimNode) -> None:
+        """A draining node ends when its work does."""
         if node.status is NodeStatus.DRAINING and not node.running:
             self.kill_node(node)
 
     # -- nodes ------------------------------------------------------------------------------------
 
     def join(self, machine: CloudMachine, node_type: NodeType | None) -> None:
-        """The machine's node registers, under a new id each time."""
+        """Registers the machine's node, under a new id each time."""
         if not machine.exists:
             return
         self._joined += 1
@@ -235,14 +237,14 @@ class SimRuntime:
         self.schedule()
 
     def node_on(self, machine: CloudMachine) -> SimNode | None:
-        """The live node on a machine."""
+        """Returns the live node on a machine."""
         return next((n for n in self.nodes.values() if n.machine is machine and n.alive), None)
 
     def live_nodes(self) -> list[SimNode]:
         return [node for node in self.nodes.values() if node.alive]
 
     def kill_node(self, node: SimNode) -> None:
-        """The node is dead; its work waits again."""
+        """Kills the node; its work is pending again."""
         if not node.alive:
             return
         node.status, node.died_at = NodeStatus.DEAD, self._world.time
@@ -256,7 +258,7 @@ class SimRuntime:
             if task.gang is None:
                 self._enqueue(task)
         for other in emptied:
-            self._settle(other)
+            self._end_if_drained(other)
         self.schedule()
 
     # -- the report -------------------------------------------------------------------------------

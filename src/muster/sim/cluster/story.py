@@ -1,7 +1,7 @@
-"""tell_day(): a calm scripted day of an autoscaled cluster with prices, as data for the terminal.
+"""Simulates a calm scripted day of an autoscaled cluster with prices, as data for the terminal.
 
-What people do is scripted (`script.py`); everything the cluster does in answer is read from the controller's
-own plans, records and verdicts (`narrator.py`), never written down in advance.
+What users do is scripted (`Script`); everything the cluster does in answer is read from the controller's
+own plans, records and verdicts (`StoryWriter`), never written in advance.
 """
 
 from __future__ import annotations
@@ -36,92 +36,94 @@ from muster.sim.cluster.world import START_OF_DAY, World
 
 _S = InstanceState
 _REQUESTS = (Subject.DEMAND, Subject.GANG, Subject.CONSTRAINT)
-_NO_WAY = (Reason.INFEASIBLE, Reason.BLOCKED_BY_TYPE_LIMIT, Reason.BLOCKED_BY_CLUSTER_LIMIT)
+_BLOCKED = (Reason.INFEASIBLE, Reason.BLOCKED_BY_TYPE_LIMIT, Reason.BLOCKED_BY_CLUSTER_LIMIT)
 
 
 @dataclass
-class Sentence:
-    """One thing that happened. Machines are counted by type, so that equal things can be told together."""
+class StoryEvent:
+    """A StoryEvent is one thing that happened; machines are counted by type, so that events can merge."""
 
-    who: str  # "people", "cloud" or "muster"
+    who: str  # "users", "cloud" or "muster"
     what: str
     machines: Counter[str] = field(default_factory=Counter)
     why: str = ""
 
 
 class StoryWriter:
-    """Remembers what it said, so that a state that lasts is told once."""
+    """A StoryWriter turns decisions into events; a state that lasts is reported once."""
 
     def __init__(self) -> None:
-        self._said: set[tuple[str, Reason]] = set()
+        self._reported: set[tuple[str, Reason]] = set()
 
-    def listen(self, scene: SimulatedCluster) -> Iterator[Sentence]:
-        """What this tick learned and decided."""
-        plan = scene.plan
+    def events(self, cluster: SimulatedCluster) -> Iterator[StoryEvent]:
+        """Yields what this tick learned and decided."""
+        plan = cluster.plan
         if plan is None:
             return
-        before = {str(i): old for commit in scene.store.commits for i, old in commit.before.items()}
+        before = {str(i): old for commit in cluster.store.commits for i, old in commit.before.items()}
         yield from _refusals(plan)
         yield from _arrivals(plan, before)
         yield from _purchases(plan, before)
         yield from self._obstacles(plan)
-        yield from _drains(scene, plan)
+        yield from _drains(cluster, plan)
         yield from _ends(plan)
 
-    def _obstacles(self, plan: Plan) -> Iterator[Sentence]:
-        verdicts = [v for v in plan.verdicts if v.subject in _REQUESTS and v.reason in _NO_WAY]
+    def _obstacles(self, plan: Plan) -> Iterator[StoryEvent]:
+        verdicts = [v for v in plan.verdicts if v.subject in _REQUESTS and v.reason in _BLOCKED]
         for verdict in verdicts:
-            if (verdict.subject_id, verdict.reason) not in self._said:
+            if (verdict.subject_id, verdict.reason) not in self._reported:
                 what = f"cannot place {verdict.count} of “{verdict.subject_id}”"
-                yield Sentence("muster", what, why=f"{verdict.reason.value}: {verdict.detail}".rstrip(": "))
-        self._said = {(v.subject_id, v.reason) for v in verdicts}
+                yield StoryEvent("muster", what, why=f"{verdict.reason.value}: {verdict.detail}".rstrip(": "))
+        self._reported = {(v.subject_id, v.reason) for v in verdicts}
 
 
-def _refusals(plan: Plan) -> Iterator[Sentence]:
+def _refusals(plan: Plan) -> Iterator[StoryEvent]:
     failed = [i for i in plan.writes if i.state is _S.ALLOCATION_FAILED]
     for details in dict.fromkeys(i.details for i in failed):
-        yield Sentence("cloud", "refuses", _by_type(i for i in failed if i.details == details), details)
+        yield StoryEvent("cloud", "refuses", _by_type(i for i in failed if i.details == details), details)
 
 
-def _arrivals(plan: Plan, before: dict[str, Instance | None]) -> Iterator[Sentence]:
+def _arrivals(plan: Plan, before: dict[str, Instance | None]) -> Iterator[StoryEvent]:
     up = [
         i
         for i in plan.writes
         if i.state is _S.RAY_RUNNING and i.kind is not NodeKind.HEAD and _was(before, i) is not _S.RAY_RUNNING
     ]
     if up:
-        yield Sentence("muster", "ready:", _by_type(up))
+        yield StoryEvent("muster", "ready:", _by_type(up))
 
 
-def _purchases(plan: Plan, before: dict[str, Instance | None]) -> Iterator[Sentence]:
-    wishes = [i for i in plan.writes if _was(before, i) is None and i.state in (_S.QUEUED, _S.REQUESTED)]
-    if not wishes:
+def _purchases(plan: Plan, before: dict[str, Instance | None]) -> Iterator[StoryEvent]:
+    requested = [i for i in plan.writes if _was(before, i) is None and i.state in (_S.QUEUED, _S.REQUESTED)]
+    if not requested:
         return
     waiting: Counter[str] = Counter()
     for verdict in plan.verdicts:
         if verdict.subject in _REQUESTS and verdict.reason is Reason.WAITING_FOR_LAUNCH:
             waiting[verdict.subject_id] += verdict.count
-    price = sum(i.price_per_hour or 0.0 for i in wishes)
+    price = sum(i.price_per_hour or 0.0 for i in requested)
     whom = ", ".join(f"{count} of “{name}”" for name, count in waiting.items())
-    yield Sentence("muster", "buys", _by_type(wishes), f"{whom} waiting for it, +${price:.2f}/h")
+    yield StoryEvent("muster", "buys", _by_type(requested), f"{whom} waiting for it, +${price:.2f}/h")
 
 
-def _drains(scene: SimulatedCluster, plan: Plan) -> Iterator[Sentence]:
+def _drains(cluster: SimulatedCluster, plan: Plan) -> Iterator[StoryEvent]:
     drained = [a for a in plan.actions if isinstance(a, Drain)]
-    report = scene.runtime.report_read
+    report = cluster.runtime.report_read
     idle = {node.node_id: node.idle_s for node in report.nodes} if report else {}
     for cause in dict.fromkeys(a.cause for a in drained):
         group = [a for a in drained if a.cause is cause]
         why = cause.name.lower().replace("_", " ")
         if cause is StopCause.IDLE:
             why = f"idle for {min(idle.get(a.node_id, 0.0) for a in group) / 60:.0f} min, nothing needs them"
-        yield Sentence("muster", "drains", _by_type(scene.store.records[a.instance_id] for a in group), why)
+        yield StoryEvent(
+            "muster", "drains", _by_type(cluster.store.records[a.instance_id] for a in group), why
+        )
 
 
-def _ends(plan: Plan) -> Iterator[Sentence]:
+def _ends(plan: Plan) -> Iterator[StoryEvent]:
     gone = [i for i in plan.writes if i.state is _S.TERMINATED and i.cloud_id]
     if gone:
-        yield Sentence("muster", "gone:", _by_type(gone))
+        yield StoryEvent("muster", "gone:", _by_type(gone))
 
 
 def _was(before: dict[str, Instance | None], instance: Instance) -> InstanceState | None:
@@ -139,11 +141,11 @@ NOTICE_S = 120.0
 
 
 class Script:
-    """Puts the day on the world's calendar; `told()` gives what happened since it was last asked."""
+    """A Script schedules the day's events; `take_events()` returns those since the last call."""
 
-    def __init__(self, scene: SimulatedCluster) -> None:
-        self._scene = scene
-        self._news: list[Sentence] = []
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self._events: list[StoryEvent] = []
         self._at(8, 30, lambda: self._tasks("features", 100, 20, CPU=1))
         self._at(9, 10, lambda: self._tasks("notebooks", 6, 175, CPU=4))
         self._at(9, 45, lambda: self._tasks("experiments", 5, 50, CPU=6, GPU=1))
@@ -154,56 +156,59 @@ class Script:
         self._at(16, 20, self._withdraw_giant)
         self._at(17, 15, lambda: self._tasks("evening-report", 20, 10, CPU=2))
 
-    def told(self) -> list[Sentence]:
-        news, self._news = self._news, []
-        return news
+    def take_events(self) -> list[StoryEvent]:
+        """Returns what users and the cloud did since the last call."""
+        events, self._events = self._events, []
+        return events
 
     def _at(self, hour: int, minute: int, happen: Callable[[], None]) -> None:
-        self._scene.world.after(hour * HOUR + minute * MINUTE - OPENS, happen)
+        self._cluster.world.after(hour * HOUR + minute * MINUTE - OPENS, happen)
 
     def _tasks(self, name: str, count: int, minutes: float, **shape: float) -> None:
         each = " + ".join(f"{amount:g} {what}" for what, amount in shape.items())
         what = f"submit {count} {'task' if count == 1 else 'tasks'} “{name}”"
-        self._news.append(Sentence("people", what, why=f"{each} each, {minutes:g} min"))
-        self._scene.runtime.submit(TaskClass(Resources.of(shape), name=name), count, minutes * MINUTE)
+        self._events.append(StoryEvent("users", what, why=f"{each} each, {minutes:g} min"))
+        self._cluster.runtime.submit(TaskClass(Resources.of(shape), name=name), count, minutes * MINUTE)
 
     def _start_gang(self) -> None:
-        runtime = self._scene.runtime
+        runtime = self._cluster.runtime
         bundles = [runtime.bundle(Resources.of(CPU=12)) for _ in range(4)]
         why = "4 bundles of 12 CPU, all or nothing, on 4 different nodes, 45 min"
-        self._news.append(Sentence("people", "start the gang “trainer”", why=why))
+        self._events.append(StoryEvent("users", "start the gang “trainer”", why=why))
         runtime.submit_gang(GangWork("trainer", Strategy.STRICT_SPREAD, bundles, 45 * MINUTE))
 
     def _reclaim_spot(self) -> None:
-        scene = self._scene
-        spot = [m for m in scene.cloud.alive() if m.node_type == "cpu-16-spot" and m.up][:2]
+        cluster = self._cluster
+        spot = [m for m in cluster.cloud.alive() if m.node_type == "cpu-16-spot" and m.up][:2]
         why = f"spot, {NOTICE_S / MINUTE:g} min notice; their work starts again elsewhere"
-        self._news.append(Sentence("cloud", "takes back", Counter(m.node_type for m in spot), why))
+        self._events.append(StoryEvent("cloud", "takes back", Counter(m.node_type for m in spot), why))
         for machine in spot:
-            node = scene.runtime.node_on(machine)
+            node = cluster.runtime.node_on(machine)
             if node is not None:
-                scene.drains.begin(node, NOTICE_S)
+                cluster.drains.begin(node, NOTICE_S)
             self._end_later(machine)
 
     def _end_later(self, machine: CloudMachine) -> None:
-        self._scene.world.after(NOTICE_S, lambda: self._scene.cloud.end(machine, "preempted"))
+        self._cluster.world.after(NOTICE_S, lambda: self._cluster.cloud.end(machine, "preempted"))
 
     def _withdraw_giant(self) -> None:
-        pending = self._scene.runtime.withdraw("giant")
-        self._news.append(Sentence("people", "withdraw “giant”", why=f"{pending} task that could never run"))
+        pending = self._cluster.runtime.withdraw("giant")
+        self._events.append(
+            StoryEvent("users", "withdraw “giant”", why=f"{pending} task that could never run")
+        )
 
 
 TICK_S = 30.0
-TOGETHER_S = 4 * MINUTE  # the same thing again within this time is told with the first
+TOGETHER_S = 4 * MINUTE  # the same thing again within this time is merged with the first
 SAMPLE_S = 15 * MINUTE
 
 
 @dataclass
 class Moment:
-    """Something worth telling, and the cluster as it was then."""
+    """A Moment is an event, and the state of the cluster at that time."""
 
     time_s: float  # since midnight
-    said: Sentence
+    event: StoryEvent
     nodes: dict[str, int]  # machines paid for, by type, the head left out
     price_per_hour: float
     spent: float
@@ -211,7 +216,7 @@ class Moment:
 
 @dataclass
 class DayStory:
-    """The whole day."""
+    """A DayStory is the whole day."""
 
     types: tuple[NodeType, ...]  # workers, in the order of the config
     head_price_per_hour: float
@@ -231,63 +236,63 @@ class DayStory:
 
     @property
     def at_peak_all_day(self) -> float:
-        """The cost of the busiest minute's machines from opening to closing."""
+        """Returns the cost of the busiest minute's machines from opening to closing."""
         return self.peak_per_hour * self.hours
 
 
-def tell_day(seed: int = 2) -> DayStory:
-    """Live the day. The seed moves boot times a little; the script is always the same."""
-    setting = _setting()
-    scene = SimulatedCluster(Seed(seed), setting, Faults.none(), world=World(START_OF_DAY + OPENS))
-    script, narrator = Script(scene), StoryWriter()
-    head, *workers = setting.spec.node_types
+def simulate_day(seed: int = 2) -> DayStory:
+    """Simulates the day. The seed changes boot times a little; the script is always the same."""
+    options = _options()
+    cluster = SimulatedCluster(Seed(seed), options, Faults.none(), world=World(START_OF_DAY + OPENS))
+    script, writer = Script(cluster), StoryWriter()
+    head, *workers = options.spec.node_types
     story = DayStory(types=tuple(workers), head_price_per_hour=head.price_per_hour or 0.0)
-    while scene.world.time < CLOSES - OPENS:
-        scene.tick()
-        _write_down(story, scene, [*script.told(), *narrator.listen(scene)])
-        scene.store.commits.clear()
-        scene.world.advance(TICK_S)
-    _close(story, scene)
+    while cluster.world.time < CLOSES - OPENS:
+        cluster.tick()
+        _record(story, cluster, [*script.take_events(), *writer.events(cluster)])
+        cluster.store.commits.clear()
+        cluster.world.advance(TICK_S)
+    _close(story, cluster)
     return story
 
 
-def _write_down(story: DayStory, scene: SimulatedCluster, said: list[Sentence]) -> None:
-    now = OPENS + scene.world.time
-    owned = [r for r in scene.store.live.values() if r.state in ON_CLOUD]
+def _record(story: DayStory, cluster: SimulatedCluster, events: list[StoryEvent]) -> None:
+    now = OPENS + cluster.world.time
+    owned = [r for r in cluster.store.live.values() if r.state in ON_CLOUD]
     price = price_per_hour(owned)
     nodes = dict(Counter(r.node_type for r in owned if r.kind is not NodeKind.HEAD))
     story.ticks += 1
     if price > story.peak_per_hour:
         story.peak_per_hour, story.peak_at_s = price, now
-    if scene.world.time >= len(story.samples) * SAMPLE_S:
+    if cluster.world.time >= len(story.samples) * SAMPLE_S:
         story.samples.append(price)
     story.samples[-1] = max(story.samples[-1], price)
-    for sentence in said:
-        _add(story.moments, Moment(now, sentence, nodes, price, scene.spent()))
+    for event in events:
+        _add(story.moments, Moment(now, event, nodes, price, cluster.spent()))
 
 
 def _add(moments: list[Moment], new: Moment) -> None:
-    """Tell it with an equal thing said shortly before, unless people or the cloud spoke in between."""
+    """Merges an event with an equal one shortly before, unless users or the cloud acted in between."""
     for old in reversed(moments):
-        if new.time_s - old.time_s > TOGETHER_S or old.said.who != "muster" or not new.said.machines:
+        if new.time_s - old.time_s > TOGETHER_S or old.event.who != "muster" or not new.event.machines:
             break
-        if old.said.what == new.said.what and old.said.why == new.said.why:
+        if old.event.what == new.event.what and old.event.why == new.event.why:
             moments.remove(old)
-            new.said.machines = old.said.machines + new.said.machines
+            new.event.machines = old.event.machines + new.event.machines
             break
     moments.append(new)
 
 
-def _close(story: DayStory, scene: SimulatedCluster) -> None:
-    waits = sorted(scene.runtime.waits) or [0.0]
+def _close(story: DayStory, cluster: SimulatedCluster) -> None:
+    waits = sorted(cluster.runtime.waits) or [0.0]
     story.median_wait_s, story.longest_wait_s = waits[len(waits) // 2], waits[-1]
-    story.spent, story.bill = scene.spent(), scene.cloud.bill()
-    story.machines_bought = len(scene.cloud.machines) - 1
-    story.machines_left = len(scene.cloud.alive())
-    story.tasks_finished = scene.runtime.finished
+    story.spent, story.bill = cluster.spent(), cluster.cloud.bill()
+    story.machines_bought = len(cluster.cloud.machines) - 1
+    story.machines_left = len(cluster.cloud.alive())
+    story.tasks_finished = cluster.runtime.finished
 
 
-def _setting() -> RunOptions:
+def _options() -> RunOptions:
     spec = ClusterSpec(
         cluster_name="a-day",
         head_node_type=HEAD_TYPE,

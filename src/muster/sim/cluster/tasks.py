@@ -1,4 +1,4 @@
-"""Work that runs on simulated nodes: tasks and gangs, and where a node has room for them."""
+"""Models work on simulated nodes: tasks and gangs, and where a node has room for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOREVER = float("inf")
 
 
 class TaskClass(NamedTuple):
-    """What makes two tasks equal to a scheduler."""
+    """A TaskClass is what makes two tasks equal to a scheduler."""
 
     shape: Resources
     selectors: tuple[Selector, ...] = ()
@@ -24,7 +24,7 @@ class TaskClass(NamedTuple):
 
 @dataclass
 class Task:
-    """One task, or one bundle of a gang; it starts again from nothing when its node goes."""
+    """A Task is one task, or one bundle of a gang; it starts again from nothing when its node goes."""
 
     task_id: int
     like: TaskClass
@@ -37,7 +37,7 @@ class Task:
 
 @dataclass
 class GangWork:
-    """Bundles that start together and end together."""
+    """A GangWork has bundles that start together and end together."""
 
     gang_id: str
     strategy: Strategy
@@ -51,7 +51,7 @@ class GangWork:
 
 @dataclass
 class SimNode:
-    """A node of the runtime on one machine."""
+    """A SimNode is a node of the runtime on one machine."""
 
     node_id: NodeId
     machine: CloudMachine
@@ -104,7 +104,7 @@ class SimNode:
 
 
 def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
-    """Whether a node with these labels satisfies every condition."""
+    """Returns whether a node with these labels satisfies every condition."""
     for condition in selector:
         found = labels.get(condition.key) in condition.values
         if found is not (condition.operator is LabelOperator.IN):
@@ -113,7 +113,7 @@ def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
 
 
 def spots_for(gang: GangWork, nodes: list[SimNode]) -> list[SimNode] | None:
-    """A node for each bundle, all or none: first fit under the gang's strategy."""
+    """Returns a node for each bundle, all or none: first fit under the gang's strategy."""
     like, count = gang.tasks[0].like, len(gang.tasks)
     room = [(node, _how_many(node, like, count)) for node in nodes]
     if gang.strategy is Strategy.STRICT_PACK:

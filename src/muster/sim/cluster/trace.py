@@ -1,4 +1,4 @@
-"""Trace: one fixed-column line per tick, and a running hash over all of them.
+"""Writes one fixed-column line per tick, and hashes all of them.
 
 Two runs of one seed give the same hash, on any machine and under any PYTHONHASHSEED.
 """
@@ -19,20 +19,20 @@ HEADER = (
 
 
 class Trace:
-    """Collects lines; `digest` is what two runs are compared by."""
+    """A Trace collects lines; two runs are compared by their `digest`."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
         self._injected: dict[str, int] = {}
         self._edits = 0
 
-    def line(self, scene: SimulatedCluster, tick: int, phase: str) -> tuple[str, bool]:
-        """This tick's line, and whether anything happened in it."""
-        what = self._happened(scene)
+    def line(self, cluster: SimulatedCluster, tick: int, phase: str) -> tuple[str, bool]:
+        """Returns this tick's line, and whether anything happened in it."""
+        what = self._happened(cluster)
         columns = (
-            f"{tick:>5} {scene.world.time:>7.0f} {phase:<6} {scene.lives:>4} {scene.store.version:>6}"
-            f"  {_counts(scene)}  {len(scene.cloud.alive()):>8} {scene.runtime.pending_tasks():>5}"
-            f"  {scene.spent():>9.4f}"
+            f"{tick:>5} {cluster.world.time:>7.0f} {phase:<6} {cluster.lives:>4} {cluster.store.version:>6}"
+            f"  {_counts(cluster)}  {len(cluster.cloud.alive()):>8} {cluster.runtime.pending_tasks():>5}"
+            f"  {cluster.spent():>9.4f}"
         )
         text = f"{columns}  {what}".rstrip()
         self._hash.update(text.encode())
@@ -42,13 +42,13 @@ class Trace:
     def digest(self) -> str:
         return self._hash.hexdigest()[:16]
 
-    def _happened(self, scene: SimulatedCluster) -> str:
-        faults = scene.faults.injected
+    def _happened(self, cluster: SimulatedCluster) -> str:
+        faults = cluster.faults.injected
         new = [kind for kind, count in faults.items() if count > self._injected.get(kind, 0)]
         self._injected = dict(faults)
-        edits = scene.spec.edits[self._edits :]
-        self._edits = len(scene.spec.edits)
-        parts = [*_acts(scene.plan), *(f"edit: {text}" for text in edits)]
+        edits = cluster.spec.edits[self._edits :]
+        self._edits = len(cluster.spec.edits)
+        parts = [*_acts(cluster.plan), *(f"edit: {text}" for text in edits)]
         if new:
             parts.append(f"({', '.join(new)})")
         return " ".join(parts)
@@ -74,8 +74,8 @@ def _acts(plan: Plan | None) -> list[str]:
     return parts
 
 
-def _counts(scene: SimulatedCluster) -> str:
-    states = Counter(instance.state for instance in scene.store.live.values())
+def _counts(cluster: SimulatedCluster) -> str:
+    states = Counter(instance.state for instance in cluster.store.live.values())
     coming = sum(states[state] for state in PENDING)
     runs = sum(states[state] for state in RUNNING)
     return f"{coming:>6} {runs:>4} {sum(states.values()) - coming - runs:>5}"

@@ -1,7 +1,7 @@
-"""The simulated cloud through the v1 shape, so that V1Adapter lives through every fault and every kill.
+"""Puts the simulated cloud behind the v1 interface, to test V1Adapter under every fault and every kill.
 
 `SimNodeProvider` is a v1 provider over a SimCloud's machines; `V1SimCloud` is that SimCloud with the adapter
-around the provider, all in one thread. A controller that is started anew gets a new adapter.
+around the provider, all in one thread. A controller that is started again gets a new adapter.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Any
 from muster.base.ids import CloudId, RequestId
 from muster.base.rng import Stream
 from muster.cluster.model import CloudInstance, FailureKind, LaunchFailure, NodeKind, TerminateFailure
-from muster.cluster.snapshot import ProviderTraits
 from muster.config.node_launch import NodeLaunch
 from muster.providers.node_provider import NodeLaunchException, NodeProvider
 from muster.providers.v1 import tags as t
 from muster.providers.v1.adapter import V1Adapter, inline_pools
 from muster.sim.cluster.build import SimulatedCluster
 from muster.sim.cluster.cloud import KINDS, REFUSALS, Catalogue, CloudMachine, LaunchCall, SimCloud
-from muster.sim.cluster.crash_points import Wire, step
+from muster.sim.cluster.crash_points import CrashPoints, crash_point
 from muster.sim.cluster.faults import Faults
 from muster.sim.cluster.run import SeedRun
 from muster.sim.cluster.world import World
@@ -29,18 +28,18 @@ _KIND_TAGS = {NodeKind.HEAD: t.NODE_KIND_HEAD, NodeKind.WORKER: t.NODE_KIND_WORK
 
 
 class SimNodeProvider(NodeProvider):
-    """Machines of a SimCloud by v1 names; the faults strike inside its calls."""
+    """A SimNodeProvider shows the machines of a SimCloud by v1 names; faults happen inside its calls."""
 
     def __init__(self, cloud: V1SimCloud, cluster_name: str = "simulated") -> None:
         super().__init__({"type": "sim", "disable_node_updaters": cloud.installs_runtime}, cluster_name)
-        self.wire = cloud.wire
+        self.crash_points = cloud.crash_points
         self._cloud = cloud
-        self._seen: dict[str, CloudInstance] = {}  # the newest look; single-node questions answer from it
+        self._seen: dict[str, CloudInstance] = {}  # the newest listing; calls for a single node read it
 
-    @step("v1.non_terminated_nodes")
+    @crash_point("v1.non_terminated_nodes")
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
         with self._cloud.lock:
-            self._seen = {str(key): machine for key, machine in self._cloud.look().items()}
+            self._seen = {str(key): machine for key, machine in self._cloud.list_now().items()}
             return [n for n in self._seen if tag_filters.items() <= self.node_tags(n).items()]
 
     def is_running(self, node_id: str) -> bool:
@@ -65,24 +64,26 @@ class SimNodeProvider(NodeProvider):
     def external_ip(self, node_id: str) -> str | None:
         return None
 
-    @step("v1.create_node")
+    @crash_point("v1.create_node")
     def create_node(
         self, node_config: dict[str, Any], tags: dict[str, str], count: int
     ) -> dict[str, Any] | None:
         with self._cloud.lock:
             return self._cloud.sell(tags, count)
 
-    @step("v1.terminate_node")
+    @crash_point("v1.terminate_node")
     def terminate_node(self, node_id: str) -> None:
         with self._cloud.lock:
             self._cloud.give_back(CloudId(node_id))
 
 
 class V1SimCloud(SimCloud):
-    """A SimCloud whose port is V1Adapter over its own v1 provider."""
+    """A V1SimCloud is a SimCloud whose port is V1Adapter over its own v1 provider."""
 
-    def __init__(self, world: World, wire: Wire, faults: Faults, draw: Stream, sells: Catalogue) -> None:
-        super().__init__(world, wire, faults, draw, sells)
+    def __init__(
+        self, world: World, crash_points: CrashPoints, faults: Faults, draw: Stream, sells: Catalogue
+    ) -> None:
+        super().__init__(world, crash_points, faults, draw, sells)
         self.lock = threading.RLock()
         self.written: dict[CloudId, dict[str, str]] = {}
         self.reconnect()
@@ -104,21 +105,18 @@ class V1SimCloud(SimCloud):
 
     # -- the port: what the adapter makes of it -----------------------------------------------------
 
-    def traits(self) -> ProviderTraits:
-        return ProviderTraits(installs_runtime=self.installs_runtime)
-
-    @step("cloud.list_instances")
+    @crash_point("cloud.list_instances")
     def list_instances(self) -> Mapping[CloudId, CloudInstance]:
         self.listed = None
         self.listed = shown = self.adapter.list_instances()
         return shown
 
-    @step("cloud.launch")
+    @crash_point("cloud.launch")
     def launch(self, request_id: RequestId, shape: Mapping[str, int]) -> None:
         self.launch_calls.append(LaunchCall(self._world.time, request_id, dict(shape)))
         self.adapter.launch(request_id, shape)
 
-    @step("cloud.terminate")
+    @crash_point("cloud.terminate")
     def terminate(self, request_id: RequestId, cloud_ids: Sequence[CloudId]) -> None:
         self.terminated.extend((self._world.time, cloud_id) for cloud_id in cloud_ids)
         self.adapter.terminate(request_id, cloud_ids)
@@ -126,20 +124,20 @@ class V1SimCloud(SimCloud):
     def under_way(self, request_id: RequestId) -> bool:
         return self.adapter.under_way(request_id)
 
-    @step("cloud.poll_launch_failures")
+    @crash_point("cloud.poll_launch_failures")
     def poll_launch_failures(self) -> Sequence[LaunchFailure]:
-        told = self.adapter.poll_launch_failures()
-        self.failures_told.extend(told)
-        return told
+        failures = self.adapter.poll_launch_failures()
+        self.failures_reported.extend(failures)
+        return failures
 
-    @step("cloud.poll_terminate_failures")
+    @crash_point("cloud.poll_terminate_failures")
     def poll_terminate_failures(self) -> Sequence[TerminateFailure]:
         return self.adapter.poll_terminate_failures()
 
     # -- what the v1 provider asks of it ------------------------------------------------------------
 
     def tags_of(self, cloud_id: CloudId, seen: CloudInstance | None) -> dict[str, str]:
-        """KeyError for a machine that nobody ever saw."""
+        """Returns the tags of a machine; KeyError for a machine that was never listed."""
         machine = self.machines.get(cloud_id)
         shown = machine.shown() if machine is not None else seen
         if shown is None:
@@ -153,7 +151,7 @@ class V1SimCloud(SimCloud):
         }
 
     def sell(self, tags: Mapping[str, str], count: int) -> dict[str, Any] | None:
-        """One create call: all, some or none of the machines, told rightly, wrongly or not at all."""
+        """Handles one create call: all, some or no machines, reported correctly, wrongly or not at all."""
         faults = self._faults
         if faults.hit("launch_refused"):
             kind = faults.stream("launch_refused").choice(KINDS)
@@ -166,7 +164,7 @@ class V1SimCloud(SimCloud):
         for _ in range(count):
             refused = self._refusal(tags[t.TAG_RAY_USER_NODE_TYPE])
             if refused is FailureKind.UNKNOWN:
-                break  # fewer than asked for, without a word
+                break  # fewer than requested, without an error
             if refused is not None:
                 raise NodeLaunchException(refused.value, "simulated: no more of these")
             made[self._sell_one(tags).cloud_id] = {}
@@ -190,7 +188,7 @@ class V1SimCloud(SimCloud):
         return machine
 
     def give_back(self, cloud_id: CloudId) -> None:
-        """One terminate call: gone at once, refused, forgotten, or gone after a while."""
+        """Handles one terminate call: gone at once, refused, dropped, or gone after a while."""
         machine, faults = self.machines.get(cloud_id), self._faults
         if faults.hit("terminate_refused"):
             kind = faults.stream("terminate_refused").choice(KINDS)
@@ -207,13 +205,13 @@ class V1SimCloud(SimCloud):
         self.end(machine, "terminated")
 
 
-class V1Scene(SimulatedCluster):
-    """The simulated cluster, bought through the adapter."""
+class V1SimulatedCluster(SimulatedCluster):
+    """A V1SimulatedCluster is the simulated cluster, bought through the adapter."""
 
     cloud_class = V1SimCloud
 
 
 class V1Run(SeedRun):
-    """One seed with every machine bought through the adapter."""
+    """A V1Run is one seed with every machine bought through the adapter."""
 
-    scene_class = V1Scene
+    cluster_class = V1SimulatedCluster

@@ -1,7 +1,6 @@
-"""World: virtual time and the events that happen in it.
+"""Provides virtual time and the events that happen in it: the `Clock` of a simulated run.
 
-It is the `Clock` of a simulated run. Nothing here reads the machine's clock; ties between events are
-broken by the order in which they were scheduled.
+Nothing here reads the machine's clock; ties between events are broken by the order of scheduling.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ START_OF_DAY = 1_767_225_600.0  # a midnight (UTC), so that simulated wall clock
 
 
 class World:
-    """A clock that moves only when told to, and a heap of things that happen on the way."""
+    """A World is a clock that moves only on request, with a heap of scheduled events."""
 
     def __init__(self, wall_start: float = START_OF_DAY) -> None:
         self.time = 0.0  # true seconds since the run began
@@ -31,16 +30,16 @@ class World:
         self.advance(seconds)
 
     def jump(self, seconds: float) -> None:
-        """Somebody sets the wall clock; true time does not move."""
+        """Sets the wall clock, as an administrator would; true time does not move."""
         self.wall_shift += seconds
 
     def after(self, delay_s: float, happen: Callable[[], None]) -> None:
-        """Let something happen `delay_s` from now."""
+        """Schedules an event `delay_s` from now."""
         self._scheduled += 1
         heapq.heappush(self._heap, (self.time + max(delay_s, 0.0), self._scheduled, happen))
 
     def advance(self, seconds: float) -> None:
-        """Pass time, letting everything due happen at its own moment."""
+        """Passes time and runs everything due at its own moment."""
         end = self.time + seconds
         while self._heap and self._heap[0][0] <= end:
             due, _, happen = heapq.heappop(self._heap)

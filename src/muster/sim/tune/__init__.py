@@ -1,1 +1,1 @@
-"""Experiments in virtual time: trials are functions of a config and an iteration, and nothing sleeps."""
+"""Runs experiments in virtual time: trials are functions of a config and an iteration."""

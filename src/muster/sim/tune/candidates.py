@@ -1,7 +1,7 @@
-"""Schedulers and searchers by short names, set up alike for a problem; each is imported when it is wanted.
+"""Creates schedulers and searchers by short names, with equal settings for a problem.
 
-Benches, crash tests and `muster sim tune --scheduler` come here. One that this installation lacks raises
-`NotInstalled` with the reason, so that a comparison can leave it out and say so.
+Used by benchmarks, crash tests and `muster sim tune --scheduler`. One that is not installed raises
+`NotInstalled` with the reason, so that a comparison can leave it out and report that.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from typing import Any
 
 from muster.errors import TuneError
 
-_HOME = "muster.tune.schedulers"
-
 
 class NotInstalled(TuneError):
-    """A scheduler or searcher that cannot be used here; says why."""
+    """NotInstalled means that a scheduler or searcher cannot be used here; the message has the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateSettings:
-    """What every contestant is set up with."""
+    """CandidateSettings are what every candidate is set up with."""
 
     max_t: int = 81
     eta: float | None = 3  # None: each scheduler's own default
@@ -36,62 +34,53 @@ Maker = Callable[[CandidateSettings, Mapping[str, Any]], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One scheduler. `parameters` are its defaults under given terms; a user's own come on top."""
+    """A Candidate is one scheduler; `parameters` returns its defaults, and a user's own override them."""
 
     kind: str  # the class
-    module: str  # where it lives, unless the package exports it
     parameters: Callable[[CandidateSettings], dict[str, Any]]
     needs_no_searcher: bool = False  # it changes configs itself and refuses trials of a searcher
 
-    def make(self, terms: CandidateSettings, more: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 - a scheduler
-        kind = scheduler_class(self.kind, self.module)
+    def make(self, settings: CandidateSettings, more: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 - a scheduler
+        """Creates the scheduler."""
+        kind = getattr(importlib.import_module("muster.tune.schedulers"), self.kind)
         taken = inspect.signature(kind).parameters
-        own = {name: value for name, value in self.parameters(terms).items() if name in taken}
+        own = {name: value for name, value in self.parameters(settings).items() if name in taken}
         return kind(**{**own, **(more or {})})
 
 
-def scheduler_class(kind: str, module: str) -> Any:  # noqa: ANN401
-    """From the package, or from its module; NotInstalled when neither has it."""
-    try:
-        package = importlib.import_module(_HOME)
-        if hasattr(package, kind):
-            return getattr(package, kind)
-        return getattr(importlib.import_module(f"{_HOME}.{module}"), kind)
-    except (ModuleNotFoundError, AttributeError) as error:
-        if isinstance(error, ModuleNotFoundError) and error.name != f"{_HOME}.{module}":
-            raise  # it is there, and cannot be imported
-        raise NotInstalled(f"{kind} is not in this version of muster ({error})") from error
-
-
 def _halving(**more: Any) -> Callable[[CandidateSettings], dict[str, Any]]:  # noqa: ANN401 - further parameters
-    def parameters(terms: CandidateSettings) -> dict[str, Any]:
-        factor = {} if terms.eta is None else {"reduction_factor": terms.eta}
-        return {"max_t": terms.max_t, "seed": terms.seed, **factor, **more}
+    def parameters(settings: CandidateSettings) -> dict[str, Any]:
+        factor = {} if settings.eta is None else {"reduction_factor": settings.eta}
+        return {"max_t": settings.max_t, "seed": settings.seed, **factor, **more}
 
     return parameters
 
 
-def _median(terms: CandidateSettings) -> dict[str, Any]:
-    return {"time_attr": "training_iteration", "grace_period": max(1, terms.max_t // 9), "seed": terms.seed}
+def _median(settings: CandidateSettings) -> dict[str, Any]:
+    return {
+        "time_attr": "training_iteration",
+        "grace_period": max(1, settings.max_t // 9),
+        "seed": settings.seed,
+    }
 
 
 def _population(**more: Any) -> Callable[[CandidateSettings], dict[str, Any]]:  # noqa: ANN401
-    def parameters(terms: CandidateSettings) -> dict[str, Any]:
+    def parameters(settings: CandidateSettings) -> dict[str, Any]:
         return {
             "time_attr": "training_iteration",
-            "perturbation_interval": max(1, terms.max_t // 10),
-            "hyperparam_mutations": _domains(terms.space),
-            "hyperparam_bounds": _bounds(terms.space),
+            "perturbation_interval": max(1, settings.max_t // 10),
+            "hyperparam_mutations": _domains(settings.space),
+            "hyperparam_bounds": _bounds(settings.space),
             "log_config": False,
-            "seed": terms.seed,
+            "seed": settings.seed,
             **more,
         }
 
     return parameters
 
 
-def _elastic(terms: CandidateSettings) -> dict[str, Any]:
-    return {"base_scheduler": SCHEDULERS["asha"].make(terms), "seed": terms.seed}
+def _elastic(settings: CandidateSettings) -> dict[str, Any]:
+    return {"base_scheduler": SCHEDULERS["asha"].make(settings), "seed": settings.seed}
 
 
 def _domains(space: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,31 +97,26 @@ def _bounds(space: Mapping[str, Any]) -> dict[str, Any]:
 
 
 SCHEDULERS: dict[str, Candidate] = {
-    "fifo": Candidate(kind="FIFOScheduler", module="fifo", parameters=lambda terms: {}),
-    "asha": Candidate(kind="ASHAScheduler", module="asha", parameters=_halving()),
-    "asha_promotion": Candidate(kind="ASHAScheduler", module="asha", parameters=_halving(type="promotion")),
-    "asha_brackets": Candidate(kind="ASHAScheduler", module="asha", parameters=_halving(brackets=3)),
-    "hyperband": Candidate(kind="HyperBandScheduler", module="hyperband", parameters=_halving()),
-    "bohb": Candidate(kind="HyperBandForBOHB", module="hb_bohb", parameters=_halving()),
-    "median": Candidate(kind="MedianStoppingRule", module="median_stopping_rule", parameters=_median),
-    "pbt": Candidate(
-        kind="PopulationBasedTraining", module="pbt", parameters=_population(), needs_no_searcher=True
-    ),
+    "fifo": Candidate(kind="FIFOScheduler", parameters=lambda settings: {}),
+    "asha": Candidate(kind="ASHAScheduler", parameters=_halving()),
+    "asha_promotion": Candidate(kind="ASHAScheduler", parameters=_halving(type="promotion")),
+    "asha_brackets": Candidate(kind="ASHAScheduler", parameters=_halving(brackets=3)),
+    "hyperband": Candidate(kind="HyperBandScheduler", parameters=_halving()),
+    "bohb": Candidate(kind="HyperBandForBOHB", parameters=_halving()),
+    "median": Candidate(kind="MedianStoppingRule", parameters=_median),
+    "pbt": Candidate(kind="PopulationBasedTraining", parameters=_population(), needs_no_searcher=True),
     "pbt_synch": Candidate(
         kind="PopulationBasedTraining",
-        module="pbt",
         parameters=_population(synch=True),
         needs_no_searcher=True,
     ),
-    "pb2": Candidate(kind="PB2", module="pb2", parameters=_population(), needs_no_searcher=True),
-    "resource_changing": Candidate(
-        kind="ResourceChangingScheduler", module="resource_changing_scheduler", parameters=_elastic
-    ),
+    "pb2": Candidate(kind="PB2", parameters=_population(), needs_no_searcher=True),
+    "resource_changing": Candidate(kind="ResourceChangingScheduler", parameters=_elastic),
 }
 
 
 def make_searcher(name: str, seed: int) -> Any:  # noqa: ANN401 - a Searcher, a SearchAlgorithm, or None: random
-    """None for "random": the experiment then has its own generator of grids and random values."""
+    """Creates a searcher; None for "random": the experiment then has its own variant generator."""
     if name == "random":
         return None
     from muster.tune.search import create_searcher

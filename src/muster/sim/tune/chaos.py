@@ -1,4 +1,4 @@
-"""Random small experiments with faults, one per seed: none may get stuck, whatever its scheduler.
+"""Creates random small experiments with faults, one per seed: none may get stuck, whatever its scheduler.
 
 For tests of schedulers; every run must end by itself within the virtual time that its work can take.
 """
@@ -12,7 +12,7 @@ from muster.base.rng import Seed, Stream
 from muster.sim.tune.candidates import SCHEDULERS, CandidateSettings
 from muster.sim.tune.curve import Config, Curve, Metrics
 from muster.sim.tune.engine import Costs
-from muster.sim.tune.experiment import Life, SimulatedExperiment
+from muster.sim.tune.experiment import SimulatedExperiment, SimulatedRun
 from muster.sim.tune.faults import FaultPlan, FaultRates
 from muster.trials.model import CheckpointPolicy
 
@@ -21,8 +21,8 @@ MOST_STEPS = 100_000
 
 
 @dataclass(frozen=True)
-class Restless(Curve):
-    """A curve that gets better, at another pace for every config; some trials return early or at once."""
+class RandomCurve(Curve):
+    """A RandomCurve gets better, at another pace for every config; some trials return early or at once."""
 
     early: float  # the share of trials whose code returns before `max_t`
     max_t: int
@@ -39,17 +39,17 @@ class Restless(Curve):
         return {"loss": config["x"] + (1.0 + config["y"]) / iteration}
 
 
-def chaotic(scheduler: str, seed: int) -> SimulatedExperiment:
-    """The experiment of that seed. What it draws does not depend on the scheduler."""
+def random_experiment(scheduler: str, seed: int) -> SimulatedExperiment:
+    """Returns the experiment of that seed. What it draws does not depend on the scheduler."""
     from muster.tune.search.space import uniform
 
     stream = Seed(seed).derive("sim.tune.chaos")
     space = {"x": uniform(0.0, 1.0), "y": uniform(0.0, 1.0)}
     max_t = stream.choice([1, 2, 3, 5, 9, 16])
-    terms = CandidateSettings(max_t=max_t, eta=stream.choice([2, 3, 4]), seed=seed, space=space)
+    settings = CandidateSettings(max_t=max_t, eta=stream.choice([2, 3, 4]), seed=seed, space=space)
     early = stream.choice([0.0, 0.0, 0.3, 1.0])
     limited = stream.random() < 0.3
-    curve = Restless(early=early, max_t=max_t, is_uniform=stream.random() < 0.5)
+    curve = RandomCurve(early=early, max_t=max_t, is_uniform=stream.random() < 0.5)
     return SimulatedExperiment(
         curve=curve,
         space=space,
@@ -57,7 +57,7 @@ def chaotic(scheduler: str, seed: int) -> SimulatedExperiment:
         mode=stream.choice(["min", "max"]),
         num_samples=stream.choice([1, 2, 3, 5, 8, 13, 21]),
         workers=stream.choice([1, 2, 3, 4, 8]),
-        make_scheduler=lambda: SCHEDULERS[scheduler].make(terms),
+        make_scheduler=lambda: SCHEDULERS[scheduler].make(settings),
         max_t=max_t,
         max_failures=stream.choice([0, 1, 3]),
         max_concurrent=stream.choice([1, 2, 4]) if limited else 0,
@@ -70,41 +70,41 @@ def chaotic(scheduler: str, seed: int) -> SimulatedExperiment:
     )
 
 
-def longest_s(asked: SimulatedExperiment) -> float:
-    """What the work can take at most, with one worker, every start slow and every trial lost at its end."""
-    costs, max_t = asked.costs, asked.max_t or 1
+def longest_s(experiment: SimulatedExperiment) -> float:
+    """Returns the most that the work can take: one worker, every start slow, every trial lost at its end."""
+    costs, max_t = experiment.costs, experiment.max_t or 1
     per_start = 10.0 * costs.start_s + 60.0 + costs.restore_s + max_t * MOST_S
     per_iteration = 3.0 * MOST_S + costs.save_s + costs.stop_s
-    starts = (asked.max_failures + 1) * (max_t + 1)  # a scheduler may pause a trial at every iteration
-    return asked.num_samples * starts * (per_start + max_t * per_iteration)
+    starts = (experiment.max_failures + 1) * (max_t + 1)  # a scheduler may pause a trial at every iteration
+    return experiment.num_samples * starts * (per_start + max_t * per_iteration)
 
 
-def outlive(scheduler: str, seed: int) -> str:
-    """Run it; "" when it ended as it should, else what is wrong. Exceptions are what is wrong, too."""
-    asked = chaotic(scheduler, seed)
-    life = asked.begin()
+def run_to_end(scheduler: str, seed: int) -> str:
+    """Runs the experiment; returns "" when it ended correctly, else what is wrong, exceptions included."""
+    experiment = random_experiment(scheduler, seed)
+    run = experiment.begin()
     try:
-        life.run(MOST_STEPS)
+        run.run(MOST_STEPS)
     except Exception as error:  # noqa: BLE001 - a scheduler may raise anything
         return f"{scheduler}, seed {seed}: {type(error).__name__}: {error}"
-    return "; ".join(f"{scheduler}, seed {seed}: {told}" for told in _complaints(asked, life))
+    return "; ".join(f"{scheduler}, seed {seed}: {text}" for text in _problems(experiment, run))
 
 
-def _complaints(asked: SimulatedExperiment, life: Life) -> list[str]:
+def _problems(experiment: SimulatedExperiment, run: SimulatedRun) -> list[str]:
     facts: list[tuple[bool, Any]] = [
-        (life.state.is_finished, f"not over after {life.steps} steps"),
+        (run.state.is_finished, f"not over after {run.steps} steps"),
         (
-            life.clock.monotonic() <= longest_s(asked),
-            f"took {life.clock.monotonic():g} s, more than its work can take",
+            run.clock.monotonic() <= longest_s(experiment),
+            f"took {run.clock.monotonic():g} s, more than its work can take",
         ),
         (
-            len(life.state.trials) == asked.num_samples,
-            f"{len(life.state.trials)} trials instead of {asked.num_samples}",
+            len(run.state.trials) == experiment.num_samples,
+            f"{len(run.state.trials)} trials instead of {experiment.num_samples}",
         ),
-        (life.engine.room.is_empty, "a trial still holds its worker"),
-        (not life.state.warnings, life.state.warnings),
+        (run.engine.worker_capacity.is_empty, "a trial still holds its worker"),
+        (not run.state.facts.warnings, run.state.facts.warnings),
     ]
-    return [str(told) for is_true, told in facts if not is_true]
+    return [str(text) for is_true, text in facts if not is_true]
 
 
 def _policy(stream: Stream) -> CheckpointPolicy:

@@ -1,7 +1,7 @@
-"""Crash matrix: at every commit of a simulated run, is the restored experiment the one that was not killed?
+"""Compares, at every commit of a simulated run, the restored experiment with the one that was not killed.
 
 For tests of schedulers and searchers. `matrix` compares saved plug-in states, the next suggestion and the
-decisions on the same next events; `lives` lets experiments that were killed run to their end.
+decisions on the same next events; `resumed_runs` lets experiments that were killed run to their end.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from typing import Any
 import msgspec
 
 from muster.base.clock import Clock
-from muster.sim.tune.experiment import Life, SimulatedExperiment
+from muster.sim.tune.experiment import SimulatedExperiment, SimulatedRun
 from muster.stores.experiment.memory import MemoryTrialStore
 from muster.trials.commands import ContinueTrial, EngineCommand
+from muster.trials.controller import TrialController
 from muster.trials.events import EngineEvent
 from muster.trials.experiment import ExperimentState
 from muster.trials.ports import SavedExperiment
 from muster.trials.restore import replay, snapshot
-from muster.tune.execution.loop import Execution, decode_snapshot
+from muster.tune.execution.saver import ExperimentSaver, decode_snapshot
 from muster.tune.plugin_state import PluginState
 
 
 def same_state(one: bytes, other: bytes) -> bool:
-    """Equal objects may have unequal pickles, and Optuna notes by the real clock when it was asked."""
-    return one == other or opened(one) == opened(other)
+    """Compares states: equal objects may have unequal pickles, and Optuna records real times."""
+    return one == other or plain(one) == plain(other)
 
 
-def opened(value: Any) -> Any:  # noqa: ANN401 - anything that was saved
-    """As plain as it gets."""
+def plain(value: Any) -> Any:  # noqa: ANN401 - anything that was saved
+    """Returns the value as plain data."""
     if isinstance(value, bytes):
-        return _opened_bytes(value)
+        return _plain_bytes(value)
     if isinstance(value, dict):
-        return [(opened(key), opened(item)) for key, item in value.items()]
+        return [(plain(key), plain(item)) for key, item in value.items()]
     if isinstance(value, (list, tuple)):
-        return [opened(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, datetime):
         return "a moment"
     if isinstance(value, float) and value != value:  # noqa: PLR0124 - NaN
@@ -49,27 +50,27 @@ def opened(value: Any) -> Any:  # noqa: ANN401 - anything that was saved
     return _of_object(value)
 
 
-def _opened_bytes(value: bytes) -> Any:  # noqa: ANN401
+def _plain_bytes(value: bytes) -> Any:  # noqa: ANN401
     if value[:1] == b"\x80":
         try:
-            return opened(pickle.loads(value))
-        except Exception:  # noqa: BLE001 - it only looked like a pickle
+            return plain(pickle.loads(value))
+        except Exception:  # noqa: BLE001 - not a pickle after all
             pass
     try:
         found = msgspec.msgpack.decode(value)
     except msgspec.MsgspecError:
         return value
-    return opened(found) if isinstance(found, (dict, list)) else value
+    return plain(found) if isinstance(found, (dict, list)) else value
 
 
 def _of_object(value: object) -> Any:  # noqa: ANN401
-    """A sampler, a random state: its class and what it is made of, or its pickle where that says more."""
+    """Returns the class and the attributes of an object, or its pickle when it has no attributes."""
     name = type(value).__qualname__
     try:
         attributes = vars(value)
     except TypeError:
         return name, pickle.dumps(pickle.loads(pickle.dumps(value)))
-    return name, opened(attributes)
+    return name, plain(attributes)
 
 
 _PLUGINS = ("search", "scheduler", "stopper")
@@ -77,7 +78,7 @@ _PLUGINS = ("search", "scheduler", "stopper")
 
 @dataclass
 class Step:
-    """One round of the uninterrupted controller: what came, what followed."""
+    """A Step is one round of the uninterrupted controller: its events and its commands."""
 
     at: float = 0.0
     events: Sequence[EngineEvent] = ()
@@ -86,22 +87,22 @@ class Step:
 
 @dataclass
 class KillPoint:
-    """What a kill right after one append would leave behind, and what is true without the kill."""
+    """A KillPoint is what a kill right after one append leaves behind, and the state without the kill."""
 
     number: int
     store: MemoryTrialStore
     plugins: dict[str, bytes]
-    seen: str  # the picture of the core
+    seen: str  # the snapshot of the core
     suggestion: str
     next_steps: list[Step] = field(default_factory=list)  # up to the next commit
     next_plugins: dict[str, bytes] | None = None  # None: the run ended without another
 
 
 class _Recorder:
-    """Between controller and engine: notes what goes by."""
+    """Records what passes between controller and engine."""
 
-    def __init__(self, life: Life) -> None:
-        self._engine, self._clock = life.engine, life.clock
+    def __init__(self, run: SimulatedRun) -> None:
+        self._engine, self._clock = run.engine, run.clock
         self.step = Step()
 
     def capacity(self) -> Any:  # noqa: ANN401
@@ -122,7 +123,7 @@ class _Recorder:
 
 @dataclass(frozen=True)
 class _NeverDue:
-    """Virtual time for facts; for saving, time stands still: the harness says when."""
+    """Virtual time for facts; for saving, time stands still: the harness decides when."""
 
     clock: Clock
 
@@ -135,46 +136,48 @@ class _NeverDue:
     def sleep(self, seconds: float) -> None: ...
 
 
-def recorded(asked: SimulatedExperiment, *, save_every: int = 7) -> list[KillPoint]:
-    """Run it to its end without a crash; a snapshot at every so many commits."""
+def recorded(experiment: SimulatedExperiment, *, save_every: int = 7) -> list[KillPoint]:
+    """Runs to the end without a crash, with a snapshot every `save_every` commits."""
     store = MemoryTrialStore(root="/simulated")
-    life = asked.begin(store)
-    recorder = _Recorder(life)
-    execution = Execution(life.state, engine=recorder, store=store, clock=_NeverDue(life.clock))
-    execution.save()
-    commits = [_commit(0, life, store)]
+    run = experiment.begin(store)
+    recorder = _Recorder(run)
+    clock = _NeverDue(run.clock)
+    saver = ExperimentSaver(run.state, store=store, clock=clock)
+    controller = TrialController(run.state, engine=recorder, store=store, clock=clock, saver=saver)
+    controller.save()
+    commits = [_commit(0, run, store)]
     idle = appended = 0
-    while not life.state.is_finished:
-        execution.step(0.0)
+    while not run.state.is_finished:
+        controller.step(0.0)
         commits[-1].next_steps.append(recorder.step)
         if store.appended > appended:
             appended = store.appended
-            commits[-1].next_plugins = _states(life.state)
-            commits.append(_commit(len(commits), life, store))
+            commits[-1].next_plugins = _states(run.state)
+            commits.append(_commit(len(commits), run, store))
             if len(commits) % save_every == 0:
-                execution.save()
-                commits[-1] = _commit(len(commits) - 1, life, store)
-        idle = idle + 1 if life.engine.is_idle else 0
+                controller.save()
+                commits[-1] = _commit(len(commits) - 1, run, store)
+        idle = idle + 1 if run.engine.is_idle else 0
         if idle > 5:
             raise AssertionError("the run that is to be recorded does not end")
     return commits
 
 
-def matrix(asked: SimulatedExperiment, *, save_every: int = 7) -> tuple[int, list[str]]:
-    """How many commits there were, and every difference that a restore made."""
-    commits = recorded(asked, save_every=save_every)
-    return len(commits), [told for commit in commits for told in differences(asked, commit)]
+def matrix(experiment: SimulatedExperiment, *, save_every: int = 7) -> tuple[int, list[str]]:
+    """Returns how many commits there were, and every difference that a restore made."""
+    commits = recorded(experiment, save_every=save_every)
+    return len(commits), [text for commit in commits for text in differences(experiment, commit)]
 
 
-def differences(asked: SimulatedExperiment, commit: KillPoint) -> Iterator[str]:
-    """What the restored experiment does otherwise than the one that was not killed."""
-    state = _restored(asked, commit.store)
+def differences(experiment: SimulatedExperiment, commit: KillPoint) -> Iterator[str]:
+    """Yields what the restored experiment does differently from the one that was not killed."""
+    state = _restored(experiment, commit.store)
     where = f"commit {commit.number}"
-    yield from (f"{where}: warned: {text}" for text in state.warnings)
-    state.warnings.clear()
+    yield from (f"{where}: warned: {text}" for text in state.facts.warnings)
+    state.facts.warnings.clear()
     yield from _unequal(where, commit.plugins, _states(state))
     if (found := _seen(state)) != commit.seen:
-        yield f"{where}: the core stands elsewhere:\n  expected {commit.seen}\n  found    {found}"
+        yield f"{where}: the core differs:\n  expected {commit.seen}\n  found    {found}"
     if (found := _suggestion(state)) != commit.suggestion:
         yield f"{where}: next suggestion: expected {commit.suggestion}, found {found}"
     for step in commit.next_steps:
@@ -186,41 +189,41 @@ def differences(asked: SimulatedExperiment, commit: KillPoint) -> Iterator[str]:
         yield from _unequal(f"{where}, one step on", commit.next_plugins, _states(state))
 
 
-def lives(asked: SimulatedExperiment, commits: Sequence[KillPoint]) -> Iterator[Life]:
-    """Each of these commits, gone on with by a new driver and run to its end."""
+def resumed_runs(experiment: SimulatedExperiment, commits: Sequence[KillPoint]) -> Iterator[SimulatedRun]:
+    """Yields, for each of these commits, the run that a new driver resumed to the end."""
     for commit in commits:
-        life = asked.begin(commit.store.copy())
-        execution = Execution(life.state, engine=life.engine, store=life.store, clock=life.clock)
-        execution.resume(life.store.load(), life.template.make)
-        yield life.run()
+        run = experiment.begin(commit.store.copy())
+        saver = ExperimentSaver(run.state, store=run.store, clock=run.clock)
+        saver.restore(run.store.load(), run.template.make)
+        yield run.run()
 
 
-def _commit(number: int, life: Life, store: MemoryTrialStore) -> KillPoint:
-    state = life.state
+def _commit(number: int, run: SimulatedRun, store: MemoryTrialStore) -> KillPoint:
+    state = run.state
     return KillPoint(number, store.copy(), _states(state), _seen(state), _suggestion(state))
 
 
-def _restored(asked: SimulatedExperiment, store: MemoryTrialStore) -> ExperimentState:
-    """Exactly where the facts end; trials are shown as having their processes."""
-    life = asked.begin(store.copy())
-    saved = life.store.load()
+def _restored(experiment: SimulatedExperiment, store: MemoryTrialStore) -> ExperimentState:
+    """Restores exactly to the end of the facts; trials are treated as having their processes."""
+    run = experiment.begin(store.copy())
+    saved = run.store.load()
     seen = None if saved.snapshot is None else decode_snapshot(saved.snapshot, saved.ended)
-    replay(life.state, seen, saved.facts, life.template.make, on_loaded=lambda: _restore(life.state, saved))
-    return life.state
+    replay(run.state, seen, saved.facts, run.template.make, on_loaded=lambda: _restore(run.state, saved))
+    return run.state
 
 
 def _restore(state: ExperimentState, saved: SavedExperiment) -> None:
-    state.roster.unarchived.clear()
+    state.index.unarchived.clear()
     for name, content in saved.plugins.items():
-        plugin: Any = getattr(state, name)
+        plugin: Any = getattr(state.plugins, name)
         if isinstance(plugin, PluginState):
-            plugin.restore_state(content, state.roster.trials)
+            plugin.restore_state(content, state.index.trials)
         else:
             plugin.restore_state(content)
 
 
 def _states(state: ExperimentState) -> dict[str, bytes]:
-    plugins = {name: getattr(state, name) for name in _PLUGINS}
+    plugins = {name: getattr(state.plugins, name) for name in _PLUGINS}
     return {name: each.save_state() for name, each in plugins.items() if hasattr(each, "save_state")}
 
 
@@ -229,15 +232,15 @@ def _seen(state: ExperimentState) -> str:
 
 
 def _suggestion(state: ExperimentState) -> str:
-    """Of a copy of the searcher, so that asking changes nothing."""
-    if state.search.is_finished():
+    """Asks a copy of the searcher, so that asking changes nothing."""
+    if state.plugins.search.is_finished():
         return "finished"
-    trial = deepcopy(state.search).next_trial()
+    trial = deepcopy(state.plugins.search).next_trial()
     return "nothing now" if trial is None else f"{trial.trial_id} {trial.config}"
 
 
 def _handled(state: ExperimentState, step: Step) -> Iterator[EngineCommand]:
-    """In the controller's order: a trial that may simply go on is told so at once."""
+    """Follows the controller's order: a trial that may simply continue is notified at once."""
 
     later = []
     for event in step.events:
@@ -251,7 +254,7 @@ def _handled(state: ExperimentState, step: Step) -> Iterator[EngineCommand]:
 
 
 def _unequal(where: str, expected: dict[str, bytes], found: dict[str, bytes]) -> Iterator[str]:
-    """Our own schedulers and stoppers save plain data: theirs must be equal byte by byte."""
+    """Our own schedulers and stoppers save plain data: their states must be equal byte by byte."""
     for name, saved in expected.items():
         if saved != found[name] and not (name == "search" and same_state(saved, found[name])):
             yield f"{where}: state of the {name}:\n  expected {saved!r}\n  found    {found[name]!r}"

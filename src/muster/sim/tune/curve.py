@@ -1,4 +1,4 @@
-"""Curve: what a simulated trial does. Problems and recorded traces are curves; the engine asks them.
+"""Defines what a simulated trial does. Problems and recorded traces are curves; the engine calls them.
 
 Pure: equal configs and iterations give equal answers, so a run can be repeated and resumed.
 """
@@ -14,31 +14,31 @@ Report = Callable[[Config, int], Metrics]  # config, iteration (1 is the first) 
 
 
 class Curve:
-    """Subclasses say `metrics`; those whose past matters (their config may change) say `begin`, `advance`."""
+    """A Curve defines `metrics`; one whose past matters also defines `begin` and `advance`."""
 
     def iterations(self, config: Config) -> int | None:
-        """After so many reports the trial's code returns; None: it never does."""
+        """Returns after how many reports the trial's code returns; None: never."""
         return None
 
     def seconds(self, config: Config, iteration: int) -> float:
-        """How long this iteration takes."""
+        """Returns how long this iteration takes."""
         return 1.0
 
     def metrics(self, config: Config, iteration: int) -> Metrics:
-        """What is reported at its end. An exception is the trial's own error."""
+        """Returns what is reported at the end of the iteration. An exception is the trial's own error."""
         raise NotImplementedError
 
     def begin(self, config: Config) -> Any:  # noqa: ANN401 - the curve's own; plain data, as it is saved
-        """What a trial without a checkpoint knows; part of every checkpoint from then on."""
+        """Returns the initial memory of a trial without a checkpoint; checkpoints contain the memory."""
         return None
 
     def advance(self, config: Config, iteration: int, memory: Any) -> tuple[Metrics, Any]:  # noqa: ANN401
-        """`metrics`, for a trial that remembers `memory`, and what it remembers afterwards."""
+        """Returns `metrics` for a trial with this memory, and the memory afterwards."""
         return self.metrics(config, iteration), memory
 
 
 class FunctionCurve(Curve):
-    """A function of config and iteration, with the same duration for every iteration or one per config."""
+    """A FunctionCurve calls a function of config and iteration, with a fixed or computed duration."""
 
     def __init__(
         self,
@@ -62,5 +62,5 @@ class FunctionCurve(Curve):
 
 
 def as_curve(given: Curve | Report) -> Curve:
-    """A plain function becomes a curve of one second per iteration that never ends by itself."""
+    """Turns a plain function into a curve of one second per iteration that never ends by itself."""
     return given if isinstance(given, Curve) else FunctionCurve(given)

@@ -1,6 +1,6 @@
-"""SimulatedEngine: the Engine port in virtual time. No process, no thread, no sleep; same seed, same run.
+"""Implements the Engine port in virtual time: no process, no thread, no sleep; same seed, same run.
 
-Called by TrialController like any engine. It moves the clock it was given and decides nothing about trials.
+Called by TrialController like any engine. Moves the given clock and decides nothing about trials.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from muster.base.resources import Resources
 from muster.session.progress import Progress, Signature, fill_result
 from muster.sim.event_queue import GONE, EventQueue, HasTurns, MovableClock
 from muster.sim.tune.curve import Curve, Report, as_curve
-from muster.sim.tune.faults import Fate, FaultPlan, FaultRates, happens
+from muster.sim.tune.faults import FaultPlan, FaultRates, ProcessFaults, happens
 from muster.trials.commands import ContinueTrial, EngineCommand, SaveTrial, StartTrial, StopTrial
 from muster.trials.events import (
     CheckpointSaved,
@@ -31,16 +31,16 @@ from muster.trials.events import (
 from muster.trials.model import CheckpointRef
 from muster.trials.placement_group import PlacementGroupFactory
 
-MEMORY_KEY = "sim_memory"  # in a checkpoint's metrics: what a curve with a past goes on from
+MEMORY_KEY = "sim_memory"  # in a checkpoint's metrics: what a curve with a past resumes from
 HOSTNAME, ADDRESS = "simulated", "127.0.0.1"
 
 
 class CheckpointUnknown(Exception):
-    """A start from a checkpoint that no simulated trial made."""
+    """CheckpointUnknown means a start from a checkpoint that no simulated trial made."""
 
 
 class SimulatedProcess(HasTurns):
-    """How far a trial is, between two events of the engine."""
+    """A SimulatedProcess holds how far a trial is, between two events of the engine."""
 
     __slots__ = (
         "_progress",
@@ -48,7 +48,7 @@ class SimulatedProcess(HasTurns):
         "checkpoint_index",
         "command",
         "curve",
-        "fate",
+        "faults",
         "is_lost",
         "is_waiting",
         "last",
@@ -57,10 +57,10 @@ class SimulatedProcess(HasTurns):
         "saves",
     )
 
-    def __init__(self, command: StartTrial, curve: Curve, fate: Fate, pid: int) -> None:
+    def __init__(self, command: StartTrial, curve: Curve, faults: ProcessFaults, pid: int) -> None:
         self.command = command
         self.curve = curve
-        self.fate = fate
+        self.faults = faults
         self.pid = pid
         self.turn = 0
         self.is_waiting = False  # for the answer to a report
@@ -81,7 +81,7 @@ class SimulatedProcess(HasTurns):
         return self._progress.iteration
 
     def set_up(self) -> None:
-        """Load the checkpoint, or begin; CheckpointUnknown, or whatever the curve raises."""
+        """Loads the checkpoint, or begins; raises CheckpointUnknown, or whatever the curve raises."""
         given, config = self.command.checkpoint, self.command.config
         self._who = Signature(trial_id=self.trial_id, config=config)
         self._who.pid, self._who.hostname, self._who.node_ip = self.pid, HOSTNAME, ADDRESS
@@ -90,7 +90,7 @@ class SimulatedProcess(HasTurns):
             return
         if "training_iteration" not in given.metrics:
             raise CheckpointUnknown(
-                f"{given.path}: no simulated trial made this checkpoint, so nothing can go on from it"
+                f"{given.path}: no simulated trial made this checkpoint, so no trial can resume from it"
             )
         self._progress.resume(given.metrics)
         self.memory = given.metrics.get(MEMORY_KEY)
@@ -105,17 +105,19 @@ class SimulatedProcess(HasTurns):
         return most is not None and self.iteration >= most
 
     def seconds(self) -> float:
-        """Of the next iteration; a curve that says nonsense is the trial's error."""
-        said = self.curve.seconds(self.command.config, self.iteration + 1)
-        if not (0.0 <= said < math.inf):
-            raise ValueError(f"iteration {self.iteration + 1} takes {said!r} seconds: must be 0 or more")
-        return said * self.fate.pace
+        """Returns the duration of the next iteration; an invalid one is the trial's error."""
+        seconds = self.curve.seconds(self.command.config, self.iteration + 1)
+        if not (0.0 <= seconds < math.inf):
+            raise ValueError(
+                f"iteration {self.iteration + 1} takes {seconds!r} s; Curve.seconds must return 0 or more"
+            )
+        return seconds * self.faults.pace
 
     def report(self, elapsed_s: float, now: float) -> dict[str, Any]:
-        """One more result, with the keys that every engine adds."""
-        told, self.memory = self.curve.advance(self.command.config, self.iteration + 1, self.memory)
-        metrics = dict(told)
-        if happens(self.fate, "report", self.iteration + 1, self.fate.odd_reports):
+        """Returns one more result, with the keys that every engine adds."""
+        reported, self.memory = self.curve.advance(self.command.config, self.iteration + 1, self.memory)
+        metrics = dict(reported)
+        if happens(self.faults, "report", self.iteration + 1, self.faults.odd_reports):
             metrics = _odd(metrics, self.iteration)
         stamp = self._progress.advance(metrics, elapsed_s=elapsed_s, now=now)
         assert self._who is not None
@@ -123,9 +125,9 @@ class SimulatedProcess(HasTurns):
         return self.last
 
     def checkpoint(self) -> CheckpointRef | None:
-        """A virtual one: the iteration, and what the curve remembers. None when the save is lost."""
+        """Returns a virtual checkpoint: the iteration and the curve's memory. None when the save is lost."""
         self.saves += 1
-        if happens(self.fate, "save", self.saves, self.fate.lost_saves):
+        if happens(self.faults, "save", self.saves, self.faults.lost_saves):
             return None
         self.checkpoint_index += 1
         metrics = dict(self.last) if self.memory is None else {**self.last, MEMORY_KEY: self.memory}
@@ -140,19 +142,19 @@ def _odd(metrics: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def failure_of(error: Exception) -> TrialFailure:
-    """An exception of a curve, told as an engine with processes would."""
+    """Returns an exception of a curve as an engine with processes would report it."""
     if isinstance(error, CheckpointUnknown):
         return TrialFailure(kind=TrialFailureKind.START, message=str(error))
-    from muster.engines.worker.exit_report import failed
+    from muster.engines.worker.exit_report import failed_exit
 
-    _, _, kind, message, traceback, exception = failed(error)
+    _, _, kind, message, traceback, exception = failed_exit(error)
     return TrialFailure(
         kind=TrialFailureKind(kind), message=message, traceback=traceback, exception=exception
     )
 
 
 class WorkerCapacity:
-    """Adds up exactly; `busy_s` is the integral of the share in use."""
+    """A WorkerCapacity counts resources exactly; `busy_s` is the integral of the share in use."""
 
     def __init__(self, capacity: Mapping[str, float], monotonic: Callable[[], float]) -> None:
         self.whole = Resources.of(capacity)
@@ -165,7 +167,7 @@ class WorkerCapacity:
 
     @property
     def busy_s(self) -> float:
-        """Seconds of the whole capacity that trials have held so far."""
+        """Returns the seconds of the whole capacity that trials have held so far."""
         return self._counted_s + self._share * (self._monotonic() - self._counted_at)
 
     @property
@@ -196,7 +198,7 @@ class WorkerCapacity:
         self._share += share
 
     def _size(self, resources: PlacementGroupFactory) -> tuple[Resources, float]:
-        """What it needs, and the largest share of anything that this is."""
+        """Returns the needed resources, and their largest share of the capacity."""
         if resources not in self._sizes:
             needs = Resources.of(resources.required_resources)
             shares = [units / total for name, units in needs.items() if (total := self.whole.units(name))]
@@ -205,7 +207,7 @@ class WorkerCapacity:
 
 
 class Costs(Struct, frozen=True, kw_only=True):
-    """Seconds that trials spend on something else than iterations."""
+    """Costs are the seconds that trials spend on something else than iterations."""
 
     start_s: float = 0.0  # a new process
     reuse_s: float = 0.0  # a process that served another trial
@@ -216,7 +218,7 @@ class Costs(Struct, frozen=True, kw_only=True):
 
 
 class SimulatedEngine:
-    """Runs trials as `(config, iteration) -> metrics` functions that take virtual time.
+    """A SimulatedEngine runs trials as `(config, iteration) -> metrics` functions that take virtual time.
 
     Args:
         clock: Moved by `poll`.
@@ -244,7 +246,7 @@ class SimulatedEngine:
         self._curve = None if isinstance(curve, Mapping) else as_curve(curve)
         self._costs = costs or Costs()
         self._faults = faults or FaultPlan(FaultRates(), 0)
-        self.room = WorkerCapacity(capacity, clock.monotonic)
+        self.worker_capacity = WorkerCapacity(capacity, clock.monotonic)
         self.timeline = EventQueue(clock)
         self._processes: dict[str, SimulatedProcess] = {}
         self._queue: deque[StartTrial] = deque()  # no room yet; first come, first served
@@ -258,14 +260,14 @@ class SimulatedEngine:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing will ever come from `poll` unless something is submitted."""
+        """Returns whether `poll` can return nothing more unless something is submitted."""
         return not self._ready and self.timeline.is_empty
 
     def submit(self, command: EngineCommand) -> None:
         match command:
             case ContinueTrial():
                 if (process := self._waiting(command.trial_id)) is not None:
-                    self._go_on(process)
+                    self._continue(process)
             case StartTrial():
                 self._queue.append(command)
                 self._start_those_that_fit()
@@ -285,7 +287,7 @@ class SimulatedEngine:
 
     def close(self) -> None:
         for process in self._processes.values():
-            self.room.give_back(process.command.resources)
+            self.worker_capacity.give_back(process.command.resources)
         self._processes.clear()
         self._queue.clear()
         self.timeline.clear()
@@ -297,12 +299,12 @@ class SimulatedEngine:
         while self._queue:
             command = self._queue[0]
             curve = self._curve if self._curves is None else self._curves.get(command.trainable_name)
-            if not self.room.can_ever_fit(command.resources):
-                needs = self.room.needs(command.resources)
-                self._refuse(f"needs ({needs}), but there is only ({self.room.whole}) in all")
+            if not self.worker_capacity.can_ever_fit(command.resources):
+                needs = self.worker_capacity.needs(command.resources)
+                self._refuse(f"needs ({needs}), but there is only ({self.worker_capacity.whole}) in all")
             elif curve is None:
                 self._refuse(f"has the trainable {command.trainable_name!r}, for which there is no curve")
-            elif self.room.fits(command.resources):
+            elif self.worker_capacity.fits(command.resources):
                 self._queue.popleft()
                 self._start(command, curve)
             else:
@@ -315,16 +317,16 @@ class SimulatedEngine:
 
     def _start(self, command: StartTrial, curve: Curve) -> None:
         attempt = self._starts[command.trial_id] = self._starts.get(command.trial_id, 0) + 1
-        fate = self._faults.fate(command.trial_id, attempt)
+        faults = self._faults.faults_of(command.trial_id, attempt)
         free = self._idle.get(command.resources) if command.may_reuse else None
         delay = self._costs.reuse_s if free else self._costs.start_s
         if command.checkpoint is not None:
             delay += self._costs.restore_s
-        if fate.start_factor != 1.0:
-            delay = delay * fate.start_factor + 60.0
-        process = SimulatedProcess(command, curve, fate, free[-1] if free else self._pids + 1)
+        if faults.start_factor != 1.0:
+            delay = delay * faults.start_factor + 60.0
+        process = SimulatedProcess(command, curve, faults, free[-1] if free else self._pids + 1)
         self._processes[command.trial_id] = process
-        self.room.take(command.resources)
+        self.worker_capacity.take(command.resources)
         is_reused = bool(free)
         if free:
             free.pop()
@@ -347,13 +349,13 @@ class SimulatedEngine:
             )
         )
         self._plan_the_end(process)
-        self._go_on(process)
+        self._continue(process)
 
     def _plan_the_end(self, process: SimulatedProcess) -> None:
-        """Faults and a limit come whatever the trial is doing."""
-        fate, limit_s = process.fate, process.command.time_limit_s
-        self.timeline.plan_anyway(fate.crash_after_s, process, lambda: self._crash(process))
-        self.timeline.plan_anyway(fate.loss_after_s, process, lambda: self._lose(process))
+        """Faults and a time limit happen whatever the trial is doing."""
+        faults, limit_s = process.faults, process.command.time_limit_s
+        self.timeline.plan_anyway(faults.crash_after_s, process, lambda: self._crash(process))
+        self.timeline.plan_anyway(faults.loss_after_s, process, lambda: self._lose(process))
         if limit_s is not None:
             message = f"ran longer than its limit of {limit_s:g} s"
             failure = TrialFailure(kind=TrialFailureKind.TIME_LIMIT, message=message)
@@ -361,7 +363,7 @@ class SimulatedEngine:
 
     # Running.
 
-    def _go_on(self, process: SimulatedProcess) -> None:
+    def _continue(self, process: SimulatedProcess) -> None:
         process.is_waiting = False
         try:
             if process.is_done():
@@ -413,7 +415,7 @@ class SimulatedEngine:
         self.timeline.plan(delay, process, lambda: self._exit(process, reusable=reusable))
 
     def _withdraw(self, trial_id: str) -> None:
-        """Stopped before there was room for it."""
+        """Handles a trial that is stopped before there was room for it."""
         found = next((waiting for waiting in self._queue if waiting.trial_id == trial_id), None)
         if found is not None:
             self._queue.remove(found)
@@ -423,7 +425,7 @@ class SimulatedEngine:
     def _crash(self, process: SimulatedProcess) -> None:
         if process.is_lost:
             return
-        if process.fate.is_killed:
+        if process.faults.is_killed:
             failure = TrialFailure(
                 kind=TrialFailureKind.KILLED, message="killed by signal 9 (SIGKILL), simulated"
             )
@@ -434,7 +436,7 @@ class SimulatedEngine:
         self._exit(process, failure=failure)
 
     def _lose(self, process: SimulatedProcess) -> None:
-        """It does nothing more; after a while that is noticed."""
+        """The process does nothing more; after a while that is noticed."""
         process.is_lost = True
         failure = TrialFailure(kind=TrialFailureKind.NODE_LOST, message="its machine went away, simulated")
         delay = self._faults.rates.loss_noticed_after_s
@@ -450,7 +452,7 @@ class SimulatedEngine:
     ) -> None:
         process.turn = GONE
         command = self._processes.pop(process.trial_id).command
-        self.room.give_back(command.resources)
+        self.worker_capacity.give_back(command.resources)
         if reusable:
             self._idle.setdefault(command.resources, []).append(process.pid)
         self._ready.append(

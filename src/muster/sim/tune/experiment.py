@@ -1,7 +1,7 @@
-"""SimulatedExperiment: everything one experiment needs, on the simulated engine; built anew for each life.
+"""Builds everything that one experiment needs, on the simulated engine; again for each run.
 
-The composition root of simulated tuning: benches, tests and `muster sim tune` come here. It puts searcher,
-scheduler, stopper, store and engine together as a launch does, and decides nothing about trials.
+The composition root of simulated tuning, for benchmarks, tests and `muster sim tune`. Connects searcher,
+scheduler, stopper, store and engine as a launch does, and decides nothing about trials.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ from muster.trials.placement_group import PlacementGroupFactory
 from muster.trials.plugins import Plugins, SearchPlugin
 from muster.trials.ports import TrialStore
 from muster.trials.template import Settings, TrialTemplate
-from muster.tune.config import RunConfig, TuneConfig
+from muster.tune.config import RunConfig
 from muster.tune.execution.assemble import scheduler_of, search_of, stopper_of
 from muster.tune.stopper.function_stopper import resolve_stop
+from muster.tune.tune_config import TuneConfig
 
 NAME = "simulated"
 ONE_CPU = PlacementGroupFactory([{"CPU": 1}])
 _KEEP_TWO = CheckpointPolicy(num_to_keep=2)
 _FREE = Costs()
-_PATIENCE_STEPS = 5  # without anything under way: schedulers may be asked more than once
+_MAX_IDLE_STEPS = 5  # without anything under way: schedulers may be asked more than once
 
 
 class StuckExperiment(TuneError):
-    """Nothing is under way and nothing will be, yet the experiment is not over: a scheduler's mistake."""
+    """StuckExperiment means that nothing is running or will start, yet the experiment is not over."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedExperiment:
-    """What is asked for. Factories, not objects: each life of the experiment has plug-ins of its own.
+    """A SimulatedExperiment is a request; factories, because each run has plug-ins of its own.
 
-    `make_search` gives a Searcher or a SearchPlugin; None: grid and random search with `seed`.
+    `make_search` returns a Searcher or a SearchPlugin; None: grid and random search with `seed`.
     """
 
     curve: Curve | Report
@@ -70,6 +71,7 @@ class SimulatedExperiment:
     given_template: TrialTemplate | None = None  # of a user's Tuner: its policies, criteria and names
 
     def template(self) -> TrialTemplate:
+        """Returns the template of the trials."""
         if self.given_template is not None:
             return self.given_template
         criterion = dict(resolve_stop(self.make_stop()).criteria)
@@ -86,17 +88,19 @@ class SimulatedExperiment:
         )
 
     def capacity(self) -> dict[str, float]:
-        """Room for `workers` trials."""
+        """Returns the room for `workers` trials."""
         return {name: amount * self.workers for name, amount in self.resources.required_resources.items()}
 
-    def begin(self, store: TrialStore | None = None) -> Life:
-        return Life(self, store or ForgetfulStore())
+    def begin(self, store: TrialStore | None = None) -> SimulatedRun:
+        """Returns a run that has not started."""
+        return SimulatedRun(self, store or NullTrialStore())
 
-    def run(self, store: TrialStore | None = None) -> Life:
-        """To its end; StuckExperiment when it does not get there."""
+    def run(self, store: TrialStore | None = None) -> SimulatedRun:
+        """Runs to the end; StuckExperiment when the end is not reached."""
         return self.begin(store).run()
 
     def tune_config(self) -> TuneConfig:
+        """Returns the TuneConfig with new plug-ins."""
         return TuneConfig(
             metric=self.metric,
             mode=self.mode,
@@ -122,8 +126,8 @@ class SimulatedExperiment:
 
 
 @dataclass
-class ForgetfulStore:
-    """A store for runs that nobody will resume: it counts facts and keeps none."""
+class NullTrialStore:
+    """A NullTrialStore counts facts and keeps none, for runs that are never resumed."""
 
     appended: int = 0
     snapshots: int = field(default=0, repr=False)
@@ -135,86 +139,90 @@ class ForgetfulStore:
         self.snapshots += 1
 
     def load(self) -> Any:  # noqa: ANN401
-        raise StoreError("this store keeps nothing: use MemoryTrialStore for runs that are resumed")
+        raise StoreError("this store keeps nothing; pass a MemoryTrialStore to runs that are resumed")
 
     def close(self) -> None: ...
 
 
-class Life:
-    """The experiment from one start of its driver to the next, or to its end."""
+class SimulatedRun:
+    """A SimulatedRun is the experiment from one start of its driver to the next, or to its end."""
 
-    def __init__(self, asked: SimulatedExperiment, store: TrialStore) -> None:
-        self.asked = asked
+    def __init__(self, experiment: SimulatedExperiment, store: TrialStore) -> None:
+        self.experiment = experiment
         self.store = store
         self.clock = ManualClock()
         self.engine = SimulatedEngine(
-            self.clock, asked.capacity(), asked.curve, costs=asked.costs, faults=asked.faults
+            self.clock,
+            experiment.capacity(),
+            experiment.curve,
+            costs=experiment.costs,
+            faults=experiment.faults,
         )
-        self.engine.timeline.wake_at = asked.deadline_s
+        self.engine.timeline.wake_at = experiment.deadline_s
         self.history = ImprovementHistory(
-            asked.metric, asked.mode, elapsed_s=self.clock.monotonic, worker_s=self._worker_s
+            experiment.metric, experiment.mode, elapsed_s=self.clock.monotonic, worker_s=self._worker_s
         )
-        self.template = asked.template()
+        self.template = experiment.template()
         self.state = self._make_state()
         self.controller = TrialController(self.state, engine=self.engine, store=store, clock=self.clock)
         self.steps = 0
 
     def _make_state(self) -> ExperimentState:
-        asked, tune = self.asked, self.asked.tune_config()
+        experiment, tune = self.experiment, self.experiment.tune_config()
         search, ahead = search_of(tune, self.template)
         plugins = Plugins(
             search=search,
             scheduler=scheduler_of(tune),
-            stopper=stopper_of(tune, RunConfig(name=NAME, storage_path="/", stop=asked.make_stop())),
+            stopper=stopper_of(tune, RunConfig(name=NAME, storage_path="/", stop=experiment.make_stop())),
             hooks=self.history,
         )
         settings = Settings(
             name=NAME,
             experiment_dir="/simulated",
-            metric=asked.metric,
-            mode=asked.mode,
-            failure=FailurePolicy(max_failures=asked.max_failures),
-            reuse_actors=asked.reuse_actors,
-            max_pending=ahead if asked.ahead is None else asked.ahead,
+            metric=experiment.metric,
+            mode=experiment.mode,
+            failure=FailurePolicy(max_failures=experiment.max_failures),
+            reuse_actors=experiment.reuse_actors,
+            max_pending=ahead if experiment.ahead is None else experiment.ahead,
         )
-        return ExperimentState(settings, plugins, capacity=asked.capacity())
+        return ExperimentState(settings, plugins, capacity=experiment.capacity())
 
     def _worker_s(self) -> float:
-        return self.engine.room.busy_s * self.asked.workers
+        return self.engine.worker_capacity.busy_s * self.experiment.workers
 
     @property
     def search(self) -> SearchPlugin:
-        return self.state.search
+        return self.state.plugins.search
 
     @property
     def worker_h(self) -> float:
-        """Hours of all workers together that trials have held one."""
+        """Returns the hours that trials have held workers, summed over workers."""
         return self._worker_s() / 3600.0
 
-    def run(self, most_steps: float = math.inf) -> Life:
-        """To the end of the experiment, or so many steps."""
+    def run(self, most_steps: float = math.inf) -> SimulatedRun:
+        """Runs to the end of the experiment, or `most_steps`."""
         idle = 0
         while self.steps < most_steps and self.step():
             idle = idle + 1 if self.engine.is_idle else 0
-            if idle > _PATIENCE_STEPS:
+            if idle > _MAX_IDLE_STEPS:
                 raise StuckExperiment(self._stuck())
         return self
 
     def step(self) -> bool:
-        """One round of the controller; False once the experiment is over."""
+        """Runs one round of the controller; False once the experiment is over."""
         self.steps += 1
-        goes_on = self.controller.step(0.0)  # the engine waits for what is under way, however long
-        if goes_on and not self.state.is_stopping and self.clock.monotonic() >= self.asked.deadline_s:
+        continues = self.controller.step(0.0)  # the engine waits for what is under way, however long
+        if continues and not self.state.is_stopping and self.clock.monotonic() >= self.experiment.deadline_s:
             self.state.end(self.clock.now())
-            goes_on = self.controller.step(0.0)  # the orders leave now, before time goes on
+            continues = self.controller.step(0.0)  # the orders leave now, before time passes
             self.engine.timeline.wake_at = math.inf
-        return goes_on
+        return continues
 
     def _stuck(self) -> str:
         counts: dict[str, int] = {}
-        for trial in self.state.roster.live.values():
+        for trial in self.state.index.live.values():
             counts[trial.state.value] = counts.get(trial.state.value, 0) + 1
-        scheduler = type(self.state.scheduler).__name__
+        scheduler = type(self.state.plugins.scheduler).__name__
         return (
             f"the experiment is stuck after {self.clock.monotonic():g} simulated seconds: nothing is under "
             f"way, and {scheduler} starts none of the trials that wait ({counts}); the searcher "

@@ -1,6 +1,6 @@
-"""What goes wrong in a simulated experiment, drawn from a seed: the same trial meets the same fate.
+"""Draws what goes wrong in a simulated experiment from a seed: the same trial has the same faults.
 
-Fates are drawn per start of a trial and by name, so that they do not depend on the order of events.
+Faults are drawn per start of a trial and by name, so that they do not depend on the order of events.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from msgspec import Struct
 from muster.base.rng import Seed
 
 
-class Fate(Struct, frozen=True):
-    """What one process of a trial will meet; times in seconds after its start."""
+class ProcessFaults(Struct, frozen=True):
+    """ProcessFaults are what happens to one process of a trial; times in seconds after its start."""
 
     crash_after_s: float = inf  # its code raises, or a signal ends it
     is_killed: bool = False  # which of the two
     loss_after_s: float = inf  # it falls silent; noticed later
     start_factor: float = 1.0
     pace: float = 1.0  # of every iteration
-    odd_reports: float = 0.0  # the share of reports that say NaN, or infinity
+    odd_reports: float = 0.0  # the share of reports with NaN or infinity
     lost_saves: float = 0.0  # the share of saves without a checkpoint
     draws: int = 0  # seeds what is drawn later, per report and per save
 
 
-HARMLESS = Fate()
+NO_FAULTS = ProcessFaults()
 
 
 class FaultRates(Struct, frozen=True, kw_only=True):
-    """How often; everything is off by default. Rates are per trial-hour, shares are per trial."""
+    """FaultRates are all zero by default. Rates are per trial-hour, shares are per trial."""
 
     crashes_per_h: float = 0.0
     losses_per_h: float = 0.0
@@ -41,7 +41,7 @@ class FaultRates(Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def swarm(seed: int, hour_s: float = 3600.0) -> FaultRates:
-        """Each kind on or off by the seed, then its rate; `hour_s`: how long a trial usually runs."""
+        """Draws each kind on or off, then its rate; `hour_s`: how long a trial usually runs."""
         stream = Seed(seed).derive("sim.tune.swarm")
 
         def maybe(most: float) -> float:
@@ -61,20 +61,21 @@ class FaultRates(Struct, frozen=True, kw_only=True):
 
 
 class FaultPlan:
-    """Draws the fate of every start."""
+    """A FaultPlan draws the faults of every start."""
 
     def __init__(self, rates: FaultRates, seed: int) -> None:
         self.rates = rates
         self._seed = Seed(seed)
-        self._is_calm = rates == FaultRates(loss_noticed_after_s=rates.loss_noticed_after_s)
+        self._is_empty = rates == FaultRates(loss_noticed_after_s=rates.loss_noticed_after_s)
 
-    def fate(self, trial_id: str, attempt: int) -> Fate:
-        if self._is_calm:
-            return HARMLESS
+    def faults_of(self, trial_id: str, attempt: int) -> ProcessFaults:
+        """Returns the faults of one start of a trial."""
+        if self._is_empty:
+            return NO_FAULTS
         rates, stream = self.rates, self._seed.derive(f"sim.tune.fate/{trial_id}/{attempt}")
         crash, loss = stream.expovariate(1.0), stream.expovariate(1.0)
         killed, slow, straggles = stream.random(), stream.random(), stream.random()
-        return Fate(
+        return ProcessFaults(
             crash_after_s=crash * 3600.0 / rates.crashes_per_h if rates.crashes_per_h else inf,
             is_killed=killed < 0.5,
             loss_after_s=loss * 3600.0 / rates.losses_per_h if rates.losses_per_h else inf,
@@ -86,6 +87,6 @@ class FaultPlan:
         )
 
 
-def happens(fate: Fate, what: str, number: int, share: float) -> bool:
-    """Whether the `number`-th report or save of a process is one of the odd ones."""
-    return share > 0.0 and Seed(fate.draws).derive(f"{what}/{number}").random() < share
+def happens(faults: ProcessFaults, what: str, number: int, share: float) -> bool:
+    """Returns whether the `number`-th report or save of a process is one of the odd ones."""
+    return share > 0.0 and Seed(faults.draws).derive(f"{what}/{number}").random() < share

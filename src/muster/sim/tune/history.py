@@ -1,4 +1,4 @@
-"""History: when a simulated experiment found what, and what that had cost. Listens as callbacks do."""
+"""Records when a simulated experiment found what, and the cost until then."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.trials.model import Trial
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """A result that was better than all before it."""
+    """A Found is a result that was better than all before it."""
 
     at_s: float  # virtual seconds since the experiment began
     worker_s: float  # spent by all workers until then
@@ -23,7 +23,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class ImprovementHistory:
-    """`found` holds the improvements, in order; NaN and infinity improve nothing."""
+    """An ImprovementHistory keeps the improvements in order; NaN and infinity improve nothing."""
 
     def __init__(
         self, metric: str, mode: str, *, elapsed_s: Callable[[], float], worker_s: Callable[[], float]
@@ -46,9 +46,9 @@ class ImprovementHistory:
         *,
         iteration: int,
         trials: Sequence[Trial],
-        **info: Any,  # noqa: ANN401 - what callbacks are told
+        **info: Any,  # noqa: ANN401 - the arguments of callbacks
     ) -> None:
-        """Hooks of trials.plugins."""
+        """Implements the hooks of trials.plugins."""
         if hook == "on_trial_result":
             self.results += 1
             self._note(info["trial"], info["result"])
@@ -74,7 +74,7 @@ class ImprovementHistory:
 
 
 def best_at(found: Sequence[Found], moment: float, *, by: str = "at_s") -> float:
-    """The best value known at `moment` (of `at_s` or `worker_s`); NaN before the first result."""
+    """Returns the best value known at `moment` (of `at_s` or `worker_s`); NaN before the first result."""
     known = math.nan
     for one in found:
         if getattr(one, by) > moment:

@@ -1,4 +1,4 @@
-"""Problems: what simulated trials are about. Learning-curve surrogates and test functions with a fidelity.
+"""Provides problems for simulated trials: learning-curve surrogates and test functions with a fidelity.
 
 Formulas stand beside each problem; `t` is the iteration (1 is the first), `T` = MAX_T. Noise is drawn from
 the seed, the config and `t`, so that a trial that repeats an iteration reports the same value again.
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from muster.errors import TuneError
 from muster.sim.tune.curve import Config, Curve, Metrics
 
 BRANIN_MIN = 0.39788735772973816  # at (-pi, 12.275), (pi, 2.275), (9.42478, 2.475)
@@ -35,13 +34,13 @@ _P = (
 
 
 def branin(x: float, y: float) -> float:
-    """(y - 5.1 x^2 / (4 pi^2) + 5 x / pi - 6)^2 + 10 (1 - 1 / (8 pi)) cos x + 10"""
+    """Computes (y - 5.1 x^2 / (4 pi^2) + 5 x / pi - 6)^2 + 10 (1 - 1 / (8 pi)) cos x + 10."""
     bend = y - 5.1 * x**2 / (4.0 * math.pi**2) + 5.0 * x / math.pi - 6.0
     return bend**2 + 10.0 * (1.0 - 1.0 / (8.0 * math.pi)) * math.cos(x) + 10.0
 
 
 def hartmann6(x: Sequence[float]) -> float:
-    """-sum_i alpha_i exp(-sum_j A_ij (x_j - P_ij)^2)"""
+    """Computes -sum_i alpha_i exp(-sum_j A_ij (x_j - P_ij)^2)."""
     return -sum(
         alpha * math.exp(-sum(a * (one - p) ** 2 for a, one, p in zip(row, x, place, strict=True)))
         for alpha, row, place in zip(_ALPHA, _A, _P, strict=True)
@@ -49,13 +48,13 @@ def hartmann6(x: Sequence[float]) -> float:
 
 
 def rosenbrock(x: Sequence[float]) -> float:
-    """sum_i 100 (x_{i+1} - x_i^2)^2 + (1 - x_i)^2; 0 at (1, ..., 1)"""
+    """Computes sum_i 100 (x_{i+1} - x_i^2)^2 + (1 - x_i)^2; 0 at (1, ..., 1)."""
     pairs = ((x[i], x[i + 1]) for i in range(len(x) - 1))
     return sum(100.0 * (after - one**2) ** 2 + (1.0 - one) ** 2 for one, after in pairs)
 
 
 def ackley(x: Sequence[float]) -> float:
-    """-20 exp(-0.2 sqrt(mean x^2)) - exp(mean cos(2 pi x)) + 20 + e; 0 at the origin"""
+    """Computes -20 exp(-0.2 sqrt(mean x^2)) - exp(mean cos(2 pi x)) + 20 + e; 0 at the origin."""
     count = len(x)
     spread = math.sqrt(sum(one**2 for one in x) / count)
     waves = sum(math.cos(2.0 * math.pi * one) for one in x) / count
@@ -72,7 +71,7 @@ Seconds = Callable[[Config], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """`optimum` is the least loss there is, at `t = T` and without noise."""
+    """A Problem has a loss whose least value, at `t = T` and without noise, is `optimum`."""
 
     name: str
     about: str
@@ -107,14 +106,14 @@ class _Surrogate(Curve):
 
 
 def _normal(seed: int, config: Mapping[str, Any], iteration: int) -> float:
-    """Standard normal, the same for the same arguments."""
+    """Returns a standard normal value, the same for the same arguments."""
     text = f"{seed}/{iteration}/{sorted(config.items())!r}".encode()
     drawn = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
     return _NORMAL.inv_cdf((drawn + 0.5) / 2.0**64)
 
 
 def _distance(rate: float) -> float:
-    """How far a learning rate is from the best one, 1e-2, in decades."""
+    """Returns how far a learning rate is from the best one, 1e-2, in decades."""
     return abs(math.log10(rate) + 2.0)
 
 
@@ -130,7 +129,7 @@ def exponential(config: Config, t: float) -> float:
 
 
 def crossing(config: Config, t: float) -> float:
-    """A large rate is ahead at first and stays behind in the end: curves cross between t = 3 and t = 40."""
+    """Models a large rate that leads at first and ends behind: curves cross between t = 3 and t = 40."""
     decades = math.log10(config["lr"]) + 4.0  # 0 .. 4
     final = 0.02 + 0.12 * decades + 0.1 * abs(config["width"] - 0.6)
     tau = 2.0 + 28.0 * (1.0 - decades / 4.0) ** 2
@@ -138,7 +137,7 @@ def crossing(config: Config, t: float) -> float:
 
 
 def late_bloomer(config: Config, t: float) -> float:
-    """Nothing, then a drop at `onset`: the better the end, the later the drop."""
+    """Models no progress, then a drop at `onset`: the better the end, the later the drop."""
     quality = 1.0 - 0.5 * abs(config["depth"] - 12) / 11.0 - 0.5 * min(_distance(config["lr"]) / 3.0, 1.0)
     onset = 4.0 + 36.0 * quality
     drop = 1.0 / (1.0 + math.exp(-(t - onset) / 3.0))
@@ -146,7 +145,7 @@ def late_bloomer(config: Config, t: float) -> float:
 
 
 def conditional(config: Config, t: float) -> float:
-    """The optimizer decides which further parameter counts."""
+    """Models an optimizer that decides which further parameter counts."""
     kind, rate = config["optimizer"], config["lr"]
     if kind == "sgd":
         final = 0.08 + 0.1 * _distance(rate * 0.1) ** 2 + 0.6 * (config["momentum"] - 0.9) ** 2
@@ -159,7 +158,7 @@ def conditional(config: Config, t: float) -> float:
 
 
 def _with_fidelity(function: Callable[[Config], float], bias: float) -> Loss:
-    """`f(x) + bias * (1 - t/T) * (1 + sin(...))`: an early look is biased, and differently for every x."""
+    """Adds `bias * (1 - t/T) * (1 + sin(...))`: an early value is biased, and differently for every x."""
 
     def loss(config: Config, t: float) -> float:
         missing = 1.0 - t / MAX_T
@@ -293,9 +292,3 @@ _ALL = (
     ),
 )
 PROBLEMS: dict[str, Problem] = {problem.name: problem for problem in _ALL}
-
-
-def problem_named(name: str) -> Problem:
-    if name not in PROBLEMS:
-        raise TuneError(f"there is no synthetic problem {name!r}; there are: {', '.join(PROBLEMS)}")
-    return PROBLEMS[name]

@@ -1,4 +1,4 @@
-"""A recorded trace: the results of an earlier experiment, as a curve that simulated trials follow.
+"""Replays the results of an earlier experiment as a curve that simulated trials follow.
 
 Read from the directory of an experiment (ours or Ray Tune's: `<trial>/result.json`) or from one file with the
 same rows. A trial with a recorded config does what was recorded; one with a new config does what the nearest
@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from muster.errors import ConfigError
 from muster.sim.tune.curve import Config, Curve, Metrics
-from muster.trials.model import DEBUG_METRICS, Trial
-from muster.trials.results import flatten
+from muster.trials.metrics import DEBUG_METRICS, flatten
+from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
 from muster.tune.analysis.result_files import parse_json_lines
 from muster.tune.search.search_algorithm import Experiments, SearchAlgorithm, as_templates
@@ -31,7 +31,7 @@ _LOG_FROM = 100.0  # a parameter whose values span so many times its least is co
 
 
 class RecordedTrial(Struct, frozen=True):
-    """One trial of the earlier experiment; `rows` and `seconds` by iteration."""
+    """A RecordedTrial is one trial of the earlier experiment; `rows` and `seconds` by iteration."""
 
     trial_id: str
     config: Mapping[str, Any]
@@ -40,7 +40,7 @@ class RecordedTrial(Struct, frozen=True):
 
 
 class RecordedCurve(Curve):
-    """Trials do what the recorded trial with the same, or the nearest, config did."""
+    """A RecordedCurve repeats the recorded trial with the same, or the nearest, config."""
 
     def __init__(self, trials: Sequence[RecordedTrial]) -> None:
         self.trials = tuple(trials)
@@ -65,9 +65,10 @@ class RecordedCurve(Curve):
         return self.followed(config).rows[iteration - 1]
 
     def followed(self, config: Config) -> RecordedTrial:
-        """The recorded trial with equal values of all parameters that vary; else the nearest, the first of
-        several. Distance: the mean over those parameters of |a - b| / range for numbers (of logarithms, when
-        the range is wide), 0 or 1 for everything else, 1 for a parameter that is missing.
+        """Returns the recorded trial with equal values of all parameters that vary; else the nearest.
+
+        Distance: the mean over those parameters of |a - b| / range for numbers (of logarithms, when the range
+        is wide), 0 or 1 for everything else, 1 for a parameter that is missing. Of several, the first.
         """
         flat = flatten(dict(config))
         key = self._key(flat)
@@ -91,7 +92,7 @@ Scale = tuple[float, bool] | None  # range and whether of logarithms; None: not 
 
 
 def _scales(flat: Sequence[Mapping[str, Any]]) -> dict[str, Scale]:
-    """Parameters that vary, by name, and how their values are compared."""
+    """Returns the parameters that vary, by name, and how their values are compared."""
     names = dict.fromkeys(name for config in flat for name in config)
     scales: dict[str, Scale] = {}
     for name in names:
@@ -124,11 +125,11 @@ def _is_number(value: object) -> bool:
 
 
 def read_trace(path: str) -> RecordedCurve:
-    """ConfigError says what is missing and what to give instead."""
+    """Reads a trace; a ConfigError has what is missing and what to give instead."""
     place = Path(path)
     files = sorted(place.rglob(RESULTS)) if place.is_dir() else [place]
     if not place.exists():
-        raise ConfigError(f"--trace {path}: there is no such file, directory or synthetic problem")
+        raise ConfigError(f"--trace {path}: no such file, directory or synthetic problem")
     trials = [trial for file in files for trial in _trials(file)]
     if not trials:
         raise ConfigError(
@@ -142,17 +143,21 @@ def _trials(file: Path) -> Iterable[RecordedTrial]:
     try:
         rows = parse_json_lines(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--trace {file}: cannot be read as one JSON object per line ({error})") from error
+        raise ConfigError(
+            f"--trace {file}: not one JSON object per line ({error}); give a {RESULTS} or its directory"
+        ) from error
     by_trial: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         if not isinstance(row, dict) or not isinstance(row.get("config"), dict):
-            raise ConfigError(f"--trace {file}: a row has no 'config': {json.dumps(row)[:80]}")
+            raise ConfigError(
+                f"--trace {file}: a row has no 'config', so this is not a {RESULTS}: {json.dumps(row)[:80]}"
+            )
         by_trial.setdefault(str(row.get("trial_id", file.parent.name)), []).append(row)
     return [_trial(trial_id, found) for trial_id, found in by_trial.items()]
 
 
 def _trial(trial_id: str, rows: Sequence[Mapping[str, Any]]) -> RecordedTrial:
-    """The last row of each iteration counts: a trial that was restarted repeated some."""
+    """Keeps the last row of each iteration: a trial that was restarted repeated some."""
     kept = {int(row.get("training_iteration", number + 1)): row for number, row in enumerate(rows)}
     ordered = [kept[iteration] for iteration in sorted(kept)]
     metrics = tuple({key: value for key, value in row.items() if key not in _AUTOMATIC} for row in ordered)
@@ -163,13 +168,13 @@ def _seconds(rows: Sequence[Mapping[str, Any]]) -> Iterable[float]:
     before = 0.0
     for row in rows:
         total = row.get("time_total_s")
-        told = row.get("time_this_iter_s", total - before if _is_number(total) else 1.0)  # type: ignore[operator]
+        seconds = row.get("time_this_iter_s", total - before if _is_number(total) else 1.0)  # type: ignore[operator]
         before = total if _is_number(total) else before  # type: ignore[assignment]
-        yield max(0.0, float(told)) if _is_number(told) else 1.0
+        yield max(0.0, float(seconds)) if _is_number(seconds) else 1.0
 
 
 class RecordedConfigs(SearchAlgorithm):
-    """Hands out these configs once each."""
+    """A RecordedConfigs search suggests these configs once each."""
 
     def __init__(self, configs: Sequence[Mapping[str, Any]]) -> None:
         self._configs = [dict(config) for config in configs]

@@ -1,6 +1,6 @@
-"""Questions to a trace: what would this scheduler on so many workers have found, and when?
+"""Answers from a trace what a scheduler on some number of workers would have found, and when.
 
-`muster sim tune` asks; nothing here prints. It knows no files.
+Called by `muster sim tune`; reads no files and prints nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _SHORT = {"eta": "reduction_factor", "grace": "grace_period"}
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 
 
-class Answer(Struct, frozen=True, kw_only=True):
-    """What one scheduler found. Times are virtual seconds; a worker-second is a second of one worker."""
+class SchedulerResult(Struct, frozen=True, kw_only=True):
+    """A SchedulerResult is what one scheduler found; times are virtual seconds."""
 
     scheduler: str
     metric: str
@@ -40,30 +40,30 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True):
-    """The best values known at one moment, by scheduler; null before a scheduler's first result."""
+    """A Row has the best values at one moment, by scheduler; null before a scheduler's first result."""
 
     at_s: float
     best: Mapping[str, float | None]
 
 
-def answered(asked: SimulatedExperiment, scheduler: str) -> Answer:
-    """Run it to its end."""
-    life = asked.begin().run()
-    return Answer(
+def run_scheduler(experiment: SimulatedExperiment, scheduler: str) -> SchedulerResult:
+    """Runs the experiment to its end."""
+    run = experiment.begin().run()
+    return SchedulerResult(
         scheduler=scheduler,
-        metric=asked.metric,
-        mode=asked.mode,
-        found=tuple(life.history.found),
-        end_s=life.clock.monotonic(),
-        worker_s=life.worker_h * 3600.0,
-        trials=len(life.state.trials),
-        failed=sum(trial.status == "ERROR" for trial in life.state.trials.values()),
-        results=life.history.results,
+        metric=experiment.metric,
+        mode=experiment.mode,
+        found=tuple(run.history.found),
+        end_s=run.clock.monotonic(),
+        worker_s=run.worker_h * 3600.0,
+        trials=len(run.state.trials),
+        failed=sum(trial.status == "ERROR" for trial in run.state.trials.values()),
+        results=run.history.results,
     )
 
 
-def over_time(answers: Sequence[Answer]) -> list[Row]:
-    """At shares of the longest run."""
+def over_time(answers: Sequence[SchedulerResult]) -> list[Row]:
+    """Returns the best values at shares of the longest run."""
     end = max((answer.end_s for answer in answers), default=0.0)
     return [
         Row(share * end, {one.scheduler: _finite(best_at(one.found, share * end)) for one in answers})
@@ -75,20 +75,20 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def scheduler_maker(spec: str, terms: CandidateSettings) -> Callable[[], Any]:
-    """From `name` or `name:parameter=value,...`; ConfigError names what is known."""
+def scheduler_maker(spec: str, settings: CandidateSettings) -> Callable[[], Any]:
+    """Parses `name` or `name:parameter=value,...`; a ConfigError names what is known."""
     name, _, rest = spec.partition(":")
     if name not in SCHEDULERS:
-        raise ConfigError(f"--scheduler {spec}: there is no {name!r}; known: {', '.join(SCHEDULERS)}")
+        raise ConfigError(f"--scheduler {spec}: {name!r} is unknown; choose one of {', '.join(SCHEDULERS)}")
     more = _parameters(spec, rest)
 
     def make() -> Any:  # noqa: ANN401 - a scheduler
         try:
-            return SCHEDULERS[name].make(terms, more)
+            return SCHEDULERS[name].make(settings, more)
         except (TypeError, ValueError, RuntimeError, NotInstalled) as error:
             raise ConfigError(f"--scheduler {spec}: {error}") from error
 
-    make()  # what is wrong is said before anything runs
+    make()  # an error is raised before anything runs
     return make
 
 
@@ -97,6 +97,6 @@ def _parameters(spec: str, text: str) -> dict[str, Any]:
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not equals:
-            raise ConfigError(f"--scheduler {spec}: {part!r} is not parameter=value")
+            raise ConfigError(f"--scheduler {spec}: {part!r} is not parameter=value; write it like eta=3")
         found[_SHORT.get(key.strip(), key.strip())] = yaml.safe_load(value)
     return found

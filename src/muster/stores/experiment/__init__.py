@@ -1,1 +1,1 @@
-"""The facts of one experiment, in SQLite and in memory."""
+"""Stores the facts of one experiment, in SQLite and in memory."""

@@ -1,4 +1,4 @@
-"""Facts as bytes and back; both experiment stores and their readers call this. Paths are stored relative.
+"""Encodes facts as bytes, for both experiment stores and their readers. Paths are stored relative.
 
 A batch is one msgpack array of [kind, trial id, body]; a body is an array, its first item the time.
 """
@@ -28,7 +28,7 @@ from muster.trials.events import (
 )
 from muster.trials.model import CheckpointRef
 
-# In files: never renumber. A digest must tell these apart without a look inside.
+# In files: never renumber. A digest must distinguish these without decoding the content.
 CREATED, STARTED, REPORTED, SAVED, EXITED, EXHAUSTED = range(1, 7)
 REPORTED_SAVED = 7  # a report with a checkpoint
 UNSAVED = 8  # an answer to a save, without a checkpoint
@@ -40,7 +40,7 @@ _BATCH = msgspec.msgpack.Decoder(list[tuple[int, str, Raw]])
 
 
 class StoredFact(NamedTuple):
-    """One fact as it is written."""
+    """A StoredFact is one fact as it is written."""
 
     kind: int
     trial_id: str
@@ -49,27 +49,27 @@ class StoredFact(NamedTuple):
 
 
 class ExperimentLocation:
-    """Where the experiment is now; so a moved or copied directory finds its checkpoints again."""
+    """An ExperimentLocation is where the experiment is now: a moved directory finds its checkpoints again."""
 
     def __init__(self, *roots: str) -> None:
-        """The first is what paths are given back with; the others are different spellings of it."""
+        """Paths are returned below the first location; the others are different spellings of it."""
         self._root = roots[0].rstrip("/")
         self._prefixes = tuple(f"{root.rstrip('/')}/" for root in dict.fromkeys(roots))
 
     def inside(self, path: str) -> str:
-        """As stored: `./trial/checkpoint_000001`, or as it is when it lies elsewhere."""
+        """Returns a path as stored: `./trial/checkpoint_000001`, or unchanged when it lies elsewhere."""
         for prefix in self._prefixes:
             if path.startswith(prefix):
                 return f"./{path[len(prefix) :]}"
         return path
 
     def outside(self, stored: str) -> str:
-        """As an engine can use it."""
+        """Returns a path as an engine can use it."""
         return f"{self._root}/{stored[2:]}" if stored.startswith("./") else stored
 
 
 def pack(fact: Fact, place: ExperimentLocation) -> StoredFact:
-    """Never refuses a user's value: see `trial_values`."""
+    """Encodes a fact; every value of a user can be encoded, see `values`."""
     kind, body = _PACKERS[type(fact)](fact, place)
     if kind in _OF_NUMBERS:
         return StoredFact(kind, getattr(fact, "trial_id", ""), _ENCODER.encode(body), None)
@@ -78,7 +78,7 @@ def pack(fact: Fact, place: ExperimentLocation) -> StoredFact:
 
 
 def unpack(stored: StoredFact, place: ExperimentLocation, *, trust: bool = False) -> Fact:
-    """ValueError when the bytes are not a fact."""
+    """Decodes a fact; ValueError when the bytes are not a fact."""
     try:
         body = values.decode(stored.body, stored.pickles, trust=trust)
         return _UNPACKERS[stored.kind](stored.trial_id, body, place)
@@ -87,21 +87,21 @@ def unpack(stored: StoredFact, place: ExperimentLocation, *, trust: bool = False
 
 
 def pack_batch(facts: Sequence[StoredFact]) -> tuple[bytes, bytes | None]:
-    """Everything that one append writes: the data, and the pickles by position in the batch."""
+    """Encodes everything that one append writes: the data, and the pickles by position in the batch."""
     data = _ENCODER.encode([(kind, trial_id, Raw(body)) for kind, trial_id, body, _ in facts])
     pickles = {position: each.pickles for position, each in enumerate(facts) if each.pickles is not None}
     return data, _ENCODER.encode(pickles) if pickles else None
 
 
 def unpack_batch(data: bytes, pickles: bytes | None) -> Iterable[StoredFact]:
-    """ValueError when the bytes are not a batch."""
+    """Decodes a batch; ValueError when the bytes are not a batch."""
     beside: dict[int, bytes] = msgspec.msgpack.decode(pickles) if pickles is not None else {}
     for position, (kind, trial_id, body) in enumerate(_BATCH.decode(data)):
         yield StoredFact(kind, trial_id, bytes(body), beside.get(position))
 
 
 def checkpoint_of(value: Sequence[Any] | None, place: ExperimentLocation) -> CheckpointRef | None:
-    """A checkpoint from the body of a fact."""
+    """Returns a checkpoint from the body of a fact."""
     if value is None:
         return None
     path, index, metrics = value
@@ -109,7 +109,7 @@ def checkpoint_of(value: Sequence[Any] | None, place: ExperimentLocation) -> Che
 
 
 def failure_of(value: Sequence[Any] | None) -> TrialFailure | None:
-    """A failure from the body of an exit."""
+    """Returns a failure from the body of an exit."""
     if value is None:
         return None
     kind, message, traceback, exception = value
@@ -246,7 +246,7 @@ DICTIONARY_BYTES = 8192
 
 
 def squeezed(data: bytes, dictionary: bytes | None = None) -> bytes:
-    """Fast rather than small: level 1. With a dictionary that looks alike, short records shrink most."""
+    """Compresses fast rather than well: level 1. A dictionary of similar records helps short ones most."""
     if len(data) < _WORTH_IT:
         return _AS_IT_IS + data
     if dictionary is None:
@@ -257,7 +257,7 @@ def squeezed(data: bytes, dictionary: bytes | None = None) -> bytes:
 
 
 def unsqueezed(stored: bytes, dictionary: bytes | None = None) -> bytes:
-    """ValueError when it is damaged."""
+    """Decompresses; ValueError when the bytes are damaged."""
     how, data = stored[:1], stored[1:]
     try:
         if how == _AS_IT_IS:

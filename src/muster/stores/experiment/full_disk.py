@@ -1,6 +1,6 @@
-"""FullDiskStore: stands around a trial store and makes or waits for room on a full disk before it gives up.
+"""Wraps a trial store: on a full disk it frees space or waits for it before it fails.
 
-It keeps a little room in reserve, so that trials which need none can go on beside one that filled the disk.
+A small reserve lets trials that need no room continue beside one that filled the disk.
 Nothing is decided or started while it waits: what follows from a fact is done only when the fact is durable.
 """
 
@@ -23,17 +23,17 @@ RESERVE_NAME = "experiment.sqlite.reserve"
 
 
 class FullDiskStore:
-    """Tells the person what it does; after `PATIENCE_S`, or when somebody wants to stop, it raises."""
+    """A FullDiskStore notifies the user of what it waits for, and raises after `PATIENCE_S` or on a stop."""
 
     def __init__(
         self,
         store: TrialStore,
         clock: Clock,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         should_stop: Callable[[], bool],
         directory: Path,
     ) -> None:
-        self._store, self._clock, self._tell, self._should_stop = store, clock, tell, should_stop
+        self._store, self._clock, self._notify, self._should_stop = store, clock, notify, should_stop
         self._reserve = directory / RESERVE_NAME
         self.load: Callable[[], SavedExperiment] = store.load
         with contextlib.suppress(OSError):  # no room for a reserve: then there is none
@@ -65,11 +65,11 @@ class FullDiskStore:
             self._store.append(facts)
         except (OSError, StoreFull):
             return False
-        self._tell(f"the disk of {self._reserve.parent} is full; make room soon, little is left in reserve")
+        self._notify(f"the disk of {self._reserve.parent} is full; make room soon, little is left in reserve")
         return True
 
     def _append_later(self, facts: Sequence[Fact], first: StoreFull) -> None:
-        self._tell(f"{first}. The experiment waits up to {PATIENCE_S:.0f} s for it.")
+        self._notify(f"{first}. The experiment waits up to {PATIENCE_S:.0f} s for it.")
         deadline = self._clock.monotonic() + PATIENCE_S
         while self._clock.monotonic() < deadline and not self._should_stop():
             self._clock.sleep(PAUSE_S)
@@ -77,16 +77,16 @@ class FullDiskStore:
                 self._store.append(facts)
             except StoreFull:
                 continue
-            self._tell("there is room again; the experiment goes on")
+            self._notify("there is room again; the experiment continues")
             return
         raise StoreFull(
-            f"{first}. What was written before is safe: make room, then go on with Tuner.restore(...) or "
+            f"{first}. What was written before is safe: make room, then resume with Tuner.restore(...) or "
             "`muster tune resume`"
         ) from first
 
 
 def _fill(file: Path, size: int) -> None:
-    """Room that is really taken: not a hole in a file."""
+    """Allocates disk space for real, without a hole in the file."""
     with open(file, "wb") as stream:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(stream.fileno(), 0, size)

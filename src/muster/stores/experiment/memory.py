@@ -1,4 +1,4 @@
-"""MemoryTrialStore: an experiment's facts without a file, for the simulator and for crash tests.
+"""Keeps the facts of an experiment without a file, for the simulator and for crash tests.
 
 It keeps bytes, not objects, so that what it gives back is exactly what the SQLite store would give back.
 """
@@ -15,7 +15,7 @@ from muster.trials.ports import SavedExperiment
 
 
 class MemoryTrialStore:
-    """Its state lives as long as the object; `copy` is what a crash right now would leave behind."""
+    """A MemoryTrialStore lives as long as the object; `copy` is what a crash right now would leave."""
 
     def __init__(self, *, root: str = "/experiment", trust_pickles: bool = True) -> None:
         self._place = ExperimentLocation(root)
@@ -55,14 +55,14 @@ class MemoryTrialStore:
         )
 
     def copy(self) -> MemoryTrialStore:
-        """An independent store in the same state."""
+        """Returns an independent store in the same state."""
         other = MemoryTrialStore.__new__(MemoryTrialStore)
         other.__dict__.update(self.__dict__)
         other._facts = list(self._facts)
         return other
 
     def sync(self) -> None:
-        """Memory has no disk."""
+        """Does nothing: memory has no disk."""
 
     def close(self) -> None:
-        """Nothing to give back; `load` still works, as after a restart."""
+        """Does nothing; `load` still works, as after a restart."""

@@ -1,4 +1,4 @@
-"""Reading an experiment's file, while it runs or after: never writes, never unpickles unless told to."""
+"""Reads the file of an experiment, while it runs or after; never writes, unpickles only on request."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ STORE_NAME = "experiment.sqlite"
 
 
 def store_path(path: str | Path) -> Path:
-    """The file of an experiment, given it or its directory."""
+    """Returns the file of an experiment, given it or its directory."""
     place = Path(path)
     return place / STORE_NAME if place.is_dir() else place
 
 
 def open_trials(path: str | Path, *, root: str | None = None) -> TrialReader:
-    """Look at an experiment that another process may be running; close it when done.
+    """Opens an experiment for reading, even while another process runs it; the caller closes it.
 
     Example:
         with open_trials("results/my_experiment") as experiment:
@@ -42,14 +42,14 @@ def open_trials(path: str | Path, *, root: str | None = None) -> TrialReader:
 
 
 class TrialReader:
-    """Questions about an experiment's file; each answer is one committed state."""
+    """A TrialReader answers questions about the file of an experiment; each answer is one committed state."""
 
     def __init__(self, database: Database, place: ExperimentLocation) -> None:
         self._database = database
         self._place = place
 
     def trials(self) -> tuple[TrialSummary, ...]:
-        """In the order of their creation."""
+        """Returns the trials in the order of their creation."""
         with self._database.one_look(), self._explained():
             digests = read_digests(self._database)
             later = RowBuffer()
@@ -60,14 +60,14 @@ class TrialReader:
             return tuple(digest.summary(self._place) for digest in digests.values())
 
     def settings(self, *, trust_pickles: bool = False) -> Mapping[str, Any]:
-        """What the experiment was started with."""
+        """Returns what the experiment was started with."""
         rows = self._database.execute("SELECT settings, settings_pickles FROM experiment")
         with self._explained():
             found: dict[str, Any] = values.decode(*rows[0], trust=trust_pickles)
             return found
 
     def saved(self, *, trust_pickles: bool = False) -> SavedExperiment:
-        """Everything a restore needs."""
+        """Returns everything a restore needs."""
         with self._database.one_look(), self._explained():
             return SavedExperiment(
                 settings=self.settings(trust_pickles=trust_pickles),
@@ -78,7 +78,7 @@ class TrialReader:
             )
 
     def snapshot(self) -> bytes | None:
-        """The core's saved state, as it was given; None before the first."""
+        """Returns the last snapshot as it was given; None before the first."""
         found = self._database.execute("SELECT snapshot FROM experiment")[0][0]
         with self._explained():
             return None if found is None else unsqueezed(found)
@@ -88,18 +88,18 @@ class TrialReader:
         return tuple(unsqueezed(records) for (records,) in rows)
 
     def plugins(self) -> dict[str, bytes]:
-        """Saved plug-in state, by name."""
+        """Returns the saved state of the plug-ins, by name."""
         rows = self._database.execute("SELECT name, state FROM plugins")
         with self._explained():
             return {name: unsqueezed(state) for name, state in rows}
 
     def appended(self) -> int:
-        """Facts ever appended."""
+        """Returns how many facts were ever appended."""
         sql = "SELECT max(saved, coalesce((SELECT max(last) FROM batches), 0)) FROM experiment"
         return int(self._database.execute(sql)[0][0])
 
     def tail(self) -> Iterator[StoredFact]:
-        """Facts after the snapshot, as they are stored."""
+        """Returns the facts after the snapshot, as they are stored."""
         for last, data, pickles in self._database.execute("SELECT * FROM batches ORDER BY last"):
             try:
                 yield from unpack_batch(data, pickles)
@@ -107,11 +107,11 @@ class TrialReader:
                 raise self._damaged(f"the batch that ends with fact {last}: {error}") from error
 
     def writer(self) -> int | None:
-        """The process that runs the experiment now; None when nobody does, 0 when it cannot be told."""
+        """Returns the process that runs the experiment now; None when none does, 0 when it is not known."""
         return holder_of(self._database.path)
 
     def copy_to(self, target: str | Path) -> None:
-        """This state as a file of its own, for an upload or a bug report."""
+        """Writes this state to a separate file, for an upload or a bug report."""
         self._database.copy_to(target)
 
     def integrity(self) -> str:
@@ -143,7 +143,7 @@ class TrialReader:
 
 
 class _Explained:
-    """What cannot be decoded becomes an error that names the file."""
+    """_Explained turns a decoding error into one that names the file."""
 
     def __init__(self, reader: TrialReader) -> None:
         self._reader = reader

@@ -1,4 +1,4 @@
-"""The tables of an experiment's file; read these comments before you query it by hand.
+"""Defines the tables of the file of an experiment; the comments help to query it by hand.
 
 `synchronous = NORMAL`: a commit survives kill -9 and a crash of the program at once, because it is with the
 operating system. Only a power cut may take the last steps away, as a whole and never out of the middle; those
@@ -20,7 +20,7 @@ _TABLES = (
         snapshot BLOB,
         dictionary BLOB)""",
     # One row per `append`: its facts as msgpack, and beside them the pickles of values that are no data. The
-    # key is the number of its last fact. Rows go once a snapshot stands for them.
+    # key is the number of its last fact. Rows are deleted once a snapshot includes them.
     """CREATE TABLE batches (
         last INTEGER PRIMARY KEY,
         facts BLOB NOT NULL,

@@ -1,4 +1,4 @@
-"""SqliteTrialStore: one experiment's facts in one file; the controller calls it as `trials.ports.TrialStore`.
+"""Stores the facts of one experiment in one file; the implementation of `trials.ports.TrialStore`.
 
 One INSERT per append. A snapshot stands for all facts before it: they go, and what readers want to know of
 them is folded into one small row per trial; so the file follows the number of trials, not of results.
@@ -31,13 +31,13 @@ _APPEND = "INSERT INTO batches VALUES (?, ?, ?)"
 
 
 class SqliteTrialStore:
-    """The one writer of an experiment's file; LedgerLocked while another one is alive.
+    """A SqliteTrialStore is the one writer of the file; LedgerLocked while another one is alive.
 
     Args:
         path: The file, or the experiment's directory, which gets `experiment.sqlite`.
         root: What checkpoint paths are relative to; the file's directory unless storage is remote.
         trust_pickles: Whether `load` unpickles values that are no data, which runs code from the file.
-            Without it they come back as `Pickled`. Say yes only when the user asks to resume this experiment.
+            Without it they come back as `Pickled`. True only when the user asks to resume this experiment.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class SqliteTrialStore:
 
     @property
     def appended(self) -> int:
-        """Facts ever appended, in this process and before: all of them survive kill -9."""
+        """The number of facts ever appended, in this process and before: all of them survive kill -9."""
         return self._appended
 
     def append(self, facts: Sequence[Fact]) -> None:
-        """Durable against kill -9 when it returns; all or none. StoreError: nothing was written."""
+        """Stores the facts, all or none; they survive kill -9 once this returns. StoreError: none stored."""
         if not facts:
             return
         place = self._place
@@ -92,9 +92,9 @@ class SqliteTrialStore:
         statuses: Mapping[str, str] | None = None,
         ended: bytes = b"",
     ) -> None:
-        """Replace the saved state, in one transaction; the facts it stands for go, `ended` is added.
+        """Replaces the saved state in one transaction; the facts before it are removed, `ended` is added.
 
-        `statuses` may name Ray's status of trials where the facts alone cannot tell: paused, to be retried.
+        `statuses` may name Ray's status of trials that does not follow from the facts: paused, to be retried.
         """
         digests = {name: _digest(state) for name, state in plugins.items()}
         changed = [name for name in plugins if self._plugins.get(name) != digests[name]]
@@ -116,7 +116,7 @@ class SqliteTrialStore:
         self._database.shrink(beyond=0.7)
 
     def save_settings(self, settings: Mapping[str, Any]) -> None:
-        """What the experiment is started with; `load` gives it back."""
+        """Stores what the experiment is started with; `load` returns it."""
         data, pickles = values.encode(dict(settings))
         self._database.execute("UPDATE experiment SET settings = ?, settings_pickles = ?", (data, pickles))
 
@@ -125,11 +125,11 @@ class SqliteTrialStore:
 
     @property
     def reader(self) -> TrialReader:
-        """The same questions that `open_trials` answers; closes with the store."""
+        """A reader like that of `open_trials`; closed with the store."""
         return self._reader
 
     def sync(self) -> None:
-        """Make every append safe from a power cut too. Blocks; any thread may call it.
+        """Makes every append safe from a power cut too. Blocks; any thread may call it.
 
         Whatever was written to the log is flushed by flushing the file: no statement, no lock.
         """
@@ -142,7 +142,7 @@ class SqliteTrialStore:
                     os.close(descriptor)
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Closes the file. Safe to call twice."""
         if self._is_open:
             self._is_open = False
             try:
@@ -160,7 +160,7 @@ class SqliteTrialStore:
         self.close()
 
     def _whole_fold(self) -> RowBuffer:
-        """Everything since the last snapshot, an earlier process's part included."""
+        """Returns everything since the last snapshot, including facts of an earlier process."""
         if not self._has_inherited:
             return self._fold
         fold = RowBuffer()
@@ -169,12 +169,12 @@ class SqliteTrialStore:
 
 
 def _digest(state: bytes) -> bytes:
-    """Enough to see whether a plug-in's state, which may be large, is still the stored one."""
+    """Returns a hash that shows whether the state of a plug-in, which may be large, has changed."""
     return hashlib.blake2b(state, digest_size=16).digest()
 
 
 def place_of(path: Path, root: str | None) -> ExperimentLocation:
-    """How checkpoint paths of this store are stored; a link to the directory counts as the directory."""
+    """Returns how checkpoint paths of this store are stored; a link to the directory is resolved."""
     if root is not None:
         return ExperimentLocation(root)
     directory = path.parent

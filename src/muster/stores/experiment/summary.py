@@ -1,4 +1,4 @@
-"""What became of each trial, from its facts: for `muster tune ls|show|best`, and small enough to keep.
+"""Summarises each trial from its facts, for `muster tune ls|show|best`; small enough to keep.
 
 The store folds facts into digests when a snapshot lets them go; readers fold the rest. Nothing here decides.
 """
@@ -46,7 +46,7 @@ _RECORD = msgspec.msgpack.Decoder(dict[int, Kept])
 
 
 class TrialSummary(Struct, frozen=True, kw_only=True):
-    """One trial as a reader sees it. Values that are no data show as `Pickled`."""
+    """A TrialSummary is one trial as a reader sees it. Values that are no data show as `Pickled`."""
 
     trial_id: str
     status: str  # Ray's names
@@ -59,7 +59,7 @@ class TrialSummary(Struct, frozen=True, kw_only=True):
     starts: int = 0
     reports: int = 0
     failures: int = 0
-    checkpoint: CheckpointRef | None = None  # the newest that a fact tells of
+    checkpoint: CheckpointRef | None = None  # the newest in the facts
     failure: TrialFailure | None = None  # of its last exit
     created_at: float | None = None
     started_at: float | None = None  # the last time
@@ -68,7 +68,7 @@ class TrialSummary(Struct, frozen=True, kw_only=True):
 
 
 class Digest:
-    """The last fact of each kind, and counts."""
+    """A Digest is the last fact of each kind, and counts."""
 
     __slots__ = ("failures", "kept", "reports", "starts", "status", "trial_id")
 
@@ -79,7 +79,7 @@ class Digest:
         self.kept: dict[int, Kept] = {}
 
     def note(self, fact: StoredFact) -> None:
-        """Fold one more fact in."""
+        """Adds one more fact."""
         kind, _, body, pickles = fact
         if kind in (REPORTED, REPORTED_SAVED):
             self.reports += 1
@@ -88,15 +88,15 @@ class Digest:
             self.status = "RUNNING" if kind == STARTED else "PENDING"
             self.kept.pop(EXITED, None)
         elif kind in (EXITED, FAILED):
-            # Facts do not say why: a paused trial, and one that waits for another try, look ended until they
-            # are admitted again, unless the core says more when it saves.
+            # Facts do not contain the reason: a paused trial, and one that waits for a retry, look ended
+            # until they are admitted again, unless the core adds the status when it saves.
             self.status = "ERROR" if kind == FAILED else "TERMINATED"
             self.failures += kind == FAILED
         for group in _GROUPS.get(kind, ()):
             self.kept[group] = (body, pickles)
 
     def after(self, earlier: Digest) -> Digest:
-        """This one, with what an earlier part of the story adds."""
+        """Returns this digest with what an earlier part adds."""
         merged = Digest(self.trial_id)
         merged.kept = {**earlier.kept, **self.kept}
         if self.status in ("PENDING", "RUNNING"):
@@ -108,12 +108,12 @@ class Digest:
         return merged
 
     def record(self) -> bytes:
-        """What a row holds besides the counts."""
+        """Returns what a row holds besides the counts."""
         return _ENCODER.encode(dict(sorted(self.kept.items())))
 
     @classmethod
     def from_row(cls, trial_id: str, status: str, counts: tuple[int, int, int], record: bytes) -> Digest:
-        """ValueError when the record is damaged."""
+        """Returns a digest from a row; ValueError when the record is damaged."""
         digest = cls(trial_id)
         digest.status = status
         digest.starts, digest.reports, digest.failures = counts
@@ -121,7 +121,7 @@ class Digest:
         return digest
 
     def summary(self, place: ExperimentLocation) -> TrialSummary:
-        """For people; ValueError when it is damaged."""
+        """Returns the summary for users; ValueError when the record is damaged."""
         made = self._body(CREATED, 6)
         reported = self._body(REPORTED, 3)
         exited = self._body(EXITED, 4)
@@ -146,7 +146,7 @@ class Digest:
         )
 
     def _result(self, last: Mapping[str, Any], at: float | None) -> Mapping[str, Any]:
-        """The last one; of a trial that has begun again since, the one at the checkpoint it goes on from."""
+        """Returns the last result; after a restart, the one at the checkpoint the trial continues from."""
         if self.starts < 2:
             return last
         started_at = self._body(STARTED, 3)[0]

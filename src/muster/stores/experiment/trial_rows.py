@@ -1,4 +1,4 @@
-"""Fold: facts since the last snapshot, kept as one digest per trial until a snapshot writes them as rows."""
+"""Keeps one digest per trial for the facts since the last snapshot, until a snapshot writes the rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALL = "SELECT trial_id, status, starts, reports, failures, record FROM trials O
 
 
 class RowBuffer:
-    """Its memory follows the trials that had facts since the last snapshot, not their results."""
+    """A RowBuffer needs memory for the trials that had facts since the last snapshot, not for results."""
 
     def __init__(self) -> None:
         self._digests: dict[str, Digest] = {}
@@ -48,7 +48,7 @@ class RowBuffer:
                 digest.note(fact)
 
     def write(self, database: Database, statuses: Mapping[str, str]) -> None:
-        """One row per trial, inside the caller's transaction."""
+        """Writes one row per trial, inside the transaction of the caller."""
         number = int(database.execute("SELECT coalesce(max(number), 0) FROM trials")[0][0])
         dictionary = self._dictionary(database)
         rows: list[Row] = []
@@ -66,17 +66,17 @@ class RowBuffer:
         )
 
     def _dictionary(self, database: Database) -> bytes | None:
-        """What the file's records are compressed with: the first few of them that hold a result."""
+        """Returns the compression dictionary: the first few records of the file that hold a result."""
         found: bytes | None = database.execute("SELECT dictionary FROM experiment")[0][0]
         if found is None:
-            telling = [digest.record() for digest in self.digests.values() if REPORTED in digest.kept][:4]
-            found = b"".join(telling)[:DICTIONARY_BYTES] or None
+            samples = [digest.record() for digest in self.digests.values() if REPORTED in digest.kept][:4]
+            found = b"".join(samples)[:DICTIONARY_BYTES] or None
             database.execute("UPDATE experiment SET dictionary = ?", (found,))
         return found
 
 
 def read_digests(database: Database) -> dict[str, Digest]:
-    """Every row; ValueError for one that is damaged."""
+    """Returns every row; ValueError for a damaged one."""
     dictionary: bytes | None = database.execute("SELECT dictionary FROM experiment")[0][0]
     found: dict[str, Digest] = {}
     for trial_id, status, starts, reports, failures, record in database.execute(_ALL):

@@ -1,4 +1,4 @@
-"""Users' values as msgpack: data stays data, and what is none becomes a pickle beside it, never inside it.
+"""Encodes values of users as msgpack; what is no data becomes a pickle beside it, never inside it.
 
 NaN, infinities, tuples, large integers and odd keys come back as they were; numpy's scalars and arrays come
 back as Python's numbers and lists. Reading never unpickles by itself: see `Pickled` and `unpickled`.
@@ -23,10 +23,10 @@ _TOO_ODD = (OverflowError, UnicodeEncodeError, RecursionError, TypeError, ValueE
 
 
 class Pickled(Struct, frozen=True):
-    """A value that is no data. `load` runs whatever code the pickle holds: only for files one trusts."""
+    """A Pickled value is no data. `load` runs any code in the pickle: only for files that are trusted."""
 
     content: bytes
-    shown: str  # what it looked like, for people
+    shown: str  # its repr, for users
 
     def load(self) -> Any:  # noqa: ANN401 - anything
         return pickle.loads(self.content)
@@ -36,7 +36,7 @@ class Pickled(Struct, frozen=True):
 
 
 def encode(value: object) -> tuple[bytes, bytes | None]:
-    """The data, and the pickles it refers to, if any. Never refuses: what cannot be pickled is described."""
+    """Returns the data and its pickles, if any. Never fails: what cannot be pickled is described."""
     try:
         if is_plain(value):
             return _ENCODER.encode(value), None
@@ -48,7 +48,7 @@ def encode(value: object) -> tuple[bytes, bytes | None]:
 
 
 def decode(data: bytes, pickles: bytes | None = None, *, trust: bool = False) -> Any:  # noqa: ANN401
-    """What `encode` was given; pickled values as `Pickled`, or loaded when the file is trusted."""
+    """Returns what `encode` was given; pickled values as `Pickled`, or loaded from a trusted file."""
     if pickles is None:
         return _PLAIN_DECODER.decode(data)
     known = [Pickled(content, shown) for content, shown in msgspec.msgpack.decode(pickles)]
@@ -57,7 +57,7 @@ def decode(data: bytes, pickles: bytes | None = None, *, trust: bool = False) ->
 
 
 def is_plain(value: object) -> bool:
-    """Whether msgpack keeps it as it is."""
+    """Returns whether msgpack keeps the value as it is."""
     kind = type(value)
     if kind in _SCALARS:
         return True
@@ -76,11 +76,11 @@ def _is_plain_dict(value: dict[Any, Any]) -> bool:
 
 
 class _Packer:
-    """One walk over a value that is not plain; collects the pickles."""
+    """A _Packer walks once over a value that is not plain, and collects the pickles."""
 
     def __init__(self) -> None:
         self.pickles: list[tuple[bytes, str]] = []
-        self._inside: list[int] = []  # the containers around the value in hand
+        self._inside: list[int] = []  # the containers around the current value
 
     def packed(self, value: Any) -> Any:  # noqa: ANN401 - a user's value
         kind = type(value)
@@ -125,12 +125,12 @@ class _Packer:
 
 
 def _is_special(value: object) -> bool:
-    """A named tuple or a member of an enumeration: more than the items it holds."""
+    """Returns whether the value is a named tuple or an enum member: more than the items it holds."""
     return isinstance(value, enum.Enum) or hasattr(value, "_fields")
 
 
 def _from_numpy(value: Any) -> Any:  # noqa: ANN401
-    """Plain numbers and lists for numpy's, and for what behaves like them; others as they are."""
+    """Returns numbers and lists for those of numpy, and for similar types; other values unchanged."""
     convert = getattr(value, "tolist", None)
     if type(value).__module__.partition(".")[0] == "numpy" and callable(convert):
         plain = convert()
@@ -162,7 +162,7 @@ def _loaded(pickled: Pickled) -> Any:  # noqa: ANN401
 
 
 def _reader(pickles: Sequence[Any]) -> Callable[[int, memoryview], Any]:
-    """How extension types are read, given the pickles that belong to them."""
+    """Returns how extension types are read, given the pickles that belong to them."""
 
     def read(code: int, data: memoryview) -> Any:  # noqa: ANN401
         if code == _BIG:

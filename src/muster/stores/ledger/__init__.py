@@ -1,1 +1,1 @@
-"""The ledger of a cluster: instances, their history, the outbox of effects."""
+"""Stores the ledger of a cluster: instances, their history, the outbox of effects."""

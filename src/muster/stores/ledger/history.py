@@ -1,4 +1,4 @@
-"""The ledger's past, for `muster why` and `muster status`: ended machines, decisions, spend. Reads only.
+"""Reads the past of a ledger, for `muster why` and `muster status`: ended machines, decisions, spend.
 
 `open_history` works while the writer runs; both stores also offer the same questions as `store.history`.
 """
@@ -28,7 +28,7 @@ _CHUNK = 500  # ids per query: SQLite takes 999 values at most in its older buil
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """What one tick decided, as it was written down; plain JSON data, so that old ones stay readable."""
+    """A Decision is what one tick decided, as stored; plain JSON data, so that old ones stay readable."""
 
     version: int
     tick_id: str
@@ -40,7 +40,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 class Spend(Struct, frozen=True, kw_only=True):
-    """Money, in the currency of the prices."""
+    """Spend is money, in the currency of the prices."""
 
     gone: float  # machines that have ended, pruned ones included
     live: float  # machines that are still there, up to now
@@ -52,23 +52,23 @@ class Spend(Struct, frozen=True, kw_only=True):
 
 
 class History(Protocol):
-    """Questions about the past that every ledger answers."""
+    """History answers the questions about the past that every ledger answers."""
 
     def find(
         self, ids: Iterable[str] | None = None, states: Iterable[InstanceState] | None = None
     ) -> tuple[Instance, ...]:
-        """Records, ended ones included, in the order of their ids. None means all, () means none."""
+        """Returns records, including ended ones, in the order of their ids. None means all, () means none."""
         ...
 
     def decisions(self, limit: int = 20, tick_id: str | None = None) -> tuple[Decision, ...]:
-        """Newest first."""
+        """Returns decisions, newest first."""
         ...
 
     def spend(self, now: float) -> Spend: ...
 
 
 class SqliteHistory:
-    """History over a ledger file. What cannot be read is left out; the writer reports it."""
+    """SqliteHistory reads the past from a ledger file, without unreadable rows, which the writer reports."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -92,7 +92,7 @@ class SqliteHistory:
         return tuple(decision for row in rows if (decision := _decision(*row)) is not None)
 
     def version(self) -> int:
-        """The ledger's version."""
+        """The version of the ledger."""
         return int(self._database.execute("SELECT version FROM ledger")[0][0])
 
     def spend(self, now: float) -> Spend:
@@ -104,7 +104,7 @@ class SqliteHistory:
         return spend_of((record for record in live if record is not None), gone, now)
 
     def close(self) -> None:
-        """For those that opened it; a store's own history closes with the store."""
+        """Closes a history that was opened separately; the history of a store closes with the store."""
         self._database.close()
 
     def __enter__(self) -> SqliteHistory:
@@ -138,12 +138,12 @@ class SqliteHistory:
 
 
 def open_history(path: str | Path) -> SqliteHistory:
-    """Read a ledger that another process may be writing; close it when done."""
+    """Opens a ledger for reading, even while another process writes it; the caller closes it."""
     return SqliteHistory(Database.open_read_only(path, LEDGER_SCHEMA))
 
 
 def spend_of(live: Iterable[Instance], gone: float, now: float) -> Spend:
-    """Live machines cost their price from the moment they were bound; what ended ones cost is given."""
+    """Returns the spend: live machines cost their price since they were bound; `gone` is that of others."""
     paid = [(r.price_per_hour, _bound_at(r)) for r in live if r.state in ON_CLOUD and r.price_per_hour]
     return Spend(
         gone=gone,
@@ -188,7 +188,7 @@ _DECISIONS = "SELECT at, version, size FROM decisions ORDER BY version LIMIT ?"
 
 @dataclass
 class _Held:
-    """What the file holds, counted once and then kept up to date: a commit need not count."""
+    """_Held is what the file holds, counted once and then kept up to date: a commit need not count."""
 
     ended: int
     decisions: int
@@ -196,7 +196,7 @@ class _Held:
 
 
 class Pruner:
-    """Owned by the store that writes the file. All but `all` runs inside the store's transaction."""
+    """A Pruner belongs to the store that writes the file; all but `all` runs inside its transaction."""
 
     def __init__(self, database: Database, retention: Retention) -> None:
         self._database = database
@@ -204,23 +204,23 @@ class Pruner:
         self._held: _Held | None = None
 
     def recount(self) -> None:
-        """Somebody else wrote, or a write of ours failed: count again when it next matters."""
+        """Counts again when that next matters: another process wrote, or a write failed."""
         self._held = None
 
     def added(self, *, ended: int, decision_bytes: int) -> None:
-        """A commit has just written one decision of this size and ended this many machines."""
+        """Counts one decision of this size and so many ended machines, just written by a commit."""
         if self._held is not None:
             self._held.ended += ended
             self._held.decisions += 1
             self._held.decision_bytes += decision_bytes
 
     def step(self, now: float, *, limit: int) -> int:
-        """Drop at most `limit` records and `limit` decisions; how many rows went."""
+        """Drops at most `limit` records and `limit` decisions; returns how many rows were dropped."""
         held = self._held = self._held or self._count()
         return self._drop_ended(held, now, limit) + self._drop_decisions(held, now, limit)
 
     def all(self, now: float) -> int:
-        """Drop everything that is not to be kept, in transactions of their own; how many rows went."""
+        """Drops everything that is not to be kept, in separate transactions; returns how many rows."""
         self.recount()
         total, dropped = 0, 1
         while dropped:

@@ -1,7 +1,7 @@
-"""MemoryInstanceStore: the ledger without a file; same contract, for the simulator and for tests.
+"""Keeps a ledger without a file, with the same contract, for the simulator and for tests.
 
 It outlives the controllers that use it, as a file would: kill the controller, build a new one on the same
-store. Writes can fail before they happen (nothing is stored) or after (stored, the caller not told).
+store. Writes can fail before they happen (nothing is stored) or after (stored, the caller does not know).
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from muster.stores.ledger.state import (
 
 
 class WriteFaults(Protocol):
-    """Raises to make a write fail. `operation` is "commit", "handed_over" or "raise_version"."""
+    """WriteFaults raise to make a write fail. `operation` is "commit", "handed_over" or "raise_version"."""
 
     def before_write(self, operation: str) -> None:
-        """An error here: nothing was stored."""
+        """Runs before a write; an error here: nothing was stored."""
         ...
 
     def after_write(self, operation: str) -> None:
-        """An error here: it is stored, and the caller does not know."""
+        """Runs after a write; an error here: it is stored, and the caller does not know."""
         ...
 
 
 class NoFaults:
-    """Every write succeeds."""
+    """NoFaults lets every write succeed."""
 
     def before_write(self, operation: str) -> None:
         pass
@@ -56,7 +56,7 @@ class NoFaults:
 
 
 class MemoryInstanceStore:
-    """A ledger that lives as long as this object."""
+    """A MemoryInstanceStore is a ledger that lives as long as this object."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class MemoryInstanceStore:
 
     @property
     def history(self) -> MemoryInstanceStore:
-        """The past; this store answers for itself."""
+        """The past; this store is its own history."""
         return self
 
     def load(self) -> Ledger:
@@ -112,15 +112,15 @@ class MemoryInstanceStore:
         return version
 
     def prune(self, now: float) -> int:
-        """Drop everything retention does not keep; how many records and decisions went."""
+        """Drops everything that retention does not keep; returns how many records and decisions."""
         return self._prune(now, len(self._ended) + len(self._plans))
 
     def damaged(self) -> tuple[Quarantined, ...]:
-        """Nothing can be unreadable here."""
+        """Returns nothing: no row can be unreadable here."""
         return ()
 
     def close(self) -> None:
-        """Nothing to give back; the state stays."""
+        """Does nothing; the state stays."""
 
     def find(
         self, ids: Iterable[str] | None = None, states: Iterable[InstanceState] | None = None

@@ -1,4 +1,4 @@
-"""The ledger's tables and how a file comes to have them; read these comments before you query it by hand."""
+"""Defines the tables of the ledger and their migrations; the comments help to query it by hand."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _TABLES = (
         quarantined TEXT NOT NULL,
         verdicts TEXT NOT NULL)""",
     "CREATE INDEX decisions_by_tick ON decisions (tick_id)",
-    # What could not be read, kept for a person to look at.
+    # What could not be read, kept for the user to inspect.
     """CREATE TABLE damaged (
         position INTEGER PRIMARY KEY AUTOINCREMENT,
         source TEXT NOT NULL,
@@ -88,7 +88,7 @@ T = TypeVar("T")
 
 
 def stored(value: T, kind: Any, name: str) -> tuple[str, T]:  # noqa: ANN401 - a type or a union of types
-    """The text to store, and the value that a restart will read from it.
+    """Returns the text to store, and the value that a restart will read from it.
 
     Characters that no file can hold (half of a surrogate pair, from a provider's garbled message) are
     replaced: a bad message must not stop the loop. What else cannot be read back is refused: StoreError.
@@ -106,7 +106,7 @@ def stored(value: T, kind: Any, name: str) -> tuple[str, T]:  # noqa: ANN401 - a
 
 
 def plain(value: object) -> str:
-    """JSON for people; whatever it holds, it can be written."""
+    """Returns JSON for users; any value can be written."""
     try:
         return codec.encode_plain(value).decode()
     except UnicodeEncodeError:

@@ -1,6 +1,6 @@
-"""LedgerState: the live part of a ledger as a value, held in memory by both stores.
+"""Defines the live part of a ledger as a value, held in memory by both stores.
 
-A store replaces it whole, after its write has succeeded; nobody ever sees half of a batch.
+A store replaces it whole, after its write has succeeded; half of a batch is never visible.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing_extensions import ParamSpec
 
 from muster.base import codec
 from muster.base.ids import InstanceId, RequestId
-from muster.cluster.model import Instance, NodeKind, StatusChange
+from muster.cluster.model import Instance, NodeKind, StatusChange, merged_records
 from muster.cluster.plan import Action, Plan
 from muster.cluster.ports import Ledger
 from muster.cluster.snapshot import FailedLaunch, Memory
@@ -30,7 +30,7 @@ FAILURES_SHOWN_FOR_S = 3600.0  # W13: a launch that failed is news for an hour, 
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """How much of the past is kept. Whatever exceeds one of the limits goes, oldest first.
+    """Retention defines how much of the past is kept. What exceeds a limit is dropped, oldest first.
 
     What pruned machines cost is not lost: the planner adds a machine's cost to `Memory.spent` in the same
     commit that ends it, so nothing needs to be added up here.
@@ -47,7 +47,7 @@ DEFAULT_RETENTION = Retention()
 
 
 class LedgerState(Struct, frozen=True, kw_only=True):
-    """What a tick may see, and the version it was written at."""
+    """A LedgerState is what a tick may see, and the version it was written at."""
 
     version: int
     instances: Mapping[InstanceId, Instance]  # live, in the order of their ids
@@ -57,7 +57,7 @@ class LedgerState(Struct, frozen=True, kw_only=True):
     newest_at: float
 
     def ledger(self, now: float) -> Ledger:
-        """A tick's own copy."""
+        """Returns a copy for a tick."""
         return Ledger(
             version=self.version,
             instances=dict(self.instances),
@@ -68,18 +68,18 @@ class LedgerState(Struct, frozen=True, kw_only=True):
         )
 
     def changes(self, plan: Plan) -> bool:
-        """Whether there is anything to write down."""
+        """Returns whether there is anything to write."""
         return bool(plan.writes or plan.actions or plan.memory != self.memory)
 
     def after(self, plan: Plan, written: Sequence[Instance], version: int) -> LedgerState:
-        """The state once this plan is committed."""
+        """Returns the state once this plan is committed."""
         outbox = {**self.outbox}
         for action in plan.actions:
             outbox.pop(action.request_id, None)  # asked for again: the newest decision counts, and goes last
             outbox[action.request_id] = action
         return LedgerState(
             version=version,
-            instances=_merged(self.instances, written),
+            instances=merged_records(self.instances, written),
             memory=plan.memory,
             outbox=outbox,
             failures=newest_failures((*self.failures, *failures_among(written))),
@@ -87,7 +87,7 @@ class LedgerState(Struct, frozen=True, kw_only=True):
         )
 
     def without_effects(self, request_ids: Sequence[RequestId]) -> LedgerState:
-        """The state once these effects have been handed over."""
+        """Returns the state once these effects have been handed over."""
         gone = set(request_ids)
         return replace(self, outbox={key: value for key, value in self.outbox.items() if key not in gone})
 
@@ -96,28 +96,28 @@ EMPTY_STATE = LedgerState(version=0, instances={}, memory=Memory(), outbox={}, f
 
 
 def ended_at(record: Instance) -> float:
-    """When a terminal record ended; 0 for a live one."""
+    """Returns when a terminal record ended; 0 for a live one."""
     return record.since if record.state in TERMINAL else 0.0
 
 
 def newest_time(known: float, plan: Plan, written: Sequence[Instance]) -> float:
-    """The newest time in the ledger once these are in it: a restarted clock may not begin before it."""
+    """Returns the newest time in the ledger with these: a restarted clock may not begin before it."""
     return max(known, plan.at, *(record.history[-1].at for record in written if record.history))
 
 
 def failures_among(records: Sequence[Instance]) -> tuple[FailedLaunch, ...]:
-    """The failed launches among these records."""
+    """Returns the failed launches among these records."""
     return tuple(_failed(r) for r in records if r.state is InstanceState.ALLOCATION_FAILED)
 
 
 def newest_failures(failures: Sequence[FailedLaunch]) -> tuple[FailedLaunch, ...]:
-    """Newest first, as many as are ever shown."""
+    """Returns the newest failures, newest first, as many as are ever shown."""
     ranked = sorted(failures, key=lambda failure: (-failure.failed_at, failure.instance_id))
     return tuple(ranked[:FAILURES_SHOWN])
 
 
 def shown_failures(failures: tuple[FailedLaunch, ...], now: float) -> tuple[FailedLaunch, ...]:
-    """Those that are still news."""
+    """Returns the failures that are recent enough to be shown."""
     if not failures or failures[-1].failed_at >= now - FAILURES_SHOWN_FOR_S:
         return failures
     return tuple(failure for failure in failures if failure.failed_at >= now - FAILURES_SHOWN_FOR_S)
@@ -131,18 +131,6 @@ def _failed(record: Instance) -> FailedLaunch:
         failed_at=record.since,
         reason=record.details,
     )
-
-
-def _merged(live: Mapping[InstanceId, Instance], written: Sequence[Instance]) -> dict[InstanceId, Instance]:
-    merged = dict(live)
-    for record in written:
-        if record.state in TERMINAL:
-            merged.pop(record.instance_id, None)
-        else:
-            merged[record.instance_id] = record
-    if any(record.instance_id not in live for record in written):
-        return dict(sorted(merged.items()))  # the order a restart would find, so that restarts change nothing
-    return merged
 
 
 VERSION_LIMIT = 2**62  # SQLite and the runtime's protocol count in signed 64 bits
@@ -160,7 +148,7 @@ def checked_writes(
     live: Mapping[InstanceId, Instance],
     has_ended: Callable[[InstanceId], bool],
 ) -> tuple[Instance, ...]:
-    """The plan's records, stamped with the version they are about to be written at.
+    """Returns the records of the plan, with the version they are about to be written at.
 
     Raises StoreError, naming the record, when one of them may not be written: then none may.
     """
@@ -177,9 +165,9 @@ def checked_writes(
 
 
 def raised_version(version: int, at_least: int) -> int:
-    """The higher of the two, when that is a version at all."""
+    """Returns the higher of the two, when that is a version at all."""
     if at_least >= VERSION_LIMIT:
-        raise StoreError(f"version {at_least} is absurd; ours is {version} and stays")
+        raise StoreError(f"version {at_least} is out of range; the version {version} is kept")
     return max(version, at_least)
 
 
@@ -196,7 +184,7 @@ def _check_record(record: Instance, known: Instance | None) -> None:
 
 
 def _check_history(record: Instance, known: Instance | None) -> None:
-    """Entries are only added, each hop is in the table, and the last one says where the record is now."""
+    """Entries are only added, each transition is in the table, and the last one is the current state."""
     earlier = known.history if known is not None else ()
     if record.history[: len(earlier)] != earlier:
         raise _refused(record, "its history was rewritten; entries may only be added")
@@ -206,7 +194,7 @@ def _check_history(record: Instance, known: Instance | None) -> None:
             raise _refused(record, f"entered {change.state.name} at {change.at!r}, which is not a time")
         if state is None and change.state not in CREATABLE:
             raise _refused(record, f"a new record may not start in {change.state.name}")
-        # The one entry that is no hop: a history that did not say since when the record is in its state.
+        # The one entry that is no transition: a history without the time at which the state was entered.
         is_mended = known is not None and change.state is state and _lacks(earlier, change.state)
         if state is not None and not is_mended and not INSTANCE_MACHINE.allows(state, change.state):
             raise _refused(record, f"may not go from {state.name} to {change.state.name}")
@@ -221,7 +209,7 @@ def _lacks(history: tuple[StatusChange, ...], state: InstanceState) -> bool:
 
 
 def _missing_payload(record: Instance) -> list[str]:
-    """What a machine in this state must be known by (spec 1.4) and is not."""
+    """Returns what a machine in this state must be known by and is not."""
     missing = [name for name in _NEEDED.get(record.state, ()) if not getattr(record, name)]
     if record.state is InstanceState.ALLOCATED and record.kind is NodeKind.UNMANAGED:
         missing.append("a kind (HEAD or WORKER)")
@@ -254,7 +242,7 @@ _OUTBOX = "SELECT position, CAST(request_id AS BLOB), CAST(action AS BLOB) FROM 
 
 @dataclass(frozen=True)
 class Damage:
-    """One row that cannot be used: what it is, its bytes, how it is taken out of the way, and why."""
+    """Damage is one row that cannot be used: its key, its bytes, how it is removed, and why."""
 
     source: str
     content: bytes
@@ -264,14 +252,14 @@ class Damage:
 
 
 class Loader:
-    """One reading of one file; `damage` holds what was left out."""
+    """A Loader reads one file once; `damage` holds what was left out."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.damage: list[Damage] = []
 
     def state(self, now: float) -> LedgerState:
-        """Everything a tick may see, from one committed state of the file."""
+        """Returns everything a tick may see, from one committed state of the file."""
         with self._database.one_look():
             version, newest_at = self._head()
             horizon = max(now, newest_at) - FAILURES_SHOWN_FOR_S
@@ -334,7 +322,7 @@ class Loader:
 
 
 def set_aside(database: Database, damage: list[Damage], now: float) -> None:
-    """Move unusable rows to the table `damaged`, so that each is reported and none is lost."""
+    """Moves unusable rows to the table `damaged`, so that each is reported and none is lost."""
     with database.transaction():
         for each in damage:
             database.execute(
@@ -347,10 +335,10 @@ def set_aside(database: Database, damage: list[Damage], now: float) -> None:
 def _record(name: str, content: bytes, terminal: bool) -> Instance:
     record = codec.decode(content, Instance)
     if record.instance_id != name:
-        raise ValueError(f"its record says it is {record.instance_id}")
+        raise ValueError(f"its record has the id {record.instance_id}")
     if record.state is InstanceState.UNKNOWN or (record.state in TERMINAL) is not terminal:
         raise ValueError(
-            f"its record says {record.state.name}, which does not go with terminal={int(terminal)}"
+            f"its record has state {record.state.name}, which contradicts terminal={int(terminal)}"
         )
     return record
 
@@ -358,5 +346,5 @@ def _record(name: str, content: bytes, terminal: bool) -> Instance:
 def _action(name: str, content: bytes) -> Action:
     action: Action = codec.decode(content, Action)  # type: ignore[arg-type]  # a union is no class to mypy
     if action.request_id != name:
-        raise ValueError(f"its content says it is {action.request_id}")
+        raise ValueError(f"its content has the id {action.request_id}")
     return action

@@ -1,7 +1,7 @@
-"""SqliteInstanceStore: the ledger as a file; compare-and-swap by version, one transaction per decision.
+"""Stores a ledger as a file: compare-and-swap by version, one transaction per decision.
 
 The controller calls it, as `cluster.ports.InstanceStore`. It is the only writer of its file, so the live
-records stay in memory between ticks; a write by somebody else is noticed and the file is read again.
+records stay in memory between ticks; a write by another process is noticed and the file is read again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from muster.stores.sqlite import Database, Row
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of one commit, and the state of the ledger after it."""
+    """A Batch is the rows of one commit, and the state of the ledger after it."""
 
     after: LedgerState
     ended: int
@@ -53,7 +53,7 @@ class Batch:
         return int(self.decision[3])
 
     def write(self, database: Database) -> None:
-        """Everything, inside the caller's transaction."""
+        """Writes everything, inside the transaction of the caller."""
         database.execute_many("REPLACE INTO instances VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", self.instances)
         database.execute_many(
             "REPLACE INTO outbox (request_id, version, action) VALUES (?, ?, ?)", self.effects
@@ -67,7 +67,7 @@ class Batch:
 
 
 def encoded_batch(state: LedgerState, plan: Plan, records: Sequence[Instance]) -> Batch:
-    """Rows for these checked records and the rest of the plan; StoreError for what could not be read back."""
+    """Returns rows for these checked records and the rest of the plan; StoreError for unreadable ones."""
     version = state.version + 1
     texts = [stored(record, Instance, f"record {record.instance_id}") for record in records]
     effects = [stored(action, Action, f"effect {action.request_id}") for action in plan.actions]
@@ -112,7 +112,7 @@ def _decision_row(version: int, plan: Plan) -> Row:
 
 
 class SqliteInstanceStore:
-    """One cluster's ledger file; use it in a `with` block or call `close`."""
+    """A SqliteInstanceStore is the ledger file of one cluster; use it in a `with` block or call `close`."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class SqliteInstanceStore:
             raise
 
     def retain(self, retention: Retention) -> None:
-        """Keep so much of the past from the next commit on."""
+        """Keeps so much of the past from the next commit on."""
         self._retention = self._pruner.retention = retention
 
     @property
@@ -184,14 +184,14 @@ class SqliteInstanceStore:
         return version
 
     def prune(self, now: float) -> int:
-        """Drop everything retention does not keep, in small transactions; how many rows went.
+        """Drops everything that retention does not keep, in small transactions; returns how many rows.
 
         The version does not move: nothing that a tick sees has changed.
         """
         return self._pruner.all(now)
 
     def damaged(self) -> tuple[Quarantined, ...]:
-        """What could not be read from this file, ever; the rest was loaded. Kept in the table `damaged`."""
+        """Returns what could not be read from this file, ever; also kept in the table `damaged`."""
         rows = self._database.execute("SELECT source, message FROM damaged ORDER BY position")
         return tuple(Quarantined(source=source, message=message) for source, message in rows)
 
@@ -211,7 +211,7 @@ class SqliteInstanceStore:
         self.close()
 
     def _current(self) -> LedgerState:
-        """What the file holds; read again only when somebody else has written to it."""
+        """Returns what the file holds; read again only when another process has written to it."""
         if self._seen != self._database.data_version():
             self._read_file()
         return self._state
@@ -228,9 +228,9 @@ class SqliteInstanceStore:
 
     @contextlib.contextmanager
     def _writing(self, expected: int | None = None) -> Iterator[None]:
-        """One transaction. If it fails, the file is read again: what it holds is then not known.
+        """Opens one transaction. If it fails, the file is read again: its content is then not known.
 
-        With an expected version: a conflict when somebody wrote since the file was last looked at.
+        With an expected version: a conflict when another process wrote since the file was last read.
         """
         try:
             with self._database.transaction():

@@ -1,4 +1,4 @@
-"""EngineContract: the test class every engine passes. Subclass it and say how to open one.
+"""Provides EngineContract, the test class every engine passes. Subclass it and define `open_engine`.
 
 Example:
     class TestMyEngine(EngineContract):
@@ -17,4 +17,4 @@ __all__ = ["EngineContract", "EngineFixture"]
 
 
 class EngineContract(LockstepPromises, ResumePromises, HardPromises):
-    """What an engine promises to the trial controller."""
+    """An EngineContract tests what an engine promises to the trial controller."""

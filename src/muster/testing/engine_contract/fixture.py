@@ -1,4 +1,4 @@
-"""What the promises of an engine stand on: an engine to ask, and a driver that answers its events."""
+"""Provides an engine and a driver that answers its events, for the tests of EngineContract."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE_S = 60.0  # for a machine that is busy with something else; nothing her
 
 
 class Driver:
-    """Polls an engine, keeps every event, and lets trials go on unless told otherwise."""
+    """A Driver polls an engine, keeps every event, and lets trials continue unless `answer` is False."""
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self.engine = engine
@@ -34,7 +34,7 @@ class Driver:
         config: Mapping[str, Any] | None = None,
         **more: Any,  # noqa: ANN401 - further fields of StartTrial
     ) -> None:
-        """Submit a StartTrial with one CPU; `resources` may be a dict."""
+        """Submits a StartTrial with one CPU; `resources` may be a dict."""
         resources = more.pop("resources", {"CPU": 1})
         if not isinstance(resources, PlacementGroupFactory):
             resources = PlacementGroupFactory([resources])
@@ -55,7 +55,7 @@ class Driver:
         self.engine.submit(ContinueTrial(trial_id=trial_id))
 
     def poll_until(self, done: Callable[[], bool], *, answer: bool = True) -> None:
-        """Poll until `done`; with `answer`, every report is answered by Continue."""
+        """Polls until `done`; with `answer`, every report is answered by Continue."""
         give_up = self.clock.monotonic() + PATIENCE_S
         while not done():
             assert self.clock.monotonic() < give_up, f"gave up waiting; events so far: {self.events}"
@@ -65,7 +65,7 @@ class Driver:
                     self.go_on(event.trial_id)
 
     def quiet_for(self, seconds: float) -> Sequence[EngineEvent]:
-        """What arrives in so much time, unanswered."""
+        """Returns what arrives in this time, unanswered."""
         until, found = self.clock.monotonic() + seconds, list[EngineEvent]()
         while self.clock.monotonic() < until:
             found.extend(self.engine.poll(0.05))
@@ -79,7 +79,7 @@ class Driver:
         return [event.result.get(key) for event in self.of(trial_id, TrialReported)]
 
     def to_report(self, trial_id: str, *, count: int = 1) -> TrialReported:
-        """Wait, answering nothing, until the trial has reported so often."""
+        """Waits, answering nothing, until the trial has reported this often."""
         self.poll_until(lambda: len(self.of(trial_id, TrialReported)) >= count, answer=False)
         found: TrialReported = self.of(trial_id, TrialReported)[count - 1]
         return found
@@ -90,7 +90,7 @@ class Driver:
         return found
 
     def to_exit(self, *trial_ids: str, answer: bool = True) -> TrialExited:
-        """Wait until all of them have exited; the exit of the last named."""
+        """Waits until all of them have exited; returns the exit of the last named."""
         self.poll_until(lambda: all(self.of(i, TrialExited) for i in trial_ids), answer=answer)
         exits = [self.of(i, TrialExited) for i in trial_ids]
         assert [len(found) for found in exits] == [1] * len(trial_ids)
@@ -99,10 +99,10 @@ class Driver:
 
 
 class EngineFixture:
-    """Gives tests a fresh engine with the stock trainables; subclasses say how to open one."""
+    """An EngineFixture gives tests a fresh engine with the usual trainables."""
 
     def open_engine(self, trainables: Mapping[str, Any], capacity: Mapping[str, float]) -> Engine:
-        """An engine that knows these functions and classes and has this capacity."""
+        """Returns an engine that knows these functions and classes and has this capacity."""
         raise NotImplementedError
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""Lock-step, stopping, errors and capacity; part of EngineContract."""
+"""Tests lock-step, stopping, errors and capacity; part of EngineContract."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.trials.ports import Engine
 
 
 class LockstepPromises(EngineFixture):
-    """One report, one answer; one start, one exit."""
+    """LockstepPromises test one answer per report, and one exit per start."""
 
     def test_a_trial_runs_to_its_end(self, driver: Driver) -> None:
         driver.start("a", "counts", {"steps": 3})

@@ -1,4 +1,4 @@
-"""Trainables that fork, print, ignore signals, vanish or report odd things; part of EngineContract."""
+"""Tests trainables that fork, print, ignore signals, vanish or report odd values; part of EngineContract."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.trials.ports import Engine
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended; one that nobody has reaped yet has."""
+    """Returns whether a process has ended; one that is not reaped yet has."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -29,7 +29,7 @@ def is_gone(pid: int) -> bool:
 
 
 def ends(pid: int, within_s: float = 10.0) -> bool:
-    """Whether it has ended, or does in a moment: a killed process's connections close before it is gone."""
+    """Returns whether it has ended, or does in a moment: a killed process's connections close before that."""
     clock = SystemClock()
     give_up = clock.monotonic() + within_s
     while not is_gone(pid) and clock.monotonic() < give_up:
@@ -38,7 +38,7 @@ def ends(pid: int, within_s: float = 10.0) -> bool:
 
 
 class HardPromises(EngineFixture):
-    """A clear event for each, and nothing hangs."""
+    """HardPromises test that each misbehaviour has a clear event, and that nothing hangs."""
 
     def failure(self, driver: Driver, trial_id: str) -> tuple[TrialFailureKind, str]:
         found = driver.to_exit(trial_id).failure

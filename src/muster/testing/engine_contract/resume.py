@@ -1,4 +1,4 @@
-"""Checkpoints, going on from them, and reuse of processes; part of EngineContract."""
+"""Tests checkpoints, resuming from them, and reuse of processes; part of EngineContract."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.trials.ports import Engine
 
 
 class ResumePromises(EngineFixture):
-    """Nothing of a trial is in its process alone."""
+    """ResumePromises test that no state of a trial is in its process alone."""
 
     def test_a_reported_checkpoint_is_in_place_under_its_number(self, driver: Driver, tmp_path: Path) -> None:
         driver.start("a", "saves", {"steps": 2})

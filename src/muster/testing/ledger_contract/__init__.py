@@ -1,4 +1,4 @@
-"""InstanceStoreContract: the test class every ledger passes. Subclass it and say how to open one.
+"""Provides InstanceStoreContract, the test class every ledger passes. Subclass it, define `open_store`.
 
 Example:
     class TestMyStore(InstanceStoreContract):
@@ -16,4 +16,4 @@ __all__ = ["FullStore", "InstanceStoreContract"]
 
 
 class InstanceStoreContract(WritePromises, PastPromises):
-    """What a ledger promises, with exact versions and counts."""
+    """An InstanceStoreContract tests what a ledger promises, with exact versions and counts."""

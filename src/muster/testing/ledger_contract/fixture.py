@@ -1,4 +1,4 @@
-"""What the promises of a ledger stand on: a store to ask, a place to reopen it, a clock to move."""
+"""Provides a ledger, a place to reopen it and a clock to move, for the tests of InstanceStoreContract."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.testing.builders import NOW
 
 
 class FullStore(InstanceStore, Protocol):
-    """The port, and what every ledger of ours offers besides."""
+    """A FullStore is the port, and what every ledger of ours offers besides."""
 
     @property
     def history(self) -> History: ...
@@ -30,10 +30,10 @@ class FullStore(InstanceStore, Protocol):
 
 
 class StoreFixture:
-    """Gives tests a fresh ledger; subclasses say how to open one."""
+    """A StoreFixture gives tests a fresh ledger; subclasses define how to open one."""
 
     def open_store(self, place: Path, clock: Clock, retention: Retention) -> FullStore:
-        """Open the ledger in `place`; called again after `close`, it finds what was there."""
+        """Opens the ledger in `place`; called again after `close`, it finds what was there."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -51,6 +51,6 @@ class StoreFixture:
         opened.close()
 
     def reopened(self, store: FullStore, place: Path, clock: Clock) -> FullStore:
-        """What the next process finds."""
+        """Returns what the next process finds."""
         store.close()
         return self.open_store(place, clock, DEFAULT_RETENTION)

@@ -1,4 +1,4 @@
-"""What a ledger keeps, shows and forgets; part of InstanceStoreContract."""
+"""Tests what a ledger keeps, shows and drops; part of InstanceStoreContract."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ HOUR_S = 3600.0
 
 
 class PastPromises(StoreFixture):
-    """Restarts lose nothing; retention loses only what it may."""
+    """PastPromises test that restarts lose nothing, and retention only what it may."""
 
     # What survives
 
-    def test_w42_a_restart_finds_everything(self, store: FullStore, place: Path, clock: ManualClock) -> None:
+    def test_a_restart_finds_everything(self, store: FullStore, place: Path, clock: ManualClock) -> None:
         memory = Memory(
             health={"gpu": TypeHealth(failures=1.5, failed_at=3.0, timed_out_at=None)},
             pending_idle={"cpu": (1.0, 2.0)},
@@ -44,9 +44,7 @@ class PastPromises(StoreFixture):
         assert again.load().newest_at == NOW + 9
         again.close()
 
-    def test_w10_details_of_every_step_are_kept(
-        self, store: FullStore, place: Path, clock: ManualClock
-    ) -> None:
+    def test_details_of_every_step_are_kept(self, store: FullStore, place: Path, clock: ManualClock) -> None:
         store.commit(0, plan(record("a", S.QUEUED, S.REQUESTED)))
         seen = store.load().instances[InstanceId("a")]
         store.commit(1, plan(moved(seen, S.ALLOCATION_FAILED, at=NOW + 5, details="sold out in zone b")))
@@ -74,7 +72,7 @@ class PastPromises(StoreFixture):
 
     # The outbox
 
-    def test_w45_effects_wait_in_order_until_they_are_handed_over(self, store: FullStore) -> None:
+    def test_effects_wait_in_order_until_they_are_handed_over(self, store: FullStore) -> None:
         store.commit(0, plan(record("a"), actions=one_of_each()))
         store.commit(1, plan(actions=[launch("e-9")]))
         ids = [action.request_id for action in store.load().outbox]
@@ -107,7 +105,7 @@ class PastPromises(StoreFixture):
 
     # The past
 
-    def test_w37_ended_records_are_not_loaded(self, store: FullStore) -> None:
+    def test_ended_records_are_not_loaded(self, store: FullStore) -> None:
         store.commit(
             0,
             plan(
@@ -118,7 +116,7 @@ class PastPromises(StoreFixture):
         )
         assert list(store.load().instances) == ["a"]
 
-    def test_w13_failed_launches_are_news_for_an_hour(self, store: FullStore, clock: ManualClock) -> None:
+    def test_failed_launches_are_news_for_an_hour(self, store: FullStore, clock: ManualClock) -> None:
         old = record("a", S.QUEUED, S.REQUESTED, S.ALLOCATION_FAILED, at=NOW)
         new = record("b", S.QUEUED, S.REQUESTED, S.ALLOCATION_FAILED, at=NOW + 60)
         store.commit(0, plan(old, new, at=NOW + 62))
@@ -131,7 +129,7 @@ class PastPromises(StoreFixture):
         clock.advance(HOUR_S)
         assert store.load().recent_failures == ()
 
-    def test_w13_not_more_than_100_failed_launches_are_shown(
+    def test_not_more_than_100_failed_launches_are_shown(
         self, store: FullStore, place: Path, clock: ManualClock
     ) -> None:
         steps = (S.QUEUED, S.REQUESTED, S.ALLOCATION_FAILED)

@@ -1,4 +1,4 @@
-"""ProviderContract: the test class every NodeProvider passes. Subclass it and say how to make one.
+"""Provides ProviderContract, the test class every NodeProvider passes. Subclass it, define `make_provider`.
 
 Example:
     class TestMyProvider(ProviderContract):
@@ -18,4 +18,4 @@ __all__ = ["ProviderContract"]
 
 
 class ProviderContract(NodePromises, TagPromises, ThreadPromises, AdapterPromises):
-    """What a v1 provider promises; a failure says what it did and what the promise is."""
+    """A ProviderContract tests what a v1 provider promises; a failure names the promise."""

@@ -1,4 +1,4 @@
-"""Promises seen through the adapter: what the autoscaler relies on when it is restarted or repeats itself."""
+"""Tests a provider through the adapter: what the autoscaler relies on when it restarts or repeats itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster.testing.provider_contract.fixture import ProviderFixture, promised
 
 
 class AdapterPromises(ProviderFixture):
-    """The provider as the autoscaler sees it."""
+    """AdapterPromises test the provider as the autoscaler sees it."""
 
     def test_a_launched_machine_is_listed_with_its_type_request_and_hash(
         self,

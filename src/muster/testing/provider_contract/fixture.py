@@ -1,4 +1,4 @@
-"""What the promises of a NodeProvider stand on: objects of it, clusters of its own, and clear complaints."""
+"""Provides provider objects, clusters of their own and clear failures, for the tests of ProviderContract."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def promised(kept: bool, did: str, promise: str) -> None:
 
 
 class ProviderFixture:
-    """Subclass it through ProviderContract and say how to make a provider object."""
+    """A ProviderFixture is the base of ProviderContract; subclasses make a provider object."""
 
     node_type: ClassVar[str] = "contract"
     node_config: ClassVar[Mapping[str, Any]] = {}
@@ -35,12 +35,12 @@ class ProviderFixture:
     clock: ClassVar[Clock] = SystemClock()
 
     def make_provider(self, cluster_name: str) -> Any:  # noqa: ANN401 - any v1 class
-        """A new object for this cluster. Made again for the same cluster, it must find the same nodes."""
+        """Returns a new object for this cluster; one made later must find the same nodes."""
         raise NotImplementedError(f"{type(self).__name__} must define make_provider(self, cluster_name)")
 
     @pytest.fixture
     def clusters(self) -> Iterator[Callable[[], str]]:
-        """Names nobody used before; whatever is left of those clusters is terminated in the end."""
+        """Returns unused names; whatever is left of those clusters is terminated in the end."""
         names: list[str] = []
 
         def fresh() -> str:
@@ -62,18 +62,18 @@ class ProviderFixture:
         return self.make_provider(cluster_name)
 
     def tags(self, provider: Any, request: str = "r-1", **others: str) -> dict[str, str]:  # noqa: ANN401
-        """What the autoscaler tags a worker with."""
+        """Returns the tags that the autoscaler gives a worker."""
         name = getattr(provider, "cluster_name", "contract")
         return {**worker_tags(name, self.node_type, "hash", request), **others}  # type: ignore[arg-type]
 
     def create(self, provider: Any, count: int = 1, **tags: str) -> list[str]:  # noqa: ANN401
-        """Make nodes the way the autoscaler does; the ids that were not listed before."""
+        """Creates nodes the way the autoscaler does; returns the ids that were not listed before."""
         before = set(provider.non_terminated_nodes({}))
         self.call_create(provider, self.tags(provider, **tags), count)
         return [node_id for node_id in provider.non_terminated_nodes({}) if node_id not in before]
 
     def call_create(self, provider: Any, tags: dict[str, str], count: int = 1) -> Any:  # noqa: ANN401
-        """The create call itself, by the newest method the class has."""
+        """Calls create, by the newest method the class has."""
         config, sizes = dict(self.node_config), (dict(self.resources), dict(self.labels))
         newest = getattr(provider, "create_node_with_resources_and_labels", None)
         if newest is not None:
@@ -81,7 +81,7 @@ class ProviderFixture:
         return provider.create_node(config, dict(tags), count)
 
     def adapter(self, provider: Any, cluster_name: str) -> V1Adapter:  # noqa: ANN401
-        """The port around it, with every call made at once and in this thread."""
+        """Returns the port around it, with every call made at once and in this thread."""
         launch = NodeLaunch(
             node_type=self.node_type,
             node_config=self.node_config,
@@ -93,7 +93,7 @@ class ProviderFixture:
         return V1Adapter(provider, lambda: launches, cluster_name=cluster_name, pools=inline_pools())
 
     def until(self, holds: Callable[[], bool]) -> bool:
-        """Whether it holds within `starts_within_s`."""
+        """Returns whether it holds within `starts_within_s`."""
         end = self.clock.monotonic() + self.starts_within_s
         while not holds():
             if self.clock.monotonic() >= end:

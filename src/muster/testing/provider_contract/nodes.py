@@ -1,4 +1,4 @@
-"""Promises about nodes: seen at once, gone at once, each with its own id and address, lost by nobody."""
+"""Tests nodes: seen at once, gone at once, each with its own id and address, none lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.testing.provider_contract.fixture import ProviderFixture, promised
 
 
 class NodePromises(ProviderFixture):
-    """From created to terminated."""
+    """NodePromises test nodes from created to terminated."""
 
     def test_as_many_nodes_as_asked_for_are_listed_when_create_returns(self, provider: Any) -> None:  # noqa: ANN401
         new = self.create(provider, self.several)
@@ -20,11 +20,11 @@ class NodePromises(ProviderFixture):
         )
 
     def test_ids_that_create_returns_are_those_listed(self, provider: Any) -> None:  # noqa: ANN401
-        told = self.call_create(provider, self.tags(provider), self.several)
+        returned = self.call_create(provider, self.tags(provider), self.several)
         listed = set(provider.non_terminated_nodes({}))
         promised(
-            told is None or (isinstance(told, dict) and set(told) == listed),
-            f"create_node returned {told!r}, listed are {sorted(listed)}",
+            returned is None or (isinstance(returned, dict) and set(returned) == listed),
+            f"create_node returned {returned!r}, listed are {sorted(listed)}",
             "create_node returns None, or a dict whose keys are the ids of the nodes it made",
         )
 
@@ -117,7 +117,7 @@ class NodePromises(ProviderFixture):
         except ValueError:
             return
         raise AssertionError(
-            f"get_node_id of an address nobody has returned {found!r}\n"
+            f"get_node_id of an unused address returned {found!r}\n"
             "  The promise: it raises ValueError when no living node has the address"
         )
 
@@ -145,7 +145,7 @@ class NodePromises(ProviderFixture):
         promised(
             notes == ["kept"] * self.several,
             f"the tag note='kept' reads {notes} through a new object for the same cluster",
-            "tags survive the object: they say whose a machine is",
+            "tags survive the object: they show which cluster owns a machine",
         )
         second.terminate_node(new[0])
         left = self.make_provider(cluster_name).non_terminated_nodes({})

@@ -1,4 +1,4 @@
-"""CloudProviderContract: what the autoscaler's loop relies on, for anything that implements the port.
+"""Provides CloudProviderContract: what the autoscaler's loop relies on, for any implementation of the port.
 
 Example:
     class TestMyCloud(CloudProviderContract):
@@ -23,7 +23,7 @@ FIRST, SECOND = RequestId("r-first"), RequestId("r-second")
 
 
 class CloudProviderContract:
-    """Subclasses say how to open a provider without workers, and how time passes for it."""
+    """A CloudProviderContract opens a provider without workers, and defines how time passes for it."""
 
     node_type: ClassVar[str] = "cpu"
     unknown_type: ClassVar[str] = "no-such-type"
@@ -33,7 +33,7 @@ class CloudProviderContract:
         raise NotImplementedError(f"{type(self).__name__} must define open_provider(self)")
 
     def pass_time(self) -> None:
-        """Let things happen: a moment of real time, unless the world is simulated."""
+        """Lets time pass: a moment of real time, unless the world is simulated."""
         SystemClock().sleep(0.01)
 
     @pytest.fixture
@@ -51,7 +51,7 @@ class CloudProviderContract:
         return holds()
 
     def quiet(self) -> None:
-        """Long enough for anything wrong to show."""
+        """Waits long enough for anything wrong to show."""
         for _ in range(20):
             self.pass_time()
 
@@ -62,7 +62,7 @@ class CloudProviderContract:
         promised(
             came,
             f"a launch of {count} left {len(self.workers(port)) - before} new machines",
-            "machines asked for are listed, unless their failure is told by poll_launch_failures",
+            "requested machines are listed, unless poll_launch_failures reports their failure",
         )
         return self.workers(port)
 
@@ -128,22 +128,24 @@ class CloudProviderContract:
             "terminate is idempotent, and machines already gone are a success",
         )
 
-    def test_units_that_fail_are_told_one_by_one_and_once_and_the_others_come(
+    def test_units_that_fail_are_reported_one_by_one_and_once_and_the_others_come(
         self, port: CloudProvider
     ) -> None:
         port.launch(FIRST, {self.unknown_type: 2, self.node_type: 1})
-        told: list[LaunchFailure] = []
-        self.comes_true(lambda: _collect(told, port.poll_launch_failures()) >= 2)
+        failures: list[LaunchFailure] = []
+        self.comes_true(lambda: _collect(failures, port.poll_launch_failures()) >= 2)
         came = self.comes_true(lambda: len(self.workers(port)) == 1)
-        shown = [(f.request_id, f.node_type, f.kind) for f in told]
+        shown = [(f.request_id, f.node_type, f.kind) for f in failures]
         promised(
             came and shown == [(FIRST, self.unknown_type, FailureKind.CONFIG)] * 2,
-            f"2 of a type nobody sells and 1 of another: failures {shown}, {len(self.workers(port))} came",
+            f"2 of an unknown type and 1 of another: failures {shown}, {len(self.workers(port))} came",
             "each machine that will not come is one failure with its request and type; the others come",
         )
         self.quiet()
         again = port.poll_launch_failures()
-        promised(not again, f"a second poll told {again} again", "a failure is told once: poll clears")
+        promised(
+            not again, f"a second poll returned {again} again", "a failure is reported once: poll clears"
+        )
 
     def test_nothing_asked_for_is_nothing_done(self, port: CloudProvider) -> None:
         port.launch(FIRST, {})
@@ -154,6 +156,6 @@ class CloudProviderContract:
         promised(done == ([], (), ()), f"empty requests left {done}", "an empty request changes nothing")
 
 
-def _collect(told: list[LaunchFailure], more: Sequence[LaunchFailure]) -> int:
-    told.extend(more)
-    return len(told)
+def _collect(failures: list[LaunchFailure], more: Sequence[LaunchFailure]) -> int:
+    failures.extend(more)
+    return len(failures)

@@ -1,4 +1,4 @@
-"""Promises about tags, and about many threads at a time."""
+"""Tests tags, and many threads at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster.testing.provider_contract.fixture import ProviderFixture, promised
 
 
 def at_once(jobs: list[Callable[[], None]]) -> list[str]:
-    """Run all jobs in threads of their own, started together; what they raised."""
+    """Runs all jobs in threads of their own, started together; returns what they raised."""
     gate, raised = threading.Barrier(len(jobs)), []
 
     def run(job: Callable[[], None]) -> None:
@@ -29,7 +29,7 @@ def at_once(jobs: list[Callable[[], None]]) -> list[str]:
 
 
 class TagPromises(ProviderFixture):
-    """Written, read, merged, searched."""
+    """TagPromises test that tags are written, read, merged and searched."""
 
     def test_tags_given_to_create_are_read_at_once(self, provider: Any) -> None:  # noqa: ANN401
         given = self.tags(provider, request="r-tags")
@@ -38,7 +38,7 @@ class TagPromises(ProviderFixture):
         read = provider.node_tags(node_id)
         promised(
             given.items() <= read.items(),
-            f"create_node was given the tags {given}, node_tags says {read}",
+            f"create_node was given the tags {given}, node_tags returned {read}",
             "the tags of create_node are on the node when it returns",
         )
 
@@ -80,7 +80,7 @@ class TagPromises(ProviderFixture):
 
 
 class ThreadPromises(ProviderFixture):
-    """The adapter creates, tags, lists and terminates from several threads."""
+    """ThreadPromises test creating, tagging, listing and terminating from several threads."""
 
     def test_nodes_made_tagged_and_ended_by_many_threads_come_out_right(self, provider: Any) -> None:  # noqa: ANN401
         def live(number: int) -> None:

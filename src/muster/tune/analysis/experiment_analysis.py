@@ -1,4 +1,4 @@
-"""ExperimentAnalysis: questions about the trials of an experiment, at hand or read from its directory."""
+"""Answers questions about the trials of an experiment, in memory or read from its directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from muster.session.checkpoint import Checkpoint
-from muster.trials.model import DEFAULT_METRIC, Trial
+from muster.trials.metrics import DEFAULT_METRIC
+from muster.trials.model import Trial
 from muster.tune.analysis.result_files import opened_place
 from muster.tune.analysis.tables import (
     SCOPES,
@@ -35,13 +36,13 @@ AnyTrial: TypeAlias = "TrialRecord | Trial | TrialSummary"
 
 
 class ExperimentAnalysis:
-    """What `tune.run` returns, and what an experiment's directory can be read with.
+    """An ExperimentAnalysis is what `tune.run` returns, and what reads the directory of an experiment.
 
     Args:
         experiment_checkpoint_path: The experiment's directory, or its `experiment.sqlite`.
         storage_filesystem: An fsspec file system that the path is in.
-        trials: The trials, when they are at hand; None: read from the directory.
-        default_metric: Used by `best_*` and by methods that are not told another.
+        trials: The trials, when they are in memory; None: read from the directory.
+        default_metric: Used by `best_*` and by methods that are called without a metric.
         default_mode: "min" or "max"; without a metric it is about the value that trainables return.
     """
 
@@ -68,12 +69,12 @@ class ExperimentAnalysis:
 
     @property
     def experiment_path(self) -> str:
-        """The experiment's directory."""
+        """The directory of the experiment."""
         return self._path
 
     @property
     def filesystem(self) -> Any:  # noqa: ANN401 - untyped fsspec
-        """The fsspec file system that it is on."""
+        """The fsspec file system that the directory is on."""
         return Checkpoint(self._path, filesystem=self._filesystem).filesystem
 
     @property
@@ -83,7 +84,7 @@ class ExperimentAnalysis:
 
     @property
     def results_df(self) -> pd.DataFrame:
-        """The same as a table."""
+        """The last results as a table."""
         return _last_results(self.trials, "ExperimentAnalysis.results_df")
 
     @cached_property
@@ -119,17 +120,17 @@ class ExperimentAnalysis:
 
     @property
     def best_result_df(self) -> pd.DataFrame:
-        """The same as a table of one line."""
+        """The last result of the best trial, as a table of one line."""
         return _last_results([self._best("best_result_df")], "ExperimentAnalysis.best_result_df")
 
     def dataframe(self, metric: str | None = None, mode: str | None = None) -> pd.DataFrame:
-        """One line per trial that logged something: its last result, or the one where the metric is best."""
+        """Returns one line per trial that logged something: its last result, or the best by the metric."""
         return frame(self.result_rows(metric, mode), "ExperimentAnalysis.dataframe")
 
     def result_rows(self, metric: str | None = None, mode: str | None = None) -> list[Row]:
-        """The lines of `dataframe`, without pandas."""
+        """Returns the lines of `dataframe`, without pandas."""
         if mode is not None and metric is None:
-            raise ValueError(f"mode={mode!r} was given without a metric: say which metric it is about")
+            raise ValueError(f"mode={mode!r} was given without a metric: pass metric=... too")
         if mode is not None:
             check_mode(mode, "ExperimentAnalysis.dataframe")
         elif metric is not None:
@@ -143,7 +144,7 @@ class ExperimentAnalysis:
         return chosen
 
     def get_all_configs(self, prefix: bool = False) -> dict[str, dict[str, Any]]:
-        """The config of each trial by trial id; with `prefix` flat, as `config/<key>`."""
+        """Returns the config of each trial by trial id; with `prefix` flat, as `config/<key>`."""
         if not prefix:
             return {trial.trial_id: trial.config for trial in self.trials}
         return {trial.trial_id: flat_row({"config": trial.config}) for trial in self.trials}
@@ -155,7 +156,7 @@ class ExperimentAnalysis:
         scope: str = "last",
         filter_nan_and_inf: bool = True,
     ) -> TrialRecord | None:
-        """The first of the best trials; None, with a warning, when no trial reported the metric.
+        """Returns the first of the best trials; None, with a warning, when no trial reported the metric.
 
         Args:
             metric: A flat key.
@@ -186,14 +187,14 @@ class ExperimentAnalysis:
     def get_best_config(
         self, metric: str | None = None, mode: str | None = None, scope: str = "last"
     ) -> dict[str, Any] | None:
-        """The config of the best trial; None when there is none."""
+        """Returns the config of the best trial; None when there is none."""
         best = self.get_best_trial(metric, mode, scope)
         return None if best is None else best.config
 
     def get_best_checkpoint(
         self, trial: AnyTrial, metric: str | None = None, mode: str | None = None
     ) -> Checkpoint | None:
-        """The best checkpoint of a trial; None, with an error log, when none was made with this metric."""
+        """Returns the best checkpoint of a trial; None, with an error log, when none has this metric."""
         metric, mode = self._metric(metric), self._mode(mode)
         record = as_record(trial, self._path, self._filesystem)
         best = best_scored(record.best_checkpoints, metric, mode)
@@ -204,12 +205,12 @@ class ExperimentAnalysis:
     def get_last_checkpoint(
         self, trial: AnyTrial | None = None, metric: str = "training_iteration", mode: str = "max"
     ) -> Checkpoint | None:
-        """The newest checkpoint of a trial: of the given one, else of the best by `metric`."""
+        """Returns the newest checkpoint of a trial: of the given one, else of the best by `metric`."""
         chosen = self.get_best_trial(metric, mode) if trial is None else trial
         return None if chosen is None else as_record(chosen, self._path, self._filesystem).checkpoint
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the tables: they can be read again."""
+        """Returns the state without the tables: they can be read again."""
         return {name: value for name, value in vars(self).items() if name != "trial_dataframes"}
 
     def _logged(self) -> dict[str, list[Row]]:
@@ -268,7 +269,7 @@ def _row_of(rows: Sequence[Mapping[str, Any]], metric: str | None, mode: str | N
 
 
 def _last_results(trials: Sequence[TrialRecord], what: str) -> pd.DataFrame:
-    """Last results as a table by trial id."""
+    """Returns the last results as a table by trial id."""
     rows = [flat_row(trial.last_result, _delimiter()) for trial in trials]
     table: pd.DataFrame = need_pandas(what).DataFrame(rows, columns=None if rows else ["trial_id"])
     indexed: pd.DataFrame = table.set_index("trial_id")

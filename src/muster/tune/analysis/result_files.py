@@ -1,4 +1,4 @@
-"""Reading what a trial left in its directory: results, checkpoints, errors. Local or remote.
+"""Reads the files in the directory of a trial: results, checkpoints, errors. Local or remote.
 
 Result, ResultGrid and ExperimentAnalysis ask; nothing here writes. Only `error` unpickles.
 """
@@ -37,7 +37,7 @@ _FLOAT = re.compile(r"[-+]?((\d+\.?\d*|\.\d+)(e[-+]?\d+)?|inf|infinity|nan)", re
 
 
 class TrialFolder:
-    """The directory of one trial."""
+    """A TrialFolder is the directory of one trial."""
 
     def __init__(self, path: str, filesystem: Any = None) -> None:  # noqa: ANN401 - untyped fsspec
         self.path = path
@@ -48,7 +48,7 @@ class TrialFolder:
         return self._storage.exists()
 
     def rows(self) -> list[Row]:
-        """Every logged result; FileNotFoundError when there is no log, ValueError when it is damaged."""
+        """Returns every logged result; FileNotFoundError if there is no log, ValueError if it is damaged."""
         text = self._text(EXPR_RESULT_FILE)
         if text is not None:
             return parse_json_lines(text)
@@ -61,19 +61,19 @@ class TrialFolder:
         return parse_csv(text, self._params())
 
     def checkpoints(self, rows: Callable[[], Sequence[Mapping[str, Any]]]) -> list[Scored]:
-        """Those on disk, oldest first, with the result that each was reported with."""
+        """Returns those on disk, oldest first, with the result that each was reported with."""
         names = [name for name in self._storage.listing() if name.startswith("checkpoint_")]
         known = {row.get(CHECKPOINT_DIR_NAME): dict(row) for row in rows()} if names else {}
         for name in names:
             if name not in known:
-                logger.warning("%s: no result says what %s was saved with", self.path, name)
+                logger.warning("%s: no result belongs to %s", self.path, name)
         return [
             (Checkpoint(f"{self.path}/{name}", filesystem=self.filesystem), known.get(name, {}))
             for name in names
         ]
 
     def error(self, pickled: bytes | None = None) -> Any:  # noqa: ANN401 - the user's exception, or text
-        """The exception that ended the trial, else what was written about it, else None."""
+        """Returns the exception that ended the trial, else the text about it, else None."""
         content = pickled if pickled is not None else self._bytes(EXPR_ERROR_PICKLE_FILE)
         if content is not None:
             try:
@@ -92,7 +92,7 @@ class TrialFolder:
         return None if content is None else content.decode(errors="replace")
 
     def _bytes(self, name: str) -> bytes | None:
-        """None when there is no such file; StoreError when there is and it cannot be read."""
+        """Returns None when there is no such file; StoreError when there is and it cannot be read."""
         try:
             return self._storage.read(name)
         except StoreError as error:
@@ -102,7 +102,7 @@ class TrialFolder:
 
 
 def parse_json_lines(text: str) -> list[Row]:
-    """One result per line; a last line that was cut off by a crash is left out."""
+    """Returns one result per line, without a last line that was cut off by a crash."""
     lines = text.split("\n")
     torn = lines.pop()
     rows: list[Row] = [json.loads(line) for line in lines if line.strip()]
@@ -115,29 +115,29 @@ def parse_json_lines(text: str) -> list[Row]:
 
 
 def parse_csv(text: str, config: Mapping[str, Any]) -> list[Row]:
-    """The same rows from the table, which has flat keys and no config: that is given."""
+    """Returns the rows of the CSV file, which has flat keys and no config: that is given."""
     rows = []
     whole = text[: text.rfind("\n") + 1]  # a crash may have cut off the last line, in the middle of a number
     for line in csv.DictReader(io.StringIO(whole)):
-        row: Row = {key: _value(key, told) for key, told in line.items() if key is not None}
+        row: Row = {key: _value(key, text) for key, text in line.items() if key is not None}
         rows.append({**row, "config": dict(config)} if config else row)
     return rows
 
 
-def _value(key: str, told: str | None) -> Any:  # noqa: ANN401
-    if told is None or told == "":
+def _value(key: str, text: str | None) -> Any:  # noqa: ANN401
+    if text is None or text == "":
         return None
     if key in _TEXT:
-        return told
-    if told in ("True", "False"):
-        return told == "True"
-    if _INTEGER.fullmatch(told):
-        return int(told)
-    return float(told) if _FLOAT.fullmatch(told) else told
+        return text
+    if text in ("True", "False"):
+        return text == "True"
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
 
 
 def opened_place(path: str, filesystem: Any) -> tuple[str, Any]:  # noqa: ANN401
-    """Path without scheme, and its fsspec file system; None for this machine."""
+    """Returns the path without scheme, and its fsspec file system; None for this machine."""
     if filesystem is not None or "://" not in path:
         return path, filesystem
     if path.startswith("file://"):

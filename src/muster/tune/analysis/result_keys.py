@@ -1,12 +1,12 @@
-"""Names of result keys and of the files in a trial's directory, as Ray Tune spells them."""
+"""Defines the names of result keys and of the files in the directory of a trial, as in Ray Tune."""
 
 from __future__ import annotations
 
-from muster.trials import model
-from muster.trials.model import TRAINING_ITERATION
+from muster.trials import metrics
+from muster.trials.metrics import TRAINING_ITERATION
 
-DEFAULT_METRIC = model.DEFAULT_METRIC
-DEBUG_METRICS = model.DEBUG_METRICS
+DEFAULT_METRIC = metrics.DEFAULT_METRIC
+DEBUG_METRICS = metrics.DEBUG_METRICS
 
 TRIAL_ID = "trial_id"
 EXPERIMENT_TAG = "experiment_tag"
@@ -48,7 +48,7 @@ DEFAULT_EXPERIMENT_NAME = "default"
 DEFAULT_EXPERIMENT_INFO_KEYS = ("trainable_name", EXPERIMENT_TAG, TRIAL_ID)
 DEFAULT_RESULT_KEYS = (TRAINING_ITERATION, TIME_TOTAL_S, MEAN_ACCURACY, MEAN_LOSS)
 
-# Filled in by us, hence not what a person looks for in a result.
+# Filled in automatically, hence not what a user looks for in a result.
 AUTO_RESULT_KEYS = (
     TIMESTAMP,
     CHECKPOINT_DIR_NAME,

@@ -1,14 +1,14 @@
-"""Rows of results as tables: flat columns in Ray Tune's order, pandas only when somebody wants a frame."""
+"""Makes tables of results: flat columns in Ray Tune's order; pandas only when a frame is requested."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from muster.errors import ConfigError
-from muster.trials.results import flatten
+from muster.trials.metrics import flatten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 def need_pandas(what: str) -> ModuleType:
-    """The module; ConfigError that names the extra when it is not installed."""
+    """Returns the module; ConfigError that names the extra when it is not installed."""
     try:
         import pandas
     except ImportError as error:
@@ -29,34 +29,23 @@ def need_pandas(what: str) -> ModuleType:
 
 
 def flat_row(row: Mapping[str, Any], delimiter: str = "/") -> Row:
-    """Flat keys: what was flat first, then the nested ones (`config/lr`).
+    """Returns flat keys: first the flat ones, then the nested ones (`config/lr`), without empty dicts.
 
     Example:
         >>> flat_row({"config": {"lr": 1}, "loss": 2, "empty": {}})
         {'loss': 2, 'config/lr': 1}
     """
-    plain = {key: value for key, value in row.items() if not isinstance(value, dict)}
-    nested = {key: value for key, value in row.items() if isinstance(value, dict)}
-    return {**plain, **dict(_leaves(nested, delimiter))}
-
-
-def _leaves(nested: Mapping[str, Any], delimiter: str) -> Iterator[tuple[str, Any]]:
-    """In the order in which they are written, whatever their depth; an empty dict has none."""
-    for key, value in nested.items():
-        if isinstance(value, dict):
-            yield from ((f"{key}{delimiter}{inner}", leaf) for inner, leaf in _leaves(value, delimiter))
-        else:
-            yield key, value
+    return {key: value for key, value in flatten(row, delimiter).items() if not isinstance(value, dict)}
 
 
 def frame(rows: Iterable[Mapping[str, Any]], what: str) -> pd.DataFrame:
-    """One line per row; `what` is named when pandas is missing."""
+    """Returns one line per row; `what` is named when pandas is missing."""
     made: pd.DataFrame = need_pandas(what).DataFrame([flat_row(row) for row in rows])
     return made
 
 
 def pareto_front(rows: Sequence[Sequence[Any]], modes: Sequence[str]) -> list[int]:
-    """The places of the rows that no other row beats: as good in every value and better in one.
+    """Returns the indexes of the rows that no other row beats: as good in every value and better in one.
 
     Rows with a value that is no finite number are never in it. Costs n log n, and n times the front.
 
@@ -70,7 +59,7 @@ def pareto_front(rows: Sequence[Sequence[Any]], modes: Sequence[str]) -> list[in
         if all(_is_number(value) for value in row):
             losses.append((tuple(sign * float(value) for sign, value in zip(signs, row, strict=True)), place))
     front: list[tuple[tuple[float, ...], int]] = []
-    for one, place in sorted(losses):  # whoever beats a row sorts before it
+    for one, place in sorted(losses):  # a row that beats another sorts before it
         if not any(_beats(other, one) for other, _ in front):
             front.append((one, place))
     return sorted(place for _, place in front)
@@ -94,13 +83,13 @@ _Thing = TypeVar("_Thing")
 
 
 def check_mode(mode: str | None, where: str) -> None:
-    """ValueError that names the place."""
+    """Raises a ValueError that names the place."""
     if mode not in MODES:
         raise ValueError(f"{where}: mode={mode!r} must be 'min' or 'max'")
 
 
 def number(value: Any) -> float | None:  # noqa: ANN401 - a user's value
-    """None when it is no number; numpy's scalars are."""
+    """Returns a number, also for scalars of numpy; None when the value is none."""
     if isinstance(value, str | bytes) or getattr(value, "ndim", 0) != 0 or not hasattr(value, "__float__"):
         return None
     return float(value)
@@ -113,7 +102,7 @@ def is_better(value: float, than: float, mode: str) -> bool:
 def best_scored(
     candidates: Sequence[tuple[_Thing, Mapping[str, Any]]], metric: str, mode: str
 ) -> _Thing | None:
-    """The one with the best value of a flat metric, the first of equal ones; NaN and absent do not count."""
+    """Returns the one with the best value of a flat metric, the first of equal ones, without NaN."""
     best: tuple[float, _Thing] | None = None
     for thing, metrics in candidates:
         value = number(metrics[metric] if metric in metrics else flatten(metrics).get(metric))

@@ -1,4 +1,4 @@
-"""TrialRecord: a trial as plain data, as results and analyses need it; from a running one or from the store.
+"""Defines TrialRecord, a trial as plain data for results and analyses, running or from the store.
 
 Attribute names are those of Ray's Trial, because `ExperimentAnalysis.trials` are read by users.
 """
@@ -17,9 +17,8 @@ from muster.stores.experiment.reader import STORE_NAME, open_trials
 from muster.stores.experiment.summary import TrialSummary
 from muster.stores.storage import Storage
 from muster.trials.checkpoints import best_checkpoints
-from muster.trials.metrics import Statistics
-from muster.trials.model import TRAINING_ITERATION, CheckpointRef, Trial
-from muster.trials.results import flatten, note_result
+from muster.trials.metrics import TRAINING_ITERATION, Statistics, flatten
+from muster.trials.model import CheckpointRef, Trial
 from muster.tune.analysis.result_files import Scored, TrialFolder
 from muster.tune.analysis.tables import Row
 
@@ -28,7 +27,7 @@ MetricAnalysis = Mapping[str, Mapping[str, float]]
 
 @dataclass(eq=False)
 class TrialRecord:
-    """One trial; can be pickled. `path` is its directory, on `filesystem` (None: this machine)."""
+    """A TrialRecord is one trial; it can be pickled. `path` is on `filesystem` (None: this machine)."""
 
     trial_id: str
     status: str
@@ -56,11 +55,11 @@ class TrialRecord:
         return self.path
 
     def rows(self) -> list[Row]:
-        """Every logged result; see TrialFolder.rows."""
+        """Returns every logged result; see TrialFolder.rows."""
         return self.folder.rows()
 
     def rows_if_any(self) -> list[Row]:
-        """Every logged result; empty when there is no log."""
+        """Returns every logged result; empty when there is no log."""
         try:
             return self.rows()
         except FileNotFoundError:
@@ -77,7 +76,7 @@ class TrialRecord:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The newest one."""
+        """The newest checkpoint."""
         if self.newest is not None:
             return self._handle(self.newest)
         found = self._on_disk() if self.retained is None else []
@@ -85,14 +84,14 @@ class TrialRecord:
 
     @property
     def best_checkpoints(self) -> list[Scored]:
-        """Retained ones with the results they were made at, the best last."""
+        """The retained checkpoints with the results they were made at, the best last."""
         if self.retained is None:
             return self._on_disk()
         return [(self._handle(ref), dict(ref.metrics)) for ref in self.retained]
 
     @property
     def error(self) -> Any:  # noqa: ANN401 - the user's exception, or text
-        """The exception that ended it, else what was written about it; None when it ended well."""
+        """The exception that ended the trial, else the text about it; None when it ended well."""
         if self.status == "TERMINATED":
             return None
         return self.folder.error(self.pickled_error) or self.error_text or None
@@ -121,7 +120,7 @@ def as_record(
     experiment_path: str,
     filesystem: Any = None,  # noqa: ANN401 - untyped fsspec
 ) -> TrialRecord:
-    """A trial of any kind as plain data."""
+    """Returns a trial of any kind as plain data."""
     if isinstance(trial, TrialRecord):
         return trial
     place = f"{experiment_path.rstrip('/')}/{trial.relative_logdir or trial.trial_id}"
@@ -167,7 +166,7 @@ def _of_summary(summary: TrialSummary, path: str, filesystem: Any) -> TrialRecor
 
 
 def _completed(result: Mapping[str, Any], trial: Trial | TrialSummary) -> dict[str, Any]:
-    """The last result says which trial it was; when there is none, at least where and with what it ran."""
+    """Returns the last result with the trial id; without any, at least where and with what it ran."""
     if TRAINING_ITERATION in result:
         return {**result, "experiment_tag": trial.experiment_tag}
     location = dict(trial.location) if isinstance(trial, Trial) else {}
@@ -175,10 +174,10 @@ def _completed(result: Mapping[str, Any], trial: Trial | TrialSummary) -> dict[s
 
 
 def analysis_of(rows: list[Row]) -> MetricAnalysis:
-    """What the controller would have kept of these results."""
+    """Returns the statistics that the controller would have kept of these results."""
     scratch = Trial("", trial_id="")
     for row in rows:
-        note_result(scratch, row, flatten(row), at=0.0)
+        scratch.note_result(row, flatten(row), at=0.0)
     return scratch.metric_analysis
 
 
@@ -187,14 +186,14 @@ def _metrics_of(ref: CheckpointRef, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def experiment_directory(path: str) -> str:
-    """The directory, given it or a state file in it."""
+    """Returns the directory, given it or a state file in it."""
     place, _, name = path.rstrip("/").rpartition("/")
     is_file = name == STORE_NAME or (name.startswith("experiment_state-") and name.endswith(".json"))
     return (place or ".") if is_file else path.rstrip("/") or "/"
 
 
 def saved_trials(directory: str, filesystem: Any = None) -> tuple[TrialSummary, ...]:  # noqa: ANN401
-    """In the order of their creation; ValueError when there is no store."""
+    """Returns the trials in the order of their creation; ValueError when there is no store."""
     if filesystem is None:
         if not os.path.isfile(os.path.join(directory, STORE_NAME)):
             raise _no_store(directory)

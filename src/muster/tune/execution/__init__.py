@@ -1,1 +1,1 @@
-"""How an experiment is prepared, run, saved and restored."""
+"""Prepares, runs, saves and restores an experiment."""

@@ -1,4 +1,4 @@
-"""AskTellRun: the parts of an experiment whose trials are run by the user's own loop; AskTell drives it.
+"""Assembles an experiment whose trials are run by a loop of the user; AskTell drives it.
 
 The composition root beside `launch`: the same store, plug-ins, loggers, uploads and restore, with an engine
 that waits for the user instead of for processes. It decides nothing about trials.
@@ -21,11 +21,12 @@ from muster.errors import TuneError
 from muster.host.machine import environment
 from muster.stores.checkpoints import DeletionQueue
 from muster.stores.experiment.store import SqliteTrialStore
+from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
 from muster.trials.template import TrialTemplate
 from muster.tune.callback import CallbackList
-from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
+from muster.tune.config import RunConfig
 from muster.tune.execution.assemble import (
     scheduler_of,
     search_of,
@@ -33,21 +34,22 @@ from muster.tune.execution.assemble import (
     stopper_of,
     template_of,
 )
-from muster.tune.execution.checkpoint_check import CheckpointCheckingEngine
-from muster.tune.execution.loop import Execution
+from muster.tune.execution.checkpoint_check import CheckedCheckpoints
 from muster.tune.execution.paths import ExperimentPaths, directory_namer
 from muster.tune.execution.restore import Restorer, SavedTuner
+from muster.tune.execution.saver import ExperimentSaver
 from muster.tune.execution.upload import delete_checkpoint, uploads_for
 from muster.tune.logger.defaults import attach_loggers, default_callbacks
 from muster.tune.logger.files.writer import LogWriter
 from muster.tune.plugin_state import settings_record
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskTellSpec:
-    """What the experiment is to be. `run` has a name; `resume` None: a new experiment."""
+    """An AskTellSpec is everything the experiment is run with; `resume` None: a new experiment."""
 
     name: str  # of its trials, in place of a trainable's
     param_space: dict[str, Any]
@@ -59,14 +61,14 @@ class AskTellSpec:
 
 
 class AskTellRun:
-    """An open experiment; `close` it."""
+    """An AskTellRun is an open experiment; the caller closes it."""
 
     def __init__(self, wanted: AskTellSpec) -> None:
         self._wanted = wanted
         self._clock = SystemClock()
         wanted.place.prepare()
         if wanted.resume is None:
-            _write_down(wanted)
+            _write_spec(wanted)
         self.engine = AskTellEngine(self._clock)
         with ExitStack() as stack:
             self._writer = LogWriter(self._clock)
@@ -76,51 +78,53 @@ class AskTellRun:
             self._template = _template(wanted)
             self.state = self._make_state()
             self._store = stack.enter_context(SqliteTrialStore(wanted.place.directory, trust_pickles=True))
-            self._trash = DeletionQueue(
+            self._deletions = DeletionQueue(
                 partial(delete_checkpoint, uploads=self._uploads), self._store.sync, clock=self._clock
             )
-            self.execution = self._begin()
+            self.controller = self._begin()
             self._open = stack.pop_all()
 
     def flush(self) -> None:
-        """Wait until results are in their files."""
+        """Waits until results are in their files."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Everything is saved, completed and, where that is wanted, copied."""
+        """Saves and completes everything and, where that is configured, copies it."""
         with self._open:
-            self.execution.save()
-            self._trash.close()
+            self.controller.save()
+            self._deletions.close()
             state = self.state
-            state.hooks.fire("on_experiment_end", iteration=state.iteration, trials=state.roster.order)
+            state.plugins.fire("on_experiment_end")
             self._writer.close()
-            self._tell_problems(self._writer.take_problems())
+            self._log_problems(self._writer.take_problems())
             if self._uploads is not None:
                 self._store.sync()
                 self._uploads.finish()
-                self._tell_problems(self._uploads.take_problems())
+                self._log_problems(self._uploads.take_problems())
         self.engine.close()
 
-    def _begin(self) -> Execution:
+    def _begin(self) -> TrialController:
         wanted, state = self._wanted, self.state
         self._store.save_settings(settings_record(wanted.name, wanted.tune, state))
-        execution = Execution(
+        saver = ExperimentSaver(state, store=self._store, clock=self._clock, logs=self._writer)
+        checkpoints, find = wanted.place.checkpoints(), state.index.trials.get
+        controller = TrialController(
             state,
-            engine=CheckpointCheckingEngine(self.engine, wanted.place.checkpoints(), state.roster.trials.get),
+            engine=self.engine,
             store=self._store,
             clock=self._clock,
-            discard=self._trash.discard_now,
-            logs=self._writer,
+            saver=saver,
+            files=CheckedCheckpoints(self.engine, checkpoints, find, self._deletions),
         )
         if wanted.resume is not None:
-            resumption = Restorer(wanted.resume, wanted.place, self._clock)
-            resumption.revive(execution, state, self._store.load(), self._template.make)
-            resumption.repair_logs(self._writer, self._hooks)
+            restorer = Restorer(wanted.resume, wanted.place, self._clock)
+            restorer.restore(saver, state, self._store.load(), self._template.make)
+            restorer.repair_logs(self._writer, self._hooks)
             if self._uploads is not None:
-                self._uploads.note(state.roster.order)
+                self._uploads.note(state.index.order)
         self._hooks.setup(stop=wanted.run.stop, num_samples=wanted.tune.num_samples)
-        execution.save()  # before the first suggestion: replay starts from the searcher's first random state
-        return execution
+        controller.save()  # before the first suggestion: a replay starts from the searcher's first state
+        return controller
 
     def _make_state(self) -> ExperimentState:
         wanted = self._wanted
@@ -133,7 +137,7 @@ class AskTellRun:
             hooks=self._hooks,
         )
         return ExperimentState(
-            # One suggestion per ask, as late as can be: it knows everything that was told before it.
+            # One suggestion per ask, as late as possible: it takes every earlier result into account.
             replace(settings, max_pending=1),
             plugins,
             capacity=self.engine.capacity(),
@@ -147,29 +151,29 @@ class AskTellRun:
         attach_loggers(chosen, self._writer, str(self._wanted.place.directory))
         return CallbackList(chosen)
 
-    def _tell_problems(self, problems: Sequence[str]) -> None:
+    def _log_problems(self, problems: Sequence[str]) -> None:
         for problem in problems:
             logger.warning("%s", problem)
 
 
 def _template(wanted: AskTellSpec) -> TrialTemplate:
-    """Without resources: the loop knows itself what it can run."""
+    """Returns a template without resources: the loop knows itself what it can run."""
     made = template_of(_loop(wanted.name), wanted.param_space, wanted.tune, wanted.run)
     return replace(made, resources=None)
 
 
 def _loop(name: str) -> Callable[[dict[str, Any]], None]:
-    """Stands for the user's loop where a trainable is expected; says so when somebody runs it."""
+    """Returns a stand-in for the loop of the user where a trainable is expected; it raises when it is run."""
 
     def loop(config: dict[str, Any]) -> None:
-        raise TuneError("this experiment is driven by ask and tell: go on with it by AskTell.restore(path)")
+        raise TuneError("this experiment is driven by ask and tell: resume it with AskTell.restore(path)")
 
     loop.__name__ = name
     return loop
 
 
-def _write_down(wanted: AskTellSpec) -> None:
-    """What `restore` needs, with the plug-ins as they are before the first trial."""
+def _write_spec(wanted: AskTellSpec) -> None:
+    """Writes what a restore needs, with the plug-ins as they are before the first trial."""
     import cloudpickle  # type: ignore[import-untyped]
 
     saved = SavedTuner(

@@ -1,4 +1,4 @@
-"""From what the user configured to the objects of one experiment: template, plug-ins, settings.
+"""Makes the objects of one experiment from what the user configured: template, plug-ins, settings.
 
 Called by Tuner; decides nothing that the core decides. Nothing is started here.
 """
@@ -12,12 +12,13 @@ from muster.errors import TuneError
 from muster.trials.model import FailurePolicy
 from muster.trials.plugins import SchedulerPlugin, SearchPlugin
 from muster.trials.template import Settings, TrialTemplate
-from muster.tune.config import RunConfig, TuneConfig, log_files, seconds
-from muster.tune.registry import trainable_name
+from muster.tune.config import RunConfig, log_files, seconds
 from muster.tune.stopper.function_stopper import resolve_stop
 from muster.tune.stopper.stopper import Stopper
 from muster.tune.trainable.checkpointing import checkpoint_policy
+from muster.tune.trainable.function_trainable import trainable_name
 from muster.tune.trainable.util import trial_resources
+from muster.tune.tune_config import TuneConfig
 
 PENDING_AHEAD = 200  # of a searcher that does not learn; others are asked one by one
 
@@ -29,7 +30,7 @@ def template_of(
     run: RunConfig,
     overrides: Mapping[str, Any] | None = None,
 ) -> TrialTemplate:
-    """What all trials of the experiment share; `overrides` are attributes that only tune.run() has."""
+    """Returns what all trials share; `overrides` are attributes that only tune.run() has."""
     more = dict(overrides or {})
     given = more.pop("resources_per_trial", None)
     return TrialTemplate(
@@ -50,7 +51,7 @@ def template_of(
 def settings_of(
     tune: TuneConfig, run: RunConfig, directory: str, ahead: int, environment: Mapping[str, str]
 ) -> Settings:
-    """What the core needs to know; the environment variables are Ray's."""
+    """Returns the settings of the core; the environment variables are Ray's."""
     failure = run.failure_config
     return Settings(
         name=str(run.name),
@@ -74,17 +75,17 @@ def settings_of(
 
 
 def _whole_number(environment: Mapping[str, str], name: str, default: int) -> int:
-    told = environment.get(name, "auto")
-    if told in ("", "auto"):
+    given = environment.get(name, "auto")
+    if given in ("", "auto"):
         return default
     try:
-        return int(told)
+        return int(given)
     except ValueError:
-        raise ValueError(f"the environment variable {name}={told!r}: must be a whole number") from None
+        raise ValueError(f"the environment variable {name}={given!r}: must be a whole number") from None
 
 
 def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, int]:
-    """The search algorithm, told about the experiment, and how many trials to ask for ahead of room."""
+    """Returns the configured search algorithm, and how many trials to request before they can start."""
     from muster.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, create_searcher
     from muster.tune.search.variant_generator import has_unresolved_values
 
@@ -102,13 +103,13 @@ def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, 
         kind = type(asked).__name__
         raise TuneError(f"TuneConfig(search_alg=...): {kind} is neither a Searcher nor a SearchAlgorithm")
     space = dict(template.param_space)
-    told = {
+    properties = {
         "stop": dict(template.stopping_criterion) or None,
         "num_samples": template.num_samples,
         "time_budget_s": tune.time_budget_s,
     }
-    is_taken = not space or asked.set_search_properties(tune.metric, tune.mode, space, **told)
-    if not is_taken and has_unresolved_values(space):  # constants need nobody to take them
+    is_taken = not space or asked.set_search_properties(tune.metric, tune.mode, space, **properties)
+    if not is_taken and has_unresolved_values(space):  # constants need no searcher
         raise ValueError(
             f"{type(asked).__name__} already has a metric, mode or space of its own: give each of them once, "
             "either to the searcher or to TuneConfig and param_space"
@@ -120,7 +121,7 @@ def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, 
 
 
 def _limit_in(search: Any) -> int:  # noqa: ANN401 - wrappers around wrappers around a Searcher
-    """What the outermost ConcurrencyLimiter allows; 0 when there is none."""
+    """Returns what the outermost ConcurrencyLimiter allows; 0 when there is none."""
     from muster.tune.search import ConcurrencyLimiter
 
     while search is not None:
@@ -142,7 +143,7 @@ def _generator(searcher: Any, limit: int) -> Any:  # noqa: ANN401 - a Searcher, 
 
 
 def _one_limit(search: Any, limit: int) -> int:  # noqa: ANN401 - whatever has `max_concurrent`
-    """The limit that was given, in one of the two places; ValueError when they differ."""
+    """Returns the limit that was given in one of the two places; ValueError when they differ."""
     own = int(search.max_concurrent)
     if own and limit and own != limit:
         raise ValueError(

@@ -1,49 +1,51 @@
-"""CheckpointCheckingEngine never asks its engine to start a trial from a checkpoint that is damaged or gone.
+"""Checks the checkpoint of a trial before the trial is started from it, and deletes superfluous ones.
 
-Stands between controller and engine. The trial forgets such a checkpoint and goes on from an older one.
+A trial drops a checkpoint that is damaged or gone, and continues from an older one.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from muster.errors import StoreError
-from muster.stores.checkpoints import CheckpointStore
-from muster.trials.commands import EngineCommand, StartTrial
-from muster.trials.events import EngineEvent
+from muster.stores.checkpoints import CheckpointStore, DeletionQueue
+from muster.trials.commands import StartTrial
 from muster.trials.model import Trial
 from muster.trials.ports import Engine
 
 _log = logging.getLogger(__name__)
 
 
-class CheckpointCheckingEngine:
-    """Passes everything on; looks at the files of a checkpoint before a trial is started from it."""
+class CheckedCheckpoints:
+    """CheckedCheckpoints are the checkpoint directories of one experiment."""
 
     def __init__(
-        self, engine: Engine, checkpoints: CheckpointStore, find: Callable[[str], Trial | None]
+        self,
+        engine: Engine,
+        checkpoints: CheckpointStore,
+        find: Callable[[str], Trial | None],
+        deletions: DeletionQueue,
     ) -> None:
+        """`find` returns a trial by its id."""
         self._engine = engine
         self._checkpoints = checkpoints
         self._find = find
-        self.capacity: Callable[[], Mapping[str, float]] = engine.capacity
-        self.poll: Callable[[float], Sequence[EngineEvent]] = engine.poll
-        self.close: Callable[[], None] = engine.close
+        self.discard = deletions.discard
 
-    def submit(self, command: EngineCommand) -> None:
-        if type(command) is StartTrial and command.checkpoint is not None:
-            trial = self._find(command.trial_id)
-            if trial is not None and trial.checkpoint is not None:
-                drop_unusable(trial, self._checkpoints)
-                command = replace(command, checkpoint=trial.checkpoint)
-                self._bring(trial)
-        self._engine.submit(command)
+    def check(self, command: StartTrial) -> StartTrial:
+        """Returns the command with a checkpoint that is complete, and fetched where the engine needs that."""
+        trial = self._find(command.trial_id)
+        if command.checkpoint is None or trial is None or trial.checkpoint is None:
+            return command
+        drop_unusable(trial, self._checkpoints)
+        self._fetch(trial)
+        return replace(command, checkpoint=trial.checkpoint)
 
-    def _bring(self, trial: Trial) -> None:
-        """Processes of this machine find checkpoints that a cluster made elsewhere."""
+    def _fetch(self, trial: Trial) -> None:
+        """Fetches a checkpoint that a cluster made elsewhere, for the processes of this machine."""
         if trial.checkpoint is None or getattr(self._engine, "fetches_checkpoints", False):
             return
         try:
@@ -53,7 +55,7 @@ class CheckpointCheckingEngine:
 
 
 def drop_unusable(trial: Trial, checkpoints: CheckpointStore) -> None:
-    """Forget the checkpoints that are newer than the newest one whose files are all there."""
+    """Drops the checkpoints of a trial that are newer than the newest complete one."""
     if trial.adopted is not None:
         if checkpoints.newest_usable([trial.adopted]) is not None:
             return

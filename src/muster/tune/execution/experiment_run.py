@@ -1,24 +1,31 @@
-"""ExperimentRun: an experiment put together around an engine that is already starting. Made by `launch`.
+"""Runs an experiment around an engine that is already starting; `launch` imports this lazily on purpose.
 
-It makes the store, the log writer and the plug-ins, joins them, and takes them down in order whatever
-happens. It decides nothing about trials.
+The store, the log writer and the plug-ins are made here, joined, and closed in order whatever happens.
+Nothing is decided about trials here.
 """
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import count
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from muster.base.clock import Clock, SystemClock
+from muster.errors import TuneError
+from muster.host.file_lock import holder_of
 from muster.host.machine import environment
 from muster.stores.checkpoints import DeletionQueue
 from muster.stores.experiment.full_disk import FullDiskStore
+from muster.stores.experiment.reader import STORE_NAME
 from muster.stores.experiment.store import SqliteTrialStore
+from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
 from muster.trials.restore import MakeTrial
@@ -32,12 +39,12 @@ from muster.tune.execution.assemble import (
     stopper_of,
     template_of,
 )
-from muster.tune.execution.checkpoint_check import CheckpointCheckingEngine
+from muster.tune.execution.checkpoint_check import CheckedCheckpoints
 from muster.tune.execution.launch import ExperimentOutcome, ExperimentSpec
-from muster.tune.execution.loop import Execution
 from muster.tune.execution.paths import directory_namer
-from muster.tune.execution.restore import Restorer
-from muster.tune.execution.upload import delete_checkpoint, uploads_for
+from muster.tune.execution.restore import Restorer, SavedTuner
+from muster.tune.execution.saver import ExperimentSaver
+from muster.tune.execution.upload import Uploads, delete_checkpoint, uploads_for
 from muster.tune.logger.defaults import attach_loggers, default_callbacks
 from muster.tune.logger.files.writer import LogWriter
 from muster.tune.plugin_state import settings_record
@@ -50,13 +57,14 @@ if TYPE_CHECKING:
     from muster.trials.model import Trial
     from muster.tune.reporting.reporter import Reporter
 
+logger = logging.getLogger(__name__)
 
 NO_HANDLER = "TUNE_DISABLE_SIGINT_HANDLER"
 
 
 @contextmanager
 def gentle_stop(environment: Mapping[str, str]) -> Iterator[threading.Event]:
-    """An event that is set when somebody wants the experiment to end. Only the main thread can be told."""
+    """Yields an event that is set when the user asks for the end; only the main thread receives signals."""
     wanted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield wanted
@@ -80,167 +88,211 @@ def gentle_stop(environment: Mapping[str, str]) -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-EVERY_S = 5.0
+CHECK_PERIOD_S = 5.0
 
 
 class HasProblems(Protocol):
-    """Works in the background and remembers what failed."""
+    """A HasProblems object works in the background and keeps what failed until it is taken."""
 
     def take_problems(self) -> tuple[str, ...]: ...
 
 
 class BackgroundProblems(Callback):
-    """Asks the background workers for their problems; a problem is shown once, then every ten minutes."""
+    """BackgroundProblems shows problems of background workers; each one once, then every ten minutes."""
 
-    AGAIN_S = 600.0
+    REPEAT_S = 600.0
 
     def __init__(self, sources: Sequence[HasProblems], reporter: Reporter, clock: Clock) -> None:
         self._sources, self._reporter, self._clock = tuple(sources), reporter, clock
-        self._due_at = clock.monotonic() + EVERY_S
+        self._due_at = clock.monotonic() + CHECK_PERIOD_S
         self._shown: dict[str, float] = {}
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
         now = self._clock.monotonic()
         if now >= self._due_at:
-            self._due_at = now + EVERY_S
-            self._tell(now)
+            self._due_at = now + CHECK_PERIOD_S
+            self._show(now)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:  # noqa: ANN401
-        self._tell(self._clock.monotonic())
+        self._show(self._clock.monotonic())
 
-    def _tell(self, now: float) -> None:
+    def _show(self, now: float) -> None:
         for source in self._sources:
             for problem in source.take_problems():
                 key = problem.partition(" (failure")[0]
-                if now - self._shown.get(key, float("-inf")) >= self.AGAIN_S:
+                if now - self._shown.get(key, float("-inf")) >= self.REPEAT_S:
                     self._shown[key] = now
                     self._reporter.note(f"warning: {problem}")
 
 
-class ExperimentRun:
-    """The parts of one run, made in the order in which they need each other."""
+def run_experiment(
+    spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: LocalEngine | RayEngine
+) -> ExperimentOutcome:
+    """Runs an experiment to its end, or until Ctrl-C; `stack` closes what is opened here."""
+    _prepare(spec)
+    run = _assemble(spec, stack, reporter, engine)
+    state, clock, directory = run.state, run.clock, spec.place.directory
+    store = stack.enter_context(SqliteTrialStore(directory, trust_pickles=True))
+    store.save_settings(settings_record(spec.trainable_name, spec.tune, state))
+    stop = stack.enter_context(gentle_stop(environment()))
+    patient = FullDiskStore(store, clock, reporter.note, stop.is_set, directory)
+    stack.callback(patient.close)
+    deletions = DeletionQueue(partial(delete_checkpoint, uploads=run.uploads), store.sync, clock=clock)
+    saver = ExperimentSaver(state, store=patient, clock=clock, logs=run.writer)
+    controller = TrialController(
+        state,
+        engine=engine,
+        store=patient,
+        clock=clock,
+        saver=saver,
+        files=CheckedCheckpoints(engine, spec.place.checkpoints(), state.index.trials.get, deletions),
+    )
+    if spec.resume is not None:
+        restorer = Restorer(spec.resume, spec.place, clock)
+        restorer.restore(saver, state, store.load(), _make_trial(spec, run.template))
+        restorer.repair_logs(run.writer, run.hooks)
+        if run.uploads is not None:
+            run.uploads.note(state.index.order)
+    _announce(spec, run, reporter)
+    controller.run(stop.is_set)
+    is_interrupted = stop.is_set() and not state.is_finished
+    if is_interrupted:
+        reporter.note("Stopping: everything is saved, trials end. Ctrl-C again stops at once.")
+    deletions.close()
+    state.plugins.fire("on_experiment_end")
+    engine.close()
+    run.writer.close()
+    is_uploaded = run.uploads is None or run.uploads.finish(reporter.note)
+    reporter.end(interrupted=is_interrupted, trials=state.index.order)
+    return ExperimentOutcome(
+        state=state, place=spec.place, is_interrupted=is_interrupted, is_uploaded=is_uploaded
+    )
 
-    def __init__(
-        self, asked: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: LocalEngine | RayEngine
-    ) -> None:
-        self._asked, self._stack = asked, stack
-        self._reporter, self._engine = reporter, engine
-        self._clock = SystemClock()
-        named = {**asked.overrides, "trainable_name": asked.trainable_name}  # it may be registered by another
-        self._template = template_of(asked.trainable, asked.param_space, asked.tune, asked.run, named)
-        self._search, ahead = search_of(asked.tune, self._template)
-        self._scheduler = scheduler_of(asked.tune)
-        self._settings = settings_of(asked.tune, asked.run, str(asked.place.directory), ahead, environment())
-        self._writer = LogWriter()
-        stack.callback(self._writer.close)
-        self._uploads = uploads_for(self._asked.place, self._asked.run, self._clock)
-        self._hooks = self._callbacks()
-        self._stopper = stopper_of(asked.tune, asked.run)
-        self.state = self._make_state()
-        if self._stopper is not None:
-            engine.ends_in(self._stopper._left_s)
 
-    def run(self) -> ExperimentOutcome:
-        asked, state = self._asked, self.state
-        store = self._stack.enter_context(SqliteTrialStore(asked.place.directory, trust_pickles=True))
-        store.save_settings(settings_record(asked.trainable_name, asked.tune, state))
-        wanted = self._stack.enter_context(gentle_stop(environment()))
-        patient = FullDiskStore(store, self._clock, self._reporter.note, wanted.is_set, asked.place.directory)
-        self._stack.callback(patient.close)
-        trash = DeletionQueue(
-            partial(delete_checkpoint, uploads=self._uploads), store.sync, clock=self._clock
-        )
-        execution = Execution(
-            state,
-            engine=CheckpointCheckingEngine(self._engine, asked.place.checkpoints(), state.roster.trials.get),
-            store=patient,
-            clock=self._clock,
-            discard=trash.discard_now,
-            logs=self._writer,
-        )
-        if asked.resume is not None:
-            resumption = Restorer(asked.resume, asked.place, self._clock)
-            resumption.revive(execution, state, store.load(), self._make_trial())
-            resumption.repair_logs(self._writer, self._hooks)
-            if self._uploads is not None:
-                self._uploads.note(state.roster.order)
-        self._announce()
-        execution.run(wanted.is_set)
-        is_interrupted = wanted.is_set() and not state.is_finished
-        if is_interrupted:
-            self._reporter.note("Stopping: everything is saved, trials end. Ctrl-C again stops at once.")
-        trash.close()
-        return self._finish(is_interrupted)
+def _prepare(spec: ExperimentSpec) -> None:
+    """Makes the directory; TuneError when it cannot be written, or the experiment could not be resumed."""
+    spec.place.prepare()
+    if spec.resume is None:
+        set_old_store_aside(spec.place.directory)
+        _write_spec(spec)
 
-    def _finish(self, is_interrupted: bool) -> ExperimentOutcome:
-        """Processes end, files are completed and, where that is wanted, copied; then it is told."""
-        state, trials = self.state, self.state.roster.order
-        state.hooks.fire("on_experiment_end", iteration=state.iteration, trials=trials)
-        self._engine.close()
-        self._writer.close()
-        is_uploaded = self._uploads is None or self._uploads.finish(self._reporter.note)
-        self._reporter.end(interrupted=is_interrupted, trials=trials)
-        return ExperimentOutcome(
-            state=state,
-            place=self._asked.place,
-            is_interrupted=is_interrupted,
-            is_uploaded=is_uploaded,
-        )
 
-    def _callbacks(self) -> CallbackList:
-        chosen = default_callbacks(self._asked.run.callbacks, environment(), self._reporter)
-        sources: list[Any] = [self._writer]
-        if self._uploads is not None:
-            chosen.append(self._uploads)
-            sources.append(self._uploads)
-        if hasattr(self._scheduler, "take_log_rows"):
-            from muster.tune.schedulers.pbt_log import PolicyLog
+def set_old_store_aside(directory: Path) -> None:
+    """Renames the store of an earlier experiment of the same name; the files of its trials stay."""
+    store = directory / STORE_NAME
+    if not store.exists() or holder_of(store) is not None:
+        return  # in use: opening it reports by which process
+    with SqliteTrialStore(directory):
+        pass  # entries that a crash left in the log are written to the file
+    kept = next(
+        name for number in count(1) if not (name := directory / f"{STORE_NAME}.{number}.old").exists()
+    )
+    store.rename(kept)
+    logger.warning(
+        "%s already held an experiment: a new one begins. The old record is %s; to resume an experiment use "
+        "Tuner.restore",
+        directory,
+        kept.name,
+    )
 
-            directory, is_new = str(self._asked.place.directory), self._asked.resume is None
-            scheduler: Any = self._scheduler
-            chosen.append(PolicyLog(scheduler, directory, is_new=is_new))
-        chosen.append(BackgroundProblems(sources, self._reporter, self._clock))
-        place = self._asked.place
-        attach_loggers(chosen, self._writer, str(place.directory))
-        return CallbackList(chosen, find=place.checkpoint)
 
-    def _make_state(self) -> ExperimentState:
-        asked = self._asked
-        plugins = Plugins(
-            search=self._search,
-            scheduler=self._scheduler,
-            stopper=self._stopper,
-            hooks=self._hooks,
-        )
-        return ExperimentState(
-            self._settings,
-            plugins,
-            capacity=self._engine.capacity(),
-            directory_for=directory_namer(asked.place.directory, self._clock),
-        )
+def _write_spec(spec: ExperimentSpec) -> None:
+    """Writes what a restore needs, with the plug-ins as they are before the first trial."""
+    saved = SavedTuner(
+        trainable_name=spec.trainable_name,
+        param_space=spec.param_space,
+        tune_config=spec.tune,
+        run_config=spec.run,
+        overrides=spec.overrides,
+    )
+    try:
+        saved.write(spec.place.directory, spec.code)
+    except TuneError as error:
+        if spec.must_be_resumable:
+            raise
+        logger.warning("%s", error)
 
-    def _make_trial(self) -> MakeTrial:
-        if not self._asked.has_new_space:
-            return self._template.make
-        from muster.tune.search.placeholders import renewing
 
-        return renewing(self._template.make, self._asked.param_space)
+class _Assembled(NamedTuple):
+    state: ExperimentState
+    template: TrialTemplate
+    hooks: CallbackList
+    writer: LogWriter
+    uploads: Uploads | None
+    clock: Clock
 
-    def _announce(self) -> None:
-        asked = self._asked
-        budget = seconds(asked.tune.time_budget_s, "TuneConfig(time_budget_s=...)")
-        total = getattr(self._search, "total_samples", None)
-        self._reporter.begin(_info(asked, self.state, self._template, total, budget))
-        self._hooks.setup(
-            stop=asked.run.stop,
-            num_samples=asked.tune.num_samples,
-            total_num_samples=total,
-            time_budget_s=budget,
-        )
+
+def _assemble(
+    spec: ExperimentSpec, stack: ExitStack, reporter: Reporter, engine: LocalEngine | RayEngine
+) -> _Assembled:
+    """Makes the parts of one run, in the order in which they need each other."""
+    clock = SystemClock()
+    named = {**spec.overrides, "trainable_name": spec.trainable_name}  # it may be registered by another
+    template = template_of(spec.trainable, spec.param_space, spec.tune, spec.run, named)
+    search, ahead = search_of(spec.tune, template)
+    scheduler = scheduler_of(spec.tune)
+    settings = settings_of(spec.tune, spec.run, str(spec.place.directory), ahead, environment())
+    writer = LogWriter()
+    stack.callback(writer.close)
+    uploads = uploads_for(spec.place, spec.run, clock)
+    hooks = _callbacks(spec, reporter, scheduler, writer, uploads, clock)
+    stopper = stopper_of(spec.tune, spec.run)
+    state = ExperimentState(
+        settings,
+        Plugins(search=search, scheduler=scheduler, stopper=stopper, hooks=hooks),
+        capacity=engine.capacity(),
+        directory_for=directory_namer(spec.place.directory, clock),
+    )
+    if stopper is not None:
+        engine.ends_in(stopper._left_s)
+    return _Assembled(state, template, hooks, writer, uploads, clock)
+
+
+def _callbacks(
+    spec: ExperimentSpec,
+    reporter: Reporter,
+    scheduler: object,
+    writer: LogWriter,
+    uploads: Uploads | None,
+    clock: Clock,
+) -> CallbackList:
+    chosen = default_callbacks(spec.run.callbacks, environment(), reporter)
+    sources: list[Any] = [writer]
+    if uploads is not None:
+        chosen.append(uploads)
+        sources.append(uploads)
+    directory = str(spec.place.directory)
+    if hasattr(scheduler, "take_log_rows"):
+        from muster.tune.schedulers.pbt_log import PolicyLog
+
+        chosen.append(PolicyLog(scheduler, directory, is_new=spec.resume is None))
+    chosen.append(BackgroundProblems(sources, reporter, clock))
+    attach_loggers(chosen, writer, directory)
+    return CallbackList(chosen, find=spec.place.checkpoint)
+
+
+def _make_trial(spec: ExperimentSpec, template: TrialTemplate) -> MakeTrial:
+    if not spec.has_new_space:
+        return template.make
+    from muster.tune.search.placeholders import renewing
+
+    return renewing(template.make, spec.param_space)
+
+
+def _announce(spec: ExperimentSpec, run: _Assembled, reporter: Reporter) -> None:
+    budget = seconds(spec.tune.time_budget_s, "TuneConfig(time_budget_s=...)")
+    total = getattr(run.state.plugins.search, "total_samples", None)
+    reporter.begin(_info(spec, run.state, run.template, total, budget))
+    run.hooks.setup(
+        stop=spec.run.stop,
+        num_samples=spec.tune.num_samples,
+        total_num_samples=total,
+        time_budget_s=budget,
+    )
 
 
 def _info(
-    asked: ExperimentSpec,
+    spec: ExperimentSpec,
     state: ExperimentState,
     template: TrialTemplate,
     total: int | None,
@@ -248,21 +300,21 @@ def _info(
 ) -> RunInfo:
     from muster.tune.search.variant_generator import searched_keys
 
-    settings, roster = state.settings, state.roster
-    search: Any = state.search
-    scheduler: Any = state.scheduler
+    settings, index = state.settings, state.index
+    search: Any = state.plugins.search
+    scheduler: Any = state.plugins.scheduler
     return RunInfo(
         name=settings.name,
-        directory=asked.place.address,
+        directory=spec.place.address,
         metric=settings.metric,
         mode=settings.mode,
         searcher=type(getattr(search, "searcher", search)).__name__,
         scheduler=type(scheduler).__name__,
         total=total if total and template.num_samples != -1 else None,
-        capacity=LiveAmounts(lambda: roster.capacity.to_floats()),  # noqa: PLW0108 - another object at times
-        used=lambda: state.roster.used.to_floats(),  # noqa: PLW0108 - `used` is another object each time
+        capacity=LiveAmounts(lambda: index.capacity.to_floats()),  # noqa: PLW0108 - another object at times
+        used=lambda: state.index.used.to_floats(),  # noqa: PLW0108 - `used` is another object each time
         parameters=searched_keys(template.param_space),
-        is_resumed=asked.resume is not None,
+        is_resumed=spec.resume is not None,
         scheduler_debug=getattr(scheduler, "debug_string", str),
         time_budget_s=budget,
     )

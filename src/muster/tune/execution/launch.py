@@ -1,7 +1,7 @@
-"""Launch: what one experiment is run with, and its start. `Tuner.fit` and `tune.run` end up here.
+"""Launches an experiment for `Tuner.fit` and `tune.run`.
 
-The engine's first process needs as long to come up as we need to import the rest: so it is started first, and
-`experiment_run`, which puts everything together, is imported meanwhile.
+The first process of the engine takes as long to start as the remaining imports: so it is started first, and
+`experiment_run`, which assembles everything else, is imported meanwhile.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState
     from muster.trials.model import Trial
     from muster.tune.analysis.trial_record import TrialRecord
-    from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
+    from muster.tune.config import RunConfig
     from muster.tune.execution.paths import ExperimentPaths
     from muster.tune.reporting.reporter import Reporter
+    from muster.tune.tune_config import ResumeConfig, TuneConfig
 
-_GONE_VARIABLES = ("TUNE_RESULT_DIR", "RAY_AIR_LOCAL_CACHE_DIR")
+_REMOVED_VARIABLES = ("TUNE_RESULT_DIR", "RAY_AIR_LOCAL_CACHE_DIR")
 
 
 @dataclass(kw_only=True)
 class ExperimentSpec:
-    """Everything one experiment is run with. `run` has a name; `resume` None: a new experiment."""
+    """An ExperimentSpec is everything one experiment is run with; `resume` None: a new experiment."""
 
     trainable: Any
     trainable_name: str
     code: bytes  # the trainable, pickled
     param_space: dict[str, Any]
     tune: TuneConfig
-    run: RunConfig
+    run: RunConfig  # has a name
     resume: ResumeConfig | None = None
     overrides: dict[str, Any] = field(default_factory=dict)  # of TrialTemplate: resources, restore_path, ...
     has_new_space: bool = False  # a restore was given a space: its objects go to old trials too
@@ -48,7 +49,7 @@ class ExperimentSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentOutcome:
-    """What became of it."""
+    """An ExperimentOutcome is the final state of an experiment and the place of its files."""
 
     state: ExperimentState
     place: ExperimentPaths
@@ -56,8 +57,8 @@ class ExperimentOutcome:
     is_uploaded: bool = True  # False: the storage lacks something that `place.directory` has
 
     def records(self) -> Sequence[Trial | TrialRecord]:
-        """Its trials, for an analysis of the files on this machine."""
-        trials = self.state.roster.order
+        """Returns the trials, for an analysis of the files on this machine."""
+        trials = self.state.index.order
         if not self.place.is_remote:
             return trials
         from dataclasses import replace
@@ -74,47 +75,45 @@ def paths_of(run: RunConfig) -> ExperimentPaths:
     return ExperimentPaths(str(run.storage_path), str(run.name), run.storage_filesystem)
 
 
-def launch(asked: ExperimentSpec) -> ExperimentOutcome:
-    """Run it to its end, or until Ctrl-C; failed trials are results too."""
-    _refuse_gone_variables()
+def launch(spec: ExperimentSpec) -> ExperimentOutcome:
+    """Runs an experiment to its end, or until Ctrl-C; failed trials are results too."""
+    _refuse_removed_variables()
     with ExitStack() as stack:
-        reporter, engine = _start(asked, stack)
-        from muster.tune.execution.experiment_run import ExperimentRun
-        from muster.tune.execution.prepare import prepare
+        reporter, engine = _start(spec, stack)
+        from muster.tune.execution.experiment_run import run_experiment
 
-        prepare(asked)
-        return ExperimentRun(asked, stack, reporter, engine).run()
+        return run_experiment(spec, stack, reporter, engine)
 
 
-def _start(asked: ExperimentSpec, stack: ExitStack) -> tuple[Reporter, LocalEngine | RayEngine]:
-    """The engine before anything with a thread or a lock: its processes are copies of its first one.
+def _start(spec: ExperimentSpec, stack: ExitStack) -> tuple[Reporter, LocalEngine | RayEngine]:
+    """Starts the engine before anything with a thread or a lock: its processes are copies of the first one.
 
-    What trials print goes where the reporter wants it, so the reporter comes before the engine.
+    The reporter comes before the engine, because it decides where the output of trials goes.
     """
     from muster.base.clock import SystemClock
     from muster.host.machine import environment
     from muster.tune.reporting.reporter import reporter_for
     from muster.tune.trainable.util import thread_limit, trial_resources
 
-    reporter = reporter_for(asked.run, clock=SystemClock(), environment=environment())
+    reporter = reporter_for(spec.run, clock=SystemClock(), environment=environment())
     stack.callback(reporter.abort)
-    resources = trial_resources(asked.trainable, asked.overrides.get("resources_per_trial"))
+    resources = trial_resources(spec.trainable, spec.overrides.get("resources_per_trial"))
     with reporter.catching():
-        engine = _open_engine(asked, thread_limit(resources, environment()))
+        engine = _open_engine(spec, thread_limit(resources, environment()))
     stack.callback(engine.close)
     return reporter, engine
 
 
-def _open_engine(asked: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine | RayEngine:
-    """Where trials run; Ray is imported only when it is asked for, or in use already."""
-    trainables = {asked.trainable_name: asked.code}
-    if _runs_on_ray(asked.run.engine):
+def _open_engine(spec: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine | RayEngine:
+    """Opens the engine that runs the trials; Ray is imported only when it is requested or already in use."""
+    trainables = {spec.trainable_name: spec.code}
+    if _runs_on_ray(spec.run.engine):
         from muster.engines.ray.connect import open_ray_engine
         from muster.engines.ray.engine import RayOptions
         from muster.tune.execution.upload import reach_of
 
-        reach = reach_of(asked.place, asked.run)
-        return open_ray_engine(trainables=trainables, options=RayOptions(env=env, reach=reach))
+        reach = reach_of(spec.place, spec.run)
+        return open_ray_engine(trainables=trainables, options=RayOptions(env=env, remote_storage=reach))
     from muster.base.clock import SystemClock
     from muster.engines.local.engine import LocalEngine, LocalOptions
 
@@ -122,22 +121,22 @@ def _open_engine(asked: ExperimentSpec, env: Mapping[str, str]) -> LocalEngine |
 
 
 def _runs_on_ray(engine: str) -> bool:
-    """`auto`: when this process is connected to Ray, or RAY_ADDRESS names a cluster."""
+    """Returns whether trials run on Ray; `auto`: when this process is connected, or RAY_ADDRESS is set."""
     if engine != "auto":
         return engine == "ray"
     from muster.host.machine import environment
 
     ray = sys.modules.get("ray")
-    is_connected = getattr(ray, "is_initialized", None)  # None: somebody's file `ray.py`
+    is_connected = getattr(ray, "is_initialized", None)  # None: a file `ray.py` of the user
     return bool(environment().get("RAY_ADDRESS")) or bool(is_connected is not None and is_connected())
 
 
-def _refuse_gone_variables() -> None:
-    """Who sets one expects the results there: better no run than one whose results are elsewhere."""
+def _refuse_removed_variables() -> None:
+    """Refuses variables that no longer have an effect: the results would not be where expected."""
     from muster.host.machine import environment
 
-    for name in _GONE_VARIABLES:
+    for name in _REMOVED_VARIABLES:
         if environment().get(name):
             raise DeprecationWarning(
-                f"the environment variable {name} is not used any more: unset it and use storage_path"
+                f"the environment variable {name} is no longer used: unset it, and use storage_path instead"
             )

@@ -1,7 +1,7 @@
-"""Place: where one experiment's files are made, and where they end up when that is not this machine.
+"""Locates the files of one experiment: on this machine, and on a remote storage.
 
 Local storage is written in place. Remote storage has a directory here that is copied there in the background;
-whichever of the two has seen more of the experiment is the one that is gone on with.
+a restore continues with the one of the two that holds more facts of the experiment.
 """
 
 from __future__ import annotations
@@ -24,11 +24,16 @@ from muster.stores.storage import Storage
 from muster.trials.model import Trial
 from muster.tune.search.trial_names import trial_dirname, unique_dirname
 
-STAGING = "~/.cache/muster/experiments"  # XDG's place for what can be fetched again
+
+def _staging() -> Path:
+    """Returns where this system keeps what can be fetched again: `~/.cache/muster/experiments` on Linux."""
+    from platformdirs import user_cache_path  # only for remote storage: importing it takes 10 ms
+
+    return user_cache_path("muster") / "experiments"
 
 
 class ExperimentPaths:
-    """The experiment `name` at `storage_path`: a local path, an fsspec URL, or a path on a file system."""
+    """ExperimentPaths are the places of experiment `name` at `storage_path`, a path or an fsspec URL."""
 
     def __init__(self, storage_path: str, name: str, filesystem: Any = None) -> None:  # noqa: ANN401 - fsspec
         outer = Storage(storage_path, filesystem)
@@ -38,7 +43,7 @@ class ExperimentPaths:
         self.is_remote = not self.storage.is_local
         if self.is_remote:
             digest = hashlib.sha256(self.storage.uri.encode()).hexdigest()[:12]
-            self.directory = Path(os.path.abspath(os.path.expanduser(STAGING)), digest, name)
+            self.directory = _staging() / digest / name
         else:
             self.directory = self.storage.path
 
@@ -49,20 +54,20 @@ class ExperimentPaths:
 
     @property
     def address(self) -> str:
-        """What people are told, and what `restore` takes."""
+        """The address that users are shown, and that `restore` takes."""
         return self.storage.uri
 
     @property
     def elsewhere(self) -> Storage | None:
-        """Where checkpoints are that were never here: nodes of a cluster may have made them."""
+        """The storage of checkpoints that were never here: nodes of a cluster may have made them."""
         return self.storage if self.is_remote else None
 
     def checkpoints(self) -> CheckpointStore:
-        """The experiment's own, here or there."""
+        """Returns the checkpoints of the experiment, here or on the storage."""
         return CheckpointStore(self.local, self.elsewhere)
 
     def checkpoint(self, path: str) -> Checkpoint:
-        """A handle on a checkpoint of this experiment: here, or where it is."""
+        """Returns a handle on a checkpoint of this experiment: here, or where it is."""
         inner = Path(path)
         if not self.is_remote or inner.is_dir() or not inner.is_relative_to(self.directory):
             return Checkpoint(path)
@@ -70,7 +75,7 @@ class ExperimentPaths:
         return Checkpoint(there, filesystem=self.filesystem)
 
     def prepare(self) -> None:
-        """Make the directory and see now, not after an hour, whether both places can be written."""
+        """Makes the directory, and checks at the start whether both places can be written."""
         try:
             self.storage.validate()
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -82,7 +87,7 @@ class ExperimentPaths:
             ) from error
 
     def fetch(self) -> None:
-        """Before a restore: bring what the storage knows here, unless this machine knows more."""
+        """Copies the state from the storage before a restore, unless this machine has a newer one."""
         if not self.is_remote:
             return
         here, there = _seen(self.directory), self._seen_there()
@@ -104,7 +109,7 @@ class ExperimentPaths:
 
 
 def _seen(directory: Path) -> int:
-    """How many facts a copy of the store holds; -1 when there is none that can be read."""
+    """Returns how many facts a copy of the store holds; -1 when there is none that can be read."""
     if not (directory / STORE_NAME).is_file():
         return -1
     try:
@@ -131,14 +136,14 @@ _of_second = lru_cache(maxsize=1)(dated)  # trials come many at a time
 
 
 def dated_name(trainable: str, at: float, environment: Mapping[str, str]) -> str:
-    """`train_2026-11-16_02-10-00`; without the date when TUNE_DISABLE_DATED_SUBDIR=1."""
+    """Returns `train_2026-11-16_02-10-00`; without the date when TUNE_DISABLE_DATED_SUBDIR=1."""
     if environment.get("TUNE_DISABLE_DATED_SUBDIR") == "1":
         return trainable
     return f"{trainable}_{dated(at)}"
 
 
 def directory_namer(experiment: Path, clock: Clock) -> Callable[[Trial], str]:
-    """A directory name for each trial that no other trial has.
+    """Returns a function that gives each trial a unique directory name.
 
     One writer at a time has the experiment, so names that are not there at first are taken only here.
     """

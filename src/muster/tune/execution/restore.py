@@ -1,4 +1,4 @@
-"""tuner.pkl and trainable.pkl: what an experiment was started with, so that it can be gone on with.
+"""Writes and reads what an experiment was started with (tuner.pkl, trainable.pkl), and restores it.
 
 Both are pickles and run code when they are read: only `Tuner.restore` and `muster tune resume` do that, for a
 directory the user names.
@@ -19,25 +19,27 @@ from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
 from muster.errors import RestoreError, StoreError, TuneError
+from muster.host.atomic_write import atomic_write
 from muster.session.publish import MANIFEST
 from muster.stores.checkpoints import CheckpointStore, delete_directory, sweep
 from muster.stores.storage import Storage
 from muster.trials.model import CheckpointRef, Trial
-from muster.trials.restore import ResumeRules, apply_rules
-from muster.tune.config import ResumeConfig, RunConfig, TuneConfig
+from muster.trials.restore import ResumeRules, apply_resume_rules
+from muster.tune.config import RunConfig
 from muster.tune.execution.checkpoint_check import drop_unusable
 from muster.tune.execution.paths import ExperimentPaths
 from muster.tune.logger.defaults import file_kinds
 from muster.tune.logger.files.catch_up import CatchUp
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 from muster.tune.search.paths import flat_name, flattened
+from muster.tune.tune_config import ResumeConfig, TuneConfig
 
 if TYPE_CHECKING:
     from muster.trials.experiment import ExperimentState
     from muster.trials.ports import SavedExperiment
     from muster.trials.restore import MakeTrial
     from muster.tune.callback import CallbackList
-    from muster.tune.execution.loop import Execution
+    from muster.tune.execution.saver import ExperimentSaver
     from muster.tune.logger.files.writer import LogWriter
 
 
@@ -48,16 +50,16 @@ DEFAULT_NAME = "ask"  # of trials without a trainable, which a loop of the user'
 
 @dataclass(kw_only=True)
 class SavedTuner:
-    """The configs as they were before the first trial: searcher and scheduler included."""
+    """A SavedTuner is the configs as they were before the first trial, including searcher and scheduler."""
 
     trainable_name: str
     param_space: dict[str, Any]
     tune_config: TuneConfig
     run_config: RunConfig
-    overrides: dict[str, Any]  # what tune.run() may be told besides
+    overrides: dict[str, Any]  # further arguments of tune.run()
 
     def write(self, directory: Path, code: bytes) -> None:
-        """TuneError names the part that cannot be pickled."""
+        """Writes both files; TuneError names the part that cannot be pickled."""
         import cloudpickle  # type: ignore[import-untyped]
 
         kept = {**vars(self), "run_config": copy(self.run_config)}
@@ -70,20 +72,20 @@ class SavedTuner:
                 f"the experiment could not be resumed later, because its {' and '.join(parts)} cannot be "
                 f"pickled: {error}. Keep open files, locks and connections out of it"
             ) from error
-        _write(directory / TRAINABLE_FILE, code)
-        _write(directory / TUNER_FILE, content)
+        atomic_write(directory / TRAINABLE_FILE, code)
+        atomic_write(directory / TUNER_FILE, content)
 
     @staticmethod
     def read(directory: Path, address: str = "") -> SavedTuner:
-        """`address` is what the user calls it, when the directory is only a copy."""
+        """Reads the file; `address` is the name the user knows, when the directory is only a copy."""
         file = directory / TUNER_FILE
         try:
             found: Mapping[str, Any] = pickle.loads(file.read_bytes())
             return SavedTuner(**found)
         except FileNotFoundError:
             raise FileNotFoundError(
-                f"{address or directory} has no {TUNER_FILE}, so it is no experiment that can go on. Give "
-                "the directory that fit() or run() wrote: <storage_path>/<name>"
+                f"{address or directory} has no {TUNER_FILE}, so it is no experiment that can be resumed. "
+                "Give the directory that fit() or run() wrote: <storage_path>/<name>"
             ) from None
         except Exception as error:  # a pickle may raise anything
             raise RestoreError(
@@ -93,7 +95,7 @@ class SavedTuner:
 
 
 def open_experiment(path: str, filesystem: Any = None) -> tuple[ExperimentPaths, SavedTuner]:  # noqa: ANN401 - untyped fsspec
-    """The experiment at `path`, fetched when it is elsewhere; its run config says where it is now."""
+    """Opens the experiment at `path`, fetched when it is remote; its run config names its current place."""
     is_local = filesystem is None and "://" not in path
     whole = os.path.abspath(os.path.expanduser(path)) if is_local else path.rstrip("/")  # "." has a name too
     parent, _, name = whole.rpartition("/")
@@ -106,7 +108,7 @@ def open_experiment(path: str, filesystem: Any = None) -> tuple[ExperimentPaths,
 
 
 def saved_trainable(directory: Path) -> Any:  # noqa: ANN401 - function or class
-    """The trainable as it was; FileNotFoundError or RestoreError when it cannot be had."""
+    """Returns the saved trainable; FileNotFoundError or RestoreError when that is not possible."""
     file = directory / TRAINABLE_FILE
     try:
         return pickle.loads(file.read_bytes())
@@ -124,23 +126,17 @@ def can_restore(path: str | os.PathLike[str], filesystem: Any = None) -> bool:  
 
 
 def checked_space(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The space passed to restore: it may bring other objects, but not other keys."""
+    """Returns the space passed to restore: it may have other objects, but not other keys."""
     before, now = (sorted(flat_name(path) for path in flattened(dict(each))) for each in (saved, given))
     if before != now:
         gone, new = sorted(set(before) - set(now)), sorted(set(now) - set(before))
-        told = [f"missing: {', '.join(gone)}"] * bool(gone) + [f"new: {', '.join(new)}"] * bool(new)
+        differences = [f"missing: {', '.join(gone)}"] * bool(gone) + [f"new: {', '.join(new)}"] * bool(new)
         raise ValueError(
-            f"Tuner.restore(param_space=...): its keys are not those of the experiment ({'; '.join(told)}). "
-            "Pass the same space, with other objects if you like, or start a new experiment"
+            f"Tuner.restore(param_space=...): its keys are not those of the experiment "
+            f"({'; '.join(differences)}). Pass the same space, with other objects if you like, or start a "
+            "new experiment"
         )
     return dict(given)
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Whole or not at all: a crash in between must not leave half a pickle."""
-    partial = file.with_name(f".{file.name}.partial")
-    partial.write_bytes(content)
-    os.replace(partial, file)
 
 
 def _can_be_pickled(part: object) -> bool:
@@ -164,7 +160,7 @@ _GONE = ("LOCAL", "REMOTE", "PROMPT", "ERRORED_ONLY")
 
 
 def resume_rules(resume: bool | str | None, explicit: ResumeConfig | None = None) -> ResumeConfig | None:
-    """What to do with the trials of an earlier run of this name, if there is one; None: begin anew.
+    """Returns what to do with the trials of an earlier run of this name; None: start a new experiment.
 
     Example:
         >>> resume_rules("AUTO+ERRORED").errored.value, resume_rules(False)
@@ -189,32 +185,32 @@ _CHECKPOINT = re.compile(r"([^/]+)/(checkpoint_\d{6,})/")
 
 
 class Restorer:
-    """Used once, by `launch`, before the first step."""
+    """A Restorer is used once, before the first step."""
 
     def __init__(self, config: ResumeConfig, place: ExperimentPaths, clock: Clock) -> None:
         self._rules = ResumeRules(
             finished=config.finished.value, unfinished=config.unfinished.value, errored=config.errored.value
         )
         self._place, self._clock = place, clock
-        self._witness = CatchUp()
+        self._catch_up = CatchUp()
 
-    def revive(
-        self, execution: Execution, state: ExperimentState, saved: SavedExperiment, make_trial: MakeTrial
+    def restore(
+        self, saver: ExperimentSaver, state: ExperimentState, saved: SavedExperiment, make_trial: MakeTrial
     ) -> None:
-        """Trials, searcher and scheduler stand where they stood; then the rules are applied."""
-        execution.resume(saved, make_trial, self._witness)
-        apply_rules(state, self._rules, self._clock.now(), self._forget_failure)
+        """Restores trials, searcher and scheduler; then applies the rules."""
+        saver.restore(saved, make_trial, self._catch_up)
+        apply_resume_rules(state, self._rules, self._clock.now(), self._forget_failure)
         checkpoints = self._place.checkpoints()
-        for trial in state.roster.live.values():
+        for trial in state.index.live.values():
             drop_unusable(trial, checkpoints)
-        state.give_up(self._forgotten(state, checkpoints))
+        state.facts.schedule_deletion(self._forgotten(state, checkpoints))
 
     def _forgotten(self, state: ExperimentState, checkpoints: CheckpointStore) -> list[CheckpointRef]:
-        """Checkpoints that a crash kept from being deleted, or from being noted: no trial knows of them."""
-        known = {ref.path for trial in state.roster.order for ref in trial.checkpoints}
-        known |= state.roster.borrowed
+        """Returns the checkpoints that no trial knows, because a crash came before a deletion or a fact."""
+        known = {ref.path for trial in state.index.order for ref in trial.checkpoints}
+        known |= state.index.borrowed
         found = []
-        for trial in state.roster.order:
+        for trial in state.index.order:
             if trial.relative_logdir is None or not os.path.isdir(str(trial.local_path)):
                 continue
             sweep(str(trial.local_path))
@@ -226,11 +222,11 @@ class Restorer:
         return [*found, *self._forgotten_there(state, known | {ref.path for ref in found})]
 
     def _forgotten_there(self, state: ExperimentState, known: set[str]) -> list[CheckpointRef]:
-        """The same in a remote storage, where nodes of a cluster may have put them."""
+        """Returns the same for a remote storage, where nodes of a cluster may have put them."""
         there, found = self._place.elsewhere, []
         if there is None:
             return []
-        numbers = {trial.relative_logdir: trial.checkpoint_index for trial in state.roster.order}
+        numbers = {trial.relative_logdir: trial.checkpoint_index for trial in state.index.order}
         try:
             names = there.sizes()
             for folder, name in sorted(
@@ -248,13 +244,13 @@ class Restorer:
         return found
 
     def repair_logs(self, writer: LogWriter, hooks: CallbackList) -> None:
-        """Results that the store has and the files may lack."""
-        self._witness.write_to(
+        """Writes the results that the store has and the files may lack."""
+        self._catch_up.write_to(
             writer, file_kinds(hooks.callbacks), str(self._place.directory), self._clock.now()
         )
 
     def _forget_failure(self, trial: Trial) -> None:
-        """A trial that runs again has no error any more."""
+        """Removes the error files of a trial that runs again."""
         for name in (ERRORS, PICKLED_ERROR):
             with suppress(OSError):
                 os.unlink(f"{trial.local_path}/{name}")

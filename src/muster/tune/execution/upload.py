@@ -1,4 +1,4 @@
-"""Uploads: keeps a remote `storage_path` up to date while an experiment runs; costs the loop next to nothing.
+"""Keeps a remote `storage_path` up to date while an experiment runs, at little cost to the control loop.
 
 A callback that tells the Uploader, a thread, what changed. Checkpoints are told of before the fact that names
 them is written, so the storage never knows of a checkpoint it does not have.
@@ -21,8 +21,7 @@ from muster.stores.mirror import Mirror
 from muster.stores.uploads import Uploader
 from muster.trials.model import CheckpointRef, Trial
 from muster.tune.callback import Callback
-from muster.tune.config import RunConfig
-from muster.tune.config_parts import LogFiles, SyncConfig, log_files
+from muster.tune.config import LogFiles, RunConfig, SyncConfig, log_files
 from muster.tune.execution.paths import ExperimentPaths
 from muster.tune.logger.files.trial_log import (
     ERRORS,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SOON_S = 2.0  # people wait so long without a word
+SOON_S = 2.0  # without a message to the user
 SHOWN = 5  # names of files that were not copied
 LOGS_EVERY_S = 10.0  # how often growing logs and the store are looked at
 _OWN_FILES = frozenset({ERRORS, PARAMS, PICKLED_ERROR, PICKLED_PARAMS, PROGRESS, RESULTS})
@@ -47,7 +46,7 @@ _OWN_PREFIXES = ("checkpoint_", "events.out.tfevents")
 
 
 class Uploads(Callback):
-    """One per experiment with remote storage; `finish` when it is over."""
+    """Uploads copy the files of one experiment to its remote storage; call `finish` at the end."""
 
     def __init__(self, place: ExperimentPaths, sync: SyncConfig, log_files: LogFiles, clock: Clock) -> None:
         self._is_ours = (lambda name: True) if sync.sync_artifacts else only_ours(log_files)
@@ -95,14 +94,14 @@ class Uploads(Callback):
                 self._changed(trial)
 
     def note(self, trials: Iterable[Trial]) -> None:
-        """Their checkpoints are copied. One that nobody was told of is not: a node may make its like."""
+        """Copies the checkpoints of these trials and no others: a node may be making one of the same name."""
         for trial in trials:
             self._noted.update(ref.path for ref in trial.checkpoints)
             if trial.adopted is not None:
                 self._noted.add(trial.adopted.path)
 
     def discard(self, ref: CheckpointRef) -> None:
-        """A checkpoint was deleted here."""
+        """Deletes a checkpoint on the storage that was deleted here."""
         self._noted.discard(ref.path)
         name = Path(ref.path)
         if name.is_relative_to(self._place.directory):
@@ -112,9 +111,9 @@ class Uploads(Callback):
         return self._uploader.poll_problems()
 
     def finish(self, note: Callable[[str], None] = logger.info) -> bool:
-        """Bring everything over; False, with an error that says what is not there, when there was no time.
+        """Copies everything; False, with an error that lists what is missing, when the time was not enough.
 
-        `note` is told when it takes a while: nobody should wait without knowing what for.
+        `note` receives a message when it takes a while, so that the user knows what it waits for.
         """
         self._uploader.changed("")
         soon_s = min(SOON_S, self._timeout_s)
@@ -144,7 +143,7 @@ class Uploads(Callback):
         logger.error(
             "not everything was copied to %s within %g s: %d files are missing there or older (%s)%s. All "
             "of it is in %s. Tuner.restore(%r, ...).fit() on this machine copies the rest; "
-            "SyncConfig(sync_timeout=...) says how long to wait for a slow storage",
+            "SyncConfig(sync_timeout=...) sets how long to wait for a slow storage",
             *(self._place.address, self._timeout_s, len(missing), shown),
             f"; the last failure: {problems[-1].partition(' (failure')[0]}" if problems else "",
             *(self._place.directory, self._place.address),
@@ -155,14 +154,14 @@ class Uploads(Callback):
 
 
 def uploads_for(place: ExperimentPaths, run: RunConfig, clock: Clock) -> Uploads | None:
-    """None when the experiment's files stay where they are made."""
+    """Returns None when the files of the experiment stay where they are made."""
     if not place.is_remote or run.sync_config is None:
         return None
     return Uploads(place, run.sync_config, log_files(run.log_to_file), clock)
 
 
 def reach_of(place: ExperimentPaths, run: RunConfig) -> RemoteStorage | None:
-    """What nodes of a cluster are told of a remote storage."""
+    """Returns what nodes of a cluster need to know about a remote storage."""
     from muster.engines.ray.remote_storage import RemoteStorage
 
     if not place.is_remote or run.sync_config is None:
@@ -177,7 +176,7 @@ def reach_of(place: ExperimentPaths, run: RunConfig) -> RemoteStorage | None:
 
 
 def delete_checkpoint(ref: CheckpointRef, uploads: Uploads | None) -> None:
-    """Here, and then on the storage."""
+    """Deletes a checkpoint here, and then on the storage."""
     delete_directory(Path(ref.path))
     if uploads is not None:
         uploads.discard(ref)

@@ -1,4 +1,4 @@
-"""Experiment and Trial, each loaded when it is first used."""
+"""Loads Experiment and Trial when they are first used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experiment: what `tune.run` is told, as one object; run_experiments takes several of them.
+"""Defines Experiment, the arguments of `tune.run` as one object; run_experiments takes several of them.
 
 Checked when it is made. It starts nothing: tune/tune.py does.
 """
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from muster.errors import TuneError
 from muster.tune.config import CheckpointConfig, RunConfig, SyncConfig, log_files, seconds
-from muster.tune.registry import get_trainable, register_trainable, trainable_name
+from muster.tune.registry import get_trainable, register_trainable
 from muster.tune.stopper.function_stopper import resolve_stop
 from muster.tune.trainable.checkpointing import checkpoint_policy
+from muster.tune.trainable.function_trainable import trainable_name
 from muster.tune.trainable.trainable import check_export_formats
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ PUBLIC_KEYS = frozenset({"stop", "num_samples", "time_budget_s"})
 
 
 class Experiment:
-    """A trainable, its search space and how its trials are run.
+    """An Experiment is a trainable, its search space and how its trials are run.
 
     Args:
         name: Of the experiment and its directory; empty: made from the trainable and the time.
@@ -79,7 +80,7 @@ class Experiment:
         self.storage_path, self.storage_filesystem = storage_path, storage_filesystem
         self.sync_config = _part(SyncConfig, sync_config)
         self.checkpoint_config = _part(CheckpointConfig, checkpoint_config)
-        # A run that says nothing about it makes no checkpoint at the end; the Tuner does, for classes.
+        # By default run() makes no checkpoint at the end; the Tuner does, for classes.
         self.checkpoint_config.checkpoint_at_end = bool(self.checkpoint_config.checkpoint_at_end)
         self.trial_name_creator = trial_name_creator
         self.trial_dirname_creator = trial_dirname_creator
@@ -97,17 +98,17 @@ class Experiment:
 
     @property
     def stopper(self) -> Stopper | None:
-        """What ends the experiment early; a new object each time, because it counts."""
+        """A new object that ends the experiment early; new each time, because it counts."""
         return resolve_stop(deepcopy(self.stop), self.time_budget_s).stopper
 
     @property
     def public_spec(self) -> dict[str, Any]:
-        """What callbacks are told in their `setup`."""
+        """What callbacks receive in their `setup`."""
         return {name: getattr(self, name) for name in sorted(PUBLIC_KEYS)}
 
     @property
     def path(self) -> str | None:
-        """The experiment's directory; None while it has no name."""
+        """The directory of the experiment; None while it has no name."""
         place = RunConfig(storage_path=self.storage_path).storage_path
         return None if not self.name else os.path.join(os.path.expanduser(str(place)), self.name)
 
@@ -115,9 +116,9 @@ class Experiment:
 
     @classmethod
     def from_json(cls, name: str, spec: Mapping[str, Any]) -> Experiment:
-        """From a dict of arguments, of which `run` is needed; TuneError names what is wrong."""
+        """Returns an Experiment from a dict of arguments, with `run`; TuneError names what is wrong."""
         if "run" not in spec:
-            raise TuneError(f"the experiment {name!r} does not say what to `run`: {dict(spec)!r}")
+            raise TuneError(f"the experiment {name!r} has no trainable: add the key `run` to {dict(spec)!r}")
         try:
             return cls(name, **spec)
         except TypeError as error:
@@ -125,12 +126,12 @@ class Experiment:
 
     @classmethod
     def get_trainable_name(cls, run_object: Any) -> str:  # noqa: ANN401
-        """What its trials are called."""
+        """Returns the name of the trainable, which the trials carry."""
         return trainable_name(run_object)
 
     @classmethod
     def register_if_needed(cls, run_object: Any) -> str:  # noqa: ANN401
-        """Its name, by which it is known from now on; TuneError for a name that nothing has."""
+        """Registers the trainable and returns its name; TuneError for a name that is not registered."""
         name = trainable_name(run_object)
         if isinstance(run_object, str):
             get_trainable(name)
@@ -143,7 +144,7 @@ class Experiment:
 
 
 def as_experiments(given: object) -> list[Experiment]:
-    """One Experiment, a list of them, or a dict `name -> arguments`; TuneError for anything else."""
+    """Returns Experiments from one, a list, or a dict `name -> arguments`; TuneError for anything else."""
     if isinstance(given, Experiment):
         return [given]
     if isinstance(given, Mapping):
@@ -176,6 +177,6 @@ def _part(kind: type[Any], given: Any) -> Any:  # noqa: ANN401 - an instance of 
 
 
 def _checkpoint_path(given: str | os.PathLike[str]) -> str:
-    """Absolute, because trials run elsewhere; a URL stays as it is."""
+    """Returns an absolute path, because trials run elsewhere; a URL stays as it is."""
     place = os.fspath(given)
     return place if "://" in place else os.path.abspath(os.path.expanduser(place))

@@ -1,4 +1,4 @@
-"""Ray's import path of Trial, and the names of export formats."""
+"""Provides Trial at Ray's import path, and the names of export formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ExportFormat", "Trial"]
 
 
 class ExportFormat:
-    """What `Trainable.export_model` can be asked for."""
+    """An ExportFormat is a format that `Trainable.export_model` can be asked for."""
 
     CHECKPOINT = "checkpoint"
     MODEL = "model"
@@ -20,5 +20,5 @@ class ExportFormat:
 
     @staticmethod
     def validate(formats: Sequence[str]) -> None:
-        """TuneError when one of them is unknown."""
+        """Raises TuneError when one of them is unknown."""
         check_export_formats(formats)

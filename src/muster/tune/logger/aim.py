@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
-from muster.trials.results import flatten
+from muster.trials.metrics import flatten
 from muster.tune.logger.files.csv_rows import flat_row
 from muster.tune.logger.files.json_rows import is_number, plain
 from muster.tune.logger.tracker import Row, Tracker, TrackerCallback, TrialFacts, require

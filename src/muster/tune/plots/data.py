@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from muster.trials.results import flatten
+from muster.base.text import shortened
+from muster.trials.metrics import flatten
 from muster.tune.analysis.tables import number
 from muster.tune.plots.axes import Axis, metric_axis, parameter_axis
-from muster.tune.plots.labels import short_number, shortened, value_text
+from muster.tune.plots.labels import short_number, value_text
 
 if TYPE_CHECKING:
     from muster.tune.analysis.trial_record import TrialRecord

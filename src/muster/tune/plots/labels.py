@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-ELLIPSIS = "…"
 
 
 def short_number(value: float) -> str:
@@ -31,22 +30,3 @@ def value_text(value: object) -> str:
     name = getattr(value, "__name__", None)
     text = name if isinstance(name, str) else _ADDRESS.sub("", repr(value))
     return " ".join(text.split())
-
-
-def shortened(text: str, room: int) -> str:
-    """Returns at most `room` characters. Of a nested key the end counts most, of other texts both ends.
-
-    Example:
-        >>> shortened("model/encoder/hidden_size", 14), shortened("a_very_long_name_indeed", 12)
-        ('…/hidden_size', 'a_very…ndeed')
-    """
-    if len(text) <= room:
-        return text
-    parts = text.split("/")
-    for first in range(1, len(parts)):
-        tail = f"{ELLIPSIS}/{'/'.join(parts[first:])}"
-        if len(tail) <= room:
-            return tail
-    text = parts[-1] if len(parts) > 1 else text
-    head = room // 2
-    return f"{text[:head]}{ELLIPSIS}{text[len(text) - (room - head - 1) :]}"

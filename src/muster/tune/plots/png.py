@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from muster.base.text import shortened
 from muster.tune.plots.axes import Axis, metric_range
 from muster.tune.plots.data import Dot, PlotData, headline, shown_axes, subtitle, table
-from muster.tune.plots.labels import short_number, shortened
+from muster.tune.plots.labels import short_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

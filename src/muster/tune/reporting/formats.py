@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time  # only to format a given moment
 from collections.abc import Mapping
 from typing import Any, TextIO
 
@@ -25,10 +24,6 @@ def duration(seconds: float) -> str:
     while len(parts) > 1 and not parts[0][0]:
         parts.pop(0)
     return " ".join(f"{count}{unit}" for count, unit in parts)
-
-
-def moment(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def shortened(text: str, max_len: int = MAX_NAME) -> str:

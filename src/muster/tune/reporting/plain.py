@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from muster.base.clock import Clock
-from muster.trials.results import flatten
+from muster.base.text import moment
+from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS
 from muster.tune.reporting import summary
 from muster.tune.reporting.formats import (
@@ -22,7 +23,6 @@ from muster.tune.reporting.formats import (
     cell,
     detail,
     duration,
-    moment,
     rate,
 )
 from muster.tune.reporting.periodic import PeriodicReporter

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isnan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from muster.trials.results import flatten
+from muster.trials.metrics import flatten
 from muster.tune.analysis.result_keys import AUTO_RESULT_KEYS, SHOULD_CHECKPOINT
 from muster.tune.analysis.tables import number
 from muster.tune.reporting.formats import cell, shortened, wrapped

@@ -12,7 +12,9 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-from muster.trials.model import TRAINING_ITERATION, CheckpointRef, Trial
+from muster.host.atomic_write import atomic_write
+from muster.trials.metrics import TRAINING_ITERATION
+from muster.trials.model import CheckpointRef, Trial
 from muster.tune.callback import Callback
 from muster.tune.schedulers.pbt_explore import original_tag
 
@@ -85,7 +87,7 @@ class PolicyLog(Callback):
         line = row.line.encode() + b"\n"
         history = self._read(policy_file(row.donor_id)) or self._read(policy_file(row.target_id))
         if not history.endswith(line):  # a crash may have come just before the next line
-            self._replace(policy_file(row.target_id), history + line)
+            atomic_write(self._path(policy_file(row.target_id)), history + line)
         with open(self._path(GLOBAL_FILE), "ab") as stream:
             stream.write(line)
         self._lines += 1
@@ -99,7 +101,7 @@ class PolicyLog(Callback):
         content = self._read(GLOBAL_FILE)
         whole = content[: content.rfind(b"\n") + 1]
         if whole != content:
-            self._replace(GLOBAL_FILE, whole)
+            atomic_write(self._path(GLOBAL_FILE), whole)
         return whole.count(b"\n")
 
     def _read(self, name: str) -> bytes:
@@ -108,12 +110,6 @@ class PolicyLog(Callback):
                 return stream.read()
         except FileNotFoundError:
             return b""
-
-    def _replace(self, name: str, content: bytes) -> None:
-        partial = self._path(f".{name}.partial")
-        with open(partial, "wb") as stream:
-            stream.write(content)
-        os.replace(partial, self._path(name))
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)

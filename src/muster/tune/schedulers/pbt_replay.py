@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from muster.trials.controller_view import ControllerView
-from muster.trials.model import TRAINING_ITERATION, Trial
+from muster.trials.metrics import TRAINING_ITERATION
+from muster.trials.model import Trial
 from muster.trials.states import TrialState
 from muster.tune.plugin_state import Plain
 from muster.tune.schedulers.trial_scheduler import FIFOScheduler

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from muster.errors import TuneError
 from muster.trials import plugins
 from muster.trials.controller_view import ControllerView
-from muster.trials.model import DEFAULT_METRIC, Trial
+from muster.trials.metrics import DEFAULT_METRIC
+from muster.trials.model import Trial
 from muster.tune.plugin_state import Plain, PluginState
 
 __all__ = ["FIFOScheduler", "TrialScheduler", "offer_search_properties"]

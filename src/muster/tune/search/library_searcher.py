@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from muster.errors import RestoreError, TuneError
-from muster.trials.model import DEFAULT_METRIC
+from muster.trials.metrics import DEFAULT_METRIC
 from muster.tune.search.dimensions import Dimensions, Feature
 from muster.tune.search.paths import copied
 from muster.tune.search.searcher import (

@@ -11,7 +11,7 @@ from muster.base.ids import IdSource
 from muster.errors import RestoreError
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
-from muster.tune.search.searcher import newest_state_file, write_atomically
+from muster.tune.search.searcher import newest_state_file, write_state_file
 
 Experiments = TrialTemplate | Sequence[TrialTemplate] | Mapping[str, TrialTemplate]
 
@@ -84,7 +84,7 @@ class SearchAlgorithm:
         session_str: str = "default",
         **kwargs: Any,  # noqa: ANN401 - what Ray's callers add
     ) -> None:
-        write_atomically(Path(dirpath) / f"{self.state_file_prefix}-{session_str}.json", self.save_state())
+        write_state_file(Path(dirpath) / f"{self.state_file_prefix}-{session_str}.json", self.save_state())
 
     def restore_from_dir(self, dirpath: str) -> None:
         found = newest_state_file(dirpath, self.state_file_prefix)

@@ -11,24 +11,21 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from muster.errors import MusterError, RestoreError, TuneError
+from muster.host.atomic_write import atomic_write
+from muster.trials.metrics import flatten
 from muster.trials.model import Trial
-from muster.trials.results import flatten
 
 
 def newest_state_file(directory: str, prefix: str) -> Path | None:
     """Returns the last state file by name, because names end in the time of the session."""
     found = sorted(Path(directory).glob(f"{prefix}-*"), key=lambda path: path.name)
-    return next((path for path in reversed(found) if not path.name.endswith(".tmp")), None)
+    return found[-1] if found else None
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_state_file(path: Path, content: bytes) -> None:
+    """Makes the directory where there is none, and replaces the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    atomic_write(path, content, fsync=True)
 
 
 def pickled(value: Any) -> bytes:  # noqa: ANN401 - a plug-in's own state
@@ -171,7 +168,7 @@ class Searcher:
         self.set_state(pickle.loads(state))
 
     def save(self, checkpoint_path: str) -> None:
-        write_atomically(Path(checkpoint_path), self.save_state())
+        write_state_file(Path(checkpoint_path), self.save_state())
 
     def restore(self, checkpoint_path: str) -> None:
         self.restore_state(Path(checkpoint_path).read_bytes())
@@ -188,7 +185,7 @@ class Searcher:
                     type(self).__name__,
                 )
             return
-        write_atomically(Path(checkpoint_dir) / self.CKPT_FILE_TMPL.format(session_str), content)
+        write_state_file(Path(checkpoint_dir) / self.CKPT_FILE_TMPL.format(session_str), content)
 
     def restore_from_dir(self, checkpoint_dir: str) -> None:
         """Reads the newest state file of a directory."""

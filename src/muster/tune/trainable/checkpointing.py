@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from muster.trials.model import CheckpointPolicy
-from muster.tune.config_parts import CheckpointConfig
-from muster.tune.registry import trainable_name
-from muster.tune.trainable.function_trainable import is_function_trainable, is_trainable_class
+from muster.tune.config import CheckpointConfig
+from muster.tune.trainable.function_trainable import is_function_trainable, is_trainable_class, trainable_name
 
 
 def checkpoint_policy(trainable: Any, config: CheckpointConfig | None = None) -> CheckpointPolicy:  # noqa: ANN401

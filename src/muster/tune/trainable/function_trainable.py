@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from muster.tune.trainable.trainable import Trainable
+
+_NAMELESS = "DEFAULT"
 
 
 def is_trainable_class(trainable: object) -> bool:
@@ -45,3 +48,27 @@ def checked_trainable(trainable: Any) -> Any:  # noqa: ANN401 - function or clas
     raise TypeError(
         f"{what} cannot be a trainable: pass a function of the config, or a subclass of tune.Trainable"
     )
+
+
+def trainable_name(trainable: object) -> str:
+    """Returns the name of a trainable, which its trials carry too.
+
+    Example:
+        >>> trainable_name("registered"), trainable_name(lambda config: None), trainable_name(partial(len))
+        ('registered', 'lambda', 'len')
+    """
+    if isinstance(trainable, str):
+        return trainable
+    for attribute in ("_name", "__name__"):
+        name = getattr(trainable, attribute, None)
+        if isinstance(name, str) and name:
+            return _plain(name)
+    if isinstance(trainable, partial):
+        return trainable_name(trainable.func)
+    return _NAMELESS
+
+
+def _plain(name: str) -> str:
+    if name == "<lambda>":
+        return "lambda"
+    return _NAMELESS if name.startswith("<") else name

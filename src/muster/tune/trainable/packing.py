@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from muster.errors import TuneError
-from muster.tune.registry import trainable_name
+from muster.tune.trainable.function_trainable import trainable_name
 
 MAX_BYTES = 95 * 1024 * 1024  # Ray's limit; every process of an experiment reads these bytes
 _DEPTH = 4

@@ -21,7 +21,7 @@ from muster.session.context import TuneContext
 from muster.session.progress import Progress, Signature, fill_result
 from muster.session.publish import checkpoint_name, publish_copy
 from muster.session.session import current
-from muster.trials.model import DEBUG_METRICS
+from muster.trials.metrics import DEBUG_METRICS
 from muster.trials.placement_group import PlacementGroupFactory
 
 DICT_CHECKPOINT = "_dict_checkpoint.pkl"

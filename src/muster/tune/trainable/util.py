@@ -15,8 +15,7 @@ from typing import Any
 
 from muster.errors import TuneError
 from muster.trials.placement_group import PlacementGroupFactory, resource_dict_to_bundles
-from muster.tune.registry import trainable_name
-from muster.tune.trainable.function_trainable import is_trainable_class
+from muster.tune.trainable.function_trainable import is_trainable_class, trainable_name
 
 SMALL = 16 * 1024  # bytes that may as well travel with the code
 _ALIGN = 64  # what numpy likes its data to begin at

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from muster.base.clock import Clock, SystemClock
 from muster.host.machine import environment
 from muster.tune.execution.paths import dated
-from muster.tune.registry import get_trainable, trainable_name
-from muster.tune.trainable.function_trainable import is_trainable_class
+from muster.tune.registry import get_trainable
+from muster.tune.trainable.function_trainable import is_trainable_class, trainable_name
 from muster.tune.trainable.packing import culprits
 
 logger = logging.getLogger(__name__)

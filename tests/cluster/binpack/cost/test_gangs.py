@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 from tests.cluster.binpack.cost.test_solve import LARGE, SMALL, plan
 
-from muster.cluster.binpack.request import Book, Placement, Unplaced
+from muster.cluster.binpack.request import DemandKind, Placement, Unplaced
 from muster.cluster.model import Strategy
 from muster.testing.builders import demand, gang, node_type, offer, pack_node, selector
 
@@ -13,7 +13,7 @@ ONE = {"CPU": 1}
 
 
 def of_gang(item: int, node: int, name: str, amount: int) -> Placement:
-    return Placement(Book.DEMAND, True, item, node, name, amount)
+    return Placement(DemandKind.DEMAND, True, item, node, name, amount)
 
 
 def test_pack_is_served_like_ordinary_requests() -> None:
@@ -23,13 +23,13 @@ def test_pack_is_served_like_ordinary_requests() -> None:
 
 def test_a_gang_that_does_not_fit_whole_takes_nothing() -> None:
     solution = plan([SMALL], room=1, gangs=(gang([ONE] * 5),))
-    assert (solution.launch, solution.unplaced) == ({}, (Unplaced(Book.DEMAND, True, 0, 5),))
+    assert (solution.launch, solution.unplaced) == ({}, (Unplaced(DemandKind.DEMAND, True, 0, 5),))
 
 
 def test_room_that_a_failed_gang_leaves_goes_to_demands() -> None:
     solution = plan([SMALL], room=1, gangs=(gang([{"CPU": 2}] * 3),), demands=(demand(ONE, 4),))
     assert solution.launch == {"small": 1}
-    assert solution.unplaced == (Unplaced(Book.DEMAND, True, 0, 3),)
+    assert solution.unplaced == (Unplaced(DemandKind.DEMAND, True, 0, 3),)
 
 
 def test_strict_pack_needs_one_node_for_all() -> None:
@@ -39,7 +39,7 @@ def test_strict_pack_needs_one_node_for_all() -> None:
 
 def test_strict_pack_larger_than_any_machine_is_unplaced() -> None:
     solution = plan([SMALL], gangs=(gang([{"CPU": 3}] * 2, Strategy.STRICT_PACK),))
-    assert (solution.launch, solution.unplaced) == ({}, (Unplaced(Book.DEMAND, True, 0, 2),))
+    assert (solution.launch, solution.unplaced) == ({}, (Unplaced(DemandKind.DEMAND, True, 0, 2),))
 
 
 def test_strict_spread_takes_a_node_each() -> None:
@@ -100,7 +100,7 @@ def test_locality_puts_all_bundles_under_one_value() -> None:
 
 def test_locality_without_any_such_label_is_unplaced() -> None:
     solution = plan([SMALL], gangs=(replace(gang(), locality_label="zone"),))
-    assert (solution.launch, solution.unplaced) == ({}, (Unplaced(Book.DEMAND, True, 0, 2),))
+    assert (solution.launch, solution.unplaced) == ({}, (Unplaced(DemandKind.DEMAND, True, 0, 2),))
 
 
 def test_bundle_selectors_are_kept() -> None:
@@ -114,7 +114,7 @@ def test_as_many_equal_gangs_as_fit_are_served() -> None:
     gangs = tuple(gang([{"CPU": 2}] * 2, gang_id=f"g-{i}") for i in range(5))
     solution = plan([offer(SMALL, room=3)], gangs=gangs)
     assert solution.launch == {"small": 3}
-    assert solution.unplaced == tuple(Unplaced(Book.DEMAND, True, i, 2) for i in (3, 4))
+    assert solution.unplaced == tuple(Unplaced(DemandKind.DEMAND, True, i, 2) for i in (3, 4))
 
 
 def test_options_go_before_places_when_both_are_to_be_chosen() -> None:

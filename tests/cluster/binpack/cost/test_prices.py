@@ -24,7 +24,7 @@ def test_a_missing_price_is_the_highest_known_price_of_its_dominant_resource() -
     assert costs(cheap, dear, unknown) == pytest.approx([0.8, 2.0, 8.0], rel=1e-5)
 
 
-def test_a_missing_price_of_a_resource_nobody_else_has_is_the_highest_price() -> None:
+def test_a_missing_price_of_a_resource_that_no_other_type_has_is_the_highest_price() -> None:
     known = node_type("known", {"CPU": 8}, price_per_hour=3.0)
     assert costs(known, node_type("tpu", {"TPU": 4})) == pytest.approx([3.0, 3.0], rel=1e-5)
 
@@ -40,6 +40,6 @@ def test_a_machine_for_nothing_still_counts_a_little() -> None:
     assert 0 < free < 1e-5 < paid
 
 
-def test_equal_prices_are_told_apart_by_order() -> None:
+def test_equal_prices_are_ranked_by_order() -> None:
     first, second = costs(node_type("b", price_per_hour=1.0), node_type("a", price_per_hour=1.0))
     assert first < second < first * 1.00001

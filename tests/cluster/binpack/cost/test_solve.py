@@ -10,7 +10,7 @@ from tests.cluster.binpack.checker import broken_rules_in_detail
 from muster.base.resources import Resources
 from muster.cluster.binpack.cost import solve_detailed
 from muster.cluster.binpack.request import (
-    Book,
+    DemandKind,
     Offer,
     PackNode,
     PackProblem,
@@ -42,8 +42,8 @@ def plan(
     return detail.solution
 
 
-def on_node(item: int, node: int, name: str, amount: int, book: Book = Book.DEMAND) -> Placement:
-    return Placement(book, False, item, node, name, amount)
+def on_node(item: int, node: int, name: str, amount: int, kind: DemandKind = DemandKind.DEMAND) -> Placement:
+    return Placement(kind, False, item, node, name, amount)
 
 
 def test_nothing_asked_is_nothing_done() -> None:
@@ -82,18 +82,23 @@ def test_room_in_all_is_used_for_as_many_requests_as_possible() -> None:
     solution = plan([SMALL, LARGE], room=1, demands=(demand({"CPU": 16}), demand({"CPU": 1}, 20)))
     assert solution.launch == {"large": 1}
     assert sum(item.amount for item in solution.unplaced) == 5
-    assert Unplaced(Book.DEMAND, False, 0, 1) in solution.unplaced
+    assert Unplaced(DemandKind.DEMAND, False, 0, 1) in solution.unplaced
 
 
 def test_no_room_buys_nothing() -> None:
     solution = plan([SMALL], room=0, demands=(demand({"CPU": 1}, 2),))
-    assert solution == PackSolution(launch={}, placements=(), unplaced=(Unplaced(Book.DEMAND, False, 0, 2),))
+    assert solution == PackSolution(
+        launch={}, placements=(), unplaced=(Unplaced(DemandKind.DEMAND, False, 0, 2),)
+    )
 
 
-def test_a_shape_nobody_holds_stays_unplaced_and_the_rest_is_served() -> None:
+def test_a_shape_that_nothing_holds_stays_unplaced_and_the_rest_is_served() -> None:
     solution = plan([SMALL], demands=(demand({"CPU": 64}), demand({"TPU": 1}), demand({"CPU": 4})))
     assert solution.launch == {"small": 1}
-    assert solution.unplaced == (Unplaced(Book.DEMAND, False, 0, 1), Unplaced(Book.DEMAND, False, 1, 1))
+    assert solution.unplaced == (
+        Unplaced(DemandKind.DEMAND, False, 0, 1),
+        Unplaced(DemandKind.DEMAND, False, 1, 1),
+    )
 
 
 def test_fractions_are_exact() -> None:
@@ -133,7 +138,7 @@ def test_selector_decides_between_types() -> None:
 
 def test_selector_that_nothing_matches_leaves_the_request_unplaced() -> None:
     solution = plan([SMALL], demands=(demand(selectors=(selector(zone="z"),)),))
-    assert solution.unplaced == (Unplaced(Book.DEMAND, False, 0, 1),)
+    assert solution.unplaced == (Unplaced(DemandKind.DEMAND, False, 0, 1),)
 
 
 def test_earlier_selector_is_preferred_when_it_costs_nothing() -> None:
@@ -207,8 +212,8 @@ def test_constraint_counts_what_is_there_in_all_not_what_is_free() -> None:
     solution = plan([SMALL], [busy], constraints=(demand({"CPU": 1}, 18),))
     assert solution.launch == {"small": 1}
     assert solution.placements == (
-        on_node(0, 0, "large", 16, Book.CONSTRAINT),
-        on_node(0, -1, "small", 2, Book.CONSTRAINT),
+        on_node(0, 0, "large", 16, DemandKind.CONSTRAINT),
+        on_node(0, -1, "small", 2, DemandKind.CONSTRAINT),
     )
 
 
@@ -226,7 +231,7 @@ def test_the_cheaper_order_of_the_two_books_is_taken() -> None:
 def test_an_impossible_bundle_of_a_constraint_does_not_cancel_the_others() -> None:
     solution = plan([SMALL], constraints=(demand({"CPU": 99}), demand({"CPU": 4}, 2)))
     assert solution.launch == {"small": 2}
-    assert solution.unplaced == (Unplaced(Book.CONSTRAINT, False, 0, 1),)
+    assert solution.unplaced == (Unplaced(DemandKind.CONSTRAINT, False, 0, 1),)
 
 
 GROWING = node_type("grow", {"CPU": 4}, price_per_hour=1.0, resize=ResizeLimits(maximum=Resources.of(CPU=8)))

@@ -1,4 +1,4 @@
-"""Equal gangs told apart: every gang complete, none twice on a node."""
+"""Checks how equal gangs are split: every gang complete, none twice on a node."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import random
 from muster.cluster.binpack.cost.gangs import split_gangs
 
 
-def is_proper(seats: list[list[tuple[int, int]]], per_gang: list[int]) -> bool:
+def is_proper(slots: list[list[tuple[int, int]]], per_gang: list[int]) -> bool:
     want = sorted(cls for cls, count in enumerate(per_gang) for _ in range(count))
     return all(
         len({row for row, _ in gang}) == len(gang) and sorted(cls for _, cls in gang) == want
-        for gang in seats
+        for gang in slots
     )
 
 
 def test_two_gangs_of_two_on_two_nodes() -> None:
-    seats = split_gangs([[2], [2]], [2], 2)
-    assert [sorted(gang) for gang in seats] == [[(0, 0), (1, 0)], [(0, 0), (1, 0)]]
+    slots = split_gangs([[2], [2]], [2], 2)
+    assert [sorted(gang) for gang in slots] == [[(0, 0), (1, 0)], [(0, 0), (1, 0)]]
 
 
-def test_any_loads_that_add_up_can_be_told_apart() -> None:
+def test_any_loads_that_add_up_can_be_split() -> None:
     draw = random.Random(3)
     for _ in range(60):
         gangs, per_gang = draw.randint(1, 7), [draw.randint(1, 3) for _ in range(draw.randint(1, 3))]
@@ -31,11 +31,11 @@ def test_any_loads_that_add_up_can_be_told_apart() -> None:
             for cls, count in enumerate(per_gang):
                 for _ in range(count):
                     loads[places.pop()][cls] += 1
-        seats = split_gangs(loads, per_gang, gangs)
-        assert len(seats) == gangs
-        assert is_proper(seats, per_gang)
+        slots = split_gangs(loads, per_gang, gangs)
+        assert len(slots) == gangs
+        assert is_proper(slots, per_gang)
         used = [[0] * len(per_gang) for _ in range(rows)]
-        for gang in seats:
+        for gang in slots:
             for row, cls in gang:
                 used[row][cls] += 1
         assert used == loads

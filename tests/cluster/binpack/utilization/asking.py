@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster.cluster.binpack.request import Book, Offer, PackNode, PackProblem, PackSolution
+from muster.cluster.binpack.request import DemandKind, Offer, PackNode, PackProblem, PackSolution
 from muster.cluster.binpack.utilization import solve_utilization
 from muster.cluster.model import NodeType
 from muster.testing.builders import offer
@@ -30,11 +30,11 @@ def bought(*arguments, **changes) -> tuple[dict[str, int], int]:
     return dict(solution.launch), sum(u.amount for u in solution.unplaced if not u.is_gang)
 
 
-def on_nodes(solution: PackSolution, book: Book = Book.DEMAND) -> dict[int, int]:
+def on_nodes(solution: PackSolution, kind: DemandKind = DemandKind.DEMAND) -> dict[int, int]:
     """Node number -> requests placed there; -1 stands for new machines."""
     found: dict[int, int] = {}
     for placement in solution.placements:
-        if placement.book is book:
+        if placement.kind is kind:
             found[placement.node] = found.get(placement.node, 0) + placement.amount
     return dict(sorted(found.items()))
 

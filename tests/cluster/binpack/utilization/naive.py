@@ -1,4 +1,4 @@
-"""The utilization rule written down as plainly as possible: one request, one node, one pick at a time.
+"""Implements the utilization rule as plainly as possible: one request, one node, one pick at a time.
 
 The reference that the fast engine is compared with. Slow on purpose; shares no code with the engine.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from muster.base.resources import IMPLICIT_PREFIX, SCALE, Resources
 from muster.cluster.binpack.request import (
-    Book,
+    DemandKind,
     PackNode,
     PackProblem,
     PackSolution,
@@ -45,31 +45,31 @@ class Request:
 
 @dataclass
 class Node:
-    """A simulated node with its two books."""
+    """A Node is a simulated node with its capacity for both kinds of demand."""
 
     index: int  # into PackProblem.nodes; -1 for a new machine
     node_type: str
     total: dict[str, int]
-    free: dict[Book, dict[str, int]]
+    free: dict[DemandKind, dict[str, int]]
     labels: dict[str, str]
     runs: bool
     tail: tuple
     grow_to: dict[str, int] | None = None
     grown: bool = False
-    placed: dict[Book, list[Request]] = field(default_factory=lambda: {book: [] for book in Book})
+    placed: dict[DemandKind, list[Request]] = field(default_factory=lambda: {kind: [] for kind in DemandKind})
 
     def __deepcopy__(self, memo):
         return Node(
             index=self.index,
             node_type=self.node_type,
             total=dict(self.total),
-            free={book: dict(free) for book, free in self.free.items()},
+            free={kind: dict(free) for kind, free in self.free.items()},
             labels=dict(self.labels),
             runs=self.runs,
             tail=self.tail,
             grow_to=self.grow_to,
             grown=self.grown,
-            placed={book: list(placed) for book, placed in self.placed.items()},
+            placed={kind: list(placed) for kind, placed in self.placed.items()},
         )
 
 
@@ -94,25 +94,25 @@ def fits(shape: dict[str, int], free: dict[str, int]) -> bool:
     return all(quantity <= have(free, name) for name, quantity in shape.items())
 
 
-def place(node: Node, request: Request, book: Book) -> bool:
+def place(node: Node, request: Request, kind: DemandKind) -> bool:
     if request.selectors and matching_selector(request, node.labels) is None:
         return False
     if request.avoid is not None and node.labels.get(request.avoid[0]) == request.avoid[1]:
         return False
-    free = node.free[book]
+    free = node.free[kind]
     if not fits(request.shape, free):
         return False
     for name, quantity in request.shape.items():
         if quantity:
             free[name] = have(free, name) - quantity
-    node.placed[book].append(request)
+    node.placed[kind].append(request)
     if request.avoid is not None:
         node.labels[request.avoid[0]] = request.avoid[1]
     return True
 
 
-def score(node: Node, book: Book, conserve_gpus: bool) -> tuple:
-    placed, free = node.placed[book], node.free[book]
+def score(node: Node, kind: DemandKind, conserve_gpus: bool) -> tuple:
+    placed, free = node.placed[kind], node.free[kind]
     label_score = 0
     for request in placed:
         index = matching_selector(request, node.labels)
@@ -164,7 +164,7 @@ class Pass:
             index=index,
             node_type=node.node_type,
             total=total,
-            free={Book.DEMAND: free, Book.CONSTRAINT: dict(total)},
+            free={DemandKind.DEMAND: free, DemandKind.CONSTRAINT: dict(total)},
             labels=dict(node.labels),
             runs=node.runs,
             tail=self.tails.get(node.node_type, (1.0, 0, 1.0)),
@@ -200,38 +200,38 @@ class Pass:
             index=-1,
             node_type=name,
             total=total,
-            free={book: dict(total) for book in Book},
+            free={kind: dict(total) for kind in DemandKind},
             labels=dict(node_type.labels),
             runs=False,
             tail=self.tails[name],
         )
 
-    def best(self, candidates: list[Node], requests: list[Request], book: Book):
+    def best(self, candidates: list[Node], requests: list[Request], kind: DemandKind):
         """Position of the best candidate, the node as it would be, and what would be left."""
         found = None
         for position, candidate in enumerate(candidates):
             node, left = deepcopy(candidate), []
             for request in requests:
-                if not place(node, request, book):
+                if not place(node, request, kind):
                     left.append(request)
             if len(left) < len(requests):
-                value = score(node, book, self.problem.conserve_gpus)
+                value = score(node, kind, self.problem.conserve_gpus)
                 if found is None or value > found[0]:
                     found = (value, position, node, left)
         return found[1:] if found else None
 
-    def try_schedule(self, requests: list[Request], book: Book):
+    def try_schedule(self, requests: list[Request], kind: DemandKind):
         """The nodes as they would be, the rooms, and the requests left over; nothing is committed."""
         requests = sorted(requests, key=Request.sort_key, reverse=True)
         nodes, room, room_left = deepcopy(self.nodes), dict(self.room), self.room_left
         if not requests:
             return nodes, room, room_left, []
-        nodes, requests = self.fill_existing(nodes, requests, book)
-        requests = self.fill_grown(nodes, requests, book)
+        nodes, requests = self.fill_existing(nodes, requests, kind)
+        requests = self.fill_grown(nodes, requests, kind)
         templates = [self.template(o.node_type.name) for o in self.problem.offers if o.room > 0]
         templates = [t for t in templates if room[t.node_type] > 0]
         while requests and templates and (room_left is None or room_left > 0):
-            choice = self.best(templates, requests, book)
+            choice = self.best(templates, requests, kind)
             if choice is None:
                 break
             position, node, requests = choice
@@ -243,13 +243,13 @@ class Pass:
                 templates.append(self.template(node.node_type))
         return nodes, room, room_left, requests
 
-    def fill_existing(self, nodes: list[Node], requests: list[Request], book: Book):
+    def fill_existing(self, nodes: list[Node], requests: list[Request], kind: DemandKind):
         aside, candidates, picked = [], [], []
         for node in nodes:
-            useful = any(fits(request.shape, node.free[book]) for request in requests)
+            useful = any(fits(request.shape, node.free[kind]) for request in requests)
             (candidates if useful or not node.runs else aside).append(node)
         while requests and candidates:
-            choice = self.best(candidates, requests, book)
+            choice = self.best(candidates, requests, kind)
             if choice is None:
                 break
             position, node, requests = choice
@@ -257,7 +257,7 @@ class Pass:
             picked.append(node)
         return picked + candidates + aside, requests
 
-    def fill_grown(self, nodes: list[Node], requests: list[Request], book: Book):
+    def fill_grown(self, nodes: list[Node], requests: list[Request], kind: DemandKind):
         """Leftovers on nodes that can grow; every node keeps its place in the list."""
         places, candidates = [], []
         for place_, node in enumerate(nodes):
@@ -265,12 +265,12 @@ class Pass:
                 larger = deepcopy(node)
                 larger.grown = True
                 total = dict(node.total)
-                grow(larger.total, larger.free[Book.DEMAND], node.grow_to)
-                grow(total, larger.free[Book.CONSTRAINT], node.grow_to)
+                grow(larger.total, larger.free[DemandKind.DEMAND], node.grow_to)
+                grow(total, larger.free[DemandKind.CONSTRAINT], node.grow_to)
                 places.append(place_)
                 candidates.append(larger)
         while requests and candidates:
-            choice = self.best(candidates, requests, book)
+            choice = self.best(candidates, requests, kind)
             if choice is None:
                 break
             position, node, requests = choice
@@ -281,25 +281,25 @@ class Pass:
     def commit(self, nodes: list[Node], room: dict[str, int], room_left: int | None) -> None:
         self.nodes, self.room, self.room_left = nodes, room, room_left
 
-    def place_all(self, demands: tuple[Demand, ...], book: Book) -> None:
+    def place_all(self, demands: tuple[Demand, ...], kind: DemandKind) -> None:
         requests = [
             Request(dict(demand.shape), demand.selectors, demand.avoid, item)
             for item, demand in enumerate(demands)
             for _ in range(demand.count)
         ]
-        nodes, room, room_left, left = self.try_schedule(requests, book)
+        nodes, room, room_left, left = self.try_schedule(requests, kind)
         self.commit(nodes, room, room_left)
         for request in left:
-            self.unplaced[Unplaced(book, False, request.item, 0)] += 1
+            self.unplaced[Unplaced(kind, False, request.item, 0)] += 1
 
     def place_gang(self, item: int, gang: Gang) -> None:
         for requests in self.ways(item, gang):
-            nodes, room, room_left, left = self.try_schedule(requests, Book.DEMAND)
+            nodes, room, room_left, left = self.try_schedule(requests, DemandKind.DEMAND)
             if not left:
                 self.commit(nodes, room, room_left)
                 return
         bundles = sum(demand.count for demand in gang.options[0]) if gang.options else 0
-        self.unplaced[Unplaced(Book.DEMAND, True, item, 0)] += bundles
+        self.unplaced[Unplaced(DemandKind.DEMAND, True, item, 0)] += bundles
 
     def ways(self, item: int, gang: Gang):
         for option in gang.options:
@@ -320,9 +320,9 @@ class Pass:
         for node in self.nodes:
             if node.index < 0:
                 launch[node.node_type] += 1
-            for book in Book:
-                for r in node.placed[book]:
-                    placed[(book, r.is_gang, r.item, node.index, node.node_type)] += r.bundles
+            for kind in DemandKind:
+                for r in node.placed[kind]:
+                    placed[(kind, r.is_gang, r.item, node.index, node.node_type)] += r.bundles
         resize = {
             node.index: Resources(node.grow_to)
             for node in self.nodes
@@ -378,9 +378,9 @@ def gang_order(gang: Gang):
 
 def solve_naively(problem: PackProblem) -> PackSolution:
     run = Pass(problem)
-    run.place_all(problem.constraints, Book.CONSTRAINT)
+    run.place_all(problem.constraints, DemandKind.CONSTRAINT)
     order = sorted(range(len(problem.gangs)), key=lambda i: gang_order(problem.gangs[i]), reverse=True)
     for item in order:
         run.place_gang(item, problem.gangs[item])
-    run.place_all(problem.demands, Book.DEMAND)
+    run.place_all(problem.demands, DemandKind.DEMAND)
     return run.solution()

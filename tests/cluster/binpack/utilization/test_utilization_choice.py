@@ -1,4 +1,4 @@
-"""What is bought for plain demands: spec §8.3, SD-06 to SD-11, SD-19, SD-22, SD-23, SD-29, PS-2, -4, -7."""
+"""Checks what is bought for plain demands."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_sd10_the_smallest_type_that_does_is_preferred_to_large_and_gpu_types():
 
 
 @pytest.mark.parametrize(("conserve", "used"), [(True, {1: 2}), (False, {0: 2})])
-def test_sd11_gpu_nodes_are_left_alone_unless_told_otherwise(conserve, used):
+def test_sd11_gpu_nodes_are_left_alone_unless_configured_otherwise(conserve, used):
     gpu, cpu = node_type("gpu", {"CPU": 2, "GPU": 1}), node_type("cpu", {"CPU": 4})
     nodes = [pack_node("fuller", gpu, available={"CPU": 2, "GPU": 0}), pack_node("emptier", cpu)]
     assert on_nodes(ask([], nodes, demands=[demand({"CPU": 1}, 2)], conserve_gpus=conserve)) == used

@@ -1,11 +1,11 @@
-"""Gangs: spec §3.5 and §8.3, SD-17, SD-28; alternatives and locality, which Ray ignores."""
+"""Checks gangs; alternatives and locality, which Ray ignores."""
 
 from __future__ import annotations
 
 import pytest
 from tests.cluster.binpack.utilization.asking import ask, bought, lost_gangs, on_nodes
 
-from muster.cluster.binpack.request import Book, Placement, Unplaced
+from muster.cluster.binpack.request import DemandKind, Placement, Unplaced
 from muster.cluster.model import Gang, Strategy
 from muster.testing.builders import demand, gang, node_type, offer, pack_node, pack_nodes, selector
 
@@ -28,14 +28,14 @@ ZONES = [
 def test_sd17_only_strict_spread_needs_a_node_per_bundle(strategy, nodes):
     solution = ask([CPU2], gangs=[gang([{"CPU": 1}] * 2, strategy)])
     assert solution.launch == {"cpu2": nodes}
-    assert solution.placements == (Placement(Book.DEMAND, True, 0, -1, "cpu2", 2),)
+    assert solution.placements == (Placement(DemandKind.DEMAND, True, 0, -1, "cpu2", 2),)
     assert solution.unplaced == ()
 
 
 def test_sd17_bundles_that_must_share_a_node_and_do_not_fit_one_are_refused_whole():
     solution = ask([CPU2], gangs=[gang([{"CPU": 1}, {"CPU": 2}], Strategy.STRICT_PACK)])
     assert (solution.launch, solution.placements) == ({}, ())
-    assert solution.unplaced == (Unplaced(Book.DEMAND, True, 0, 2),)
+    assert solution.unplaced == (Unplaced(DemandKind.DEMAND, True, 0, 2),)
 
 
 def test_a_gang_that_does_not_fit_whole_leaves_nothing_behind():

@@ -1,4 +1,4 @@
-"""Label selectors and anti-affinity in the engine: spec §8.3, SD-21, SD-25 to SD-27, SD-31."""
+"""Checks label selectors and anti-affinity in the engine."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_requests_with_more_label_conditions_are_placed_first():
     assert [u.item for u in ask([], [node], demands=[plain, IN_A]).unplaced] == [0]
 
 
-def test_labels_that_no_request_mentions_do_not_tell_nodes_apart():
+def test_labels_that_no_request_mentions_do_not_separate_nodes():
     nodes = [pack_node(f"i-{n}", LABELLED, labels={"zone": "a", "id": str(n)}) for n in range(3)]
     assert on_nodes(ask([], nodes, demands=[demand({"CPU": 1}, 2, selectors=IN_A.selectors)])) == {0: 1, 1: 1}
 
@@ -55,7 +55,7 @@ def test_anti_affinity_puts_one_request_on_a_node():
     assert bought([], [node], demands=[demand({"CPU": 1}, 3, avoid=("group", "x"))]) == ({}, 2)
 
 
-def test_anti_affinity_looks_at_the_value_of_the_label():
+def test_anti_affinity_compares_the_value_of_the_label():
     big = node_type("big", {"CPU": 8})
     nodes = [pack_node("has", big, labels={"group": "x"}), pack_node("differs", big, labels={"group": "y"})]
     assert on_nodes(ask([], nodes, demands=[demand({"CPU": 1}, 3, avoid=("group", "x"))])) == {1: 1}

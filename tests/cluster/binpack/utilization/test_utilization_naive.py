@@ -14,7 +14,7 @@ def comparable(solution: PackSolution):
     """Everything a solution says, in one order."""
 
     def key(entry):
-        return (entry.book.value, *entry[1:])
+        return (entry.kind.value, *entry[1:])
 
     return (
         dict(solution.launch),

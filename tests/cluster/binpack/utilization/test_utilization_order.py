@@ -1,14 +1,14 @@
-"""Books, list order and the cost of equal things: spec §3.2, §3.3 and §8.3, SD-30, SD-32, SD-41 to SD-43."""
+"""Checks both kinds of demand, list order and the cost of equal things."""
 
 from __future__ import annotations
 
 import pytest
 from tests.cluster.binpack.utilization.asking import ask, bought, on_nodes
 
-from muster.cluster.binpack.request import Book, PackProblem, Placement, Unplaced
+from muster.cluster.binpack.request import DemandKind, PackProblem, Placement, Unplaced
 from muster.cluster.binpack.utilization.fill import Filler
-from muster.cluster.binpack.utilization.grouping import Survey, demand_requests, runs_of
-from muster.cluster.binpack.utilization.select import Contest, Question
+from muster.cluster.binpack.utilization.grouping import NodeGrouping, demand_requests, runs_of
+from muster.cluster.binpack.utilization.select import CandidateQueue, FillCache
 from muster.cluster.binpack.utilization.solve import Fleet, PlacementLog
 from muster.cluster.model import Strategy
 from muster.cluster.states import InstanceState
@@ -18,35 +18,35 @@ CPU1, CPU2, CPU4 = (node_type(f"cpu{n}", {"CPU": n}) for n in (1, 2, 4))
 QUEUED = InstanceState.QUEUED
 
 
-def test_sd30_many_equal_requests_are_one_run_and_one_look():
+def test_sd30_many_equal_requests_are_one_run_and_one_fill():
     wanted = [demand({"CPU": 1})] * 1000
     runs = runs_of(demand_requests(wanted))
     assert [run.amount for run in runs] == [1000]
     solution = ask([], [pack_node("i", CPU1)], demands=wanted)
-    assert solution.placements == (Placement(Book.DEMAND, False, 0, 0, "cpu1", 1),)
-    assert solution.unplaced == tuple(Unplaced(Book.DEMAND, False, item, 1) for item in range(1, 1000))
+    assert solution.placements == (Placement(DemandKind.DEMAND, False, 0, 0, "cpu1", 1),)
+    assert solution.unplaced == tuple(Unplaced(DemandKind.DEMAND, False, item, 1) for item in range(1, 1000))
 
 
 def test_sd32_equal_nodes_share_one_state_and_are_taken_in_one_step():
     nodes = pack_nodes(100, CPU2, state=QUEUED)
     demands = (demand({"CPU": 1}, 150),)
-    survey = Survey(PackProblem(nodes=nodes, offers=(), room=None, demands=demands))
-    fleet = Fleet(survey, PlacementLog(), Book.DEMAND)
+    grouping = NodeGrouping(PackProblem(nodes=nodes, offers=(), room=None, demands=demands))
+    fleet = Fleet(grouping, PlacementLog(), DemandKind.DEMAND)
     assert len({id(state) for state in fleet.states}) == 1
-    contest = Contest(Question(Filler(runs_of(demand_requests(demands)), survey.columns)))
-    contest.enter([(fleet.states[0], 0)])
-    leader = contest.leader()
+    queue = CandidateQueue(FillCache(Filler(runs_of(demand_requests(demands)), grouping.columns)))
+    queue.add([(fleet.states[0], 0)])
+    leader = queue.leader()
     assert leader is not None
-    assert contest.repeats(leader) == 75
+    assert queue.repeats(leader) == 75
 
 
-def test_nodes_that_differ_only_in_what_nobody_asks_for_share_one_state():
+def test_nodes_that_differ_only_in_unused_resources_share_one_state():
     nodes = tuple(
         pack_node(f"i-{n}", CPU1, total={"CPU": 1, f"node:10.0.0.{n}": 1}, labels={"id": str(n)})
         for n in range(50)
     )
-    survey = Survey(PackProblem(nodes=nodes, offers=(), room=None, demands=(demand(),)))
-    assert len({id(survey.node_state(n, Book.DEMAND)) for n in range(50)}) == 1
+    grouping = NodeGrouping(PackProblem(nodes=nodes, offers=(), room=None, demands=(demand(),)))
+    assert len({id(grouping.node_state(n, DemandKind.DEMAND)) for n in range(50)}) == 1
 
 
 def test_sd41_exhausted_nodes_are_passed_over():
@@ -101,8 +101,8 @@ def test_running_nodes_that_fit_no_shape_go_behind_the_others():
 
 
 def test_with_no_requests_the_list_keeps_its_order():
-    survey = Survey(PackProblem(nodes=pack_nodes(3, CPU1), offers=(), room=None))
-    fleet = Fleet(survey, PlacementLog(), Book.DEMAND)
+    grouping = NodeGrouping(PackProblem(nodes=pack_nodes(3, CPU1), offers=(), room=None))
+    fleet = Fleet(grouping, PlacementLog(), DemandKind.DEMAND)
     fleet.place(())
     assert fleet.order == [0, 1, 2]
 
@@ -111,7 +111,7 @@ def test_a_constraint_is_held_against_totals_and_leaves_the_demand_book_alone():
     busy = pack_node("i", CPU4, available={"CPU": 1})
     solution = ask([CPU4], [busy], constraints=[demand({"CPU": 4})], demands=[demand({"CPU": 1})])
     assert (solution.launch, solution.unplaced) == ({}, ())
-    assert (on_nodes(solution, Book.CONSTRAINT), on_nodes(solution)) == ({0: 1}, {0: 1})
+    assert (on_nodes(solution, DemandKind.CONSTRAINT), on_nodes(solution)) == ({0: 1}, {0: 1})
 
 
 def test_machines_bought_for_a_constraint_serve_demands():
@@ -122,7 +122,7 @@ def test_machines_bought_for_a_constraint_serve_demands():
 def test_w31_the_bundles_of_a_constraint_that_fit_stay():
     solution = ask([CPU4], constraints=[demand({"CPU": 8}), demand({"CPU": 4}, 2)])
     assert solution.launch == {"cpu4": 2}
-    assert solution.unplaced == (Unplaced(Book.CONSTRAINT, False, 0, 1),)
+    assert solution.unplaced == (Unplaced(DemandKind.CONSTRAINT, False, 0, 1),)
 
 
 def test_machines_bought_in_one_step_count_against_the_limits_of_the_next():
@@ -134,14 +134,14 @@ def test_machines_bought_in_one_step_count_against_the_limits_of_the_next():
         demands=[demand({"CPU": 1}, 3)],
     )
     assert solution.launch == {"cpu1": 3}
-    assert solution.unplaced == (Unplaced(Book.DEMAND, False, 0, 2),)
+    assert solution.unplaced == (Unplaced(DemandKind.DEMAND, False, 0, 2),)
 
 
 def test_equal_demands_are_served_in_the_order_they_came():
     nodes = pack_nodes(2, CPU2)
     solution = ask([], nodes, demands=[demand({"CPU": 1}, 3), demand({"CPU": 1}, 3)])
     assert sorted(p[2:4] + p[5:] for p in solution.placements) == [(0, 0, 2), (0, 1, 1), (1, 1, 1)]
-    assert solution.unplaced == (Unplaced(Book.DEMAND, False, 1, 2),)
+    assert solution.unplaced == (Unplaced(DemandKind.DEMAND, False, 1, 2),)
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -1,4 +1,4 @@
-"""In-place resize: spec §3.9 and §8.3, SD-33 to SD-40."""
+"""Checks in-place resize."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from tests.cluster.binpack.utilization.asking import ask, on_nodes
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import Book
+from muster.cluster.binpack.request import DemandKind
 from muster.cluster.model import ResizeLimits, ResizeStatus, Strategy
 from muster.cluster.states import InstanceState
 from muster.testing.builders import demand, gang, node_type, pack_node
@@ -113,4 +113,4 @@ def test_a_node_enlarged_for_a_constraint_is_large_for_demands_too():
         [GROWS], [growing()], room=0, constraints=[demand({"CPU": 4})], demands=[demand({"CPU": 1}, 4)]
     )
     assert outcome(solution) == ({}, {0: LARGE}, 0)
-    assert (on_nodes(solution), on_nodes(solution, Book.CONSTRAINT)) == ({0: 4}, {0: 1})
+    assert (on_nodes(solution), on_nodes(solution, DemandKind.CONSTRAINT)) == ({0: 4}, {0: 1})

@@ -1,32 +1,37 @@
-"""The score of one filled node: spec §3.4 and §8.3, SD-20, SD-21."""
+"""Checks the score of one filled node."""
 
 from __future__ import annotations
 
 import pytest
 
 from muster.base.resources import Resources
-from muster.cluster.binpack.request import Book, PackProblem
+from muster.cluster.binpack.request import DemandKind, PackProblem
 from muster.cluster.binpack.utilization.fill import Filler
-from muster.cluster.binpack.utilization.grouping import RelevantColumns, Survey, demand_requests, runs_of
+from muster.cluster.binpack.utilization.grouping import (
+    NodeGrouping,
+    RelevantColumns,
+    demand_requests,
+    runs_of,
+)
 from muster.cluster.binpack.utilization.select import key_of
 from muster.testing.builders import demand, pack_node, selector
 
 IMPLICIT = "node:__internal_implicit_resource_abc"
 
 
-def score_of(total, wanted, book=Book.DEMAND, **changes):
+def score_of(total, wanted, kind=DemandKind.DEMAND, **changes):
     """(label, gpu ok, types, lowest, mean) of one node that takes what it can of these demands."""
     node = pack_node("i", "any", total=total, **changes)
     problem = PackProblem(nodes=(node,), offers=(), room=None, demands=tuple(wanted))
-    survey = Survey(problem)
-    filler = Filler(runs_of(demand_requests(problem.demands)), survey.columns)
-    state = survey.node_state(0, book)
+    grouping = NodeGrouping(problem)
+    filler = Filler(runs_of(demand_requests(problem.demands)), grouping.columns)
+    state = grouping.node_state(0, kind)
     fill = filler.fill(state, filler.fitting(state.free))
     head, lowest, mean, _ = key_of(state, fill, filler)
     return -head >> 21, bool(-head >> 20 & 1), -head & (1 << 20) - 1, -lowest, -mean
 
 
-@pytest.mark.parametrize("book", list(Book))
+@pytest.mark.parametrize("kind", list(DemandKind))
 @pytest.mark.parametrize(
     ("total", "shape", "score"),
     [
@@ -40,8 +45,8 @@ def score_of(total, wanted, book=Book.DEMAND, **changes):
         ({"CPU": 1}, {IMPLICIT: 1}, (0, True, 0, 0, 0)),
     ],
 )
-def test_sd20_reference_values_on_both_books(total, shape, score, book):
-    assert score_of(total, [demand(shape)], book) == score
+def test_sd20_reference_values_on_both_books(total, shape, score, kind):
+    assert score_of(total, [demand(shape)], kind) == score
 
 
 def test_a_resource_missing_from_what_is_free_is_left_out():
@@ -98,10 +103,10 @@ def test_the_first_placed_request_with_a_selector_that_holds_gives_the_label_sco
 def test_sd19_what_one_node_takes_and_what_is_left_of_it(free, wanted, takes, rest):
     node = pack_node("i", "any", total={"CPU": 4, "GPU": 1}, available=free)
     demands = tuple(demand(shape, count) for shape, count in wanted)
-    survey = Survey(PackProblem(nodes=(node,), offers=(), room=None, demands=demands))
-    filler = Filler(runs_of(demand_requests(demands)), survey.columns)
-    state = survey.node_state(0, Book.DEMAND)
+    grouping = NodeGrouping(PackProblem(nodes=(node,), offers=(), room=None, demands=demands))
+    filler = Filler(runs_of(demand_requests(demands)), grouping.columns)
+    state = grouping.node_state(0, DemandKind.DEMAND)
     fill = filler.fill(state, filler.fitting(state.free))
     assert (fill and fill.takes) == takes
     if fill:
-        assert dict(zip(survey.columns.index, fill.free, strict=True)) == dict(Resources.of(rest))
+        assert dict(zip(grouping.columns.index, fill.free, strict=True)) == dict(Resources.of(rest))

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from tests.tune.logger.harness import LoggerHarness, checkpoint_at, make_trial
 
-from muster.host.machine import process_state
+from muster.host.processes import find
 
 ROOT = Path(__file__).parents[4]
 
 
 def wait_until_gone(pid):
     deadline = time.monotonic() + 20
-    while process_state(pid)[0] not in ("", "Z", "X"):
+    while (found := find(pid)) is not None and found.lives:
         assert time.monotonic() < deadline, "the process that writes logs outlived its driver"
         time.sleep(0.002)
 

@@ -75,6 +75,7 @@ def test_integers_are_protocol_buffers_varints():
     assert len(varint(-1)) == 10
 
 
+@pytest.mark.conformance("C-200")
 def test_tensorboard_reads_many_rows_with_growing_steps(tmp_path):
     rows = [
         (1e9 + n, {"loss": n * 0.37, "done": False, "training_iteration": n, "pid": 7, "host": "h"})

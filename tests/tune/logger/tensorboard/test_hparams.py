@@ -117,8 +117,8 @@ class Odd:
     dtype = property(lambda self: 1 / 0)
 
 
+@pytest.mark.conformance("C-200")
 def test_unsupported_values_are_left_out_and_named_once_in_the_log(caplog):
-    """C-200."""
     caplog.set_level("INFO", event_hparams.__name__)
     event_hparams._warn.cache_clear()
     config = {"lr": 1, "rows": [[1]], "act": len, "a": {"b": np.zeros(2), "c": Odd()}, "none": None, 3: "k"}

@@ -1,4 +1,4 @@
-"""The `cost` objective: the cheapest machines for the most demand. Entry point: `solve_cost`."""
+"""Serves the most demand with the cheapest machines: the `cost` objective. Entry point: `solve_cost`."""
 
 from muster.cluster.binpack.cost.solve import solve_cost, solve_detailed
 

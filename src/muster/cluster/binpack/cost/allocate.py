@@ -1,6 +1,6 @@
-"""Who gets what of a proposal: gangs first and only whole, then demands; what nobody may use is given back.
+"""Distributes a proposal: first to gangs, and only whole ones, then to demands; unused slots are returned.
 
-Called by `demand`. Works on copies; the proposal it returns holds exactly the seats it handed out.
+Called by `solve`. Works on copies; the returned proposal holds exactly the slots that were assigned.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from muster.cluster.binpack.cost.gangs import (
-    ChosenForm,
-    Form,
+    ChosenVariant,
     GangPart,
-    bundle_count,
+    GangVariant,
     choose,
     gang_batches_of,
     split_gangs,
@@ -23,11 +22,12 @@ from muster.cluster.binpack.cost.gangs import (
 )
 from muster.cluster.binpack.cost.inventory import Inventory, Proposal
 from muster.cluster.binpack.cost.problem import Ask, Ints, ask_of
+from muster.cluster.binpack.demand_classes import gang_size
 from muster.cluster.model import Demand, Gang
 
 
 class BinEntry(NamedTuple):
-    """`amount` requests of one item in one bin; of a gang: bundles, all of one part of its form."""
+    """A BinEntry is `amount` requests of one item in one bin; of a gang: bundles of one part."""
 
     is_gang: bool
     item: int
@@ -37,15 +37,15 @@ class BinEntry(NamedTuple):
 
 
 class GangBatch(NamedTuple):
-    """Gangs that ask for exactly the same; `classes` are the columns of the form's parts."""
+    """A GangBatch holds gangs with equal requests; `classes` are the columns of the variant's parts."""
 
     gangs: tuple[int, ...]
-    form: Form
+    variant: GangVariant
     classes: tuple[int, ...]
 
 
 class Allocation(NamedTuple):
-    """What was handed out, and who went away empty-handed."""
+    """An Allocation says what was assigned, and which gangs and requests got nothing."""
 
     entries: list[BinEntry]
     failed: list[GangBatch]  # gangs that are not complete
@@ -54,29 +54,29 @@ class Allocation(NamedTuple):
 
 
 def allocate(
-    proposal: Proposal, squads: Sequence[GangBatch], demands: Mapping[int, Sequence[tuple[int, int]]]
+    proposal: Proposal, batches: Sequence[GangBatch], demands: Mapping[int, Sequence[tuple[int, int]]]
 ) -> Allocation:
-    """`demands`: per class the (demand, count) pairs that ask for it."""
-    seats = _Seats(proposal)
-    failed = [left for squad in squads if (left := seats.serve(squad)).gangs]
+    """Assigns the proposal's slots; `demands` has, per class, the (demand, count) pairs that ask for it."""
+    slots = _Slots(proposal)
+    failed = [left for batch in batches if (left := slots.serve(batch)).gangs]
     short: dict[int, int] = {}
     for cls, takers in demands.items():
         for demand, count in takers:
-            missing = count - seats.hand_out(cls, count, (False, demand, None))
+            missing = count - slots.assign(cls, count, (False, demand, None))
             if missing:
                 short[demand] = short.get(demand, 0) + missing
-    if not seats.left_over():
-        return Allocation(seats.entries, failed, short, proposal)
-    return _without_what_is_left(proposal, seats, failed, short)
+    if not slots.left_over():
+        return Allocation(slots.entries, failed, short, proposal)
+    return _without_unused(proposal, slots, failed, short)
 
 
-class _Seats:
-    """Units of each class on bins, handed out from the first bin on."""
+class _Slots:
+    """Units of each class on bins, assigned from the first bin on."""
 
     def __init__(self, proposal: Proposal) -> None:
         classes = int(proposal.asks[-1]) + 1 if len(proposal.asks) else 0
         cuts = np.searchsorted(proposal.asks, np.arange(classes + 1)).tolist()
-        # Last bin first, so that the next seat to hand out is at the end.
+        # Last bin first, so that the next slot to assign is at the end.
         rows, amounts = proposal.rows[::-1].tolist(), proposal.amounts[::-1].tolist()
         size = len(rows)
         slices = [slice(size - high, size - low) for low, high in pairwise(cuts)]
@@ -87,37 +87,37 @@ class _Seats:
     def left_over(self) -> bool:
         return any(self.rows)
 
-    def serve(self, squad: GangBatch) -> GangBatch:
-        """Hand out whole gangs; returns the squad of those that get nothing."""
-        served = self._serve_apart(squad) if squad.form.apart else self._serve_anywhere(squad)
-        return squad._replace(gangs=squad.gangs[served:])
+    def serve(self, batch: GangBatch) -> GangBatch:
+        """Assigns whole gangs; returns the batch of those that get nothing."""
+        served = self._serve_apart(batch) if batch.variant.apart else self._serve_anywhere(batch)
+        return batch._replace(gangs=batch.gangs[served:])
 
-    def _serve_anywhere(self, squad: GangBatch) -> int:
-        pairs = list(zip(squad.classes, squad.form.parts, strict=True))
+    def _serve_anywhere(self, batch: GangBatch) -> int:
+        pairs = list(zip(batch.classes, batch.variant.parts, strict=True))
         served = min((self._total(cls) // part.each for cls, part in pairs), default=0)
-        served = min(served, len(squad.gangs))
-        for gang in squad.gangs[:served]:
+        served = min(served, len(batch.gangs))
+        for gang in batch.gangs[:served]:
             for cls, part in pairs:
-                self.hand_out(cls, part.each, (True, gang, part))
+                self.assign(cls, part.each, (True, gang, part))
         return served
 
     def _total(self, cls: int) -> int:
         return sum(self.amounts[cls]) if cls < len(self.amounts) else 0
 
-    def _serve_apart(self, squad: GangBatch) -> int:
-        """The classes of such a squad are its own; what is not part of a whole gang stays unused."""
+    def _serve_apart(self, batch: GangBatch) -> int:
+        """Each class of such a batch is its own; a unit that is not part of a whole gang stays unused."""
         held: dict[int, list[int]] = {}
-        for place, cls in enumerate(squad.classes):
+        for place, cls in enumerate(batch.classes):
             if cls < len(self.rows):
                 for row, amount in zip(self.rows[cls], self.amounts[cls], strict=True):
-                    held.setdefault(row, [0] * len(squad.classes))[place] = amount
+                    held.setdefault(row, [0] * len(batch.classes))[place] = amount
         rows = sorted(held)
-        per_gang = [part.each for part in squad.form.parts]
-        complete = split_gangs([held[row] for row in rows], per_gang, len(squad.gangs))
-        for gang, seats in zip(squad.gangs, complete, strict=False):
-            for row, place in seats:
-                self._use_one(squad.classes[place], rows[row])
-                self.entries.append(BinEntry(True, gang, rows[row], 1, squad.form.parts[place]))
+        per_gang = [part.each for part in batch.variant.parts]
+        complete = split_gangs([held[row] for row in rows], per_gang, len(batch.gangs))
+        for gang, slots in zip(batch.gangs, complete, strict=False):
+            for row, place in slots:
+                self._use_one(batch.classes[place], rows[row])
+                self.entries.append(BinEntry(True, gang, rows[row], 1, batch.variant.parts[place]))
         return len(complete)
 
     def _use_one(self, cls: int, row: int) -> None:
@@ -126,8 +126,8 @@ class _Seats:
         if not self.amounts[cls][at]:
             del self.rows[cls][at], self.amounts[cls][at]
 
-    def hand_out(self, cls: int, count: int, to: tuple[bool, int, GangPart | None]) -> int:
-        """Up to `count` units of a class; returns how many there were."""
+    def assign(self, cls: int, count: int, to: tuple[bool, int, GangPart | None]) -> int:
+        """Assigns up to `count` units of a class; returns how many there were."""
         if cls >= len(self.rows):
             return 0
         rows, amounts = self.rows[cls], self.amounts[cls]
@@ -150,18 +150,18 @@ class _Seats:
         return count - wanted
 
     def unused(self) -> tuple[Ints, Ints, Ints]:
-        """Rows, classes and amounts that nobody got."""
+        """Returns the rows, classes and amounts that were not assigned."""
         rows = [row for some in self.rows for row in some]
         classes = [cls for cls, some in enumerate(self.rows) for _ in some]
         amounts = [amount for some in self.amounts for amount in some]
         return np.array(rows), np.array(classes), np.array(amounts)
 
 
-def _without_what_is_left(
-    proposal: Proposal, seats: _Seats, failed: list[GangBatch], short: dict[int, int]
+def _without_unused(
+    proposal: Proposal, slots: _Slots, failed: list[GangBatch], short: dict[int, int]
 ) -> Allocation:
-    """Give unused seats back, and machines that hold nothing then."""
-    rows, classes, amounts = seats.unused()
+    """Returns unused slots, and machines that hold nothing after that."""
+    rows, classes, amounts = slots.unused()
     bins = proposal.old + len(proposal.types)
     left = proposal.amounts.copy()
     # Both lists name each (class, bin) once: find the unused ones by that number.
@@ -179,16 +179,17 @@ def _without_what_is_left(
         proposal.types[keep[proposal.old :]],
         proposal.cost,
     )
-    entries = [entry._replace(bin=int(number[entry.bin])) for entry in seats.entries]
+    entries = [entry._replace(bin=int(number[entry.bin])) for entry in slots.entries]
     return Allocation(entries, failed, short, kept)
 
 
+Batches = Sequence[tuple[tuple[int, ...], GangVariant]]  # equal gangs, and how they are asked for
 MOST_RETRIES = 64  # proposals for gangs that failed; each is a small problem of its own
 LARGEST_RETHOUGHT = 200_000  # bins x (demands + gangs) up to which other orders are tried
 
 
 class Served(NamedTuple):
-    """What one book came to."""
+    """A Served holds the result of one kind of demand."""
 
     entries: list[BinEntry]
     short: dict[int, int]  # demand -> requests without a place
@@ -196,59 +197,61 @@ class Served(NamedTuple):
 
 
 class GangRequest(NamedTuple):
-    """What the book asks for; `forms` are the ways to ask for each gang, in order of preference."""
+    """A GangRequest holds demands and gangs; `variants` of each gang are in order of preference."""
 
     demands: Sequence[Demand]
     gangs: Sequence[Gang]
-    forms: Sequence[Sequence[Form]]
+    variants: Sequence[Sequence[GangVariant]]
 
 
-def serve(stock: Inventory, case: GangRequest) -> tuple[Served, Inventory]:
-    """What is served, and the stock after that; the one given stays as it is."""
-    chosen = choose(stock, case.gangs, case.forms)
-    together = _Attempt(stock, case, chosen)
+def serve(inventory: Inventory, request: GangRequest) -> tuple[Served, Inventory]:
+    """Returns what is served and the inventory after that; the given inventory does not change."""
+    chosen = choose(inventory, request.gangs, request.variants)
+    together = _Attempt(inventory, request, chosen)
     together.run(list(chosen), with_demands=True)
-    size = (len(stock.free) + 1) * (len(case.demands) + len(case.gangs))
+    size = (len(inventory.free) + 1) * (len(request.demands) + len(request.gangs))
     if not together.refused or size > LARGEST_RETHOUGHT:
-        return together.served(), together.stock
-    others = [_Attempt(stock, case, chosen) for _ in range(3)]
+        return together.served(), together.inventory
+    others = [_Attempt(inventory, request, chosen) for _ in range(3)]
     others[0].run([gang for gang in chosen if gang not in together.refused], with_demands=True)
     others[1].run(list(chosen), with_demands=False)
     others[2].run([], with_demands=False)
     best = min([together, *others], key=_Attempt.rank)
-    return best.served(), best.stock
+    return best.served(), best.inventory
 
 
 class _Attempt:
     """One order: some gangs (perhaps with the demands) first, the other gangs one by one, demands last."""
 
-    def __init__(self, stock: Inventory, case: GangRequest, chosen: dict[int, ChosenForm]) -> None:
-        self.stock, self.case, self.chosen = stock.copy(), case, chosen
+    def __init__(self, inventory: Inventory, request: GangRequest, chosen: dict[int, ChosenVariant]) -> None:
+        self.inventory, self.request, self.chosen = inventory.copy(), request, chosen
         self.entries: list[BinEntry] = []
         self.short: dict[int, int] = {}
         self.refused: list[int] = []  # gangs that the first step left out
         self.failed: list[int] = []
 
     def run(self, first: Sequence[int], with_demands: bool) -> None:
-        everything = {index: demand.count for index, demand in enumerate(self.case.demands)}
-        settled = self._attempt(everything if with_demands else {}, gang_batches_of(self.chosen, first))
-        self.refused = [gang for squad in settled.failed for gang in squad.gangs]
-        self.short = settled.short if with_demands else everything
+        everything = {index: demand.count for index, demand in enumerate(self.request.demands)}
+        allocation = self._attempt(everything if with_demands else {}, gang_batches_of(self.chosen, first))
+        self.refused = [gang for batch in allocation.failed for gang in batch.gangs]
+        self.short = allocation.short if with_demands else everything
         later = [gang for gang in self.chosen if gang not in first]
         self._one_by_one(gang_batches_of(self.chosen, [*self.refused, *sorted(later, key=self._size)]))
-        if self.short and (settled.failed or later or not with_demands):
+        if self.short and (allocation.failed or later or not with_demands):
             self.short = self._attempt(self.short, []).short
 
     def _size(self, gang: int) -> tuple[int, int]:
-        return bundle_count(self.case.gangs[gang]), gang
+        return gang_size(self.request.gangs[gang]), gang
 
-    def _one_by_one(self, squads: Sequence[tuple[tuple[int, ...], Form]]) -> None:
-        """Equal gangs fail alike: the first that finds no place speaks for the rest."""
+    def _one_by_one(self, batches: Batches) -> None:
+        """Equal gangs fail alike: when one of them finds no place, the rest is not tried."""
         retries = MOST_RETRIES
-        for gangs, _ in squads:
+        for gangs, _ in batches:
             waiting = list(gangs)
             while waiting and retries > 0:
-                ways = ways_of(self.stock, self.case.gangs[waiting[0]], self.case.forms[waiting[0]])
+                ways = ways_of(
+                    self.inventory, self.request.gangs[waiting[0]], self.request.variants[waiting[0]]
+                )
                 retries -= 1 + len(ways)
                 if not any(not self._attempt({}, [((waiting[0],), way)]).failed for way in ways):
                     break
@@ -256,42 +259,34 @@ class _Attempt:
             self.failed += waiting
 
     def served(self) -> Served:
-        impossible = [gang for gang in range(len(self.case.gangs)) if gang not in self.chosen]
+        impossible = [gang for gang in range(len(self.request.gangs)) if gang not in self.chosen]
         return Served(self.entries, self.short, sorted(self.failed + impossible))
 
     def rank(self) -> tuple[int, float]:
-        """Requests without a place, then cost."""
-        bundles = sum(bundle_count(self.case.gangs[gang]) for gang in self.failed)
-        return sum(self.short.values()) + bundles, float(self.stock.cost[self.stock.machines].sum())
+        """Returns the number of requests without a place, then the cost."""
+        bundles = sum(gang_size(self.request.gangs[gang]) for gang in self.failed)
+        return sum(self.short.values()) + bundles, float(self.inventory.cost[self.inventory.machines].sum())
 
-    def _attempt(self, demands: dict[int, int], squads: Sequence[tuple[tuple[int, ...], Form]]) -> Allocation:
-        """Propose, hand out, take."""
-        asked = {index: (ask_of(self.case.demands[index]), count) for index, count in demands.items()}
-        settled = _attempt(self.stock, asked, squads)
-        self.entries += settled.entries
-        return settled
-
-
-def _attempt(
-    stock: Inventory, demands: dict[int, tuple[Ask, int]], squads: Sequence[tuple[tuple[int, ...], Form]]
-) -> Allocation:
-    """Propose, hand out, take."""
-    index: dict[Ask, int] = {}
-    takers: dict[int, list[tuple[int, int]]] = {}
-    for demand, (ask, count) in demands.items():
-        if count > 0:
-            takers.setdefault(index.setdefault(ask, len(index)), []).append((demand, count))
-    members = [
-        GangBatch(gangs, form, tuple(index.setdefault(part.ask, len(index)) for part in form.parts))
-        for gangs, form in squads
-    ]
-    wanted = np.zeros(len(index))
-    for cls, pairs in takers.items():
-        wanted[cls] += sum(count for _, count in pairs)
-    for squad in members:
-        for cls, part in zip(squad.classes, squad.form.parts, strict=True):
-            wanted[cls] += part.each * len(squad.gangs)
-    asks = list(index)
-    settled = allocate(stock.propose(asks, wanted), members, takers)
-    stock.take(settled.proposal, asks)
-    return settled
+    def _attempt(self, demands: dict[int, int], batches: Batches) -> Allocation:
+        """Proposes, allocates, takes."""
+        index: dict[Ask, int] = {}
+        takers: dict[int, list[tuple[int, int]]] = {}
+        for demand, count in demands.items():
+            if count > 0:
+                cls = index.setdefault(ask_of(self.request.demands[demand]), len(index))
+                takers.setdefault(cls, []).append((demand, count))
+        members = [
+            GangBatch(gangs, variant, tuple(index.setdefault(part.ask, len(index)) for part in variant.parts))
+            for gangs, variant in batches
+        ]
+        wanted = np.zeros(len(index))
+        for cls, pairs in takers.items():
+            wanted[cls] += sum(count for _, count in pairs)
+        for batch in members:
+            for cls, part in zip(batch.classes, batch.variant.parts, strict=True):
+                wanted[cls] += part.each * len(batch.gangs)
+        asks = list(index)
+        allocation = allocate(self.inventory.propose(asks, wanted), members, takers)
+        self.inventory.take(allocation.proposal, asks)
+        self.entries += allocation.entries
+        return allocation

@@ -1,6 +1,6 @@
-"""Column generation: how often to buy each way of filling a machine, as fractions, and what items are worth.
+"""Finds how often to buy each way of filling a machine, as fractions, and what items are worth.
 
-Called by `book`. The master problem picks among known patterns; its duals price the items; a fill at those
+Called by `layout`. The master problem picks among known patterns; its duals price the items; a fill at those
 prices gives new patterns, until none is worth more than its machine. Leaving an item unserved costs more
 than any machine, so the most is served first. Budgets are counts, never seconds.
 """
@@ -23,17 +23,20 @@ from muster.cluster.binpack.cost.problem import (
 
 EPSILON = 1e-9
 REFACTOR_EVERY = 250
-SHORT_LIST = 24  # columns looked at between two looks at all of them
+SHORT_LIST = 24  # columns tried between two passes over all of them
 
 
 class MasterProblem:
-    """min cost·x, A x >= rhs in the first `cover` rows and <= rhs in the others, x >= 0."""
+    """A MasterProblem is the linear program over the known patterns.
+
+    Minimises cost·x with A x >= rhs in the first `cover` rows and <= rhs in the others, x >= 0.
+    """
 
     def __init__(self, rhs: Floats, cover: int, unserved_cost: float) -> None:
         rows = len(rhs)
-        # A hair of disorder in the right-hand side keeps degenerate bases from going in circles.
-        hair = 1e-10 * max(float(rhs.max(initial=1.0)), 1.0)
-        self._rhs = rhs + hair * (1.0 + np.arange(rows) / max(rows, 1))
+        # A small perturbation of the right-hand side keeps degenerate bases from cycling.
+        perturbation = 1e-10 * max(float(rhs.max(initial=1.0)), 1.0)
+        self._rhs = rhs + perturbation * (1.0 + np.arange(rows) / max(rows, 1))
         self.rows = rows
         self.own = rows + cover  # columns before this one are slack, not patterns
         # Columns 0..rows-1 are the first basis: unserved items and unused room; then surplus.
@@ -47,17 +50,17 @@ class MasterProblem:
         self.duals: Floats = self._cost[:rows].copy()
 
     def add(self, columns: Floats, cost: Floats) -> None:
-        """Append patterns, one per row of `columns`."""
+        """Appends patterns, one per row of `columns`."""
         self._columns = np.vstack([self._columns, columns])
         self._cost = np.concatenate([self._cost, cost])
 
     def amounts(self) -> tuple[Ints, Floats]:
-        """Basic patterns (numbered from 0 in the order they were added) and how often each is used."""
+        """Returns basic patterns (numbered from 0 in the order of `add`) and how often each is used."""
         used = (self.basis >= self.own) & (self._amounts > 1e-6)
         return self.basis[used] - self.own, self._amounts[used]
 
     def run(self, most_pivots: int) -> None:
-        """Pivot to the optimum of the columns known."""
+        """Pivots to the optimum of the known columns."""
         scale = np.maximum(self._cost, self._cost[self._cost > 0].min(initial=1.0))
         pivots = 0
         while pivots < most_pivots:
@@ -72,7 +75,7 @@ class MasterProblem:
                 self._refactor()
 
     def _exhaust(self, listed: Ints, scale: Floats, most: int) -> int:
-        """Pivot among a few columns until none of them helps; returns how often."""
+        """Pivots among a few columns until none of them helps; returns how often."""
         columns, cost = self._columns[listed], self._cost[listed]
         made = 0
         while len(listed) and made < most:
@@ -108,7 +111,7 @@ class MasterProblem:
         return True
 
     def _refactor(self) -> None:
-        """Throw away the rounding errors that pivots left behind."""
+        """Removes the rounding errors that pivots left behind."""
         try:
             self._inverse = np.asarray(np.linalg.inv(self._columns[self.basis].T), dtype=np.float64)
         except np.linalg.LinAlgError:
@@ -127,7 +130,7 @@ GOOD_ENOUGH = 1.003  # a pattern this close to its machine's cost is not worth a
 
 
 class Fractional(NamedTuple):
-    """The relaxed purchase."""
+    """A Fractional is the purchase in fractions of machines."""
 
     value: Floats  # per class: what one more item would cost
     rent: Floats  # per type: what one more place under a binding limit would save
@@ -137,7 +140,7 @@ class Fractional(NamedTuple):
 
 
 def start_values(items: Items, market: PurchasableTypes, wanted: Floats) -> Floats:
-    """Per class the cheapest machine divided by how many fit on it alone; infinite when none holds it."""
+    """Returns per class the cheapest machine per item that fits alone; infinite when no type holds it."""
     fits = np.minimum(counts_that_fit(market.size, items.size), np.maximum(wanted, 1.0))
     fits[~market.allowed | (market.room <= 0)[:, None]] = 0
     with np.errstate(divide="ignore"):
@@ -147,7 +150,7 @@ def start_values(items: Items, market: PurchasableTypes, wanted: Floats) -> Floa
 
 
 def weightings_for(items: Items, rows: int, most: int = MOST_WEIGHTINGS) -> Floats:
-    """As many directions as the size of the problem allows."""
+    """Returns as many directions as the size of the problem allows."""
     cells = max(1, rows * len(items.size))
     groups = items.size.shape[1] - items.real
     return weightings(items.real, groups, int(np.clip(CELLS_PER_FILL // cells, 1, most)))
@@ -156,7 +159,7 @@ def weightings_for(items: Items, rows: int, most: int = MOST_WEIGHTINGS) -> Floa
 def generate(
     items: Items, market: PurchasableTypes, wanted: Floats, value: Floats, known: Fractional | None = None
 ) -> Fractional:
-    """Relaxed purchase for `wanted`; `value` are the prices to start from (finite where wanted > 0).
+    """Returns the fractional purchase for `wanted`; prices start from `value` (finite where wanted > 0).
 
     `known` is an earlier answer for other amounts: its patterns are a better start than none.
     """
@@ -200,7 +203,7 @@ class _Generator:
         self.loads: list[Floats] = []
 
     def start(self, value: Floats) -> None:
-        """Each class alone on its best type, and each type filled along every direction."""
+        """Adds each class alone on its best type, and each type filled along every direction."""
         per_item = np.where(self.alone > 0, self.market.cost[:, None] / np.maximum(self.alone, 1), np.inf)
         best = per_item.argmin(axis=0)
         classes = np.arange(len(self.wanted))
@@ -208,15 +211,17 @@ class _Generator:
         tries = len(self.weights)
         types = np.repeat(np.arange(len(self.market.cost)), tries)
         weights = np.tile(self.weights, (len(self.market.cost), 1))
-        wish = KnapsackItems(self.wanted, value)
-        self.add(types, fill(self.market.size[types], self.items, self.market.allowed[types], wish, weights))
+        knapsack = KnapsackItems(self.wanted, value)
+        self.add(
+            types, fill(self.market.size[types], self.items, self.market.allowed[types], knapsack, weights)
+        )
 
     def improve(self) -> None:
         for _ in range(self.rounds):
             self.master.run(20 + 4 * self.master.rows)
             value, rent = self.prices()
-            wish = KnapsackItems(self.wanted, value)
-            loads = best_fill(self.market.size, self.items, self.market.allowed, wish, self.weights)
+            knapsack = KnapsackItems(self.wanted, value)
+            loads = best_fill(self.market.size, self.items, self.market.allowed, knapsack, self.weights)
             worth = np.einsum("ij,j->i", loads, value)
             better = np.flatnonzero(worth > GOOD_ENOUGH * (self.market.cost + rent))
             if not len(better):
@@ -225,7 +230,7 @@ class _Generator:
         self.master.run(20 + 4 * self.master.rows)
 
     def add(self, types: Ints, loads: Floats) -> None:
-        """New patterns; those that hold nothing or are repeated are left out."""
+        """Adds new patterns; those that hold nothing or are repeated are left out."""
         rows = np.unique(np.hstack([types[:, None], loads]), axis=0)
         rows = rows[rows[:, 1:].any(axis=1)]
         types, loads = rows[:, 0].astype(np.int64), rows[:, 1:].astype(np.float64)
@@ -237,7 +242,7 @@ class _Generator:
         self.loads.append(loads)
 
     def prices(self) -> tuple[Floats, Floats]:
-        """Value per class, rent per type."""
+        """Returns the value per class and the rent per type."""
         duals = self.master.duals
         value = np.clip(duals[: len(self.wanted)], 0.0, self.unserved)
         rent = np.zeros(len(self.market.cost))
@@ -256,7 +261,7 @@ class _Generator:
 
 
 def _binding_limits(market: PurchasableTypes, wanted: Floats, alone: Floats) -> tuple[Ints, bool]:
-    """Types whose room could matter, and whether the room for all could: the others need no row."""
+    """Returns types whose room could matter, and whether the room for all could: the others need no row."""
     with np.errstate(divide="ignore", invalid="ignore"):
         machines = np.where(alone > 0, np.ceil(wanted / alone), 0.0)
     capped: Bools = market.room < machines.sum(axis=1)

@@ -1,7 +1,8 @@
-"""Tell k equal gangs apart: which bundle on which node belongs to which of them, none twice on one node.
+"""Creates variants of gangs, and separates k equal gangs: which bundle on which node belongs to which gang.
 
-Called by `settle`. Bundles on nodes are edges of a bipartite graph (node, place in the gang); a colouring of
-its edges with k colours in which equal colours never meet is such an assignment, and it exists (König).
+Called by `allocate`. Bundles on nodes are edges of a bipartite graph (node, place in the gang); a colouring
+of its edges with k colours in which equal colours never meet is such an assignment, and one always exists
+(König).
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from muster.cluster.binpack.cost.inventory import Inventory
 from muster.cluster.binpack.cost.problem import Ask, Avoidance, ask_of, selectors_of
 from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, Strategy
 
-Seat = tuple[int, int]  # (bin, class)
+Slot = tuple[int, int]  # (bin, class)
 
 
-def split_gangs(loads: Sequence[Sequence[int]], per_gang: Sequence[int], gangs: int) -> list[list[Seat]]:
-    """Seats of as many whole gangs as the loads (bins x classes, at most `gangs` on any bin) hold."""
+def split_gangs(loads: Sequence[Sequence[int]], per_gang: Sequence[int], gangs: int) -> list[list[Slot]]:
+    """Returns slots of as many whole gangs as the loads (bins x classes, at most `gangs` on any bin) hold."""
     whole, loads = _whole_gangs(loads, per_gang, gangs)
     places = [cls for cls, count in enumerate(per_gang) for _ in range(count)]
     starts = [sum(per_gang[:cls]) for cls in range(len(per_gang))]
@@ -31,13 +32,13 @@ def split_gangs(loads: Sequence[Sequence[int]], per_gang: Sequence[int], gangs: 
             for _ in range(min(amount, whole * per_gang[cls] - used[cls])):
                 colouring.add(row, starts[cls] + used[cls] % per_gang[cls])
                 used[cls] += 1
-    return [[(row, places[place]) for place, row in sorted(seats.items())] for seats in colouring.gangs()]
+    return [[(row, places[place]) for place, row in sorted(slots.items())] for slots in colouring.gangs()]
 
 
 def _whole_gangs(
     loads: Sequence[Sequence[int]], per_gang: Sequence[int], gangs: int
 ) -> tuple[int, Sequence[Sequence[int]]]:
-    """How many gangs are complete, and the loads without what no node may hold for that many."""
+    """Returns how many gangs are complete, and the loads without what no node may hold for that many."""
     while gangs:
         loads = [_capped(load, gangs) for load in loads]
         totals = [sum(load[cls] for load in loads) for cls in range(len(per_gang))]
@@ -49,7 +50,7 @@ def _whole_gangs(
 
 
 def _capped(load: Sequence[int], most: int) -> Sequence[int]:
-    """At most `most` seats of one node, the most frequent class giving way first."""
+    """Returns at most `most` slots of one node; the most frequent class is reduced first."""
     if sum(load) <= most:
         return load
     left = list(load)
@@ -77,7 +78,7 @@ class _Colouring:
         theirs[node_free] = node
 
     def _swap_path(self, place: int, first: int, second: int) -> None:
-        """Exchange two colours along the path that leaves `place` by `first`; it never ends at the node."""
+        """Exchanges two colours along the path that leaves `place` by `first`; it never ends at the node."""
         path: list[tuple[int, int, int]] = []  # node, place, colour
         here, colour = place, first
         while True:
@@ -99,7 +100,7 @@ class _Colouring:
             self.at_node[node][other] = at
 
     def gangs(self) -> list[dict[int, int]]:
-        """Per colour: place -> node."""
+        """Returns per colour: place -> node."""
         result: list[dict[int, int]] = [{} for _ in range(self.colours)]
         for place, taken in enumerate(self.at_place):
             for colour, node in taken.items():
@@ -108,31 +109,31 @@ class _Colouring:
 
 
 class GangPart(NamedTuple):
-    """`each` equal items in one gang; each stands for `bundles` of its bundles."""
+    """A GangPart is `each` equal items of one gang; each stands for `bundles` of its bundles."""
 
     ask: Ask
     each: int  # items
     bundles: int
 
 
-class Form(NamedTuple):
-    """One way to ask for a gang: all parts or nothing."""
+class GangVariant(NamedTuple):
+    """A GangVariant is one way to place a gang: all parts or nothing."""
 
     parts: tuple[GangPart, ...]
     bundles: int
     apart: bool  # its items lie on different nodes
     option: int  # which of the gang's options it is
 
-    def marked(self, mark: Avoidance) -> Form:
-        """The same with every item in the group of `mark`."""
+    def marked(self, mark: Avoidance) -> GangVariant:
+        """Returns the same variant with every item in the group of `mark`."""
         parts = tuple(part._replace(ask=part.ask._replace(apart=mark)) for part in self.parts)
         return self._replace(parts=parts)
 
 
-def forms_of(gang: Gang, values: Sequence[str], spread_strictly: bool) -> list[Form]:
-    """In order of preference; `values` are those of the gang's locality label."""
+def variants_of(gang: Gang, values: Sequence[str], spread_strictly: bool) -> list[GangVariant]:
+    """Returns variants in order of preference; `values` are those of the gang's locality label."""
     apart = gang.strategy is Strategy.STRICT_SPREAD or (spread_strictly and gang.strategy is Strategy.SPREAD)
-    forms = []
+    variants = []
     for number, option in enumerate(gang.options):
         asked = [option]
         if gang.locality_label:
@@ -141,13 +142,8 @@ def forms_of(gang: Gang, values: Sequence[str], spread_strictly: bool) -> list[F
         for bundles in asked:
             packed = gang.strategy is Strategy.STRICT_PACK
             parts = _merged(bundles) if packed else _counted(bundles)
-            forms.append(Form(parts, sum(demand.count for demand in option), apart, number))
-    return forms
-
-
-def bundle_count(gang: Gang) -> int:
-    """How many bundles its first option has; what an unplaced gang counts."""
-    return sum(demand.count for demand in gang.options[0]) if gang.options else 0
+            variants.append(GangVariant(parts, sum(demand.count for demand in option), apart, number))
+    return variants
 
 
 def _pinned(demand: Demand, pin: LabelMatch) -> Demand:
@@ -156,7 +152,7 @@ def _pinned(demand: Demand, pin: LabelMatch) -> Demand:
 
 
 def _counted(option: Sequence[Demand]) -> tuple[GangPart, ...]:
-    """Equal bundles together."""
+    """Groups equal bundles."""
     counts: dict[Ask, int] = {}
     for demand in option:
         ask = ask_of(demand)
@@ -166,7 +162,7 @@ def _counted(option: Sequence[Demand]) -> tuple[GangPart, ...]:
 
 
 def _merged(option: Sequence[Demand]) -> tuple[GangPart, ...]:
-    """One item per distinct selector list, as large as its bundles together."""
+    """Returns one item per distinct selector list, as large as its bundles together."""
     sums: dict[tuple[object, object], tuple[Ask, Resources, int]] = {}
     for demand in option:
         ask = ask_of(demand)
@@ -176,66 +172,68 @@ def _merged(option: Sequence[Demand]) -> tuple[GangPart, ...]:
     return tuple(GangPart(ask._replace(shape=shape.key), 1, n) for ask, shape, n in sums.values() if n)
 
 
-class ChosenForm(NamedTuple):
-    """The form a gang asks for; `label` when nodes carry the gang's mark already."""
+class ChosenVariant(NamedTuple):
+    """A ChosenVariant is what a gang asks for; `label` when nodes carry the gang's mark already."""
 
-    form: Form
+    variant: GangVariant
     label: str
 
 
-def choose(stock: Inventory, gangs: Sequence[Gang], forms: Sequence[Sequence[Form]]) -> dict[int, ChosenForm]:
-    """Per gang what it asks for; gangs of which no form could be held are left out."""
-    best_place: dict[tuple[Form, ...], Form] = {}
-    chosen: dict[int, ChosenForm] = {}
+def choose(
+    inventory: Inventory, gangs: Sequence[Gang], variants: Sequence[Sequence[GangVariant]]
+) -> dict[int, ChosenVariant]:
+    """Returns the chosen variant per gang; gangs of which no variant could be held are left out."""
+    best_place: dict[tuple[GangVariant, ...], GangVariant] = {}
+    chosen: dict[int, ChosenVariant] = {}
     for index, gang in enumerate(gangs):
-        ways = tuple(way for way in forms[index] if _plausible(stock, way))
+        ways = tuple(way for way in variants[index] if _plausible(inventory, way))
         if not ways:
             continue
         if gang.locality_label and ways not in best_place:
-            best_place[ways] = _by_place(stock, gang, ways)[0]
-        form = best_place[ways] if gang.locality_label else ways[0]
-        marked = form.apart and stock.has_label(gang.label)
-        chosen[index] = ChosenForm(form, gang.label if marked else "")
+            best_place[ways] = _by_place(inventory, gang, ways)[0]
+        variant = best_place[ways] if gang.locality_label else ways[0]
+        marked = variant.apart and inventory.has_label(gang.label)
+        chosen[index] = ChosenVariant(variant, gang.label if marked else "")
     return chosen
 
 
 def gang_batches_of(
-    chosen: dict[int, ChosenForm], gangs: Iterable[int]
-) -> list[tuple[tuple[int, ...], Form]]:
-    """Equal ones of these gangs together; those that spread share their places."""
-    members: dict[ChosenForm, list[int]] = {}
+    chosen: dict[int, ChosenVariant], gangs: Iterable[int]
+) -> list[tuple[tuple[int, ...], GangVariant]]:
+    """Groups equal gangs; those that spread share their places."""
+    members: dict[ChosenVariant, list[int]] = {}
     for gang in gangs:
         members.setdefault(chosen[gang], []).append(gang)
     result = []
     for number, (choice, equal) in enumerate(members.items()):
         mark = Avoidance(choice.label, None, len(equal), number)
-        result.append((tuple(equal), choice.form.marked(mark) if choice.form.apart else choice.form))
+        result.append((tuple(equal), choice.variant.marked(mark) if choice.variant.apart else choice.variant))
     return result
 
 
-def ways_of(stock: Inventory, gang: Gang, forms: Sequence[Form]) -> list[Form]:
-    """Forms of one gang on its own, in order; with a locality, the cheapest place first."""
-    able = [form for form in forms if _plausible(stock, form)]
+def ways_of(inventory: Inventory, gang: Gang, variants: Sequence[GangVariant]) -> list[GangVariant]:
+    """Returns variants of one gang alone, in order; with a locality, the cheapest place first."""
+    able = [variant for variant in variants if _plausible(inventory, variant)]
     if gang.locality_label:
-        able = _by_place(stock, gang, able)
-    return [_alone(gang, form) for form in able]
+        able = _by_place(inventory, gang, able)
+    return [_alone(gang, variant) for variant in able]
 
 
-def _plausible(stock: Inventory, form: Form) -> bool:
-    return bool(form.parts) and all(stock.holds(part.ask) for part in form.parts)
+def _plausible(inventory: Inventory, variant: GangVariant) -> bool:
+    return bool(variant.parts) and all(inventory.holds(part.ask) for part in variant.parts)
 
 
-def _alone(gang: Gang, form: Form) -> Form:
-    return form.marked(Avoidance(gang.label, None, 1, 0)) if form.apart else form
+def _alone(gang: Gang, variant: GangVariant) -> GangVariant:
+    return variant.marked(Avoidance(gang.label, None, 1, 0)) if variant.apart else variant
 
 
-def _by_place(stock: Inventory, gang: Gang, forms: Sequence[Form]) -> list[Form]:
-    """Complete before incomplete, then by option, then by what it costs with the stock for itself."""
+def _by_place(inventory: Inventory, gang: Gang, variants: Sequence[GangVariant]) -> list[GangVariant]:
+    """Sorts: complete before incomplete, then by option, then by the cost with the whole inventory."""
     ranks = []
-    for index, form in enumerate(forms):
-        parts = _alone(gang, form).parts
+    for index, variant in enumerate(variants):
+        parts = _alone(gang, variant).parts
         wanted = np.array([float(part.each) for part in parts])
-        proposal = stock.propose([part.ask for part in parts], wanted)
+        proposal = inventory.propose([part.ask for part in parts], wanted)
         missing = float(wanted.sum() - proposal.amounts.sum())
-        ranks.append((missing > 0, form.option, proposal.cost, index))
-    return [forms[rank[-1]] for rank in sorted(ranks)]
+        ranks.append((missing > 0, variant.option, proposal.cost, index))
+    return [variants[rank[-1]] for rank in sorted(ranks)]

@@ -1,6 +1,6 @@
-"""What one book has to work with: bins with their free capacity, and types that can still be bought.
+"""Holds what one kind of demand may use: bins with their free capacity, and types that can still be bought.
 
-Called by `engine`; changed only by `take`. `propose` answers where asks would go, without changing anything.
+Called by `solve`; only `take` changes an inventory. `propose` returns where asks would go.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from muster.cluster.binpack.cost.problem import (
     carries,
     machine_costs,
 )
-from muster.cluster.binpack.request import Book, PackNode, PackProblem
+from muster.cluster.binpack.feasible import capacity
+from muster.cluster.binpack.request import DemandKind, PackNode, PackProblem
 from muster.cluster.model import NodeType
 
 LARGEST = 2.0**52  # float64 holds every whole number up to here
@@ -36,7 +37,7 @@ COARSE = 2**40  # a shape of more grains than this is rounded up to a coarser gr
 
 
 class Quantization(NamedTuple):
-    """Columns and the grain of each: quantities become small whole numbers, shapes exactly so."""
+    """A Quantization has the columns and the grain of each: quantities become small whole numbers."""
 
     names: tuple[str, ...]
     grain: tuple[int, ...]
@@ -55,7 +56,7 @@ class Quantization(NamedTuple):
         return [float(-(-shape.get(name, 0) // g)) for name, g in zip(self.names, self.grain, strict=True)]
 
     def rooms(self, have: Sequence[Resources]) -> Floats:
-        """What nodes have, one row each; an implicit resource that a node does not list counts 1.0."""
+        """Returns what nodes have, one row each; an implicit resource that is not listed counts 1.0."""
         columns = np.zeros((len(have), len(self.names)))
         for column, (name, grain) in enumerate(zip(self.names, self.grain, strict=True)):
             default = implicit_units(name)
@@ -75,7 +76,7 @@ def _grain(amounts: list[int]) -> int:
 
 
 class Proposal(NamedTuple):
-    """Where asks would go: `amounts[k]` of ask `asks[k]` into bin `rows[k]`, in order of ask, then bin.
+    """A Proposal puts `amounts[k]` of ask `asks[k]` into bin `rows[k]`, sorted by ask and bin.
 
     Bins from `old` on are machines to buy, of `types`.
     """
@@ -89,7 +90,7 @@ class Proposal(NamedTuple):
 
 
 class Inventory:
-    """Bins 0..n-1 are the nodes of the problem; later ones are machines that were bought."""
+    """An Inventory has bins: first the nodes of the problem, then the machines that were bought."""
 
     def __init__(
         self, scale: Quantization, types: Sequence[Resources], labels: Sequence[Mapping[str, str]]
@@ -109,7 +110,7 @@ class Inventory:
         self.carried: dict[tuple[str, str | None], set[int]] = {}
 
     def copy(self) -> Inventory:
-        """One that can be changed apart."""
+        """Returns a copy that can be changed independently."""
         twin = copy(self)
         twin.free, twin.growth = self.free.copy(), self.growth.copy()
         twin.grown, twin.bin_labels = list(self.grown), list(self.bin_labels)
@@ -123,7 +124,7 @@ class Inventory:
         self.bin_labels.extend(labels)
 
     def add_machines(self, types: Ints) -> None:
-        """Bins for machines that were bought (or will be, by the other book)."""
+        """Adds bins for machines that were bought (or will be, by the other kind of demand)."""
         self.machines = [*self.machines, *types.tolist()]
         self.room = self.room - np.bincount(types, minlength=len(self.room))
         self.total_room -= len(types)
@@ -135,7 +136,7 @@ class Inventory:
         return any(label in labels for labels in self.bin_labels)
 
     def holds(self, ask: Ask) -> bool:
-        """Whether some bin or type on sale could hold one, if it had nothing else to do."""
+        """Returns whether some empty bin or type on sale could hold one request."""
         need = np.array(self.scale.need(ask))
         can_buy = self.total_room >= 1
         types = np.flatnonzero((self.type_size >= need).all(axis=1) & (self.room >= 1) & can_buy)
@@ -145,7 +146,7 @@ class Inventory:
         return any(admits(ask, self.bin_labels[row]) for row in bins.tolist())
 
     def propose(self, asks: Sequence[Ask], wanted: Floats) -> Proposal:
-        """The cheapest way to serve the most of `wanted`."""
+        """Returns the cheapest way to serve the most of `wanted`."""
         items, apart = self._items(asks)
         rows = self._rows_of_use(items)
         bins = self._bins(asks, apart, rows)
@@ -153,7 +154,7 @@ class Inventory:
         return self._proposal(layout, rows)
 
     def take(self, proposal: Proposal, asks: Sequence[Ask]) -> None:
-        """Make it so."""
+        """Applies the proposal."""
         self.add_machines(proposal.types)
         rows, which = proposal.rows, proposal.asks
         need = np.array([self.scale.need(ask) for ask in asks]).reshape(len(asks), len(self.scale.names))
@@ -179,7 +180,7 @@ class Inventory:
         return Items(size, len(self.scale.names)), apart
 
     def _rows_of_use(self, items: Items) -> Ints:
-        """Bins that could hold the smallest part of each resource: the others take nothing."""
+        """Returns bins that could hold the smallest part of each resource: the others take nothing."""
         least = items.size[:, : items.real].min(axis=0, initial=np.inf)
         return np.flatnonzero((self.free + self.growth >= least).all(axis=1))
 
@@ -233,7 +234,7 @@ class Inventory:
 
 
 def _allowed(asks: Sequence[Ask], labels: Sequence[Mapping[str, str]]) -> Bools | None:
-    """Rows x asks; None when no ask has a selector. Each distinct set of labels is looked at once."""
+    """Returns rows x asks; None when no ask has a selector. Each distinct set of labels is checked once."""
     picky = [index for index, ask in enumerate(asks) if ask.selectors]
     if not picky:
         return None
@@ -250,46 +251,39 @@ def _allowed(asks: Sequence[Ask], labels: Sequence[Mapping[str, str]]) -> Bools 
 GPU = "GPU"
 
 
-def inventory_of(problem: PackProblem, book: Book, asks: Sequence[Ask]) -> Inventory:
-    """Everything the book may use; `asks` decide which resources matter."""
+def inventory_of(problem: PackProblem, kind: DemandKind, asks: Sequence[Ask]) -> Inventory:
+    """Returns everything that this kind of demand may use; `asks` decide which resources matter."""
     scale = Quantization.of(asks)
     types = [offer.node_type for offer in problem.offers]
-    stock = Inventory(scale, [size_when_bought(t) for t in types], [t.labels for t in types])
-    stock.cost = machine_costs(problem.offers)
-    stock.room = np.array([float(max(offer.room, 0)) for offer in problem.offers])
-    stock.total_room = np.inf if problem.room is None else float(max(problem.room, 0))
+    inventory = Inventory(scale, [capacity(t) for t in types], [t.labels for t in types])
+    inventory.cost = machine_costs(problem.offers)
+    inventory.room = np.array([float(max(offer.room, 0)) for offer in problem.offers])
+    inventory.total_room = np.inf if problem.room is None else float(max(problem.room, 0))
     nodes = problem.nodes
-    stock.add_bins(
-        scale.rooms([free_of(node, book) for node in nodes]),
-        _growth(problem, book, scale),
+    inventory.add_bins(
+        scale.rooms([free_of(node, kind) for node in nodes]),
+        _growth(problem, kind, scale),
         np.array([_tier(node, problem.conserve_gpus) for node in nodes], dtype=np.int64),
         [node.labels for node in nodes],
     )
-    return stock
+    return inventory
 
 
 def _tier(node: PackNode, conserve_gpus: bool) -> int:
-    """Nodes that run come before those on their way; GPU nodes are spared while others will do."""
+    """Prefers running nodes to those on their way, and spares GPU nodes while others will do."""
     return 2 * int(conserve_gpus and node.total.units(GPU) > 0) + int(not node.runs)
 
 
-def grow(stock: Inventory, grown: Sequence[int]) -> None:
-    """Nodes that the other book resizes have grown for this one too."""
+def grow(inventory: Inventory, grown: Sequence[int]) -> None:
+    """Applies the growth of nodes that the other kind of demand resizes."""
     rows = list(grown)
-    stock.free[rows] += stock.growth[rows]
-    stock.growth[rows] = 0.0
+    inventory.free[rows] += inventory.growth[rows]
+    inventory.growth[rows] = 0.0
 
 
-def size_when_bought(node_type: NodeType) -> Resources:
-    """A type that can be resized in place is as large as it may become."""
-    if node_type.resize is None:
-        return node_type.resources
-    return _at_least(node_type.resources, node_type.resize.maximum)
-
-
-def free_of(node: PackNode, book: Book) -> Resources:
-    """What the book may use of a node; a resize under way counts as done."""
-    have = node.available if book is Book.DEMAND else node.total
+def free_of(node: PackNode, kind: DemandKind) -> Resources:
+    """Returns what this kind of demand may use of a node; a resize under way counts as done."""
+    have = node.available if kind is DemandKind.DEMAND else node.total
     if node.resize is None or not node.resize.in_progress:
         return have
     more = {name: units - node.total.units(name) for name, units in node.resize.desired.items()}
@@ -297,7 +291,7 @@ def free_of(node: PackNode, book: Book) -> Resources:
 
 
 def growth_limit(node: PackNode, limits: Mapping[str, NodeType]) -> Resources:
-    """How large the node may be asked to become; empty when it may not grow now."""
+    """Returns how large the node may be asked to become; empty when it may not grow now."""
     status, node_type = node.resize, limits.get(node.node_type)
     if status is None or status.failed or status.in_progress or node_type is None or node_type.resize is None:
         return EMPTY
@@ -306,14 +300,14 @@ def growth_limit(node: PackNode, limits: Mapping[str, NodeType]) -> Resources:
     return _at_least(limit, Resources({name: node.total.units(name) for name in limit})) if grows else EMPTY
 
 
-def _growth(problem: PackProblem, book: Book, scale: Quantization) -> Floats:
-    """How much more each node would offer the book at its full size."""
+def _growth(problem: PackProblem, kind: DemandKind, scale: Quantization) -> Floats:
+    """Returns how much more each node would offer at its full size."""
     growth = np.zeros((len(problem.nodes), len(scale.names)))
     limits = {offer.node_type.name: offer.node_type for offer in problem.offers}
     for row, node in enumerate(problem.nodes):
         limit = EMPTY if node.resize is None else growth_limit(node, limits)
         if limit:
-            free = free_of(node, book)
+            free = free_of(node, kind)
             more = Resources({name: max(0, units - node.total.units(name)) for name, units in limit.items()})
             growth[row] = scale.rooms([free.plus(more)]) - scale.rooms([free])
     return growth

@@ -1,4 +1,4 @@
-"""Fill machines with items so that the value of what they hold is high; vectorised over machines.
+"""Fills machines with items so that the value of what they hold is high; vectorised over machines.
 
 Called for existing nodes and for types on sale. One step takes, per machine, the item with the best value
 per weighted share of the capacity that is left, and places half of what fits: halving and trying several
@@ -19,7 +19,7 @@ MOST_WEIGHED_GROUPS = 16
 
 
 class KnapsackItems(NamedTuple):
-    """What to fill with: how many of each class at most, and what one of it is worth."""
+    """KnapsackItems limit how many of each class to use, and say what one of it is worth."""
 
     limit: Floats
     value: Floats
@@ -27,7 +27,7 @@ class KnapsackItems(NamedTuple):
 
 @lru_cache(maxsize=64)
 def weightings(real: int, groups: int, most: int) -> Floats:
-    """Directions over the columns: equal, then each resource stressed or slighted; at most `most`.
+    """Returns directions over the columns: equal, then each resource stressed or slighted; at most `most`.
 
     Places of groups weigh nothing, except in two directions for when they are what runs out.
     """
@@ -48,16 +48,16 @@ def weightings(real: int, groups: int, most: int) -> Floats:
 
 
 def best_fill(
-    free: Floats, items: Items, allowed: Bools | None, wish: KnapsackItems, weights: Floats
+    free: Floats, items: Items, allowed: Bools | None, knapsack: KnapsackItems, weights: Floats
 ) -> Floats:
-    """Per row of `free` the most valuable of its fills, one per weighting: rows x classes."""
+    """Returns per row of `free` the most valuable of its fills, one per weighting: rows x classes."""
     rows, tries = len(free), len(weights)
-    columns = np.flatnonzero((wish.limit > 0) & (items.size <= free.max(axis=0, initial=0.0)).all(axis=1))
+    columns = np.flatnonzero((knapsack.limit > 0) & (items.size <= free.max(axis=0, initial=0.0)).all(axis=1))
     result = np.zeros((rows, len(items.size)))
     if not rows or not len(columns):
         return result
     some = Items(items.size[columns], items.real)
-    few = KnapsackItems(wish.limit[columns], np.maximum(wish.value[columns], TINY))
+    few = KnapsackItems(knapsack.limit[columns], np.maximum(knapsack.value[columns], TINY))
     open_to = None if allowed is None else np.repeat(allowed[:, columns], tries, axis=0)
     loads = fill(np.repeat(free, tries, axis=0), some, open_to, few, np.tile(weights, (rows, 1)))
     if tries > 1:
@@ -67,9 +67,11 @@ def best_fill(
     return result
 
 
-def fill(free: Floats, items: Items, allowed: Bools | None, wish: KnapsackItems, weights: Floats) -> Floats:
-    """One fill per row, along the row's own weights."""
-    state = _Filling(free, items, allowed, wish, weights)
+def fill(
+    free: Floats, items: Items, allowed: Bools | None, knapsack: KnapsackItems, weights: Floats
+) -> Floats:
+    """Returns one fill per row, along the row's own weights."""
+    state = _Filling(free, items, allowed, knapsack, weights)
     while state.step():
         pass
     return state.loads
@@ -79,10 +81,10 @@ class _Filling:
     """The rows that still take something; finished rows leave the arrays."""
 
     def __init__(
-        self, free: Floats, items: Items, allowed: Bools | None, wish: KnapsackItems, weights: Floats
+        self, free: Floats, items: Items, allowed: Bools | None, knapsack: KnapsackItems, weights: Floats
     ) -> None:
         self.items = items
-        self.wish = wish
+        self.knapsack = knapsack
         self.loads = np.zeros((len(free), len(items.size)))
         self.rows: Ints = np.arange(len(free))
         self.free = free.copy()
@@ -96,11 +98,11 @@ class _Filling:
         self.users = [np.flatnonzero(column) for column in real.T]
         self.grouped, self.group = group_columns(items)
         self.fits = np.ones(self.loads.shape, dtype=bool) if allowed is None else allowed.copy()
-        self.fits &= wish.limit > 0
+        self.fits &= knapsack.limit > 0
         self._drop_what_no_longer_fits()
 
     def step(self) -> bool:
-        """Place one batch on every row; False when no row takes anything more."""
+        """Places one batch on every row; False when no row takes anything more."""
         self._drop_full_rows()
         if not len(self.rows):
             return False
@@ -112,12 +114,12 @@ class _Filling:
         places = (marked, self.group[chosen[marked]])
         held[marked] = np.minimum(held[marked], self.free[places])
         at = (self.rows, chosen)
-        amount = np.minimum(np.ceil(held / 2), self.wish.limit[chosen] - self.loads[at])
+        amount = np.minimum(np.ceil(held / 2), self.knapsack.limit[chosen] - self.loads[at])
         self.loads[at] += amount
         self.free[:, :real] -= amount[:, None] * self.items.size[chosen, :real]
         self.free[places] -= amount[marked]
         self._drop_what_no_longer_fits()
-        self.fits[here, chosen] &= self.loads[at] < self.wish.limit[chosen]
+        self.fits[here, chosen] &= self.loads[at] < self.knapsack.limit[chosen]
         return True
 
     def _best_item(self) -> Ints:
@@ -125,7 +127,7 @@ class _Filling:
         scarcity = np.divide(self.weights[:, : self.weighed], left, out=np.zeros_like(left), where=left > 0)
         share = np.einsum("ik,kj->ij", scarcity, self.by_column)
         np.maximum(share, TINY, out=share)
-        np.divide(self.wish.value, share, out=share)
+        np.divide(self.knapsack.value, share, out=share)
         share[~self.fits] = -1.0
         best: Ints = share.argmax(axis=1)
         return best

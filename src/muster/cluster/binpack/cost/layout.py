@@ -1,6 +1,6 @@
-"""One book of the problem, gangs relaxed to their bundles: nodes first, then machines, improved in rounds.
+"""Lays out one kind of demand, gangs relaxed to their bundles: nodes first, then machines, in rounds.
 
-Called by `engine`. Each round fills the nodes at the current prices, buys for the rest and learns better
+Called by `inventory`. Each round fills the nodes at the current prices, buys for the rest and learns better
 prices from that purchase; the best plan seen is kept.
 """
 
@@ -31,14 +31,14 @@ REFILLS = 12
 
 
 class Filled(NamedTuple):
-    """Loads per bin, and what of the demand is left."""
+    """A Filled has the loads per bin, and the demand that is left."""
 
     loads: Floats  # bins x classes
     left: Floats
 
 
 def fill_nodes(bins: Bins, items: Items, wanted: Floats, value: Floats) -> Filled:
-    """Serve as much value as possible on the bins; those that can grow do so for what is left then."""
+    """Serves as much value as possible on the bins; those that can grow do so for what is left then."""
     filled = _fill_as_they_are(bins, items, wanted, value)
     if bins.growth is None or not filled.left.any():
         return filled
@@ -60,7 +60,7 @@ def _fill_as_they_are(bins: Bins, items: Items, wanted: Floats, value: Floats) -
 
 
 def _blocks(bins: Bins) -> list[Ints]:
-    """Interleaved slices of the bins, tier by tier, the fullest first: so that free nodes stay free."""
+    """Returns interleaved slices of the bins by tier, the fullest first: so that free nodes stay free."""
     blocks: list[Ints] = []
     for tier in np.unique(bins.tier):
         rows = np.flatnonzero(bins.tier == tier)
@@ -89,18 +89,18 @@ def _fill_block(rows: Ints, bins: Bins, items: Items, tally: tuple[Floats, Float
         rows = rows[(kept < taken).any(axis=1)]
 
 
-def _fill_alike(free: Floats, allowed: Bools | None, items: Items, wish: KnapsackItems) -> Floats:
-    """One fill per distinct bin."""
+def _fill_alike(free: Floats, allowed: Bools | None, items: Items, knapsack: KnapsackItems) -> Floats:
+    """Computes one fill per distinct bin."""
     key = free if allowed is None else np.hstack([free, allowed])
     _, first, same = np.unique(key, axis=0, return_index=True, return_inverse=True)
     weights = weightings_for(items, len(first))
     some = None if allowed is None else allowed[first]
-    filled: Floats = best_fill(free[first], items, some, wish, weights)[same.reshape(-1)]
+    filled: Floats = best_fill(free[first], items, some, knapsack, weights)[same.reshape(-1)]
     return filled
 
 
 class PurchaseState:
-    """What is still wanted and what may still be bought."""
+    """A PurchaseState tracks what is still wanted and what may still be bought."""
 
     def __init__(self, items: Items, market: PurchasableTypes, wanted: Floats) -> None:
         self.items, self.market = items, market
@@ -110,7 +110,7 @@ class PurchaseState:
         self.bought: list[MachinePurchase] = []
 
     def buy(self, type_: int, load: Floats, most: float = np.inf) -> int:
-        """As many copies as are wanted whole and there is room for; returns how many."""
+        """Buys as many copies as are wanted whole and there is room for; returns how many."""
         held = load > 0
         wanted = np.floor(self.left[held] / load[held]).min(initial=np.inf)
         copies = min(most, self.room[type_], self.total_room, wanted)
@@ -123,7 +123,7 @@ class PurchaseState:
         return int(copies)
 
     def undo(self, keep: int) -> None:
-        """Take back every purchase after the first `keep`."""
+        """Takes back every purchase after the first `keep`."""
         for purchase in self.bought[keep:]:
             self.left += purchase.copies * purchase.load
             self.room[purchase.type] += purchase.copies
@@ -139,7 +139,7 @@ class PurchaseState:
         return is_open
 
     def last_machine(self) -> int | None:
-        """The cheapest type of which one machine holds all that is still wanted."""
+        """Returns the cheapest type of which one machine holds all that is still wanted."""
         used = self.left > 0
         need = (self.left[used, None] * self.items.size[used]).sum(axis=0)
         able = self.open_types() & (self.market.size >= need).all(axis=1)
@@ -148,65 +148,67 @@ class PurchaseState:
         return int(types[self.market.cost[types].argmin()]) if len(types) else None
 
 
-def whole_machines(till: PurchaseState, plan: Fractional, up_from: float) -> None:
-    """Each pattern of the relaxed purchase in whole numbers, most used first; parts >= `up_from` go up."""
+def whole_machines(purchase: PurchaseState, plan: Fractional, up_from: float) -> None:
+    """Buys each pattern in whole numbers, most used first; fractions >= `up_from` are rounded up."""
     for index in np.lexsort((np.arange(len(plan.amounts)), -plan.amounts)):
         copies = float(np.floor(plan.amounts[index] + 1.0 - up_from))
         while copies >= 1:
-            bought = till.buy(int(plan.types[index]), np.minimum(plan.loads[index], till.left), copies)
+            bought = purchase.buy(
+                int(plan.types[index]), np.minimum(plan.loads[index], purchase.left), copies
+            )
             copies = copies - bought if bought else 0.0
 
 
-def buy_greedily(till: PurchaseState, value: Floats, rent: Floats) -> None:
-    """Best value per dollar first, until nothing is wanted or nothing can be bought.
+def buy_greedily(purchase: PurchaseState, value: Floats, rent: Floats) -> None:
+    """Buys the best value per dollar first, until nothing is wanted or nothing can be bought.
 
     Whenever one machine could hold all the rest, that end is remembered; the cheapest end is taken.
     """
-    greedy = _Greedy(till, value, rent)
+    greedy = _Greedy(purchase, value, rent)
     best: tuple[float, int, int] | None = None  # spent in all, purchases before the end, type of the last
-    while till.left.any():
-        last = till.last_machine()
+    while purchase.left.any():
+        last = purchase.last_machine()
         if last is not None:
-            end = (till.spent + float(till.market.cost[last]), len(till.bought), last)
+            end = (purchase.spent + float(purchase.market.cost[last]), len(purchase.bought), last)
             best = end if best is None or end < best else best
         if not greedy.step():
             break
-    if best is not None and (till.left.any() or best[0] < till.spent):
-        till.undo(best[1])
-        till.buy(best[2], till.left.copy(), 1)
+    if best is not None and (purchase.left.any() or best[0] < purchase.spent):
+        purchase.undo(best[1])
+        purchase.buy(best[2], purchase.left.copy(), 1)
 
 
 class _Greedy:
-    """One pattern per type, filled anew only when the demand no longer has it."""
+    """One pattern per type, filled again only when less than the pattern is wanted."""
 
-    def __init__(self, till: PurchaseState, value: Floats, rent: Floats) -> None:
-        self.till, self.value = till, value
-        self.cost = till.market.cost + rent
-        self.weights = weightings_for(till.items, len(self.cost))
-        self.loads = np.zeros((len(self.cost), len(till.left)))
+    def __init__(self, purchase: PurchaseState, value: Floats, rent: Floats) -> None:
+        self.purchase, self.value = purchase, value
+        self.cost = purchase.market.cost + rent
+        self.weights = weightings_for(purchase.items, len(self.cost))
+        self.loads = np.zeros((len(self.cost), len(purchase.left)))
         self.stale: Bools = np.ones(len(self.cost), dtype=bool)
 
     def step(self) -> bool:
-        till, market = self.till, self.till.market
-        is_open = till.open_types()
+        purchase, market = self.purchase, self.purchase.market
+        is_open = purchase.open_types()
         rows = np.flatnonzero(self.stale & is_open)
         if len(rows):
-            wish = KnapsackItems(till.left, self.value)
+            knapsack = KnapsackItems(purchase.left, self.value)
             allowed = market.allowed[rows]
-            self.loads[rows] = best_fill(market.size[rows], till.items, allowed, wish, self.weights)
+            self.loads[rows] = best_fill(market.size[rows], purchase.items, allowed, knapsack, self.weights)
         worth = np.einsum("ij,j->i", self.loads, np.maximum(self.value, TINY))
         ratio = np.where(is_open, worth / self.cost, 0.0)
         best = int(ratio.argmax()) if len(ratio) else -1
-        if best < 0 or ratio[best] <= 0 or not till.buy(best, self.loads[best].copy()):
+        if best < 0 or ratio[best] <= 0 or not purchase.buy(best, self.loads[best].copy()):
             return False
-        self.stale = np.asarray((self.loads > till.left).any(axis=1))
+        self.stale = np.asarray((self.loads > purchase.left).any(axis=1))
         return True
 
 
 LOOSE = 32  # machines that may be given up, the worst used ones
 MOST_TRIES = 14
 _SEARCH_CELLS = 60_000  # types x classes, over all tries
-MOST_BINS = 300  # nodes whose left-over room is looked at
+MOST_BINS = 300  # nodes whose left-over room is considered
 WORTH_IT = 1.002  # over the relaxed cost; nearer than this there is nothing to gain
 
 
@@ -218,7 +220,7 @@ class _Machines(NamedTuple):
 def improve(
     layout: BinLayout, bins: Bins, items: Items, market: PurchasableTypes, plan: Fractional
 ) -> BinLayout:
-    """The same service, perhaps cheaper."""
+    """Looks for a cheaper layout that serves the same."""
     relaxed = float((market.cost[plan.types] * plan.amounts).sum())
     if not layout.bought or layout.cost <= WORTH_IT * relaxed:
         return layout
@@ -255,13 +257,13 @@ class _Search:
         filled = fill_nodes(
             self._spare_room(kept), self.items, self.loose.loads[chosen].sum(axis=0), self.plan.value
         )
-        till = PurchaseState(self.items, self._market_beside(kept), filled.left)
-        buy_greedily(till, self.plan.value, self.plan.rent)
-        if till.left.any() or till.spent >= self.market.cost[self.loose.types[chosen]].sum() - 1e-9:
+        purchase = PurchaseState(self.items, self._market_beside(kept), filled.left)
+        buy_greedily(purchase, self.plan.value, self.plan.rent)
+        if purchase.left.any() or purchase.spent >= self.market.cost[self.loose.types[chosen]].sum() - 1e-9:
             return False
         self.loads[self.rows] += filled.loads[: len(self.rows)]
         grown = _Machines(kept.types, kept.loads + filled.loads[len(self.rows) :])
-        self.loose = _joined(grown, till.bought)
+        self.loose = _joined(grown, purchase.bought)
         return True
 
     def _spare_room(self, kept: _Machines) -> Bins:
@@ -289,7 +291,7 @@ class _Search:
 
 
 def _windows() -> Iterator[tuple[int, int]]:
-    """How many to give up, and how many of the worst to leave alone: small steps first, then for ever."""
+    """Yields how many machines to give up, and how many of the worst to skip; small steps first."""
     while True:
         for size in (1, 2, 3, 5, 8):
             for offset in (0, size, 2 * size):
@@ -297,7 +299,7 @@ def _windows() -> Iterator[tuple[int, int]]:
 
 
 def _use(machines: _Machines, market: PurchasableTypes, value: Floats) -> Floats:
-    """Value held per dollar."""
+    """Returns the value held per dollar."""
     use: Floats = np.einsum("ij,j->i", machines.loads, value) / market.cost[machines.types]
     return use
 
@@ -305,7 +307,7 @@ def _use(machines: _Machines, market: PurchasableTypes, value: Floats) -> Floats
 def _split(
     bought: tuple[MachinePurchase, ...], market: PurchasableTypes, value: Floats
 ) -> tuple[list[MachinePurchase], _Machines]:
-    """The worst used machines one by one, the others as they were bought."""
+    """Returns the worst used machines one by one, the others as they were bought."""
     ranked = sorted(bought, key=lambda p: float((p.load * value).sum()) / float(market.cost[p.type]))
     fixed: list[MachinePurchase] = []
     loose: list[MachinePurchase] = []
@@ -332,12 +334,12 @@ def _joined(machines: _Machines, bought: list[MachinePurchase]) -> _Machines:
 MOST_ROUNDS = 10
 FEWEST_ROUNDS = 3
 ITEMS_PER_ROUND = 40
-ROUND_UP_FROM = (1.0 - 1e-6, 0.5)  # parts of a machine: never, then as in school
+ROUND_UP_FROM = (1.0 - 1e-6, 0.5)  # fractions of a machine: never up, then from one half on
 _ROUND_CELLS = 60_000  # bins x classes, over all rounds
 
 
 def lay_out(items: Items, bins: Bins, market: PurchasableTypes, wanted: Floats) -> BinLayout:
-    """Serve the most of `wanted`, then pay the least."""
+    """Serves the most of `wanted`, then pays the least."""
     useful = _useful_types(items, market, wanted)
     market = market.only(useful)
     prices = start_values(items, market, wanted)
@@ -358,7 +360,7 @@ def lay_out(items: Items, bins: Bins, market: PurchasableTypes, wanted: Floats) 
 
 
 def _rounds(bins: Bins, wanted: Floats) -> int:
-    """One when nothing can be learnt, few when there is little to place, and fewer the larger the problem."""
+    """Returns one when nothing can be learnt, few when there is little to place or the problem is large."""
     cells = len(bins.free) * len(wanted)
     if not cells:
         return 1
@@ -383,23 +385,23 @@ def _one_round(
     plan = generate(items, market, buyable, prices, earlier)
     layouts = []
     for up_from in ROUND_UP_FROM:
-        till = PurchaseState(items, market, buyable)
-        whole_machines(till, plan, up_from)
-        buy_greedily(till, plan.value, plan.rent)
-        layouts.append(_layout(filled, till, buyable))
+        purchase = PurchaseState(items, market, buyable)
+        whole_machines(purchase, plan, up_from)
+        buy_greedily(purchase, plan.value, plan.rent)
+        layouts.append(_layout(filled, purchase, buyable))
     return min(layouts, key=_rank), plan, _learn(prices, plan.value, wanted, filled)
 
 
 def _learn(old: Floats, new: Floats, wanted: Floats, filled: Filled) -> Floats:
-    """Toward what was paid; an item that fits wholly on nodes is worth less there than it was thought."""
+    """Moves prices toward what was paid; an item that fits wholly on nodes is worth less there."""
     target = np.where(filled.left > 0, new, old * 0.7)
     return np.where(wanted > 0, np.sqrt(np.maximum(old, 1e-12) * np.maximum(target, 1e-12)), old)
 
 
-def _layout(filled: Filled, till: PurchaseState, buyable: Floats) -> BinLayout:
-    unserved = filled.left - buyable + till.left
-    cost = float(sum(till.market.cost[p.type] * p.copies for p in till.bought))
-    return BinLayout(filled.loads, tuple(till.bought), unserved, cost)
+def _layout(filled: Filled, purchase: PurchaseState, buyable: Floats) -> BinLayout:
+    unserved = filled.left - buyable + purchase.left
+    cost = float(sum(purchase.market.cost[p.type] * p.copies for p in purchase.bought))
+    return BinLayout(filled.loads, tuple(purchase.bought), unserved, cost)
 
 
 def _can_hold(items: Items, market: PurchasableTypes) -> Floats:
@@ -408,7 +410,7 @@ def _can_hold(items: Items, market: PurchasableTypes) -> Floats:
 
 
 def _useful_types(items: Items, market: PurchasableTypes, wanted: Floats) -> Ints:
-    """Types on sale, without those of which another is as large, as open, no dearer and there is enough."""
+    """Returns types on sale, without those that another type replaces: as large, as open, no dearer."""
     alone = np.minimum(counts_that_fit(market.size, items.size), np.maximum(wanted, 1.0))
     alone[~market.allowed] = 0
     machines = np.where(alone > 0, np.ceil(wanted / np.maximum(alone, 1.0)), 0.0).sum(axis=1)

@@ -1,4 +1,4 @@
-"""The cost engine's problem as arrays: item classes, what can be bought, what is there already.
+"""Describes the problem of the cost objective as arrays: item classes, what can be bought, what exists.
 
 Quantities are whole numbers held in float64 (scaled so that they stay exact); infinity means "no limit".
 Column r < `real` is a resource; later columns count members of a group that exclude each other on a node.
@@ -23,14 +23,14 @@ Bools = NDArray[np.bool_]
 
 
 class Items(NamedTuple):
-    """Classes of equal requests: what one takes of each column."""
+    """Items are classes of equal requests: what one takes of each column."""
 
     size: Floats  # classes x columns
     real: int  # how many of the columns are resources
 
 
 class PurchasableTypes(NamedTuple):
-    """Machine types that can be bought."""
+    """PurchasableTypes are the machine types that can be bought."""
 
     size: Floats  # types x columns
     cost: Floats  # per machine; always > 0
@@ -45,7 +45,7 @@ class PurchasableTypes(NamedTuple):
 
 
 class Bins(NamedTuple):
-    """Nodes that are there, are coming, or were bought earlier: free of charge."""
+    """Bins are nodes that exist, are on their way, or were bought earlier; using them costs nothing."""
 
     free: Floats  # bins x columns
     allowed: Bools | None  # bins x classes; None: everything
@@ -54,7 +54,7 @@ class Bins(NamedTuple):
 
 
 class MachinePurchase(NamedTuple):
-    """`copies` machines of one type, each loaded with `load` (items of each class)."""
+    """A MachinePurchase is `copies` machines of one type, each loaded with `load` (items of each class)."""
 
     type: int
     load: Floats
@@ -62,7 +62,7 @@ class MachinePurchase(NamedTuple):
 
 
 class BinLayout(NamedTuple):
-    """Where everything went."""
+    """A BinLayout says where everything goes."""
 
     loads: Floats  # bins x classes
     bought: tuple[MachinePurchase, ...]
@@ -71,7 +71,7 @@ class BinLayout(NamedTuple):
 
 
 def counts_that_fit(free: Floats, size: Floats) -> Floats:
-    """How many of each item fit alone on each row: rows x items."""
+    """Returns how many of each item fit alone on each row: rows x items."""
     fits = np.full((len(free), len(size)), np.inf)
     for column in range(size.shape[1]):
         users = np.flatnonzero(size[:, column])
@@ -82,7 +82,7 @@ def counts_that_fit(free: Floats, size: Floats) -> Floats:
 
 
 def group_columns(items: Items) -> tuple[Ints, Ints]:
-    """The classes that belong to a group, and per class the column of its group (0: none).
+    """Returns the classes that belong to a group, and per class the column of its group (0: none).
 
     A class is in at most one group and takes one place of it; column 0 is always a resource.
     """
@@ -94,7 +94,7 @@ def group_columns(items: Items) -> tuple[Ints, Ints]:
 
 
 def load_size(loads: Floats, items: Items) -> Floats:
-    """What each row of loads takes of each column; loads are mostly zeros."""
+    """Returns what each row of loads takes of each column; loads are mostly zeros."""
     rows, classes = np.nonzero(loads)
     amounts = loads[rows, classes]
     taken: Floats = np.zeros((len(loads), items.size.shape[1]))
@@ -108,9 +108,9 @@ def load_size(loads: Floats, items: Items) -> Floats:
 
 
 class Avoidance(NamedTuple):
-    """At most `most` requests with this mark on one node; none on a node that carries `label` (= `value`).
+    """An Avoidance allows at most `most` requests of a group on one node, and none on a node with `label`.
 
-    `value` None: whatever the label's value. `number` tells groups of equal gangs apart.
+    `value` None: whatever the label's value. `number` separates groups of equal gangs.
     """
 
     label: str
@@ -120,7 +120,7 @@ class Avoidance(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """One class of equal requests."""
+    """An Ask is one class of equal requests."""
 
     shape: ItemKey  # without zeros
     selectors: tuple[Selector, ...] = ()  # none: any node
@@ -138,7 +138,7 @@ def ask_of(demand: Demand) -> Ask:
 
 
 def selectors_of(selectors: tuple[Selector, ...]) -> tuple[Selector, ...]:
-    """Without what comes after a selector that holds everywhere; none at all when that is the first."""
+    """Returns the selectors up to one that holds everywhere; none at all when that is the first."""
     for index, selector in enumerate(selectors):
         if not selector:
             return selectors[: index + 1] if index else ()
@@ -146,12 +146,12 @@ def selectors_of(selectors: tuple[Selector, ...]) -> tuple[Selector, ...]:
 
 
 def admits(ask: Ask, labels: Mapping[str, str]) -> bool:
-    """Whether a node with these labels may hold it, as far as selectors go."""
+    """Returns whether the selectors allow a node with these labels to hold the request."""
     return not ask.selectors or any(selector_holds(selector, labels) for selector in ask.selectors)
 
 
 def carries(labels: Mapping[str, str], apart: Avoidance) -> bool:
-    """Whether a node with these labels is closed to the group."""
+    """Returns whether a node with these labels is closed to the group."""
     value = labels.get(apart.label)
     return value is not None and (apart.value is None or value == apart.value)
 
@@ -160,7 +160,7 @@ TIE = 1e-6  # of a price: decides between equals, never against a real differenc
 
 
 def machine_costs(offers: Sequence[Offer]) -> Floats:
-    """Per offer, in the order given; > 0. Equal prices are told apart by Ray's tie-breaks, then by order."""
+    """Returns the cost per offer, always > 0; ties of price are broken by Ray's rules, then by order."""
     types = [offer.node_type for offer in offers]
     prices = np.array([_price(node_type, types) for node_type in types])
     least = prices[prices > 0].min(initial=1.0)
@@ -193,7 +193,7 @@ def _price(node_type: NodeType, types: Sequence[NodeType]) -> float:
 
 
 def _dominant_resource(node_type: NodeType, types: Sequence[NodeType]) -> str:
-    """The resource of which it has the largest part of what any type has."""
+    """Returns the resource of which the type has the largest share of what any type has."""
     shares = {}
     for name, units in node_type.resources.key:
         most = max(t.resources.units(name) for t in types)

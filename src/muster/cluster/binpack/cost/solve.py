@@ -1,7 +1,7 @@
-"""The `cost` engine: serve the most requests, then pay the least. Called by `pack` and by `muster plan`.
+"""Serves the most requests, then pays the least: the `cost` engine. Called by `pack` and by `muster plan`.
 
-Plans the two books (demand on what is free, constraints on totals) in both orders, machines of the first
-being free for the second, and keeps the cheaper. Values in, values out.
+Plans both kinds of demand (requests on what is free, constraints on totals) in both orders, machines of the
+first being free for the second, and keeps the cheaper. Values in, values out.
 """
 
 from __future__ import annotations
@@ -14,33 +14,37 @@ from msgspec.structs import replace
 
 from muster.base.resources import ItemKey
 from muster.cluster.binpack.cost.allocate import GangRequest, Served, serve
-from muster.cluster.binpack.cost.gangs import bundle_count, forms_of
+from muster.cluster.binpack.cost.gangs import variants_of
 from muster.cluster.binpack.cost.inventory import Inventory, grow, growth_limit, inventory_of
 from muster.cluster.binpack.cost.problem import Ask, ask_of, machine_costs, selectors_of
-from muster.cluster.binpack.request import Book, PackProblem, PackSolution, Placement, Unplaced
+from muster.cluster.binpack.demand_classes import gang_size
+from muster.cluster.binpack.request import DemandKind, PackProblem, PackSolution, Placement, Unplaced
 from muster.cluster.model import Demand, Gang, Strategy
 
 
 class CostOutcome(NamedTuple):
-    """Both books, and the machines bought: bin n + i is machine i when the problem has n nodes."""
+    """A CostOutcome has what is served and the machines bought: machine i is bin n + i, with n nodes."""
 
-    books: Mapping[Book, Served]
+    served: Mapping[DemandKind, Served]
     machines: Sequence[int]  # index into PackProblem.offers
     grown: Sequence[int]
-    buyers: Sequence[Book]  # the books that bought any
+    buyers: Sequence[DemandKind]  # the kinds that bought any
     cost: float
 
     def unserved(self, problem: PackProblem) -> int:
-        short = sum(sum(served.short.values()) for served in self.books.values())
-        gangs = sum(bundle_count(problem.gangs[g]) for served in self.books.values() for g in served.failed)
+        """Returns how many requests and bundles have no place."""
+        short = sum(sum(each.short.values()) for each in self.served.values())
+        gangs = sum(gang_size(problem.gangs[g]) for each in self.served.values() for g in each.failed)
         return short + gangs
 
 
 class Holding(NamedTuple):
-    """`amount` pieces of one item on one node or new machine; a piece is a request, a bundle of a gang or,
-    with STRICT_PACK, several bundles in one."""
+    """A Holding is `amount` pieces of one item on one node or new machine.
 
-    book: Book
+    A piece is a request, a bundle of a gang or, with STRICT_PACK, several bundles in one.
+    """
+
+    kind: DemandKind
     is_gang: bool
     item: int
     shape: ItemKey  # of one piece
@@ -49,7 +53,7 @@ class Holding(NamedTuple):
 
 
 class Detail(NamedTuple):
-    """The answer with the load of every node and of every new machine on its own."""
+    """A Detail is the answer with the load of every node and of every new machine."""
 
     solution: PackSolution
     nodes: tuple[tuple[Holding, ...], ...]  # one per node of the problem
@@ -57,6 +61,7 @@ class Detail(NamedTuple):
 
 
 def solution_of(problem: PackProblem, outcome: CostOutcome) -> PackSolution:
+    """Returns the planner's answer."""
     names = [offer.node_type.name for offer in problem.offers]
     launch: dict[str, int] = dict.fromkeys(names, 0)
     for index in outcome.machines:
@@ -73,14 +78,15 @@ def solution_of(problem: PackProblem, outcome: CostOutcome) -> PackSolution:
 
 
 def detail_of(problem: PackProblem, outcome: CostOutcome) -> Detail:
+    """Returns the answer with the load of every node and of every new machine."""
     nodes = len(problem.nodes)
     held: list[list[Holding]] = [[] for _ in range(nodes + len(outcome.machines))]
-    for book, served in outcome.books.items():
-        demands = problem.demands if book is Book.DEMAND else problem.constraints
-        for is_gang, item, where, amount, part in served.entries:
+    for kind, done in outcome.served.items():
+        demands = problem.demands if kind is DemandKind.DEMAND else problem.constraints
+        for is_gang, item, where, amount, part in done.entries:
             shape = demands[item].shape.positive().key if part is None else part.ask.shape
             bundles = 1 if part is None else part.bundles
-            held[where].append(Holding(book, is_gang, item, shape, bundles, amount // bundles))
+            held[where].append(Holding(kind, is_gang, item, shape, bundles, amount // bundles))
     names = [problem.offers[index].node_type.name for index in outcome.machines]
     loads = [tuple(load) for load in held]
     machines = tuple(zip(names, loads[nodes:], strict=True))
@@ -88,50 +94,50 @@ def detail_of(problem: PackProblem, outcome: CostOutcome) -> Detail:
 
 
 def _placements(problem: PackProblem, outcome: CostOutcome) -> list[Placement]:
-    """On nodes as they are; on new machines summed up by type."""
+    """Returns placements on nodes one by one, and on new machines summed up by type."""
     nodes = len(problem.nodes)
     names = [offer.node_type.name for offer in problem.offers]
     # Where a bin is reported: a node under its own number, a machine under -1 - its type.
     place = [*range(nodes), *(-1 - index for index in outcome.machines)]
     found: list[Placement] = []
-    for book, served in outcome.books.items():
+    for kind, done in outcome.served.items():
         sums: dict[tuple[bool, int, int], int] = {}
-        for is_gang, item, where, amount, _ in served.entries:
+        for is_gang, item, where, amount, _ in done.entries:
             key = (is_gang, item, place[where])
             sums[key] = sums.get(key, 0) + amount
         for (is_gang, item, at), amount in sums.items():
             if at >= 0:
-                found.append(Placement(book, is_gang, item, at, problem.nodes[at].node_type, amount))
+                found.append(Placement(kind, is_gang, item, at, problem.nodes[at].node_type, amount))
             else:
-                found.append(Placement(book, is_gang, item, -1, names[-1 - at], amount))
+                found.append(Placement(kind, is_gang, item, -1, names[-1 - at], amount))
     return found
 
 
 def _unplaced(problem: PackProblem, outcome: CostOutcome) -> list[Unplaced]:
     missing = []
-    for book, served in outcome.books.items():
-        missing += [Unplaced(book, False, item, amount) for item, amount in sorted(served.short.items())]
-        sizes = [(gang, bundle_count(problem.gangs[gang])) for gang in served.failed]
-        missing += [Unplaced(book, True, gang, size) for gang, size in sizes if size]
+    for kind, done in outcome.served.items():
+        missing += [Unplaced(kind, False, item, amount) for item, amount in sorted(done.short.items())]
+        sizes = [(gang, gang_size(problem.gangs[gang])) for gang in done.failed]
+        missing += [Unplaced(kind, True, gang, size) for gang, size in sizes if size]
     return missing
 
 
-def narrowed(demand: Demand, stock: Inventory) -> Demand:
-    """The demand with its first selector under which some node or type could hold it."""
+def narrowed(demand: Demand, inventory: Inventory) -> Demand:
+    """Returns the demand with its first selector under which some node or type could hold it."""
     if len(demand.selectors) < 2:
         return demand
     for selector in demand.selectors:
         narrow = replace(demand, selectors=(selector,))
-        if stock.holds(ask_of(narrow)):
+        if inventory.holds(ask_of(narrow)):
             return narrow
     return demand
 
 
-def narrowed_gang(gang: Gang, stock: Inventory) -> Gang:
-    """Every bundle narrowed; strict packing merges by the selectors as asked, so those stay."""
+def narrowed_gang(gang: Gang, inventory: Inventory) -> Gang:
+    """Narrows every bundle; strict packing merges bundles by their original selectors, so those stay."""
     if gang.strategy is Strategy.STRICT_PACK:
         return gang
-    options = tuple(tuple(narrowed(demand, stock) for demand in option) for option in gang.options)
+    options = tuple(tuple(narrowed(demand, inventory) for demand in option) for option in gang.options)
     return replace(gang, options=options)
 
 
@@ -139,26 +145,26 @@ SAME_COST = 1e-6  # relative: two plans this close cost the same
 
 
 def solve_cost(problem: PackProblem) -> PackSolution:
-    """Where the demand goes at the least cost."""
+    """Returns where the demand goes at the least cost."""
     return solution_of(problem, _best(problem))
 
 
 def solve_detailed(problem: PackProblem) -> Detail:
-    """The same with the load of every single node and new machine."""
+    """Returns the same with the load of every single node and new machine."""
     return detail_of(problem, _best(problem))
 
 
 def _best(problem: PackProblem) -> CostOutcome:
-    """The plain plan, unless one that also grants every wish is as good."""
-    plain = _cheaper_order(problem, wishes=False)
-    if not _has_wishes(problem):
+    """Returns the plain plan, unless one that also respects every preference is as good."""
+    plain = _cheaper_order(problem, preferences=False)
+    if not _has_preferences(problem):
         return plain
-    wished = _cheaper_order(problem, wishes=True)
-    as_good = wished.unserved(problem) <= plain.unserved(problem)
-    return wished if as_good and wished.cost <= plain.cost * (1 + SAME_COST) else plain
+    preferred = _cheaper_order(problem, preferences=True)
+    as_good = preferred.unserved(problem) <= plain.unserved(problem)
+    return preferred if as_good and preferred.cost <= plain.cost * (1 + SAME_COST) else plain
 
 
-def _has_wishes(problem: PackProblem) -> bool:
+def _has_preferences(problem: PackProblem) -> bool:
     asked = [
         *problem.demands,
         *problem.constraints,
@@ -168,45 +174,45 @@ def _has_wishes(problem: PackProblem) -> bool:
     return choosy or any(gang.strategy is Strategy.SPREAD for gang in problem.gangs)
 
 
-def _cheaper_order(problem: PackProblem, wishes: bool) -> CostOutcome:
-    first = _in_order(problem, (Book.DEMAND, Book.CONSTRAINT), wishes)
+def _cheaper_order(problem: PackProblem, preferences: bool) -> CostOutcome:
+    first = _in_order(problem, (DemandKind.DEMAND, DemandKind.CONSTRAINT), preferences)
     if len(first.buyers) < 2 and not first.unserved(problem):
-        return first  # at most one book buys, and that for itself: the other order buys no less
-    if len(first.books) < 2:
+        return first  # at most one kind buys, and that for itself: the other order buys no less
+    if len(first.served) < 2:
         return first
-    second = _in_order(problem, (Book.CONSTRAINT, Book.DEMAND), wishes)
+    second = _in_order(problem, (DemandKind.CONSTRAINT, DemandKind.DEMAND), preferences)
     ranks = [(outcome.unserved(problem), outcome.cost) for outcome in (first, second)]
     return first if ranks[0] <= ranks[1] else second
 
 
-def _in_order(problem: PackProblem, order: Sequence[Book], wishes: bool) -> CostOutcome:
-    """Machines and growth of the first book are there for the second."""
-    books: dict[Book, Served] = {}
+def _in_order(problem: PackProblem, order: Sequence[DemandKind], preferences: bool) -> CostOutcome:
+    """Machines and growth of the first kind of demand are available to the second."""
+    served: dict[DemandKind, Served] = {}
     machines: list[int] = []
     grown: list[int] = []
-    buyers: list[Book] = []
-    for book in order:
-        demands = problem.demands if book is Book.DEMAND else problem.constraints
-        gangs = problem.gangs if book is Book.DEMAND else ()
+    buyers: list[DemandKind] = []
+    for kind in order:
+        demands = problem.demands if kind is DemandKind.DEMAND else problem.constraints
+        gangs = problem.gangs if kind is DemandKind.DEMAND else ()
         if not demands and not gangs:
             continue
-        stock = inventory_of(problem, book, _asks(demands, gangs))
-        grow(stock, grown)
-        stock.add_machines(np.array(machines, dtype=np.int64))
-        if wishes:
-            demands = tuple(narrowed(demand, stock) for demand in demands)
-            gangs = tuple(narrowed_gang(gang, stock) for gang in gangs)
-        forms = [forms_of(gang, _values(problem, gang), wishes) for gang in gangs]
-        books[book], stock = serve(stock, GangRequest(demands, gangs, forms))
-        if len(stock.machines) > len(machines):
-            buyers.append(book)
-        machines, grown = stock.machines, grown + stock.grown
+        inventory = inventory_of(problem, kind, _asks(demands, gangs))
+        grow(inventory, grown)
+        inventory.add_machines(np.array(machines, dtype=np.int64))
+        if preferences:
+            demands = tuple(narrowed(demand, inventory) for demand in demands)
+            gangs = tuple(narrowed_gang(gang, inventory) for gang in gangs)
+        variants = [variants_of(gang, _values(problem, gang), preferences) for gang in gangs]
+        served[kind], inventory = serve(inventory, GangRequest(demands, gangs, variants))
+        if len(inventory.machines) > len(machines):
+            buyers.append(kind)
+        machines, grown = inventory.machines, grown + inventory.grown
     cost = float(machine_costs(problem.offers)[machines].sum())
-    return CostOutcome(books, machines, grown, buyers, cost)
+    return CostOutcome(served, machines, grown, buyers, cost)
 
 
 def _asks(demands: Sequence[Demand], gangs: Sequence[Gang]) -> list[Ask]:
-    """Every class anybody could ask for; strictly packed bundles also as one."""
+    """Returns every class that is asked for; strictly packed bundles also as one."""
     asks = dict.fromkeys(ask_of(demand) for demand in demands)
     for gang in gangs:
         asks.update(dict.fromkeys(ask_of(demand) for option in gang.options for demand in option))
@@ -214,7 +220,7 @@ def _asks(demands: Sequence[Demand], gangs: Sequence[Gang]) -> list[Ask]:
 
 
 def _values(problem: PackProblem, gang: Gang) -> list[str]:
-    """Every value of the gang's locality label that a node or a type has."""
+    """Returns every value of the gang's locality label that a node or a type has."""
     if not gang.locality_label:
         return []
     labels = [node.labels for node in problem.nodes] + [offer.node_type.labels for offer in problem.offers]

@@ -1,4 +1,4 @@
-"""The `utilization` objective: Ray's scoring rule and Ray's choices, at the cost of the distinct cases."""
+"""Follows Ray's scoring rule and Ray's choices, computing each distinct case once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How one node would be filled: every run in order, as many requests of it as fit.
+"""Computes how one node would be filled: every run in order, as many requests of it as fit.
 
 The inner loop of the engine. Bit s of a mask stands for run s, so the runs a node could take are found
 with one table look-up per column instead of one test per run.
@@ -15,7 +15,7 @@ from muster.cluster.binpack.utilization.grouping import Labels, Lead, NodeRun, R
 
 
 class Fill(NamedTuple):
-    """What a node would take, and how it would stand then."""
+    """A Fill is what a node would take, and the node's state after that."""
 
     takes: tuple[tuple[int, int], ...]  # (run, how many)
     free: tuple[int, ...]
@@ -25,7 +25,7 @@ class Fill(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """One run, ready for the inner loop."""
+    """A Needs is one run, prepared for the inner loop."""
 
     units: tuple[tuple[int, int, list[int], list[int]], ...]  # column, units, table; without zeros
     columns: int  # with the GPU mark
@@ -33,7 +33,7 @@ class Needs(NamedTuple):
 
 
 class Filler:
-    """The runs of one attempt and how many requests of each are left."""
+    """A Filler has the runs of one attempt and how many requests of each are left."""
 
     def __init__(self, runs: Sequence[NodeRun], columns: RelevantColumns) -> None:
         self.runs = runs
@@ -54,7 +54,7 @@ class Filler:
         self.renew()
 
     def renew(self) -> None:
-        """As if nothing had been placed."""
+        """Resets the counts, as if nothing had been placed."""
         self.left = [run.amount for run in self.runs]
         self.alive = (1 << len(self.runs)) - 1
         self.fresh = True
@@ -67,14 +67,14 @@ class Filler:
         return Needs(steps, used, run if run.selectors or run.avoid is not None else None)
 
     def fitting(self, free: Sequence[int]) -> int:
-        """The runs whose shape fits, whether requests of them are left or not."""
+        """Returns the runs whose shape fits, whether requests of them are left or not."""
         mask = -1
         for (cuts, masks), units in zip(self._tables, free, strict=True):
             mask &= masks[bisect_right(cuts, units)]
         return mask & (1 << len(self.runs)) - 1
 
     def allowed(self, labels: Labels) -> int:
-        """The runs that a node with these labels may take."""
+        """Returns the runs that a node with these labels may take."""
         if not self._picky:
             return -1
         mask = self._label_masks.get(labels)
@@ -85,14 +85,14 @@ class Filler:
         return mask
 
     def label_score(self, lead: Lead, labels: Labels) -> int:
-        """Of the first placed request with a matching selector: how early in its list that one stands."""
+        """Returns how early the matching selector of the first placed request that has one is in its list."""
         score = self._label_scores.get((lead, labels))
         if score is None:
             score = self._label_scores[lead, labels] = _label_score(lead, dict(labels))
         return score
 
     def take(self, run: int, amount: int) -> int:
-        """Count requests as placed; how many are left."""
+        """Counts requests as placed; returns how many are left."""
         left = self.left[run] = self.left[run] - amount
         self.fresh = False
         if not left:
@@ -100,7 +100,7 @@ class Filler:
         return left
 
     def fill(self, state: State, fitting: int) -> Fill | None:
-        """What the node, which these runs fit, would take of what is left; None when nothing."""
+        """Returns what the node, which these runs fit, would take of what is left; None when nothing."""
         mask = self.alive & fitting & self.allowed(state.labels)
         if not mask:
             return None
@@ -133,7 +133,7 @@ class Filler:
     def _noted(
         self, run: NodeRun, so_far: tuple[Lead, Labels], free: Sequence[int], at: tuple[int, int]
     ) -> tuple[Lead, Labels, int]:
-        """The selectors remembered, the label added, and the runs that may still follow."""
+        """Returns the selectors, the labels with the new one, and the runs that may still follow."""
         lead, labels = so_far
         s, mask = at
         if run.selectors and (not lead or (self.entangled and run.selectors not in lead)):
@@ -150,7 +150,7 @@ def _wanted(run: NodeRun, columns: RelevantColumns) -> dict[int, int]:
 
 
 def _table(wanted: Sequence[dict[int, int]], column: int) -> tuple[list[int], list[int]]:
-    """Sorted quantities that are asked for, and for each gap between them the runs that ask no more."""
+    """Returns the sorted quantities, and for each gap between them the runs that ask no more."""
     asked: dict[int, int] = {}
     for s, units in enumerate(wanted):
         quantity = units.get(column, 0)
@@ -163,7 +163,7 @@ def _table(wanted: Sequence[dict[int, int]], column: int) -> tuple[list[int], li
 
 
 def _is_picky(run: NodeRun) -> bool:
-    """Whether there are nodes that the run may not use, whatever is free there."""
+    """Returns whether there are nodes that the run may not use, whatever is free there."""
     return run.avoid is not None or bool(run.selectors and () not in run.selectors)
 
 

@@ -1,7 +1,7 @@
-"""What the rule sees of a node: nodes that look the same share one State object.
+"""Groups nodes that are equal to the scoring rule: they share one State object.
 
 A problem asks for few resources and few labels. Only those (the columns) are tracked; every other resource
-of a node sits in its Frame as a constant of the score.
+of a node is a constant of the score in its NodeShape.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from itertools import groupby
 from typing import NamedTuple
 
 from muster.base.resources import SCALE, Resources, implicit_units
-from muster.cluster.binpack.request import Book, PackNode, PackProblem
+from muster.cluster.binpack.demand_classes import gang_size
+from muster.cluster.binpack.request import DemandKind, PackNode, PackProblem
 from muster.cluster.model import Demand, Gang, LabelMatch, LabelOperator, NodeType, Selector, Strategy
 
 Units = dict[str, int]
 
 
 class Sizes(NamedTuple):
-    """What a node has in all and what of it is free."""
+    """Sizes are what a node has in all and what of it is free."""
 
     total: Units
     free: Units
 
 
 def current_sizes(node: PackNode) -> Sizes:
-    """As reported; while a resize is under way, as large as it will be."""
+    """Returns the sizes as reported; while a resize is under way, those after it."""
     sizes = Sizes(dict(node.total.key), dict(node.available.key))
     if node.resize is not None and node.resize.in_progress:
         return grown(sizes, node.resize.desired)
@@ -35,7 +36,7 @@ def current_sizes(node: PackNode) -> Sizes:
 
 
 def grown(sizes: Sizes, target: Mapping[str, int]) -> Sizes:
-    """The node with another size; what is in use stays in use."""
+    """Returns the sizes of the node with another size; what is in use stays in use."""
     total, free = dict(sizes.total), dict(sizes.free)
     for name, quantity in target.items():
         free[name] = max(0, free.get(name, 0) + quantity - total.get(name, 0))
@@ -44,9 +45,9 @@ def grown(sizes: Sizes, target: Mapping[str, int]) -> Sizes:
 
 
 def largest_size(node: PackNode, node_type: NodeType | None) -> Units | None:
-    """What the node could be enlarged to; None when it cannot grow.
+    """Returns what the node could be enlarged to; None when it cannot grow.
 
-    A machine on its way of which the provider says nothing yet counts as growable, because it was planned
+    A machine on its way of which the provider reports nothing yet counts as growable, because it was planned
     at its largest size when it was bought.
     """
     if node_type is None or node_type.resize is None:
@@ -68,7 +69,7 @@ def largest_size(node: PackNode, node_type: NodeType | None) -> Units | None:
 
 
 def new_size(node_type: NodeType) -> Units:
-    """A new machine counts with what it could be enlarged to."""
+    """Returns the size of a new machine, which counts with what it could be enlarged to."""
     total = dict(node_type.resources.key)
     if node_type.resize is not None:
         for name, quantity in node_type.resize.maximum.key:
@@ -81,7 +82,7 @@ Lead = tuple[tuple[Selector, ...], ...]  # selectors of the requests placed so f
 
 
 class Term(NamedTuple):
-    """One resource in the utilization part of the score."""
+    """A Term is one resource in the utilization part of the score."""
 
     column: int  # -1: never asked for, its worth is fixed
     total: float
@@ -90,19 +91,19 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeShape:
-    """The part of a node that placing requests does not change. Compared by identity: see `States`."""
+    """A NodeShape is the part of a node that placing requests does not change; compared by identity."""
 
     terms: tuple[Term, ...]
     tail: int  # rank of the node type's availability and priority, best first
     columns: int  # which columns exist in its total
-    late: int  # columns in its total that its book does not list until they are used
+    late: int  # columns in its total that are not listed as free until they are used
     saves_gpu: bool  # has GPUs that should be saved for requests that mention them
     set_aside: bool  # a running node: skipped, and moved back in the list, when no shape fits
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class State:
-    """How a node stands on one book. Made by `States` only, so equal states are the same object."""
+    """A State describes a node for one kind of demand. Made by `States` only: equal states are one object."""
 
     frame: NodeShape
     labels: Labels
@@ -112,7 +113,7 @@ class State:
 
 
 class RelevantColumns:
-    """The resources and labels that the requests of a problem look at."""
+    """RelevantColumns are the resources and labels that the requests of a problem use."""
 
     def __init__(self, problem: PackProblem) -> None:
         demands = list(all_demands(problem))
@@ -127,7 +128,7 @@ class RelevantColumns:
         # Whether placing a request can change what a selector sees.
         self.entangled = not (avoided | strict.keys()).isdisjoint(selected | local)
         self.labels = frozenset(selected | local | avoided | strict.keys())
-        # A gang's own label means nothing to anybody once the gang is placed.
+        # A gang's own label has no meaning once the gang is placed.
         shared = {label for label, gangs in strict.items() if gangs > 1}
         self.lasting_labels = frozenset(selected | local | avoided | shared)
 
@@ -149,7 +150,7 @@ def all_demands(problem: PackProblem) -> Iterable[Demand]:
 
 
 class States:
-    """Makes frames and states, each different one once."""
+    """States makes node shapes and states, each different one once."""
 
     def __init__(self, columns: RelevantColumns, conserve_gpus: bool) -> None:
         self.columns = columns
@@ -189,7 +190,7 @@ class States:
 
 
 def worth(total: float, free_units: int) -> float:
-    """What one resource adds to the score: the total times the cube of the used share."""
+    """Returns what one resource adds to the score: the total times the cube of the used share."""
     return float(total * ((total - free_units / SCALE) / total) ** 3)
 
 
@@ -198,7 +199,7 @@ SortKey = tuple[int, int, int, int, tuple[tuple[str, int], ...]]
 
 
 class Request(NamedTuple):
-    """`amount` equal requests of one item; `bundles` > 1 for the merged bundles of a STRICT_PACK gang."""
+    """A Request is `amount` equal requests of one item; `bundles` > 1 for merged ones (STRICT_PACK)."""
 
     shape: Resources
     selectors: tuple[Selector, ...]
@@ -209,7 +210,7 @@ class Request(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one item has in a run."""
+    """A Share is what one item has in a run."""
 
     item: int
     amount: int
@@ -217,7 +218,7 @@ class Share(NamedTuple):
 
 
 class NodeRun(NamedTuple):
-    """Neighbours in the order of trying that are equal in all that matters to a node."""
+    """A NodeRun is a sequence of neighbouring requests that are equal in all that matters to a node."""
 
     shape: Resources
     selectors: tuple[Selector, ...]
@@ -227,7 +228,7 @@ class NodeRun(NamedTuple):
 
 
 def runs_of(requests: Iterable[Request]) -> tuple[NodeRun, ...]:
-    """In order of trying: hardest to place first; equal keys keep the order in which they came."""
+    """Returns runs in the order of trying: hardest to place first; equal keys keep their order."""
     ordered = sorted((r for r in requests if r.amount > 0), key=_sort_key, reverse=True)
     return tuple(_run(list(equal)) for _, equal in groupby(ordered, key=lambda request: request[:3]))
 
@@ -255,24 +256,20 @@ def demand_requests(demands: Sequence[Demand]) -> Iterator[Request]:
 
 
 def gang_order(gangs: Sequence[Gang]) -> list[int]:
-    """Most constrained first, then largest first; equal ones as they came."""
+    """Returns the most constrained first, then the largest; equal ones keep their order."""
     return sorted(range(len(gangs)), key=lambda item: _gang_key(gangs[item]), reverse=True)
 
 
 def _gang_key(gang: Gang) -> tuple[int, int]:
     bundles = gang.options[0] if gang.options else ()
-    count = bundle_count(gang)
+    count = gang_size(gang)
     if gang.strategy in (Strategy.STRICT_PACK, Strategy.STRICT_SPREAD):
         return count, count
     return sum(bundle.count for bundle in bundles if bundle.avoid is not None), count
 
 
-def bundle_count(gang: Gang) -> int:
-    return sum(bundle.count for bundle in gang.options[0]) if gang.options else 0
-
-
 def gang_requests(item: int, gang: Gang, option: Sequence[Demand], locality: str | None) -> list[Request]:
-    """One way to ask for the gang: this alternative, all of it where the locality label has this value."""
+    """Returns one way to ask for the gang: this alternative, where the locality label has this value."""
     avoid = (gang.label, "") if gang.strategy is Strategy.STRICT_SPREAD else None
     match = None if locality is None else LabelMatch(gang.locality_label, LabelOperator.IN, (locality,))
     requests = []
@@ -285,7 +282,7 @@ def gang_requests(item: int, gang: Gang, option: Sequence[Demand], locality: str
 
 
 def _merged(requests: Iterable[Request]) -> list[Request]:
-    """Bundles that must share a node as one big request; those with another selector stay apart."""
+    """Returns bundles that must share a node as one big request; those with another selector stay apart."""
     whole: dict[tuple[object, ...], Request] = {}
     for request in requests:
         if request.amount <= 0:
@@ -305,8 +302,8 @@ Tail = tuple[float, int, float]
 _USUAL: Tail = (1.0, 0, 1.0)  # of a node type that is not offered
 
 
-class Survey:
-    """Looks at every node once; equal looking nodes get the same state."""
+class NodeGrouping:
+    """A NodeGrouping reads every node once and gives equal nodes the same state."""
 
     def __init__(self, problem: PackProblem) -> None:
         self.problem = problem
@@ -324,7 +321,7 @@ class Survey:
         self._seen: dict[tuple[object, ...], State] = {}
 
     def _carried(self) -> frozenset[str]:
-        """The labels that requests look at and that some node has."""
+        """Returns the labels that requests use and that some node has."""
         wanted = self.columns.labels
         if not wanted:
             return frozenset()
@@ -333,7 +330,7 @@ class Survey:
         return frozenset(key for labels in bearers for key in labels if key in wanted)
 
     def _largest(self) -> dict[int, Units]:
-        """Node number -> what it could be enlarged to, for those that can grow."""
+        """Returns node number -> what it could be enlarged to, for those that can grow."""
         types = {
             offer.node_type.name: offer.node_type
             for offer in self.problem.offers
@@ -346,26 +343,26 @@ class Survey:
                 sizes[number] = largest
         return sizes
 
-    def node_state(self, number: int, book: Book, is_grown: bool = False) -> State:
-        """How a node stands before anything is placed on this book."""
+    def node_state(self, number: int, kind: DemandKind, is_grown: bool = False) -> State:
+        """Returns the state of a node before anything of this kind of demand is placed."""
         node = self.problem.nodes[number]
         labels = self.columns.labels_of(node.labels)
         if is_grown:
-            return self._state(node, grown(current_sizes(node), self.largest[number]), book, labels)
+            return self._state(node, grown(current_sizes(node), self.largest[number]), kind, labels)
         if node.resize is not None:
-            return self._state(node, current_sizes(node), book, labels)
-        free = node.available if book is Book.DEMAND else node.total
+            return self._state(node, current_sizes(node), kind, labels)
+        free = node.available if kind is DemandKind.DEMAND else node.total
         key = (node.node_type, node.runs, node.total.key, free.key, labels)
         state = self._seen.get(key)
         if state is None:
-            state = self._seen[key] = self._state(node, current_sizes(node), book, labels)
+            state = self._seen[key] = self._state(node, current_sizes(node), kind, labels)
         return state
 
-    def grown_state(self, number: int, book: Book, state: State) -> State:
-        """The same node at its largest size, with what was placed on it."""
+    def grown_state(self, number: int, kind: DemandKind, state: State) -> State:
+        """Returns the state of the same node at its largest size, with what was placed on it."""
         node, target = self.problem.nodes[number], self.largest[number]
         sizes = current_sizes(node)
-        frame = self._state(node, grown(sizes, target), book, state.labels).frame
+        frame = self._state(node, grown(sizes, target), kind, state.labels).frame
         free = list(state.free)
         for name, quantity in target.items():
             column = self.columns.index.get(name)
@@ -374,7 +371,7 @@ class Survey:
         return self.states.state(frame, state.labels, tuple(free), state.used, state.lead)
 
     def offer_states(self) -> list[State]:
-        """A new machine of each type; the same on both books."""
+        """Returns the state of a new machine of each type; equal for both kinds of demand."""
         made = []
         for offer in self.problem.offers:
             total = new_size(offer.node_type)
@@ -383,8 +380,8 @@ class Survey:
             made.append(self.states.state(frame, labels, self.columns.free_of(total), 0, ()))
         return made
 
-    def _state(self, node: PackNode, sizes: Sizes, book: Book, labels: Labels) -> State:
-        free = sizes.free if book is Book.DEMAND else sizes.total
+    def _state(self, node: PackNode, sizes: Sizes, kind: DemandKind, labels: Labels) -> State:
+        free = sizes.free if kind is DemandKind.DEMAND else sizes.total
         tail = self._tail.get(node.node_type, self._usual_tail)
         frame = self.states.frame(Sizes(sizes.total, free), tail, node.runs)
         return self.states.state(frame, labels, self.columns.free_of(free), 0, ())

@@ -1,8 +1,8 @@
-"""Which candidate is best now, when taking one changes what the others would take.
+"""Selects the best candidate, when taking one changes what the others would take.
 
-An entry's fill stays right until fewer requests of some run are left than it takes; a watch list per run
-finds those it no longer holds for. They are not filled again at once: they wait under a bound on what
-they could become, and only those whose bound beats the leader are looked at.
+An entry's fill stays right until fewer requests of some run are left than it takes; the claims per run
+find the entries whose fill is void. They are not filled again at once: they wait under a bound on what
+they could become, and only those whose bound beats the leader are filled again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _TYPES = 20  # bits for the number of resource types
 
 
 class Bound(NamedTuple):
-    """What an entry could still become."""
+    """A Bound is the best that an entry could still become."""
 
     key: Key
     within: int  # columns, and the GPU mark, of the runs it could take
 
 
 def key_of(state: State, fill: Fill, filler: Filler) -> Key:
-    """The key of a node after this fill."""
+    """Returns the key of a node after this fill."""
     frame, used, free = state.frame, fill.used, fill.free
     gpu_mark = filler.gpu_mark
     label = filler.label_score(fill.lead, fill.labels) if fill.lead else 0
@@ -50,9 +50,9 @@ def key_of(state: State, fill: Fill, filler: Filler) -> Key:
 
 
 def bound_of(state: State, filler: Filler, fitting: int, known: Bound | None) -> Bound | None:
-    """A key at least as good as any fill can give from now on; None when nothing can be placed any more.
+    """Returns a key at least as good as any later fill can give; None when nothing can be placed any more.
 
-    Requests only get fewer, so a bound stays a bound; it is worked out again when fewer columns or labels
+    Requests only get fewer, so a bound stays a bound; it is computed again when fewer columns or labels
     are within reach than when it was `known`.
     """
     mask = filler.alive & fitting
@@ -74,7 +74,7 @@ def bound_of(state: State, filler: Filler, fitting: int, known: Bound | None) ->
 
 
 def _best_worths(state: State, used: int, within: int) -> tuple[float, float]:
-    """Lowest and mean worth if every resource that can be used were used up."""
+    """Returns the lowest and the mean worth if every resource that can be used were used up."""
     frame, free, values = state.frame, state.free, []
     for column, size, fixed in frame.terms:
         if column < 0:
@@ -114,7 +114,7 @@ _REMEMBERED = 100_000  # first answers per question: bounds the memory, not the 
 
 
 class CandidateGroup:
-    """One kind of candidate; `place` is where its first one stands in the list."""
+    """A CandidateGroup is one kind of candidate; `place` is the position of its first one in the list."""
 
     __slots__ = ("bound", "fill", "fitting", "key", "number", "place", "stamp", "state")
 
@@ -129,19 +129,19 @@ class CandidateGroup:
         self.bound: Bound | None = None
 
 
-class Question:
-    """What an attempt asks for, kept when the next gang asks the same: first answers are remembered."""
+class FillCache:
+    """A FillCache remembers the first fill per state, for the next gang with equal requests."""
 
     def __init__(self, filler: Filler) -> None:
         self.filler = filler
         self._first: dict[State, tuple[int, Fill | None, Key]] = {}
 
     def fits(self, state: State) -> bool:
-        """Whether any shape fits, asked before anything was placed."""
-        return bool(self.first_answer(state)[0])
+        """Returns whether any shape fits before anything is placed."""
+        return bool(self.first_fill(state)[0])
 
-    def first_answer(self, state: State) -> tuple[int, Fill | None, Key]:
-        """The runs that fit, the fill and its key before anything was placed elsewhere."""
+    def first_fill(self, state: State) -> tuple[int, Fill | None, Key]:
+        """Returns the runs that fit, the fill and its key before anything is placed elsewhere."""
         answer = self._first.get(state)
         if answer is None:
             if len(self._first) >= _REMEMBERED:
@@ -153,34 +153,34 @@ class Question:
         return answer
 
 
-class Contest:
-    """Candidates competing for what `filler` has left."""
+class CandidateQueue:
+    """A CandidateQueue orders candidates for the requests that `filler` has left."""
 
-    def __init__(self, question: Question) -> None:
-        self._question = question
-        self._filler = filler = question.filler
+    def __init__(self, cache: FillCache) -> None:
+        self._cache = cache
+        self._filler = filler = cache.filler
         self._entries: list[CandidateGroup] = []
         self._ready: list[Ranked] = []
         self._waiting: list[Ranked] = []
-        self._watch = [RunClaims() for _ in filler.runs]
+        self._claims = [RunClaims() for _ in filler.runs]
 
-    def enter(self, candidates: Iterable[tuple[State, int]]) -> None:
-        """Candidates, each with the place in the list of the first of its kind."""
+    def add(self, candidates: Iterable[tuple[State, int]]) -> None:
+        """Adds candidates, each with the position in the list of the first of its kind."""
         for state, place in candidates:
             entry = CandidateGroup(len(self._entries), state, place)
             self._entries.append(entry)
             if self._filler.fresh:
-                entry.fitting, entry.fill, entry.key = self._question.first_answer(state)
+                entry.fitting, entry.fill, entry.key = self._cache.first_fill(state)
             else:
                 entry.fitting = self._filler.fitting(state.free)
-                self._look(entry)
+                self._update_fill(entry)
             if entry.fill is not None:
                 self._ready.append((*entry.key, place, entry.number, entry.stamp))
-                self._watch_over(entry, entry.fill)
+                self._add_claims(entry, entry.fill)
         heapify(self._ready)
 
     def leader(self) -> CandidateGroup | None:
-        """The best entry, taken out: `enter_again` puts it back."""
+        """Returns the best entry and removes it; `add_again` puts it back."""
         if not self._filler.alive:
             return None
         while True:
@@ -198,7 +198,7 @@ class Contest:
         return entry
 
     def rival_place(self, entry: CandidateGroup) -> int:
-        """Where the first exactly tied other candidate stands; FAR when there is none."""
+        """Returns the position of the first exactly tied other candidate; FAR when there is none."""
         place = FAR
         first = self._first_ready()
         for ranked in (first, self._waiting[0] if self._waiting else None):
@@ -207,30 +207,30 @@ class Contest:
         return place
 
     def repeats(self, entry: CandidateGroup) -> int:
-        """How often in a row the entry's fill can be taken before any entry has to look again."""
+        """Returns how often in a row the fill can be taken before any entry has to be filled again."""
         left, times = self._filler.left, FAR
         for run, amount in entry.fill.takes if entry.fill is not None else ():
-            watched = self._watch[run].most(self._entries)
-            times = min(times, left[run] // amount, 1 + (left[run] - watched) // amount)
+            claimed = self._claims[run].most(self._entries)
+            times = min(times, left[run] // amount, 1 + (left[run] - claimed) // amount)
         return times
 
     def take(self, entry: CandidateGroup, times: int) -> None:
-        """Place the entry's fill so often; whoever counted on those requests waits to be filled again."""
+        """Places the entry's fill that often; entries that counted on those requests wait."""
         for run, amount in entry.fill.takes if entry.fill is not None else ():
             left = self._filler.take(run, times * amount)
-            watch = self._watch[run]
-            if watch.highest > left and self._filler.alive:
-                for number, stamp in watch.above(left):
+            claims = self._claims[run]
+            if claims.highest > left and self._filler.alive:
+                for number, stamp in claims.above(left):
                     other = self._entries[number]
                     if other.stamp == stamp:
                         self._postpone(other)
 
-    def enter_again(self, entry: CandidateGroup, place: int) -> None:
-        """More candidates of this kind, the first of them at `place`."""
+    def add_again(self, entry: CandidateGroup, place: int) -> None:
+        """Adds more candidates of this kind, the first of them at `place`."""
         entry.place = place
         left = self._filler.left
         if entry.fill is not None and all(amount <= left[run] for run, amount in entry.fill.takes):
-            self._announce(entry, entry.fill)
+            self._enqueue(entry, entry.fill)
         else:
             self._refill(entry)
 
@@ -241,26 +241,26 @@ class Contest:
         return ready[0] if ready else None
 
     def _refill(self, entry: CandidateGroup) -> None:
-        self._look(entry)
+        self._update_fill(entry)
         if entry.fill is None:
             entry.stamp += 1
         else:
-            self._announce(entry, entry.fill)
+            self._enqueue(entry, entry.fill)
 
-    def _look(self, entry: CandidateGroup) -> None:
+    def _update_fill(self, entry: CandidateGroup) -> None:
         fill = entry.fill = self._filler.fill(entry.state, entry.fitting)
         if fill is not None:
             entry.key = key_of(entry.state, fill, self._filler)
 
-    def _announce(self, entry: CandidateGroup, fill: Fill) -> None:
+    def _enqueue(self, entry: CandidateGroup, fill: Fill) -> None:
         entry.stamp += 1
         heappush(self._ready, (*entry.key, entry.place, entry.number, entry.stamp))
-        self._watch_over(entry, fill)
+        self._add_claims(entry, fill)
 
-    def _watch_over(self, entry: CandidateGroup, fill: Fill) -> None:
+    def _add_claims(self, entry: CandidateGroup, fill: Fill) -> None:
         note = (entry.number, entry.stamp)
         for run, amount in fill.takes:
-            self._watch[run].add(amount, note)
+            self._claims[run].add(amount, note)
 
     def _postpone(self, entry: CandidateGroup) -> None:
         entry.stamp += 1
@@ -270,7 +270,7 @@ class Contest:
 
 
 class RunClaims:
-    """Who counts on how many requests of one run."""
+    """RunClaims record which entries count on how many requests of one run."""
 
     __slots__ = ("_notes", "highest")
 
@@ -286,14 +286,14 @@ class RunClaims:
         self.highest = max(self.highest, amount)
 
     def above(self, left: int) -> list[Note]:
-        """Those that count on more, forgotten here."""
+        """Returns those that count on more, and removes them."""
         gone = [amount for amount in self._notes if amount > left]
         notes = [note for amount in gone for note in self._notes.pop(amount)]
         self.highest = max(self._notes, default=0)
         return notes
 
     def most(self, entries: list[CandidateGroup]) -> int:
-        """The most anybody still counts on; 0 when nobody does."""
+        """Returns the most that any entry still counts on, or 0."""
         while self.highest:
             notes = self._notes[self.highest]
             while notes and entries[notes[-1][0]].stamp != notes[-1][1]:
@@ -306,7 +306,7 @@ class RunClaims:
 
 
 class Pick(NamedTuple):
-    """Nodes that take the same, in list order."""
+    """A Pick is nodes that take the same, in list order."""
 
     state: State  # before
     fill: Fill
@@ -314,43 +314,43 @@ class Pick(NamedTuple):
 
 
 class NodePurchase(NamedTuple):
-    """New machines of one type that take the same."""
+    """A NodePurchase is new machines of one type that take the same."""
 
     offer: int
     fill: Fill
     machines: int
 
 
-def choose_nodes(question: Question, candidates: Mapping[State, Sequence[int]]) -> list[Pick]:
-    """The best node first, each at most once, until nothing more fits."""
-    alone = _one_for_all(question, candidates)
+def choose_nodes(cache: FillCache, candidates: Mapping[State, Sequence[int]]) -> list[Pick]:
+    """Returns the best node first, each at most once, until nothing more fits."""
+    alone = _one_for_all(cache, candidates)
     if alone is not None:
         return [alone]
-    contest = Contest(question)
+    queue = CandidateQueue(cache)
     places = list(candidates.values())
-    contest.enter((state, mine[0]) for state, mine in candidates.items())
+    queue.add((state, mine[0]) for state, mine in candidates.items())
     unused = [0] * len(places)
     picks: list[Pick] = []
-    while (entry := contest.leader()) is not None:
+    while (entry := queue.leader()) is not None:
         mine, start = places[entry.number], unused[entry.number]
-        stop = _stop(contest, entry, mine, start)
+        stop = _stop(queue, entry, mine, start)
         picks.append(_pick(entry, mine[start:stop]))
-        contest.take(entry, stop - start)
+        queue.take(entry, stop - start)
         unused[entry.number] = stop
         if stop < len(mine):
-            contest.enter_again(entry, mine[stop])
+            queue.add_again(entry, mine[stop])
     return picks
 
 
-def _one_for_all(question: Question, candidates: Mapping[State, Sequence[int]]) -> Pick | None:
-    """The best node, if it takes everything: the usual case of a gang needs no contest."""
-    filler = question.filler
+def _one_for_all(cache: FillCache, candidates: Mapping[State, Sequence[int]]) -> Pick | None:
+    """Returns the best node, if it takes everything: the usual case of a gang needs no queue."""
+    filler = cache.filler
     if not filler.fresh:
         return None
     best: tuple[Key, int] | None = None
     chosen: tuple[State, Fill] | None = None
     for state, places in candidates.items():
-        _, fill, key = question.first_answer(state)
+        _, fill, key = cache.first_fill(state)
         if fill is not None and (best is None or (key, places[0]) < best):
             best, chosen = (key, places[0]), (state, fill)
     if best is None or chosen is None or sum(n for _, n in chosen[1].takes) < sum(filler.left):
@@ -360,12 +360,12 @@ def _one_for_all(question: Question, candidates: Mapping[State, Sequence[int]]) 
     return Pick(*chosen, (best[1],))
 
 
-def _stop(contest: Contest, entry: CandidateGroup, places: Sequence[int], start: int) -> int:
-    """How far into its places the leader stays the leader."""
+def _stop(queue: CandidateQueue, entry: CandidateGroup, places: Sequence[int], start: int) -> int:
+    """Returns how far into its places the leader stays the leader."""
     if start + 1 == len(places):
         return start + 1
-    stop = min(len(places), start + contest.repeats(entry))
-    return min(stop, max(start + 1, bisect_left(places, contest.rival_place(entry))))
+    stop = min(len(places), start + queue.repeats(entry))
+    return min(stop, max(start + 1, bisect_left(places, queue.rival_place(entry))))
 
 
 def _pick(entry: CandidateGroup, places: Sequence[int]) -> Pick:
@@ -374,26 +374,26 @@ def _pick(entry: CandidateGroup, places: Sequence[int]) -> Pick:
 
 
 def choose_offers(
-    question: Question, offers: Sequence[State], rooms: Sequence[int], room: int | None
+    cache: FillCache, offers: Sequence[State], rooms: Sequence[int], room: int | None
 ) -> list[NodePurchase]:
-    """The best type first; a type that was bought goes to the end of the line, so ties alternate."""
-    contest = Contest(question)
+    """Returns the best type first; a type that was bought goes to the end of the list, so ties alternate."""
+    queue = CandidateQueue(cache)
     rooms = list(rooms)
     offer_of = [offer for offer, left in enumerate(rooms) if left > 0]
-    contest.enter((offers[offer], line) for line, offer in enumerate(offer_of))
+    queue.add((offers[offer], line) for line, offer in enumerate(offer_of))
     line = len(offers)
     purchases: list[NodePurchase] = []
-    while (room is None or room > 0) and (entry := contest.leader()) is not None:
+    while (room is None or room > 0) and (entry := queue.leader()) is not None:
         assert entry.fill is not None
         offer = offer_of[entry.number]
-        tied = contest.rival_place(entry) < FAR
-        count = 1 if tied else min(contest.repeats(entry), rooms[offer])
+        tied = queue.rival_place(entry) < FAR
+        count = 1 if tied else min(queue.repeats(entry), rooms[offer])
         count = count if room is None else min(count, room)
         purchases.append(NodePurchase(offer, entry.fill, count))
-        contest.take(entry, count)
+        queue.take(entry, count)
         rooms[offer] -= count
         room = None if room is None else room - count
         line += 1
         if rooms[offer] > 0:
-            contest.enter_again(entry, line)
+            queue.add_again(entry, line)
     return purchases

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 
+from muster.host.atomic_write import atomic_write
+
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -72,22 +74,11 @@ def append_all(descriptor: int, data: bytes) -> None:
 
 def write_whole(path: str, data: bytes) -> None:
     """Replaces a file in one step."""
-    beside = f"{path}.tmp"
-    try:
-        _write_new(beside, data)
-        os.replace(beside, path)
-    except OSError:
-        if os.path.exists(beside):
-            os.unlink(beside)
-        raise
+    atomic_write(path, data, mode=0o644)
 
 
 def write_new(path: str, data: bytes) -> None:
     """Writes a file of a new directory, which has no readers yet, so no temporary file is needed."""
-    _write_new(path, data)
-
-
-def _write_new(path: str, data: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o644)
     try:
         append_all(descriptor, data)

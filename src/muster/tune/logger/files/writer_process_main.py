@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from muster.base.clock import SystemClock
 from muster.base.framing import FrameReader, frame, pack
-from muster.engines.local.fork_safety import die_with_parent
+from muster.host.die_with_parent import die_with_parent
 from muster.tune.logger.files.batch import Unpacker
 from muster.tune.logger.files.trial_log import Entry
 from muster.tune.logger.files.write import FileWriter, Problems

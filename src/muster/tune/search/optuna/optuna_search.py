@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import msgpack
 
 from muster.base.clock import SystemClock
-from muster.trials.model import DEFAULT_METRIC, TRAINING_ITERATION
+from muster.trials.metrics import DEFAULT_METRIC, TRAINING_ITERATION
 from muster.tune.search.optuna.convert import ConvertedSpace, StudyRecord, checked_sampler, require_optuna
 from muster.tune.search.paths import unflattened
 from muster.tune.search.searcher import (

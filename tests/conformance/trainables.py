@@ -1,4 +1,4 @@
-"""Small trainables and experiments that the conformance tests share."""
+"""Provides small trainables and experiments that the conformance tests share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL_CPUS = {"cpu": cpu_count()}  # one trial at a time
 
 
 class Counter(Trainable):
-    """Counts its steps and can save them; reports how often its process was reset and which one it is."""
+    """A Counter counts its steps and can save them; reports its resets and its process."""
 
     def setup(self, config):
         self.at = self.resets = 0
@@ -42,7 +42,7 @@ class Counter(Trainable):
 
 
 def fit(trainable, tmp_path, space=None, *, run=None, **config):
-    """Run it quietly in `tmp_path`/e; keyword arguments are TuneConfig's, `run` is RunConfig's."""
+    """Runs quietly in `tmp_path`/e; keyword arguments are TuneConfig's, `run` is RunConfig's."""
     return Tuner(
         trainable,
         param_space=space or {},
@@ -52,24 +52,24 @@ def fit(trainable, tmp_path, space=None, *, run=None, **config):
 
 
 def resumed(tmp_path, trainable, **rules):
-    """A Tuner that goes on with `tmp_path`/e, without the callbacks that had interrupted it."""
+    """Returns a Tuner that resumes `tmp_path`/e, without the callbacks that had interrupted it."""
     tuner = Tuner.restore(str(tmp_path / "e"), trainable, **rules)
     tuner._run.callbacks = []
     return tuner
 
 
 def column(grid, name):
-    """One metric of every trial, in the order of their creation."""
+    """Returns one metric of every trial, in the order of their creation."""
     return [result.metrics.get(name) for result in grid]
 
 
 def checkpoints(result):
-    """The names of its checkpoint directories that exist."""
+    """Returns the names of its checkpoint directories that exist."""
     return sorted(path.name for path in Path(result.path).glob("checkpoint_*"))
 
 
 class Interrupts(Callback):
-    """Ends the run gently, as Ctrl-C does, when this many results have come."""
+    """Interrupts ends the run gently, as Ctrl-C does, at this many results."""
 
     def __init__(self, results, signal_number=signal.SIGUSR1):
         self.left, self.signal_number = results, signal_number
@@ -81,7 +81,7 @@ class Interrupts(Callback):
 
 
 def report_steps(config):
-    """A function that reports `config["steps"]` times."""
+    """Reports `config["steps"]` times."""
     for step in range(config.get("steps", 3)):
         tune.report({"step": step})
 
@@ -92,7 +92,7 @@ def nested_steps(config):
 
 
 class Wants(Searcher):
-    """Suggests nothing in particular; its metric is one that nobody reports."""
+    """Wants suggests empty configs, and needs a metric that is never reported."""
 
     def __init__(self):
         super().__init__(metric="missing", mode="max")

@@ -1,4 +1,4 @@
-"""Where the tune benchmark happens: a child process for each side, fresh directories, turns and medians."""
+"""Provides a child process for each side of the tune benchmark, fresh directories, turns and medians."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class Side(Generic[Answer]):
-    """One side of a comparison: what to do, how often, and what came of it."""
+    """A Side is one side of a comparison: what to do, how often, and the results."""
 
     name: str
     once: Callable[[], Answer]
@@ -39,7 +39,7 @@ class Side(Generic[Answer]):
 
 
 def in_turns(case: str, *sides: Side[Any]) -> None:
-    """One after the other until each has had its runs, so that a busy minute falls on all of them."""
+    """Runs one after the other until each has had its runs, so that a busy minute falls on all of them."""
     for turn in range(max(side.repeats for side in sides)):
         for side in sides:
             if turn < side.repeats:
@@ -47,8 +47,8 @@ def in_turns(case: str, *sides: Side[Any]) -> None:
                 side.runs.append(side.once())
 
 
-class Lab:
-    """The processes and directories of one run of the benchmark. Use it as a context manager."""
+class BenchProcesses:
+    """A BenchProcesses context has the processes and directories of one run of the benchmark."""
 
     _start_ours: tuple[Any, ...] = (ours.start,)  # what is called in a new child, with its arguments
     _start_ray: tuple[Any, ...] = (peer.start,)
@@ -63,7 +63,7 @@ class Lab:
         self._ours: PeerProcess | None = None
         self._ray: PeerProcess | None = None
 
-    def __enter__(self) -> Lab:
+    def __enter__(self) -> BenchProcesses:
         return self
 
     def __exit__(
@@ -86,30 +86,30 @@ class Lab:
         return self.options.with_peer
 
     def size(self, full: int, quick: int) -> int:
-        """How many, in a full run and in a quick one."""
+        """Returns how many, in a full run and in a quick one."""
         return quick if self.options.quick else full
 
     def storage(self) -> str:
-        """A new directory. Nothing is removed before the end: file systems are slow after mass deletion."""
+        """Returns a new directory. Nothing is removed before the end: mass deletion slows file systems."""
         made = self._root / str(next(self._numbers))
         made.mkdir()
         return str(made)
 
     def ours(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
-        """Called in our child process."""
+        """Calls a function in our child process."""
         if self._ours is None:
             self._ours = PeerProcess(CPU_LIMIT_S)
             self._ours.call(*self._start_ours)
         return answered(self._ours, function, *arguments)
 
     def renew_ours(self) -> None:
-        """The next call gets a new process, without the memory of earlier ones."""
+        """Ends the process: the next call gets a new one, without the memory of earlier ones."""
         if self._ours is not None:
             self._ours.close()
             self._ours = None
 
     def ray(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
-        """Called in the child process that has a Ray."""
+        """Calls a function in the child process that has a Ray."""
         if self._ray is None:
             if lacking := peer.missing():
                 raise PeerError(f"Ray Tune needs {', '.join(lacking)}: pip install 'muster[bench]'")
@@ -120,9 +120,9 @@ class Lab:
 
 
 def bytecode_cache(root: Path) -> dict[str, str]:
-    """Environment of all children. Where Python is told not to keep bytecode, they keep it here.
+    """Returns the environment of all children. Where Python may not keep bytecode, they keep it here.
 
-    Otherwise every process of either side would compile its imports anew, which is not what is measured.
+    Otherwise every process of either side would compile its imports again, which is not what is measured.
     """
     if not sys.dont_write_bytecode:
         return {}

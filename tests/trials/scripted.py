@@ -192,7 +192,7 @@ class Stage:
                 self.engine.submit(command)
         for command in self.state.advance(self.engine.now):
             self.engine.submit(command)
-        self.facts.extend(self.state.take_facts())
+        self.facts.extend(self.state.facts.take())
         return not self.state.is_finished
 
     def run(self, limit: int = 10_000) -> Stage:

@@ -1,4 +1,4 @@
-"""One run of the scheduler benchmark: a contestant on a problem with a seed. Runs in any process, by names.
+"""Runs one candidate on one problem with one seed. Runs in any process, by names.
 
 The value that is followed is the incumbent's true one: the problem without its noise, at the iteration that
 was reported. So a lucky reading is not a good result.
@@ -23,7 +23,7 @@ MOST_STEPS = 2_000_000
 
 @dataclass(frozen=True)
 class Entry:
-    """Who takes part: ours or Ray's scheduler, with a searcher."""
+    """An Entry is a candidate: ours or Ray's scheduler, with a searcher."""
 
     scheduler: str
     searcher: str = "random"
@@ -36,8 +36,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Race:
-    """What came of it: the incumbent's true value over hours and over node-hours."""
+class SchedulerRun:
+    """A SchedulerRun has the incumbent's true value over hours and over node-hours."""
 
     hours: tuple[float, ...]
     node_hours: tuple[float, ...]
@@ -47,53 +47,55 @@ class Race:
     results: int
 
     def at(self, axis: str, moment: float) -> float:
-        """The value at a moment; NaN before the first result."""
+        """Returns the value at a moment; NaN before the first result."""
         place = bisect_right(getattr(self, axis), moment)
         return self.values[place - 1] if place else math.nan
 
     def reach(self, axis: str, target: float) -> float:
-        """When the value was first as good as the target; infinity: never."""
+        """Returns when the value was first as good as the target; infinity: never."""
         for moment, value in zip(getattr(self, axis), self.values, strict=True):
             if value <= target:
                 return moment
         return math.inf
 
 
-def race(problem_name: str, entry: Entry, seed: int, samples: int = SAMPLES) -> Race:
+def run_candidate(problem_name: str, entry: Entry, seed: int, samples: int = SAMPLES) -> SchedulerRun:
     problem = PROBLEMS[problem_name]
     space = problem.space()
-    terms = CandidateSettings(max_t=problem.max_t, eta=3, seed=seed, space=space)
-    asked = SimulatedExperiment(
+    settings = CandidateSettings(max_t=problem.max_t, eta=3, seed=seed, space=space)
+    experiment = SimulatedExperiment(
         curve=problem.curve(seed),
         space=space,
         metric=problem.metric,
         mode=problem.mode,
         num_samples=samples,
         workers=WORKERS,
-        make_scheduler=lambda: _scheduler(entry, terms),
+        make_scheduler=lambda: _scheduler(entry, settings),
         make_search=None if entry.searcher == "random" else lambda: make_searcher(entry.searcher, seed),
         max_t=problem.max_t,
         costs=COSTS,
         seed=seed,
         ahead=WORKERS if entry.searcher == "random" else None,
     )
-    life = asked.begin().run(MOST_STEPS)
-    if not life.state.is_finished:
-        raise RuntimeError(f"{entry.name} on {problem_name}, seed {seed}: not over after {life.steps} steps")
-    found = life.history.found
-    return Race(
+    simulated = experiment.begin().run(MOST_STEPS)
+    if not simulated.state.is_finished:
+        raise RuntimeError(
+            f"{entry.name} on {problem_name}, seed {seed}: not over after {simulated.steps} steps"
+        )
+    found = simulated.history.found
+    return SchedulerRun(
         hours=tuple(one.at_s / 3600.0 for one in found),
         node_hours=tuple(one.worker_s / 3600.0 for one in found),
         values=tuple(problem.loss(one.config, float(one.iteration)) for one in found),
-        end_h=life.clock.monotonic() / 3600.0,
-        used_node_h=life.worker_h,
-        results=life.history.results,
+        end_h=simulated.clock.monotonic() / 3600.0,
+        used_node_h=simulated.worker_h,
+        results=simulated.history.results,
     )
 
 
-def _scheduler(entry: Entry, terms: CandidateSettings):
+def _scheduler(entry: Entry, settings: CandidateSettings):
     if not entry.is_ray:
-        return SCHEDULERS[entry.scheduler].make(terms)
+        return SCHEDULERS[entry.scheduler].make(settings)
     from bench.peer import schedulers
 
-    return schedulers.scheduler(entry.scheduler, terms)
+    return schedulers.scheduler(entry.scheduler, settings)

@@ -1,4 +1,4 @@
-"""What this machine can do at best: messages between two processes, and the files of a trial.
+"""Measures what this machine can do at best: messages between two processes, and the files of a trial.
 
 A result cannot be cheaper than the one, nor a trial with loggers than the other.
 """
@@ -20,7 +20,7 @@ FILES = {  # what the default loggers leave in the directory of a trial with one
 
 
 def round_trips_per_s(rounds: int) -> float:
-    """A child sends a small dict, we answer with a word; `rounds` times."""
+    """A child sends a small dict and gets a short answer, `rounds` times."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     child = context.Process(target=reporting, args=(there, rounds), daemon=True)
@@ -44,7 +44,7 @@ def reporting(pipe: Connection, rounds: int) -> None:
 
 
 def files_s(trials: int, storage: str) -> float:
-    """Wall seconds for each of so many directories with five small files."""
+    """Returns wall seconds per directory with five small files."""
     started = time.perf_counter()
     for number in range(trials):
         place = Path(storage) / f"train_00000_{number:05d}"

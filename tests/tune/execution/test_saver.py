@@ -6,15 +6,16 @@ import threading
 
 import cloudpickle
 import pytest
-from tests.trials.puppets import Noted
+from tests.trials.scripted import Noted
 
 from muster.base.clock import SystemClock
 from muster.engines.local.engine import LocalEngine
 from muster.stores.experiment.store import SqliteTrialStore
+from muster.trials.controller import TrialController
 from muster.trials.experiment import ExperimentState
 from muster.trials.plugins import Plugins
 from muster.trials.template import Settings, TrialTemplate
-from muster.tune.execution.loop import Execution
+from muster.tune.execution.saver import ExperimentSaver
 from muster.tune.schedulers import ASHAScheduler
 from muster.tune.search.basic_variant import BasicVariantGenerator
 from muster.tune.search.space import uniform
@@ -33,7 +34,7 @@ def make_train():
 TEMPLATE = TrialTemplate(trainable_name="train", param_space={"x": uniform(0.0, 1.0)}, num_samples=12)
 
 
-def execution(directory, engine, store):
+def controller_of(directory, engine, store, logs=None):
     search = BasicVariantGenerator(random_state=3, id_prefix="abcde")
     search.add_configurations([TEMPLATE])
     state = ExperimentState(
@@ -46,7 +47,9 @@ def execution(directory, engine, store):
         ),
         capacity=engine.capacity(),
     )
-    return Execution(state, engine=engine, store=store, clock=SystemClock())
+    clock = SystemClock()
+    saver = ExperimentSaver(state, store=store, clock=clock, logs=logs)
+    return TrialController(state, engine=engine, store=store, clock=clock, saver=saver), saver
 
 
 @pytest.fixture
@@ -59,19 +62,19 @@ def engine():
 
 def test_an_experiment_runs_on_real_processes_and_bad_trials_stop_early(tmp_path, engine):
     with SqliteTrialStore(tmp_path) as store:
-        state = execution(tmp_path, engine, store).run()
+        state = controller_of(tmp_path, engine, store)[0].run()
     iterations = [t.last_result["training_iteration"] for t in state.trials.values()]
     assert (len(iterations), {t.status for t in state.trials.values()}) == (12, {"TERMINATED"})
     assert max(iterations) == 9 > min(iterations)
-    steps = [hook for hook, *_ in state.hooks.fired if hook.startswith("on_step")]
-    assert steps == ["on_step_begin", "on_step_end"] * state.iteration
+    steps = [hook for hook, *_ in state.plugins.hooks.fired if hook.startswith("on_step")]
+    assert steps == ["on_step_begin", "on_step_end"] * state.plugins.iteration
 
 
 @pytest.mark.slow
 def test_a_stopped_driver_goes_on_in_a_new_process_with_every_trial_once(tmp_path, engine):
     looks = iter(range(10_000))
     with SqliteTrialStore(tmp_path) as store:
-        first = execution(tmp_path, engine, store)
+        first, _ = controller_of(tmp_path, engine, store)
         half = first.run(should_stop=lambda: next(looks) > 25)
         assert not half.is_finished
     with (
@@ -80,8 +83,8 @@ def test_a_stopped_driver_goes_on_in_a_new_process_with_every_trial_once(tmp_pat
         ) as fresh,
         SqliteTrialStore(tmp_path) as store,
     ):
-        second = execution(tmp_path, fresh, store)
-        second.resume(store.load(), TEMPLATE.make)
+        second, saver = controller_of(tmp_path, fresh, store)
+        saver.restore(store.load(), TEMPLATE.make)
         state = second.run()
     assert sorted(state.trials) == [f"abcde_{n:05d}" for n in range(12)]
     assert {t.status for t in state.trials.values()} == {"TERMINATED"}
@@ -105,9 +108,7 @@ class SlowLogs:
 def test_the_last_save_waits_for_logs_that_are_far_behind(tmp_path, engine):
     logs = SlowLogs(need_s=20.0)
     with SqliteTrialStore(tmp_path) as store:
-        running = execution(tmp_path, engine, store)
-        running._logs = logs
-        running.run()
+        controller_of(tmp_path, engine, store, logs)[0].run()
         saved = store.load()
     assert logs.asked == [2.0, 30.0]
     assert (saved.snapshot is not None, saved.facts) == (True, ())

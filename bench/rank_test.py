@@ -1,4 +1,4 @@
-"""The Mann-Whitney U test: do two samples differ by more than chance? Two-sided; a few lines, so no scipy."""
+"""Compares two samples by the Mann-Whitney U test, two-sided; a few lines, so no scipy."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 
 class Ranks(NamedTuple):
-    """`chance`: that a value of the first is smaller than one of the second, an equal one counting half."""
+    """A Ranks has the `chance` that a value of the first is smaller than one of the second, ties half."""
 
     chance: float
     p: float  # of a difference at least as large, in either direction, if there is none
 
 
 def compared(one: Sequence[float], other: Sequence[float]) -> Ranks:
-    """Exact without equal values; else by the normal approximation, corrected for ties and continuity."""
+    """Computes exactly without equal values; else by the normal approximation, corrected for ties."""
     pairs = len(one) * len(other)
     wins = sum((mine < theirs) + 0.5 * (mine == theirs) for mine in one for theirs in other)
     away = abs(wins - pairs / 2)
@@ -33,7 +33,7 @@ def _exact(away: float, first: int, second: int) -> float:
 
 
 def _ways(first: int, second: int) -> list[int]:
-    """How many orders give 0, 1, 2, ... wins: the coefficients of a Gaussian binomial."""
+    """Returns how many orders give 0, 1, 2, ... wins: the coefficients of a Gaussian binomial."""
     ways = [1] + [0] * (first * second)
     for number in range(1, first + 1):
         for wins in range(first * second, second + number - 1, -1):  # times 1 - x^(second + number)

@@ -1,4 +1,4 @@
-"""Judge: whether a cluster kept its limits and gave idle nodes back, by looks at its GCS and its records."""
+"""Checks whether a cluster keeps its limits and gives idle nodes back, by its GCS and its records."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bench.live_cluster import LiveCluster
-from bench.live_watch import Look
+from bench.live_watch import ClusterSnapshot
 from muster.cluster.model import NodeStatus
 from muster.host.processes import lives
 
 MARGIN_S = 15.0  # beyond the idle timeout: two of the longest pauses between ticks, and the drain
-DEATH_S = 40.0  # how long the GCS may go on showing a node whose processes were killed
+DEATH_S = 40.0  # how long the GCS may continue to show a node whose processes were killed
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the cluster file allows."""
+    """Limits are what the cluster file allows."""
 
     workers: int
     by_type: Mapping[str, int]
@@ -26,12 +26,12 @@ class Limits:
 
 
 @dataclass
-class Judge:
-    """Told of every look; `broken` says what was wrong, each thing once."""
+class LimitChecker:
+    """A LimitChecker gets every snapshot; `broken` has what was wrong, each thing once."""
 
     cluster: LiveCluster
     limits: Limits
-    looks: int = 0
+    snapshots: int = 0
     most_workers: int = 0
     longest_idle_s: float = 0.0
     broken: dict[str, str] = field(default_factory=dict)
@@ -51,19 +51,19 @@ class Judge:
         with self._lock:
             self._without_monitor[-1][1] = at
 
-    def hear(self, look: Look) -> None:
+    def on_snapshot(self, snapshot: ClusterSnapshot) -> None:
         with self._lock:
-            self.looks += 1
-            self._hold_against_limits("GCS", self._in_gcs(look), look.at)
-            self._hold_against_limits("machines", self._machines(), look.at)
-            self._look_for_idle(look)
+            self.snapshots += 1
+            self._check_limits("GCS", self._in_gcs(snapshot), snapshot.at)
+            self._check_limits("machines", self._machines(), snapshot.at)
+            self._check_idle(snapshot)
 
-    def _in_gcs(self, look: Look) -> list[str]:
-        """Without those killed a moment ago: the GCS notices late, and their places may be filled already."""
-        return [node.node_type for node in look.workers if str(node.cloud_id) not in self.killed]
+    def _in_gcs(self, snapshot: ClusterSnapshot) -> list[str]:
+        """Leaves out nodes that were just killed: the GCS notices late, and others may have replaced them."""
+        return [node.node_type for node in snapshot.workers if str(node.cloud_id) not in self.killed]
 
     def _machines(self) -> list[str]:
-        """What the provider has running or pending, head left out."""
+        """Returns what the provider has running or pending, without the head."""
         return [
             one.node_type
             for one in self.cluster.node_records()
@@ -71,7 +71,7 @@ class Judge:
             and (one.state == "pending" or (one.state == "running" and lives(one.process)))
         ]
 
-    def _hold_against_limits(self, where: str, types: list[str], at: float) -> None:
+    def _check_limits(self, where: str, types: list[str], at: float) -> None:
         self.most_workers = max(self.most_workers, len(types))
         counts = Counter(types)
         if len(types) > self.limits.workers:
@@ -80,20 +80,20 @@ class Judge:
             if count > self.limits.by_type[name]:
                 self._break(f"{where}: above max_workers of {name}", f"{count} at {at:.0f}")
 
-    def _look_for_idle(self, look: Look) -> None:
-        """Time without a monitor is not counted: nobody is there to give anything back."""
-        for node in look.workers:
+    def _check_idle(self, snapshot: ClusterSnapshot) -> None:
+        """Time without a monitor is not counted: then no process can give nodes back."""
+        for node in snapshot.workers:
             if node.status is not NodeStatus.IDLE or str(node.cloud_id) in self.killed:
                 continue
-            idle_s = node.idle_s - self._unwatched(look.at - node.idle_s, look.at)
+            idle_s = node.idle_s - self._unwatched(snapshot.at - node.idle_s, snapshot.at)
             self.longest_idle_s = max(self.longest_idle_s, idle_s)
             if idle_s > self.limits.idle_s + MARGIN_S:
                 self._break(
-                    f"idle: {node.node_id[:12]} ({node.node_type})", f"{idle_s:.0f} s at {look.at:.0f}"
+                    f"idle: {node.node_id[:12]} ({node.node_type})", f"{idle_s:.0f} s at {snapshot.at:.0f}"
                 )
         for cloud_id, at in self.killed.items():
-            shown = any(str(node.cloud_id) == cloud_id for node in look.workers)
-            if shown and look.at - at > DEATH_S:
+            shown = any(str(node.cloud_id) == cloud_id for node in snapshot.workers)
+            if shown and snapshot.at - at > DEATH_S:
                 self._break(f"dead: {cloud_id}", "still shown as alive")
 
     def _unwatched(self, begin: float, end: float) -> float:

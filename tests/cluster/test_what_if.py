@@ -2,19 +2,30 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from msgspec.structs import replace
 
 from muster.base.ids import CloudId, NodeId
-from muster.cli.plan.command import ASSUMED_HEAD, what_if
-from muster.cluster.binpack.request import PackNode
-from muster.cluster.model import ClusterSpec, NodeKind, NodeStatus, RuntimeReport
-from muster.cluster.plan import Drain, Plan, Subject
-from muster.cluster.reconcile import reconcile
-from muster.config.demand_file import PlannedDemand
+from muster.cluster.binpack.request import PackNode, PackRequest
+from muster.cluster.model import (
+    ClusterSpec,
+    Constraint,
+    NodeKind,
+    NodeStatus,
+    Objective,
+    RuntimeReport,
+    Timeouts,
+)
+from muster.cluster.plan import Drain, Subject
+from muster.cluster.reconcile import RULES, reconcile
+from muster.cluster.rules.draft import Draft
+from muster.cluster.snapshot import Snapshot
+from muster.cluster.what_if import ASSUMED_HEAD, PlannedDemand, what_if
 from muster.testing.builders import (
     cloud_instance,
     cluster_spec,
     demand,
+    gang,
     instance,
     node_report,
     node_type,
@@ -48,8 +59,8 @@ def test_a_listed_head_is_taken_as_it_is():
     assert answer.packing.launch == {"cpu": 1}
 
 
-def loop_plan(spec: ClusterSpec, nodes: tuple[PackNode, ...], wanted: PlannedDemand) -> Plan:
-    """The same cluster and demand through the loop's own entry point."""
+def as_seen_by_the_loop(spec: ClusterSpec, nodes: tuple[PackNode, ...], wanted: PlannedDemand) -> Snapshot:
+    """The same cluster and demand as the loop's own input."""
     reports = tuple(
         node_report(
             f"n-{node.key}",
@@ -74,8 +85,34 @@ def loop_plan(spec: ClusterSpec, nodes: tuple[PackNode, ...], wanted: PlannedDem
         for node in nodes
     ]
     machines = [cloud_instance(f"c-{node.key}", node_type=node.node_type, kind=node.kind) for node in nodes]
-    runtime = RuntimeReport(nodes=reports, demands=wanted.demands)
-    return reconcile(snapshot(records, cloud=machines, spec=spec, runtime=runtime))
+    runtime = RuntimeReport(
+        nodes=reports, demands=wanted.demands, gangs=wanted.gangs, constraints=wanted.constraints
+    )
+    return snapshot(records, cloud=machines, spec=spec, runtime=runtime)
+
+
+@pytest.mark.parametrize("name", PackRequest.__struct_fields__)
+def test_a_plan_and_the_loop_ask_the_same_question(name):
+    spec = replace(
+        SPEC,
+        max_nodes=7,
+        objective=Objective.COST,
+        conserve_gpus=False,
+        check_launch_hash=True,
+        idle_timeout_s=77.0,
+        timeouts=Timeouts(pending_idle_s=33.0),
+    )
+    head = pack_node("h", HEAD, kind=NodeKind.HEAD)
+    wanted = PlannedDemand(
+        nodes=(head, pack_node("w", CPU, available={"CPU": 1}, idle_s=5.0)),
+        demands=(demand({"CPU": 3}, 2, name="a"),),
+        gangs=(gang(),),
+        constraints=(Constraint(demands=(demand({"CPU": 9}, name="c"),)),),
+    )
+    draft = Draft(replace(as_seen_by_the_loop(spec, wanted.nodes, wanted), now=0.0))
+    for rule in RULES[: [rule.__name__ for rule in RULES].index("capacity") + 1]:
+        rule(draft)
+    assert getattr(draft.pack_request, name) == getattr(what_if(spec, wanted).request, name)
 
 
 def test_the_running_loop_decides_and_explains_the_same():
@@ -92,7 +129,7 @@ def test_the_running_loop_decides_and_explains_the_same():
         ),
     )
     answer = what_if(spec, wanted)
-    acted = loop_plan(spec, wanted.nodes, wanted)
+    acted = reconcile(as_seen_by_the_loop(spec, wanted.nodes, wanted))
     bought = Counter(record.node_type for record in acted.writes if record.instance_id not in {"h", "w", "z"})
     assert bought == Counter(answer.packing.launch) == Counter(cpu=2)
     assert [drain.instance_id for drain in acted.actions if isinstance(drain, Drain)] == ["z"]

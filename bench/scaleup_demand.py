@@ -1,6 +1,6 @@
-"""The demand of the scale-up benchmark, the same for both sides: actors that need a node each, then none.
+"""Creates the demand of the scale-up benchmark, the same for both sides: actors that need a node each.
 
-Runs as a process of its own (`python -m bench.scaleup_drive ADDRESS NODES`), because Ray keeps the token of
+Runs as a process of its own (`python -m bench.scaleup_demand ADDRESS NODES`), because Ray keeps the token of
 the first cluster a process meets. Prints one JSON object with epoch times.
 """
 
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def workers(ray: Any) -> int:
-    """Nodes that live, without the head."""
+    """Returns the live nodes without the head."""
     return sum(node["Alive"] and "node:__internal_head__" not in node["Resources"] for node in ray.nodes())
 
 

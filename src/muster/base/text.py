@@ -1,0 +1,101 @@
+"""Formats durations, times, money, resources and long names for users. Pure."""
+
+from __future__ import annotations
+
+import time  # only to format a given time
+from collections.abc import Mapping
+
+ELLIPSIS = "…"
+_IN_BYTES = frozenset({"memory", "object_store_memory"})
+
+
+def duration(seconds: float) -> str:
+    """Returns a duration in its two largest units.
+
+    Example:
+        >>> [duration(s) for s in (0.0042, 0.25, 42, 185, 7800, 273_600)]
+        ['4.2 ms', '0.25 s', '42 s', '3 min 5 s', '2 h 10 min', '3 d 4 h']
+    """
+    if abs(seconds) < 0.1:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    whole = round(seconds)
+    for size, unit, smaller, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // smaller} {name}"
+    return f"{whole} s"
+
+
+def short_duration(seconds: float | None) -> str:
+    """Returns a duration as one rounded number, for narrow columns; "" for None.
+
+    Example:
+        >>> [short_duration(s) for s in (4, 185, 9000, 345_600, None)]
+        ['4 s', '3 min', '2.5 h', '4 d', '']
+    """
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} d"
+
+
+def moment(at: float) -> str:
+    """Returns the local date and time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def clock_time(at: float) -> str:
+    """Returns the local time of day."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def shortened(text: str, room: int) -> str:
+    """Returns at most `room` characters. Of a nested key the end is kept, of other texts both ends.
+
+    Example:
+        >>> shortened("model/encoder/hidden_size", 14), shortened("a_very_long_name_indeed", 12)
+        ('…/hidden_size', 'a_very…ndeed')
+    """
+    if len(text) <= room:
+        return text
+    parts = text.split("/")
+    for first in range(1, len(parts)):
+        tail = f"{ELLIPSIS}/{'/'.join(parts[first:])}"
+        if len(tail) <= room:
+            return tail
+    text = parts[-1] if len(parts) > 1 else text
+    head = room // 2
+    return f"{text[:head]}{ELLIPSIS}{text[len(text) - (room - head - 1) :]}"
+
+
+def decimal(number: float) -> str:
+    """Returns up to four decimals, without zeros at the end."""
+    return f"{number:,.4f}".rstrip("0").rstrip(".")
+
+
+def money(amount: float) -> str:
+    """Returns dollars with two decimals, or up to four where cents would hide a small price."""
+    if abs(amount) >= 100:
+        return f"${amount:,.2f}"
+    short, exact = f"{amount:,.2f}", decimal(amount)
+    return f"${max(short, exact, key=len)}"
+
+
+def used_of(used: Mapping[str, float], total: Mapping[str, float], names: tuple[str, ...]) -> str:
+    """Returns the use of each named resource.
+
+    Example:
+        >>> used_of({"CPU": 1}, {"CPU": 2, "memory": 2e9}, ("CPU", "memory"))
+        'CPU 1/2, memory 0/2 GB'
+    """
+    return ", ".join(_share(name, used.get(name, 0.0), total[name]) for name in names if name in total)
+
+
+def _share(name: str, used: float, total: float) -> str:
+    if name in _IN_BYTES and total >= 1e6:
+        return f"{name} {used / 1e9:.3g}/{total / 1e9:.3g} GB"
+    return f"{name} {used:g}/{total:g}"

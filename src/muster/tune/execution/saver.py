@@ -1,0 +1,145 @@
+"""Saves an experiment now and then, and restores it after a crash.
+
+The longer a save takes, the rarer it is done: saving costs at most a twentieth of the time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from muster.base.clock import Clock
+from muster.errors import RestoreError, StoreFull
+from muster.stores.experiment import values
+from muster.trials.experiment import ExperimentState
+from muster.trials.plugins import Hooks
+from muster.trials.ports import SavedExperiment, TrialStore
+from muster.trials.restore import MakeTrial, restore, snapshot
+from muster.tune.plugin_state import PluginState
+
+logger = logging.getLogger(__name__)
+
+SAVE_SHARE = 20.0  # times the duration of the last save
+MIN_SAVE_PERIOD_S = 1.0
+LOG_TIMEOUT_S = 2.0
+LAST_LOG_TIMEOUT_S = 30.0  # nothing else is left to do, and without this save the next start is slow
+
+
+class Logs(Protocol):
+    """Logs write the result files outside the control thread."""
+
+    def mark(self) -> threading.Event:
+        """Returns an event that is set once everything handed over so far is written, or has failed."""
+        ...
+
+    def flush(self, timeout_s: float) -> bool:
+        """Waits until everything is written; False when something is not."""
+        ...
+
+
+class ExperimentSaver:
+    """An ExperimentSaver writes snapshots of one experiment to its store, and restores it from them."""
+
+    def __init__(
+        self, state: ExperimentState, *, store: TrialStore, clock: Clock, logs: Logs | None = None
+    ) -> None:
+        """`logs` writes the result files: a snapshot, which drops results from the store, waits for it."""
+        self._state, self._store, self._clock, self._logs = state, store, clock, logs
+        self._callbacks = state.plugins.hooks  # the state has other hooks while facts are replayed
+        self._mark: threading.Event | None = None  # set once the rows before it are in their files
+        self._save_at = float("-inf")
+
+    def restore(self, saved: SavedExperiment, make_trial: MakeTrial, observer: Hooks | None = None) -> None:
+        """Brings the experiment to where an earlier process left it; its new plug-ins are restored too."""
+        seen = None if saved.snapshot is None else decode_snapshot(saved.snapshot, saved.ended)
+        restore(self._state, seen, saved.facts, make_trial, observer, lambda: self._restore_plugins(saved))
+
+    def _restore_plugins(self, saved: SavedExperiment) -> None:
+        self._state.index.unarchived.clear()  # the store has archived these; later facts may end others
+        for name, plugin in self._plugins().items():
+            if name not in saved.plugins:
+                continue
+            if isinstance(plugin, PluginState):  # a user's scheduler may hold trials
+                plugin.restore_state(saved.plugins[name], self._state.index.trials)
+            else:
+                plugin.restore_state(saved.plugins[name])
+
+    def is_due(self) -> bool:
+        """Returns whether a snapshot is due and the log writer has nearly caught up.
+
+        Does not wait for the log writer, so that `save` has little to wait for.
+        """
+        if self._clock.monotonic() < self._save_at:
+            return False
+        if self._logs is None:
+            return True
+        if self._mark is None:
+            self._mark = self._logs.mark()
+        return self._mark.is_set()
+
+    def save(self, flush: Callable[[], None], *, is_last: bool = False) -> None:
+        """Writes a snapshot for a restore.
+
+        Skipped when results cannot be written to their files, or when the disk is full: then the store keeps
+        the facts, and a restore has more of them to replay.
+        """
+        began = self._clock.monotonic()
+        self._mark = None
+        if self._logs is not None and not self._logs.flush(LAST_LOG_TIMEOUT_S if is_last else LOG_TIMEOUT_S):
+            self._save_at = began + SAVE_SHARE * LOG_TIMEOUT_S
+            return
+        saved = {name: plugin.save_state() for name, plugin in self._plugins().items()}
+        states = {name: state for name, state in saved.items() if state is not None}
+        # From facts alone, readers cannot know which trials are paused, wait for a retry, or were stopped.
+        index = self._state.index
+        changed = (*index.live.values(), *index.unarchived.values())
+        statuses = {trial.trial_id: trial.status for trial in changed}
+        seen = snapshot(self._state)
+        ended = seen.pop("ended")
+        archive = encode_snapshot({"ended": ended}) if ended else b""
+        try:
+            flush()
+            self._store.snapshot(encode_snapshot(seen), states, statuses, archive)
+        except StoreFull as error:
+            logger.warning("no snapshot, the facts are kept instead: %s", error)
+            self._save_at = began + SAVE_SHARE * LOG_TIMEOUT_S
+            return
+        index.unarchived.clear()
+        now = self._clock.monotonic()
+        self._save_at = now + max(MIN_SAVE_PERIOD_S, SAVE_SHARE * (now - began))
+
+    def _plugins(self) -> dict[str, Any]:
+        """Returns the plug-ins that have a state; a user's scheduler may lack `save_state`."""
+        plugins = self._state.plugins
+        candidates: dict[str, object] = {"search": plugins.search, "scheduler": plugins.scheduler}
+        if plugins.stopper is not None:
+            candidates["stopper"] = plugins.stopper
+        candidates["callbacks"] = self._callbacks
+        return {name: each for name, each in candidates.items() if hasattr(each, "save_state")}
+
+
+def encode_snapshot(seen: Mapping[str, Any]) -> bytes:
+    """Returns the data and, beside it, the pickles of users' objects in configurations."""
+    return msgspec.msgpack.encode(values.encode(dict(seen)))
+
+
+def decode_snapshot(data: bytes, ended: Sequence[bytes] = ()) -> dict[str, Any]:
+    """Returns the snapshot, with the trials that were archived when they ended."""
+    seen = _decoded(data)
+    seen["ended"] = [record for each in ended for record in _decoded(each)["ended"]]
+    return seen
+
+
+def _decoded(data: bytes) -> dict[str, Any]:
+    try:
+        content, pickles = msgspec.msgpack.decode(data, type=tuple[bytes, bytes | None])
+        seen = values.decode(content, pickles, trust=True)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise RestoreError(f"the saved state of the experiment cannot be read: {error}") from error
+    if not isinstance(seen, dict):
+        raise RestoreError("the saved state of the experiment is not a snapshot of trials")
+    return seen
