@@ -6,7 +6,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from tests.tune.logger.logging_scene import Scene, make_trial
+from tests.tune.logger.harness import LoggerHarness, make_trial
 
 from muster import tune
 from muster.air.integrations.mlflow import (
@@ -85,12 +85,12 @@ def test_every_trial_is_a_run_with_its_config_results_and_end(tracked, uri, clie
 
 def test_without_a_name_it_is_the_environments_or_the_experiments(tmp_path, uri, client, monkeypatch):
     for name in ("exp", "theirs"):
-        scene = Scene(tmp_path / "exp", [MLflowLoggerCallback(uri)])
+        harness = LoggerHarness(tmp_path / "exp", [MLflowLoggerCallback(uri)])
         trial = make_trial("t", experiment_dir=str(tmp_path / "exp"), relative_logdir=name)
-        scene.start(trial)
-        scene.complete(trial)
-        scene.hooks.fire("on_experiment_end", iteration=0, trials=[trial])
-        scene.writer.close(30)
+        harness.start(trial)
+        harness.complete(trial)
+        harness.hooks.fire("on_experiment_end", iteration=0, trials=[trial])
+        harness.writer.close(30)
         assert [run.info.run_name for run in runs(client, name)] == ["f_t"]
         monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "theirs")
 

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 from tests.air.wandb_file import offline_runs
-from tests.tune.logger.logging_scene import make_trial
+from tests.tune.logger.harness import make_trial
 
 from muster import tune
 from muster.air.integrations.wandb import WandbLoggerCallback, WandbSettings, WandbTracker, setup_wandb

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.tune.reporting.scene import NOW, trial
+from tests.tune.reporting.examples import NOW, trial
 
 from muster.base.clock import ManualClock
 from muster.tune.progress_reporter import CLIReporter, JupyterNotebookReporter, ProgressReporter

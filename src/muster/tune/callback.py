@@ -272,7 +272,7 @@ def _accepts(handler: Callable[..., Any], info: dict[str, Any]) -> bool:
     except TypeError:
         return False
     except ValueError:
-        return True  # no signature to look at
+        return True  # no signature
     return True
 
 

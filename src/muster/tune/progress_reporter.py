@@ -53,14 +53,14 @@ class TuneReporterBase(ProgressReporter):
     Args:
         metric_columns: Result keys to show, or `{key: title}`; None: the usual ones and a few others.
         parameter_columns: Config keys to show, or `{key: title}`; None: the searched ones.
-        total_samples: How many trials there will be; None: as the experiment says.
+        total_samples: How many trials there will be; None: the experiment's.
         max_progress_rows: Rows of the table of trials, shared fairly between statuses.
         max_error_rows: Rows of the table of errors.
         max_column_length: Longer texts keep their end.
         max_report_frequency: Seconds between two reports.
         infer_limit: How many metrics are shown without being asked for.
-        print_intermediate_tables: Whether the table is shown before the end; None: as `verbose` says.
-        metric: What the best trial is best in; None: as the experiment says.
+        print_intermediate_tables: Whether the table is shown before the end; None: by `verbose`.
+        metric: The result key that ranks trials; None: the experiment's.
         mode: "min" or "max".
         sort_by_metric: The best trials come first.
     """

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.tune.logger.logging_scene import Scene
+from tests.tune.logger.harness import LoggerHarness
 
 
 @pytest.fixture
-def scene(tmp_path):
-    made = Scene(tmp_path)
+def harness(tmp_path):
+    made = LoggerHarness(tmp_path)
     yield made
     made.writer.close(5)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from tests.tune.logger.logging_scene import Scene, make_trial
+from tests.tune.logger.harness import LoggerHarness, make_trial
 
 aim = pytest.importorskip(
     "aim", reason="pip install aim (300 MB, and older versions of what CI needs: not in every CI run)"
@@ -20,17 +20,17 @@ pytestmark = [
 def run(tmp_path, callback):
     """Two trials, of which one fails; what Aim's repository says of each."""
     directory = tmp_path / "exp"
-    scene = Scene(directory, [callback])
+    harness = LoggerHarness(directory, [callback])
     trials = [make_trial(name, {"x": 1, "net": {"w": [2]}}, experiment_dir=str(directory)) for name in "ab"]
     for trial in trials:
-        scene.start(trial)
+        harness.start(trial)
     for step in (1, 2):
         for trial in trials:
-            scene.report(trial, step, loss=1.0 / step, deep={"er": step}, note="text")
-    scene.complete(trials[0])
-    scene.fire("on_trial_error", trials[1])
-    scene.hooks.fire("on_experiment_end", iteration=0, trials=trials)
-    scene.writer.close(30)
+            harness.report(trial, step, loss=1.0 / step, deep={"er": step}, note="text")
+    harness.complete(trials[0])
+    harness.fire("on_trial_error", trials[1])
+    harness.hooks.fire("on_experiment_end", iteration=0, trials=trials)
+    harness.writer.close(30)
     found = {}
     for hash_ in aim.Repo.from_path(str(directory)).list_all_runs():
         # Opened for writing: what is read-only shows what was indexed, which happens later.

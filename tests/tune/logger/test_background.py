@@ -13,7 +13,7 @@ WAIT_S = 30  # for things that happen at once, on a busy machine too
 
 
 class Tracker:
-    """Writes down what it is sent; can be blocked, and told to fail."""
+    """Records what it is sent; it can block, and fail."""
 
     def __init__(self, failures=()):
         self.sent = []

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pickle
 
-from tests.tune.logger.logging_scene import Scene, make_trial
+from tests.tune.logger.harness import LoggerHarness, make_trial
 
 from muster.trials.model import CheckpointRef
 from muster.tune.logger.tracker import TrackerCallback
 
 
 class Diary:
-    """A tracker that writes down what it is told."""
+    """A tracker that records its calls."""
 
     name, advice = "Diary", ""
 
@@ -51,20 +51,20 @@ class DiaryCallback(TrackerCallback):
 
 
 def run(tmp_path, callback):
-    """Two trials, of which one saves a checkpoint and one fails; what the tracker was told."""
-    scene = Scene(tmp_path / "exp", [callback])
+    """Two trials, of which one saves a checkpoint and one fails; what the tracker received."""
+    harness = LoggerHarness(tmp_path / "exp", [callback])
     good = make_trial("good", experiment_dir=f"{tmp_path}/exp")
     bad = make_trial("bad", experiment_dir=f"{tmp_path}/exp")
     for trial in (good, bad):
-        scene.start(trial)
-        scene.report(trial, 1, loss=1.0)
-    scene.fire("on_checkpoint", good, checkpoint=CheckpointRef(path="/c", index=0))
-    scene.report(good, 2, loss=2.0)
-    scene.complete(good)
-    scene.fire("on_trial_error", bad)
-    scene.hooks.fire("on_step_end", iteration=0, trials=[good, bad])
-    scene.hooks.fire("on_experiment_end", iteration=0, trials=[good, bad])
-    scene.writer.close(30)
+        harness.start(trial)
+        harness.report(trial, 1, loss=1.0)
+    harness.fire("on_checkpoint", good, checkpoint=CheckpointRef(path="/c", index=0))
+    harness.report(good, 2, loss=2.0)
+    harness.complete(good)
+    harness.fire("on_trial_error", bad)
+    harness.hooks.fire("on_step_end", iteration=0, trials=[good, bad])
+    harness.hooks.fire("on_experiment_end", iteration=0, trials=[good, bad])
+    harness.writer.close(30)
     return callback.diary.told
 
 

@@ -1,4 +1,4 @@
-"""What a picture shows, from result files."""
+"""Tests what a plot shows, from result files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from tests.tune.experiments import logged_row, trial, write_json
-from tests.tune.plots.scenes import experiment, silent
+from tests.tune.plots.examples import experiment, silent
 
 from muster.tune.plots.data import MOST_CURVES, MOST_LINES, MOST_POINTS, collect
 
@@ -17,20 +17,20 @@ def scene_of(trials, metric="loss", mode="min"):
 
 
 def test_curves_values_and_the_best_trial_are_those_of_the_files(tmp_path):
-    scene = scene_of([trial(tmp_path, "t1", [3.0, 2.0]), trial(tmp_path, "t2", [5.0, 1.0, 4.0])])
-    first, second = scene.dots
-    assert (first.value, second.value, scene.best, scene.longest) == (2.0, 4.0, 0, 3.0)
+    plot = scene_of([trial(tmp_path, "t1", [3.0, 2.0]), trial(tmp_path, "t2", [5.0, 1.0, 4.0])])
+    first, second = plot.dots
+    assert (first.value, second.value, plot.best, plot.longest) == (2.0, 4.0, 0, 3.0)
     assert (second.curve.iterations.tolist(), second.curve.values.tolist()) == ([1, 2, 3], [5, 1, 4])
     assert second.curve.seconds.tolist() == [0.5, 1.0, 1.5]
     assert (first.shade, second.shade) == (0.0, 1.0)
-    assert [axis.name for axis in scene.parameters] == ["lr"]  # net/width is the same in both
-    assert scene.has_progress
+    assert [axis.name for axis in plot.parameters] == ["lr"]  # net/width is the same in both
+    assert plot.has_progress
 
 
 def test_high_values_are_best_where_that_is_wanted(tmp_path):
-    scene = scene_of([trial(tmp_path, "t1", [3.0]), trial(tmp_path, "t2", [5.0])], mode="max")
-    assert (scene.best, scene.dots[1].shade, scene.has_progress) == (1, 0.0, False)
-    assert scene.lines == (0, 1)  # the best one last, on top
+    plot = scene_of([trial(tmp_path, "t1", [3.0]), trial(tmp_path, "t2", [5.0])], mode="max")
+    assert (plot.best, plot.dots[1].shade, plot.has_progress) == (1, 0.0, False)
+    assert plot.lines == (0, 1)  # the best one last, on top
 
 
 def test_trials_without_results_nan_and_infinity_do_not_disturb(tmp_path):
@@ -40,11 +40,11 @@ def test_trials_without_results_nan_and_infinity_do_not_disturb(tmp_path):
         trial(tmp_path, "t3", [1.0, 0.5]),
         silent("t4", tmp_path),
     ]
-    scene = scene_of(trials)
-    assert [dot.has_value for dot in scene.dots] == [True, True, True, False]
-    assert [math.isnan(dot.value) for dot in scene.dots] == [True, True, False, True]
-    assert (scene.best, scene.lines) == (2, (2,))
-    assert np.isnan(scene.dots[1].curve.values).tolist() == [False, True]
+    plot = scene_of(trials)
+    assert [dot.has_value for dot in plot.dots] == [True, True, True, False]
+    assert [math.isnan(dot.value) for dot in plot.dots] == [True, True, False, True]
+    assert (plot.best, plot.lines) == (2, (2,))
+    assert np.isnan(plot.dots[1].curve.values).tolist() == [False, True]
 
 
 def test_nested_metrics_are_found_by_their_flat_name(tmp_path):
@@ -56,11 +56,11 @@ def test_nested_metrics_are_found_by_their_flat_name(tmp_path):
 
 
 def test_many_trials_are_thinned_evenly_and_long_curves_too(tmp_path):
-    scene = scene_of(experiment(tmp_path, 700, 1))
-    worst, best = (scene.metric_axis.positions[n] for n in (scene.lines[0], scene.lines[-1]))
-    assert (len(scene.curves), len(scene.lines)) == (MOST_CURVES, MOST_LINES)
-    assert scene.dots[scene.best].curve is not None
-    assert (scene.lines[-1], best) == (scene.best, 0.0)
+    plot = scene_of(experiment(tmp_path, 700, 1))
+    worst, best = (plot.metric_axis.positions[n] for n in (plot.lines[0], plot.lines[-1]))
+    assert (len(plot.curves), len(plot.lines)) == (MOST_CURVES, MOST_LINES)
+    assert plot.dots[plot.best].curve is not None
+    assert (plot.lines[-1], best) == (plot.best, 0.0)
     assert worst > 0.9
     long = scene_of([trial(tmp_path, "t9", [float(n) for n in range(1000)])]).dots[0].curve
     assert (long.values.size, long.iterations[0], long.iterations[-1]) == (MOST_POINTS, 1, 1000)
@@ -72,15 +72,15 @@ def test_a_metric_nobody_reported_is_an_error_that_names_those_there_are(tmp_pat
 
 
 def test_nothing_reported_yet_is_no_error(tmp_path):
-    scene = scene_of([silent("t1", tmp_path, config={"lr": 1}), silent("t2", tmp_path, config={"lr": 2})])
-    assert (scene.best, scene.curves, scene.lines, scene.has_progress) == (None, [], (), False)
+    plot = scene_of([silent("t1", tmp_path, config={"lr": 1}), silent("t2", tmp_path, config={"lr": 2})])
+    assert (plot.best, plot.curves, plot.lines, plot.has_progress) == (None, [], (), False)
     assert scene_of([]).dots == ()
 
 
 def test_a_damaged_log_costs_one_curve_and_a_warning(tmp_path, caplog):
     trials = [trial(tmp_path, "t1", [3.0, 2.0]), trial(tmp_path, "t2", [5.0, 1.0])]
     (tmp_path / "t1" / "result.json").write_text("{broken\n{}\n", encoding="utf-8")
-    scene = scene_of(trials)
-    assert [dot.curve is None for dot in scene.dots] == [True, False]
-    assert [dot.value for dot in scene.dots] == [2.0, 1.0]
+    plot = scene_of(trials)
+    assert [dot.curve is None for dot in plot.dots] == [True, False]
+    assert [dot.value for dot in plot.dots] == [2.0, 1.0]
     assert "results of 1 trial(s) cannot be read" in caplog.text

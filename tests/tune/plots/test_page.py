@@ -8,7 +8,7 @@ import shutil
 import subprocess
 
 import pytest
-from tests.tune.plots.scenes import experiment, silent
+from tests.tune.plots.examples import experiment, silent
 
 from muster.tune.plots import KINDS
 from muster.tune.plots.data import collect

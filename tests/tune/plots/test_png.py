@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.tune.plots.scenes import experiment, silent
+from tests.tune.plots.examples import experiment, silent
 
 from muster.tune.plots import KINDS
 from muster.tune.plots.data import collect
@@ -26,11 +26,11 @@ def texts(figure) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_is_a_png_of_its_panels(tmp_path, kind):
-    scene = scene_of(experiment(tmp_path / "exp", 30, 9))
+    plot = scene_of(experiment(tmp_path / "exp", 30, 9))
     target = tmp_path / "picture.png"
-    save_png(scene, kind, str(target))
+    save_png(plot, kind, str(target))
     assert target.read_bytes().startswith(b"\x89PNG\r\n")
-    titles = [axes.get_title(loc="left") for axes in draw(scene, kind).axes]
+    titles = [axes.get_title(loc="left") for axes in draw(plot, kind).axes]
     panels = {
         "curves": "Learning curves",
         "importance": "Parameter importance",

@@ -1,4 +1,4 @@
-"""ResultGrid.plot: where the file goes, which metric it shows, and what is said when something is missing."""
+"""ResultGrid.plot: where the file goes, which metric it shows, and its errors when something is missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from tests.tune.plots.scenes import experiment
+from tests.tune.plots.examples import experiment
 
 from muster.tune.analysis import ExperimentAnalysis
 from muster.tune.result_grid import ResultGrid

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from tests.tune.reporting.scene import finish, run_info, start, step, trial
+from tests.tune.reporting.examples import finish, run_info, start, step, trial
 
 from muster.base.clock import SystemClock
 from muster.tune.config import RunConfig

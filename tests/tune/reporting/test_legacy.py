@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.tune.reporting.scene import NOW, move, run_info, step, trial
+from tests.tune.reporting.examples import NOW, move, run_info, step, trial
 
 from muster.base.clock import ManualClock
 from muster.tune.progress_reporter import (

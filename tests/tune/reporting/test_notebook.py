@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from tests.tune.reporting.scene import NOW, finish, run_info, start, step, trial
+from tests.tune.reporting.examples import NOW, finish, run_info, start, step, trial
 
 from muster.base.clock import ManualClock
 from muster.tune.reporting.notebook import REFRESH_S, NotebookReporter

@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from tests.tune.reporting.scene import NOW, finish, move, run_info, start, step, trial
+from tests.tune.reporting.examples import NOW, finish, move, run_info, start, step, trial
 
 from muster.base.clock import ManualClock
 from muster.trials.events import TrialFailure, TrialFailureKind

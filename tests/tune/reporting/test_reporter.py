@@ -5,7 +5,7 @@ import sys
 import types
 
 import pytest
-from tests.tune.reporting.scene import environment, run_info, trial
+from tests.tune.reporting.examples import environment, run_info, trial
 
 from muster.base.clock import ManualClock
 from muster.tune.config import RunConfig

@@ -9,7 +9,7 @@ from muster.tune.reporting.screen import LINES_PER_S, OutputTap
 
 
 class Tapped:
-    """A tap over a terminal nobody looks at, fed through its own pipe as a child process would."""
+    """A tap over a terminal without a reader, fed through its own pipe as a child process would."""
 
     def __init__(self):
         self.master, self.slave = pty.openpty()

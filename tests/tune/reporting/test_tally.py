@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.tune.reporting.scene import move, trial
+from tests.tune.reporting.examples import move, trial
 
 from muster.tune.reporting.tally import KEPT_BEST, KEPT_FAILURES, ExperimentTally, last_line, lookup
 

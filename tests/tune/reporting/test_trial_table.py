@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
-from tests.tune.reporting.scene import trial
+from tests.tune.reporting.examples import trial
 
 from muster.tune.reporting.tables import (
     TrialTable,
     best_first,
     chosen,
     columns_for,
-    count_statuses,
     fair_choice,
     table_of,
 )
@@ -17,14 +18,14 @@ from muster.tune.reporting.tables import (
 @pytest.mark.conformance("C-205")
 def test_up_to_twenty_trials_all_have_a_row():
     trials = [trial(n, "PENDING") for n in range(20)]
-    assert chosen(trials, count_statuses(trials), 20) == (trials, "")
+    assert chosen(trials, Counter(each.status for each in trials), 20) == (trials, "")
 
 
 @pytest.mark.conformance("C-205")
 def test_thirty_trials_in_three_states_have_five_rows_each():
     states = ["RUNNING", "TERMINATED", "PENDING"]
     trials = [trial(n, states[n % 3]) for n in range(30)]
-    rows, more = chosen(trials, count_statuses(trials), 5)
+    rows, more = chosen(trials, Counter(each.status for each in trials), 5)
     assert [row.status for row in rows] == ["RUNNING"] * 5 + ["TERMINATED"] * 5 + ["PENDING"] * 5
     assert more == "5 more RUNNING, 5 more TERMINATED, 5 more PENDING"
 

@@ -265,7 +265,7 @@ def test_importing_it_does_not_load_numpy():
 
 
 class Naive:
-    """The rules of the specification in the plainest form, with numpy's percentile."""
+    """Ray's rules in the plainest form, with numpy's percentile."""
 
     def __init__(self, max_t, grace, factor, stop_last):
         count = int(math.log(max_t / grace) / math.log(factor) + 1)

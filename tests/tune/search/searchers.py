@@ -1,4 +1,4 @@
-"""Searchers for tests: they record what they hear."""
+"""Searchers for tests: they record their calls."""
 
 from __future__ import annotations
 

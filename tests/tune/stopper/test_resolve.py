@@ -1,4 +1,4 @@
-"""What may be passed as `stop` (spec 2.7)."""
+"""Tests what may be passed as `stop`."""
 
 import pytest
 

@@ -45,7 +45,7 @@ def test_a_trainable_that_can_be_restored_is_fine():
 
 
 def test_a_trainable_that_forgets_is_not():
-    with pytest.raises(AssertionError, match="Forgetful: restored from a checkpoint, it stands elsewhere"):
+    with pytest.raises(AssertionError, match="Forgetful: restored from a checkpoint, it has another state"):
         validate_save_restore(Forgetful)
 
 

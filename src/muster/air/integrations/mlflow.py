@@ -229,12 +229,15 @@ class MLflowLoggerCallback(TrackerCallback):
         save_artifact: bool = False,
         log_params_on_trial_end: bool = False,
     ) -> None:
-        """`tracking_uri`: of a server or database; None: what MLflow uses by itself (MLFLOW_TRACKING_URI).
+        """Takes what to send, and where to.
 
-        `experiment_name` is made when it does not exist; None: MLFLOW_EXPERIMENT_ID or
-        MLFLOW_EXPERIMENT_NAME, else the name of the tuning experiment. `tracking_token` is not saved with the
-        experiment. `save_artifact`: a trial's directory is stored in its run when it ends.
-        `log_params_on_trial_end`: for configs that change during a trial (MLflow's parameters never do).
+        Args:
+            tracking_uri: Of a server or database; None: MLflow's default (MLFLOW_TRACKING_URI).
+            experiment_name: Made when it does not exist; None: MLFLOW_EXPERIMENT_ID or
+                MLFLOW_EXPERIMENT_NAME, else the name of the tuning experiment.
+            tracking_token: Not saved with the experiment.
+            save_artifact: Store a trial's directory in its run when the trial ends.
+            log_params_on_trial_end: For configs that change during a trial; MLflow's parameters cannot.
         """
         require("mlflow")
         self.tracking_uri = tracking_uri
@@ -276,7 +279,7 @@ def setup_mlflow(  # noqa: PLR0913, PLR0917 - Ray's signature
 ) -> Any:  # noqa: ANN401 - the mlflow module
     """Begins an MLflow run for this trial and returns the `mlflow` module; call it inside the trainable.
 
-    The config is logged as parameters. Settings may also stand in `config["mlflow"]`; arguments win. The
+    The config is logged as parameters. Settings may also be in `config["mlflow"]`; arguments win. The
     experiment is the one of `experiment_id`, else of `experiment_name`, else of MLFLOW_EXPERIMENT_ID or
     MLFLOW_EXPERIMENT_NAME, else the tuning experiment's name; ValueError when it does not exist and
     `create_experiment_if_not_exists` is not set. `rank_zero_only` changes nothing: a trial is one process.

@@ -246,7 +246,7 @@ def setup_wandb(
 ) -> Any:  # noqa: ANN401 - a wandb run
     """Begins a W&B run for this trial and returns it; call it inside the trainable.
 
-    The config is logged; arguments of `wandb.init`, and the key, may also stand in `config["wandb"]`, but
+    The config is logged; arguments of `wandb.init`, and the key, may also be in `config["wandb"]`, but
     `kwargs` win. Id, name and group are those of the trial and its experiment. `rank_zero_only` changes
     nothing: a trial is one process.
 

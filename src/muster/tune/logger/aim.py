@@ -19,9 +19,8 @@ _NOT_METRICS = frozenset({"done", "should_checkpoint", "training_iteration", "ti
 class AimLoggerCallback(TrackerCallback):
     """An AimLoggerCallback sends configs and results of every trial to an Aim repository.
 
-    See `aim up --repo DIR`.
-
-    Results are sent from a thread, so nothing waits for Aim; when it fails the experiment continues.
+    `aim up --repo DIR` shows them. Results are sent from a thread, so nothing waits for Aim; when it fails
+    the experiment continues.
     """
 
     def __init__(

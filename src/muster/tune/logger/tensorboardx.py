@@ -10,8 +10,7 @@ class TBXLoggerCallback(FileLogger):
     """A TBXLoggerCallback writes TensorBoard event files in each trial's directory; it is on by default.
 
     Numbers of results are logged under ray/tune/, and so are arrays: as an image, a sheet of images or a
-    video with three, four or five dimensions, else as a histogram. The config goes to HPARAMS at the trial's
-    end.
+    video with three, four or five dimensions, else as a histogram. The config goes to HPARAMS at the end.
     """
 
     _is_stock = True

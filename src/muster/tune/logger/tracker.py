@@ -113,9 +113,7 @@ class BackgroundQueue:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"muster-{self._name}", daemon=True)
             self._thread.start()
-            atexit.register(
-                self.close, self._grace_s
-            )  # for an experiment that breaks off without its last hook
+            atexit.register(self.close, self._grace_s)  # an experiment may end without its last hook
 
     # for the thread
 

@@ -1,6 +1,6 @@
 """Defines the base of reporters that show a snapshot of the experiment whenever one is due.
 
-The base of the plain, live and notebook reporters. Hooks cost about a microsecond; snapshots are spaced by
+They are the plain, live and notebook reporters. Hooks cost about a microsecond; snapshots are spaced by
 what they cost, so that showing never takes more than a few percent of the time.
 """
 
@@ -29,8 +29,8 @@ ENOUGH = 5  # finished trials that make the recent speed mean something
 class ReportInterval:
     """A ReportInterval allows one snapshot per period, and fewer when snapshots are slow to make.
 
-    What counts is the fastest of the last few: one that met a busy moment does not stop the next ones, nor
-    does the first, which also loads what it is drawn with.
+    The fastest of the last few decides: one slow snapshot does not delay the next ones, nor does the first,
+    which also loads what draws it.
     """
 
     def __init__(self, period_s: float, share: float = SHARE) -> None:

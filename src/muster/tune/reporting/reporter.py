@@ -1,7 +1,7 @@
 """Defines Reporter, the base of all that show an experiment, and chooses one for a run.
 
-A Callback with four more calls, made by the tuner around the run. It overrides no hook, so a silent
-experiment pays nothing.
+A Reporter is a Callback with four more calls, made by the tuner around the run. It overrides no hook, so a
+silent experiment pays nothing.
 """
 
 from __future__ import annotations
@@ -58,10 +58,8 @@ def reporter_for(
 ) -> Reporter:
     """Returns a reporter for this run.
 
-    `stream` is standard output and `is_notebook` is detected unless given.
-
-    `RunConfig.progress_reporter` is driven by its own protocol, and RAY_AIR_NEW_OUTPUT=0 asks for the text of
-    old; `verbose=0` shows nothing whatever else is asked for.
+    `stream` is standard output and `is_notebook` is detected unless given. `RunConfig.progress_reporter` is
+    used by its own protocol, RAY_AIR_NEW_OUTPUT=0 selects Ray's older text, and `verbose=0` shows nothing.
     """
     level = run_config.verbose or 0
     stream = stream if stream is not None else sys.stdout

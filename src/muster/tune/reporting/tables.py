@@ -139,13 +139,6 @@ def fair_choice(trials: Sequence[Trial], max_rows: float) -> tuple[list[Trial], 
     return chosen, {s: len(by_status[s]) - kept[s] for s in STATUSES if len(by_status[s]) > kept[s]}
 
 
-def count_statuses(trials: Iterable[Trial]) -> dict[str, int]:
-    counts = dict.fromkeys(STATUSES, 0)
-    for trial in trials:
-        counts[trial.status] += 1
-    return counts
-
-
 class BoxCharacters(NamedTuple):
     """A BoxCharacters says what a table is drawn with: corners, sides, lines, and what is between columns."""
 
@@ -160,9 +153,7 @@ class BoxCharacters(NamedTuple):
 
 BOX = BoxCharacters("╭╮", "├┤", "╰╯", "│", "─")
 ASCII = BoxCharacters("++", "++", "++", "|", "-")
-PSQL = BoxCharacters(
-    "++", "||", "++", "|", "-", " | ", "-+-"
-)  # as the PostgreSQL shell, and Ray, draw tables
+PSQL = BoxCharacters("++", "||", "++", "|", "-", " | ", "-+-")  # Ray's tables
 
 
 def frame_for(encoding: str | None) -> BoxCharacters:

@@ -77,9 +77,7 @@ class PromotionRung:
         self._ranks: dict[str, Rank] = {}
         self._top: list[Rank] = []  # ranks negated: the worst of the best comes first
         self._rest: list[Rank] = []
-        self._waiting: list[
-            tuple[Rank, str]
-        ] = []  # asked to pause; may hold trials that have continued since
+        self._waiting: list[tuple[Rank, str]] = []  # asked to pause; some may run again
 
     def record(self, trial_id: str, score: float) -> None:
         rank = (math.inf if math.isnan(score) else -score, len(self.scores))

@@ -150,16 +150,19 @@ def milestones(parameters: AshaParameters, bracket: int) -> list[float]:
 
 
 class AsyncHyperBandScheduler(MetricScheduler):
-    """An AsyncHyperBandScheduler gives most of the time to the trials that look best early.
+    """An AsyncHyperBandScheduler (ASHA) gives most of the time to the trials that look best early.
 
-    time_attr: what `max_t` and `grace_period` count; must grow with every result.
-    max_t: the most time that a trial gets.
-    grace_period: the first rung; nothing is stopped or paused before it.
-    reduction_factor: of this many trials one continues from a rung to the next.
-    brackets: the number of brackets, each beginning one rung later; trials are assigned to them at random.
-    stop_last_trials: whether a trial is stopped at `max_t`, or may continue until it ends by itself.
-    type: "stopping" or "promotion". Promotion needs trials that can continue from a checkpoint.
-    seed: makes the draw of brackets repeatable.
+    Args:
+        time_attr: The result key that `max_t` and `grace_period` count; must grow with every result.
+        metric: The result key to compare; None: the experiment's.
+        mode: "min" or "max"; None: the experiment's.
+        max_t: The most time that a trial gets.
+        grace_period: The first rung; nothing is stopped or paused before it.
+        reduction_factor: Of this many trials one continues from a rung to the next.
+        brackets: The number of brackets, each beginning one rung later; trials are assigned at random.
+        stop_last_trials: Whether a trial is stopped at `max_t`, or may continue until it ends by itself.
+        type: "stopping", or "promotion", which needs trials that can continue from a checkpoint.
+        seed: Makes the draw of brackets repeatable.
     """
 
     _state_kind = "async_hyperband"

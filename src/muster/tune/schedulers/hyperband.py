@@ -34,11 +34,13 @@ class HyperBandScheduler(MetricScheduler):
 
     Trials are paused at milestones, so they should save checkpoints: one without starts from the beginning.
 
-    time_attr: what `max_t` counts; must grow with every result.
-    max_t: the most that one trial gets; also sets the number of brackets in a band.
-    reduction_factor: of this many trials one continues at each milestone.
-    stop_last_trials: whether trials are stopped at the last milestone, or may continue until they end by
-        themselves.
+    Args:
+        time_attr: The result key that `max_t` counts; must grow with every result.
+        metric: The result key to compare; None: the experiment's.
+        mode: "min" or "max"; None: the experiment's.
+        max_t: The most time that a trial gets; also sets the number of brackets in a band.
+        reduction_factor: Of this many trials one continues at each milestone.
+        stop_last_trials: Whether a trial is stopped at the last milestone, or may continue until it ends.
     """
 
     _state_kind = "hyperband"

@@ -127,11 +127,14 @@ _ROUNDING = 1e-12  # relative: a mean of equal values may differ from them by so
 class MedianStoppingRule(MetricScheduler):
     """A MedianStoppingRule stops a trial whose best value is worse than the median of the others' means.
 
-    time_attr: what `grace_period` and `min_time_slice` count; must grow with every result.
-    grace_period: nothing is stopped before it, and values before it are in no mean.
-    min_samples_required: with fewer others that got so far, nothing is stopped.
-    min_time_slice: with fewer others, a trial that ran for longer than this is paused for one that waits.
-    hard_stop: whether such a trial is stopped, or paused once until nothing else waits.
+    Args:
+        time_attr: The result key that `grace_period` and `min_time_slice` count; must grow with every result.
+        metric: The result key to compare; None: the experiment's.
+        mode: "min" or "max"; None: the experiment's.
+        grace_period: Nothing is stopped before it, and values before it are in no mean.
+        min_samples_required: With fewer others that got so far, nothing is stopped.
+        min_time_slice: With fewer others, a trial that ran for longer than this is paused for a waiting one.
+        hard_stop: Whether a worse trial is stopped, or paused once until nothing else waits.
     """
 
     _state_kind = "median_stopping_rule"
@@ -175,9 +178,7 @@ class MedianStoppingRule(MetricScheduler):
         self._min_time_slice = parameters["min_time_slice"]
         self._hard_stop = parameters["hard_stop"]
         self._curves = Curves(self._grace_period)
-        self._best: dict[
-            str, float
-        ] = {}  # of trials that are not finished; none before a value that is no NaN
+        self._best: dict[str, float] = {}  # of unfinished trials with a value that is not NaN
         self._last_pause: dict[str, float] = {}
         self._stopped: dict[str, None] = {}
 

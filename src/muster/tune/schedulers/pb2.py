@@ -18,15 +18,16 @@ from muster.tune.search.paths import copied
 from muster.tune.search.space import uniform
 
 MOST_POINTS = 1000
-Bounds = dict[Path, tuple[float, float]]
 
 
 class PB2(PopulationBasedTraining):
     """A PB2 is like PopulationBasedTraining, but takes the values from which a Gaussian process expects most.
 
-    hyperparam_bounds: `[lowest, highest]` of each value, in dicts as deep as the configuration's. A value
-        that the configuration lacks is drawn from there; the type of one that it has is kept.
-    The other parameters are those of PopulationBasedTraining. Needs scipy.
+    PB2 needs scipy. The other parameters are those of PopulationBasedTraining.
+
+    Args:
+        hyperparam_bounds: `[lowest, highest]` of each value, in dicts as deep as the configuration's. A value
+            that the configuration lacks is drawn from there; the type of one that it has is kept.
     """
 
     _state_kind = "pb2"
@@ -51,12 +52,8 @@ class PB2(PopulationBasedTraining):
             raise TuneError("PB2 has nothing to change: pass hyperparam_bounds={'lr': [1e-4, 1.0]}")
         self._bounds = dict(_checked(hyperparam_bounds, ()))
         self._points: list[list[float]] = []  # time, reward before, values, change per unit of time
-        self._positions: dict[
-            str, tuple[float, float]
-        ] = {}  # time and reward of each trial at its last comparison
-        self._pending: dict[
-            str, list[float]
-        ] = {}  # chosen, without a result since: time, reward before, values
+        self._positions: dict[str, tuple[float, float]] = {}  # time and reward at the last comparison
+        self._pending: dict[str, list[float]] = {}  # without a result since: time, reward before, values
         super().__init__(
             time_attr=time_attr,
             metric=metric,

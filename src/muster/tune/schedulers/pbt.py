@@ -37,19 +37,23 @@ class Exploit(NamedTuple):
 class PopulationBasedTraining(MetricScheduler):
     """A PopulationBasedTraining replaces the worst members of a population by changed copies of the best.
 
-    time_attr: what `perturbation_interval` and `burn_in_period` count; must grow with every result.
-    perturbation_interval: how long a trial trains between two comparisons.
-    burn_in_period: nothing is changed before this time.
-    hyperparam_mutations: what may change, and to what: a list of values in order (the new value is a
-        neighbour), a domain or a function without arguments (a number is multiplied by one of
-        `perturbation_factors`; one of `tune.choice` becomes a neighbour), or a dict of these.
-    quantile_fraction: the share of the best, which are copied, and of the worst, which are replaced; 0: none.
-    resample_probability: of drawing a new value instead of changing the old one.
-    custom_explore_fn: takes the changed configuration and returns the one to use.
-    log_config: write `pbt_global.txt`, and `pbt_policy_<trial id>.txt` for PopulationBasedTrainingReplay.
-    require_attrs: a result without metric or time is an error; if False it is ignored.
-    synch: all trials wait for each other before any is changed.
-    seed: makes all draws repeatable, those of a user's function from `random` or `numpy.random` included.
+    Args:
+        time_attr: The result key that `perturbation_interval` and `burn_in_period` count; must grow.
+        metric: The result key to compare; None: the experiment's.
+        mode: "min" or "max"; None: the experiment's.
+        perturbation_interval: How long a trial trains between two comparisons.
+        burn_in_period: Nothing is changed before this time.
+        hyperparam_mutations: What may change, and to what: a list of values in order (the new value is a
+            neighbour), a domain or a function without arguments (a number is multiplied by one of
+            `perturbation_factors`; one of `tune.choice` becomes a neighbour), or a dict of these.
+        quantile_fraction: The share of the best, which are copied, and of the worst, which are replaced.
+        resample_probability: How often a new value is drawn instead of changing the old one.
+        perturbation_factors: What numbers are multiplied by.
+        custom_explore_fn: Takes the changed configuration and returns the one to use.
+        log_config: Write `pbt_global.txt`, and `pbt_policy_<trial id>.txt` for the replay.
+        require_attrs: A result without metric or time is an error; if False it is ignored.
+        synch: All trials wait for each other before any is changed.
+        seed: Makes all draws repeatable, also those of a user's function from `random` or `numpy.random`.
 
     Example:
         >>> PopulationBasedTraining(

@@ -217,7 +217,7 @@ class PbtParameters(NamedTuple):
 
 _MOST_OUTDATED = 64  # entries
 Ranked = tuple[float, int, str]  # score, place in the order of joining, trial id
-Turn = tuple[float, bool, int, str]  # time, whether it stands where another does, place, trial id
+Turn = tuple[float, bool, int, str]  # time, whether it is a copy, order of joining, trial id
 
 
 @dataclass(slots=True)

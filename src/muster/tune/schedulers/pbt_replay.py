@@ -31,8 +31,9 @@ class Change(NamedTuple):
 class PopulationBasedTrainingReplay(FIFOScheduler):
     """A PopulationBasedTrainingReplay repeats the history of one trial of a finished PBT run.
 
-    policy_file: `pbt_policy_<trial id>.txt` in that run's directory. The trial that is given gets the first
-        configuration of the history (its own is used when the trial was never changed).
+    Args:
+        policy_file: `pbt_policy_<trial id>.txt` in that run's directory. The trial gets the first
+            configuration of the history, or keeps its own when the history has no change.
     """
 
     _state_kind = "pbt_replay"

@@ -128,14 +128,15 @@ def as_units(amounts: Mapping[str, float] | None, owner: str, name: str) -> Reso
 class DistributeResources:
     """A DistributeResources gives every trial an even share of free resources, never less than its base.
 
-    add_bundles: what a trial gains comes as additional bundles, for workers that it starts; if False, its
-        only bundle grows.
-    increase_by: one unit, e.g. {"CPU": 2, "GPU": 1}; by default the last bundle (with `add_bundles`), else
-        1 GPU for trials that have one, else 1 CPU.
-    increase_by_times: the most units that a trial gains; -1: as many as there are.
-    reserve_resources: what is never distributed, e.g. {"CPU": 1}.
-
     A trial above its base gives units back when trials that wait need them.
+
+    Args:
+        add_bundles: What a trial gains comes as additional bundles, for workers that it starts; if False, its
+            only bundle grows.
+        increase_by: One unit, e.g. {"CPU": 2, "GPU": 1}; by default the last bundle (with `add_bundles`),
+            else 1 GPU for trials that have one, else 1 CPU.
+        increase_by_times: The most units that a trial gains; -1: as many as there are.
+        reserve_resources: What is never distributed, e.g. {"CPU": 1}.
 
     Example:
         >>> DistributeResources(increase_by={"CPU": 2}, increase_by_times=3).increase_by
@@ -245,7 +246,9 @@ class DistributeResourcesToTopJob(DistributeResources):
     A trial that is no longer the best gives units back only when trials that wait need them. When the best
     has `increase_by_times` units, the next one gains. Other parameters are those of DistributeResources.
 
-    metric, mode: what is compared; by default the experiment's.
+    Args:
+        metric: The result key to compare; None: the experiment's.
+        mode: "min" or "max"; None: the experiment's.
     """
 
     def __init__(

@@ -40,14 +40,14 @@ _EVENLY = DistributeResources(add_bundles=False)
 class ResourceChangingScheduler(TrialScheduler):
     """A ResourceChangingScheduler wraps a scheduler, and changes the resources of trials while they run.
 
-    base_scheduler: decides everything else; None: first in, first out.
-    resources_allocation_function: called after every result on which the base scheduler lets a trial
-        continue, with (tune_controller, trial, result, scheduler); returns a PlacementGroupFactory, or None
-        for no change. None instead of a function: nothing ever changes.
+    All trials must start with the same resources and be able to continue from their checkpoints. A trial sees
+    what it has by `tune.get_context().get_trial_resources()`. `TuneConfig(reuse_actors=True)` is refused.
 
-    All trials must start with the same resources. A trial sees what it has by
-    `tune.get_context().get_trial_resources()`; it must be able to continue from its checkpoint. Cannot be
-    used with `TuneConfig(reuse_actors=True)`.
+    Args:
+        base_scheduler: Decides everything else; None: first in, first out.
+        resources_allocation_function: Called after every result on which the base scheduler lets a trial
+            continue, with (tune_controller, trial, result, scheduler); returns a PlacementGroupFactory, or
+            None for no change. None instead of a function: nothing ever changes.
 
     Example:
         >>> ResourceChangingScheduler().debug_string()

@@ -111,7 +111,6 @@ class _Options(Sequence[Any]):
 
 T = TypeVar("T")
 _Make = Callable[[str, dict[str, Any], Mapping[str, Any], str], T]
-_PLAIN = (int, float, str, bool, type(None))
 
 
 def renewing(make: _Make[T], space: Mapping[str, Any]) -> _Make[T]:
@@ -159,7 +158,7 @@ def _drawn(config: Any, params: Mapping[str, Any], path: Path) -> dict[Path, Any
 
 def _open_places(node: Any, path: Path) -> list[tuple[Path, Any]]:  # noqa: ANN401
     """Returns where the space holds a placeholder, a domain or a grid."""
-    is_grid = isinstance(node, dict) and len(node) == 1 and "grid_search" in node
+    is_grid = isinstance(node, dict) and is_sole_key(node, "grid_search")
     if is_placeholder(node) or is_grid or isinstance(node, Domain):
         return [(path, node)]
     if not is_container(node):
@@ -183,4 +182,4 @@ def _has(config: Any, path: Path) -> bool:  # noqa: ANN401
 
 def _is_plain(config: Any, path: Path) -> bool:  # noqa: ANN401
     """Returns whether a value need not be made anew."""
-    return isinstance(at(config, path), _PLAIN)
+    return isinstance(at(config, path), _PRIMITIVES)

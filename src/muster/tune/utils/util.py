@@ -33,8 +33,8 @@ def wait_for_gpu(
 
     Args:
         gpu_id: Its number or its UUID; None: the first one this process may use.
-        retry: How often to look.
-        delay_s: Seconds between two looks.
+        retry: How often to check.
+        delay_s: Seconds between two checks.
     """
     if gpu_memory_limit is not None:
         raise ValueError("wait_for_gpu(gpu_memory_limit=...) does not exist any more: use target_util")
@@ -131,7 +131,7 @@ def _compare(first: Any, second: Any, name: str) -> None:  # noqa: ANN401
         first.train()
     saved = first.save()
     second.restore(saved)
-    _agree(first.get_state(), second.get_state(), f"{name}: restored from a checkpoint, it stands elsewhere")
+    _agree(first.get_state(), second.get_state(), f"{name}: restored from a checkpoint, it has another state")
     again = second.save()
     if again.checkpoint.path == saved.checkpoint.path:
         raise AssertionError(f"{name}: a second save overwrote the checkpoint {saved.checkpoint.path}")

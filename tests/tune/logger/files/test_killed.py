@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.tune.logger.logging_scene import Scene, checkpoint_at, make_trial
+from tests.tune.logger.harness import LoggerHarness, checkpoint_at, make_trial
 
 from muster.host.processes import find
 
@@ -26,8 +26,8 @@ def wait_until_gone(pid):
 @pytest.mark.parametrize("by", ["thread", "process"])
 def test_a_killed_writer_leaves_files_that_another_goes_on_with(tmp_path, by):
     command = [sys.executable, "-m", "tests.tune.logger.files.killed_child", str(tmp_path), by]
-    scene, trial = Scene(tmp_path), make_trial()
-    table = scene.path(trial, "progress.csv")
+    harness, trial = LoggerHarness(tmp_path), make_trial()
+    table = harness.path(trial, "progress.csv")
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as child:
         try:
             pid = int(child.stdout.readline()) if by == "process" else None
@@ -40,11 +40,11 @@ def test_a_killed_writer_leaves_files_that_another_goes_on_with(tmp_path, by):
             child.kill()
     if pid is not None:
         wait_until_gone(pid)
-    trial.checkpoints = (checkpoint_at(scene, trial, 500),)
-    scene.start(trial)
-    scene.report(trial, 501, loss=0.0)
-    scene.complete(trial)
-    assert scene.writer.close(10)
-    assert [row["training_iteration"] for row in scene.rows(trial)] == list(range(1, 502))
-    assert [int(row["training_iteration"]) for row in scene.table(trial)] == list(range(1, 502))
-    assert scene.writer.take_problems() == ()
+    trial.checkpoints = (checkpoint_at(harness, trial, 500),)
+    harness.start(trial)
+    harness.report(trial, 501, loss=0.0)
+    harness.complete(trial)
+    assert harness.writer.close(10)
+    assert [row["training_iteration"] for row in harness.rows(trial)] == list(range(1, 502))
+    assert [int(row["training_iteration"]) for row in harness.table(trial)] == list(range(1, 502))
+    assert harness.writer.take_problems() == ()

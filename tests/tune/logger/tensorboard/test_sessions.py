@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 from tests.tune.logger.files.test_writer_process import process_of, with_process
-from tests.tune.logger.logging_scene import Scene, make_trial
+from tests.tune.logger.harness import LoggerHarness, make_trial
 from tests.tune.logger.tensorboard_reading import accumulated, hparams_tab
 
 from muster import tune
@@ -28,30 +28,30 @@ def rows_of_tab(directory):
     }
 
 
-def test_a_trial_that_ends_or_fails_is_shown_with_its_last_config(scene, tmp_path):
+def test_a_trial_that_ends_or_fails_is_shown_with_its_last_config(harness, tmp_path):
     good, bad = make_trial("good"), make_trial("bad", {"x": 2, "f": len})
     for trial in (good, bad):
-        scene.start(trial)
-        scene.report(trial, 1, loss=3.0)
+        harness.start(trial)
+        harness.report(trial, 1, loss=3.0)
     good.config = {"x": 5}
-    scene.start(good)  # as after an exploit
-    scene.report(good, 2, loss=1.5)
-    scene.complete(good)
-    scene.fire("on_trial_error", bad)
-    assert scene.writer.close(20)
+    harness.start(good)  # as after an exploit
+    harness.report(good, 2, loss=1.5)
+    harness.complete(good)
+    harness.fire("on_trial_error", bad)
+    assert harness.writer.close(20)
     assert rows_of_tab(tmp_path) == {
         "dir_good": ({"x": 5.0}, 1.5, "STATUS_SUCCESS"),
         "dir_bad": ({"x": 2.0}, 3.0, "STATUS_FAILURE"),
     }
 
 
-def test_a_trial_that_is_still_running_is_not_shown_yet(scene, tmp_path):
+def test_a_trial_that_is_still_running_is_not_shown_yet(harness, tmp_path):
     running, over = make_trial("running"), make_trial("over")
     for trial in (running, over):
-        scene.start(trial)
-        scene.report(trial, 1, loss=1.0)
-    scene.complete(over)
-    assert scene.writer.close(20)
+        harness.start(trial)
+        harness.report(trial, 1, loss=1.0)
+    harness.complete(over)
+    assert harness.writer.close(20)
     assert list(rows_of_tab(tmp_path)) == ["dir_over"]
 
 
@@ -102,14 +102,14 @@ def test_a_config_given_to_a_process_that_is_killed_is_shown_all_the_same(tmp_pa
 
 
 def test_a_config_given_to_the_thread_goes_to_the_process_with_the_files(tmp_path):
-    scene = Scene(tmp_path / "runs", process_from=None)
+    harness = LoggerHarness(tmp_path / "runs", process_from=None)
     trial = make_trial("t", {"x": 1, "f": len})
-    scene.start(trial)
-    scene.report(trial, 1, loss=0.5)
-    assert scene.writer.flush(20)
-    scene.writer.close(20)
+    harness.start(trial)
+    harness.report(trial, 1, loss=0.5)
+    assert harness.writer.flush(20)
+    harness.writer.close(20)
     writer = with_process(tmp_path)
-    log = scene.writer.log("t", "")
+    log = harness.writer.log("t", "")
     writer.running["t"] = log
     writer.row(log, ALL, {"training_iteration": 2, "loss": 0.25})
     writer.end("t")

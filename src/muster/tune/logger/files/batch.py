@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from muster.base.framing import is_plain, pack, unpack
-from muster.tune.logger.files.json_rows import Shown, encode
+from muster.tune.logger.files.json_rows import ForeignValue, encode
 from muster.tune.logger.files.trial_log import TBX, Entry, TrialLog
 from muster.tune.logger.tensorboard.events import as_float
 from muster.tune.logger.tensorboard.hparams import hparams_of
@@ -20,8 +20,8 @@ _SCALARS = frozenset({int, float, str, bool, type(None), bytes})
 _KEYS = frozenset({str, int, float, bool, type(None)})
 _MOST_SCHEMAS = 256
 _OPEN, _CONFIG = "open", "config"  # verbs of our own, beside those of TrialLog
-_NUMPY, _SHOWN = 0, 1
-Odd = tuple[Any, ...]  # where in the row, and what belongs there
+_NUMPY, _ENCODED = 0, 1
+NonPlain = tuple[Any, ...]  # where in the row, and what belongs there
 
 
 class Packer:
@@ -56,7 +56,7 @@ class Packer:
                 if _SCALARS.issuperset(map(type, values)):
                     add((log.number, kinds, at, number, values))
                 else:
-                    add((log.number, kinds, at, number, *_with_odd(values)))
+                    add((log.number, kinds, at, number, *_split_non_plain(values)))
             except Exception as error:  # noqa: BLE001 - a user's value may do anything when it is turned into text
                 self._report_problem(log.directory, error)
         return pack(out)
@@ -126,7 +126,9 @@ class Unpacker:
                 if place >= 0:
                     row["config"] = self._configs.get(number)
                 if len(item) > 5:
-                    _put_odd(row, [((keys[at], *path), *faces) for (at, *path), *faces in item[5]])
+                    _insert_non_plain(
+                        row, [((keys[at], *path), *encodings) for (at, *path), *encodings in item[5]]
+                    )
                 found.append((self._logs[number], kinds, row, item[2]))
         return found
 
@@ -144,7 +146,12 @@ class Unpacker:
             config = self._configs.get(number) if params is None else hparams
             order = ("start", kinds, config, iteration, at, params)
         elif verb == "catch_up":
-            order = ("catch_up", order[1], [_put_odd(row, odd) for row, odd in order[2]], order[3])
+            order = (
+                "catch_up",
+                order[1],
+                [_insert_non_plain(row, others) for row, others in order[2]],
+                order[3],
+            )
         elif verb == "end":
             del self._logs[number]
             self._configs.pop(number, None)
@@ -155,38 +162,38 @@ def _plain_key(key: object) -> Any:  # noqa: ANN401 - plain
     return key if type(key) in _KEYS else str(key)
 
 
-def _plain_row(row: dict[Any, Any]) -> tuple[dict[Any, Any], list[Odd]]:
+def _plain_row(row: dict[Any, Any]) -> tuple[dict[Any, Any], list[NonPlain]]:
     if is_plain(row):
         return row, []
     config = row.get("config")
     keys = [_plain_key(key) for key in row]
-    values, odd = _with_odd([None if value is config else value for value in row.values()])
+    values, others = _split_non_plain([None if value is config else value for value in row.values()])
     plain = dict(zip(keys, values, strict=True))
     if config is not None:
         plain["config"] = config if is_plain(config) else json.loads(encode(config))
-    return plain, [((keys[at], *path), *faces) for (at, *path), *faces in odd]
+    return plain, [((keys[at], *path), *encodings) for (at, *path), *encodings in others]
 
 
-def _with_odd(values: list[Any]) -> tuple[list[Any], list[Odd]]:
+def _split_non_plain(values: list[Any]) -> tuple[list[Any], list[NonPlain]]:
     """Returns values with None where they are not plain, and what belongs there."""
-    odd: list[Odd] = []
-    return [_plain_value(value, (at,), odd) for at, value in enumerate(values)], odd
+    others: list[NonPlain] = []
+    return [_plain_value(value, (at,), others) for at, value in enumerate(values)], others
 
 
-def _plain_value(value: Any, path: tuple[Any, ...], odd: list[Odd]) -> Any:  # noqa: ANN401
+def _plain_value(value: Any, path: tuple[Any, ...], others: list[NonPlain]) -> Any:  # noqa: ANN401
     if is_plain(value):
         return value
     if isinstance(value, dict):  # its values have columns of their own, so each is encoded by itself
         return {
-            (plain := _plain_key(key)): _plain_value(inner, (*path, plain), odd)
+            (plain := _plain_key(key)): _plain_value(inner, (*path, plain), others)
             for key, inner in value.items()
         }
     if type(value).__module__ == "numpy" and (array := _array(value)) is not None:
-        odd.append((path, _NUMPY, array))
+        others.append((path, _NUMPY, array))
     else:
         is_number = hasattr(value, "__float__") and not isinstance(value, (str, bytes))
         number = as_float(value) if is_number else float("nan")
-        odd.append((path, _SHOWN, str(value), number, encode(value), _array(value)))
+        others.append((path, _ENCODED, str(value), number, encode(value), _array(value)))
     return None
 
 
@@ -203,13 +210,15 @@ def _array(value: Any) -> tuple[str, tuple[int, ...], bytes] | None:  # noqa: AN
     return (found.dtype.str, found.shape, found.tobytes()) if found.dtype.kind in "biuf" else None
 
 
-def _put_odd(row: dict[Any, Any], odd: Sequence[Odd]) -> dict[Any, Any]:
-    for path, form, *faces in odd:
+def _insert_non_plain(row: dict[Any, Any], others: Sequence[NonPlain]) -> dict[Any, Any]:
+    for path, form, *encodings in others:
         inner = row
         for key in path[:-1]:
             inner = inner[key]
-        array = None if faces[-1] is None else _array_again(*faces[-1])
-        inner[path[-1]] = array if form == _NUMPY else Shown(faces[0], faces[1], faces[2], array)
+        array = None if encodings[-1] is None else _array_again(*encodings[-1])
+        inner[path[-1]] = (
+            array if form == _NUMPY else ForeignValue(encodings[0], encodings[1], encodings[2], array)
+        )
     return row
 
 

@@ -21,8 +21,8 @@ _encoder = msgspec.json.Encoder()
 _sorting_encoder = msgspec.json.Encoder(order="sorted")
 
 
-class Shown:
-    """A Shown stands for a value that stayed in the driver: as text, number (or NaN), JSON and array."""
+class ForeignValue:
+    """A ForeignValue replaces a value that stayed in the driver: as text, number (or NaN), JSON and array."""
 
     __slots__ = ("_array", "_json", "_number", "_text")
 
@@ -48,7 +48,7 @@ class Shown:
 
 def jsonable(value: object) -> Any:  # noqa: ANN401 - JSON data
     """Returns arrays and scalars of numpy as Python values, anything else as text; numpy is not imported."""
-    if type(value) is Shown:
+    if type(value) is ForeignValue:
         return value.jsonable()
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         inner = value.tolist()

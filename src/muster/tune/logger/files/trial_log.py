@@ -1,7 +1,7 @@
 """Turns the rows and orders of one trial into bytes of its files.
 
-The control thread makes it and hands it over; after that only the writer touches it: a thread of the driver,
-or a process of its own, which is given where the files stand.
+The control thread makes a TrialLog and hands it over; after that only the writer uses it: a thread of the
+driver, or a separate process, which is given the state of the files.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class TrialLog:
     ) -> None:
         """Handles a start at `iteration` (None: unknown); later rows replace those beyond that iteration.
 
-        `params`: the files made of the config, where it could not be had as it is: only its hparams are.
+        `params`: the files made of a config that is not available here; then `config` holds its hparams.
         """
         self.ended = False
         self._flush(context)

@@ -1,7 +1,7 @@
 """Writes the files of all trials off the control thread, which only appends to a queue.
 
-Rows wait a moment, are encoded together and appended with one write per file: by a thread, and once there is
-much to do by a process of its own, to which the thread then only forwards.
+Rows wait a moment, are encoded together and appended with one write per file: by a thread, and under load by
+a separate process, to which the thread then only forwards.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ class LogWriter:
         self._open_limit = open_limit
         self._process_from = queue_limit if process_from is None else process_from
         self._queue: deque[Entry] = deque()
-        self._threshold = min(
-            self._limit, self._process_from
-        )  # the length at which a process is started or rows wait
+        self._threshold = min(self._limit, self._process_from)  # of the queue: then a process is started
         self.running: dict[str, TrialLog] = {}  # by trial id; control thread only
         self._dropped = 0
         self._is_overrun = False

@@ -176,7 +176,7 @@ class AxSearch(LibrarySearcher):
         from ax.exceptions.generation_strategy import MaxParallelismReachedException
 
         if self._objective == _METRIC:
-            # A model that was fitted before starts the next fit where it stands, which a restored one cannot:
+            # A fitted model starts the next fit from its last state, which a restored one cannot:
             # both begin anew. A client of the user's is left as it is.
             self._snapshot = self._client._to_json_snapshot()
             self._reopen()

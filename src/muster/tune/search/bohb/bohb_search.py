@@ -20,9 +20,7 @@ _library_logger.setLevel(logging.ERROR)  # it warns of every infinite density, w
 
 
 class TuneBOHB(LibrarySearcher):
-    """A TuneBOHB takes suggestions from hpbandster's BOHB (`pip install "muster[bohb]"`.
-
-    A part of it is compiled).
+    """A TuneBOHB takes suggestions from hpbandster's BOHB (`pip install "muster[bohb]"`, partly compiled).
 
     The model learns from results that carry a budget, which HyperBandForBOHB writes into them.
 

@@ -1,4 +1,4 @@
-"""Made-up trials and a made-up experiment, for tests of what people see."""
+"""Makes trials and an experiment for tests of reporters."""
 
 from __future__ import annotations
 

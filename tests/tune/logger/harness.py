@@ -1,4 +1,4 @@
-"""An experiment without a core: hooks are fired by hand, files are read back."""
+"""Fires the hooks of an experiment by hand, and reads its files back."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def make_trial(name="t1", config=None, **more):
     return Trial("f", trial_id=name, config={"x": 1} if config is None else config, **more)
 
 
-def checkpoint_at(scene, trial, iteration):
-    path = f"{scene.directory}/{trial.relative_logdir}/checkpoint_000000"
+def checkpoint_at(harness, trial, iteration):
+    path = f"{harness.directory}/{trial.relative_logdir}/checkpoint_000000"
     return CheckpointRef(path=path, index=0, metrics={"training_iteration": iteration})
 
 
-class Scene:
-    """The default callbacks over a directory, with `given` before them."""
+class LoggerHarness:
+    """A LoggerHarness has the default callbacks over a directory, with `given` before them."""
 
     def __init__(self, directory, given=(), **writer):
         self.directory = Path(directory)
