@@ -10,8 +10,7 @@ from muster.base.clock import Clock, SystemClock
 from muster.tune.reporting import legacy as text
 from muster.tune.reporting.formats import SafeStream, shortened
 from muster.tune.reporting.periodic import ReportInterval
-from muster.tune.reporting.reporter import Reporter, in_notebook
-from muster.tune.reporting.snapshot import RunInfo
+from muster.tune.reporting.reporter import Reporter, RunInfo, in_notebook
 from muster.tune.reporting.summary import error_file, resume_lines
 from muster.tune.reporting.tables import KNOWN_METRICS, PSQL, best_first, fair_choice, framed
 

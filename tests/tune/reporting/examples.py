@@ -7,7 +7,7 @@ import time
 
 from muster.trials.model import Trial
 from muster.trials.states import TrialState
-from muster.tune.reporting.snapshot import RunInfo
+from muster.tune.reporting.reporter import RunInfo
 
 # 2026-11-15 21:37:05 in whatever zone the tests run
 NOW = time.mktime((2026, 11, 15, 21, 37, 5, 0, 0, -1))

@@ -6,19 +6,20 @@ Called by Tuner; decides nothing that the core decides. Nothing is started here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.errors import TuneError
 from muster.trials.model import FailurePolicy
 from muster.trials.plugins import SchedulerPlugin, SearchPlugin
 from muster.trials.template import Settings, TrialTemplate
 from muster.tune.config import RunConfig, log_files, seconds
-from muster.tune.stopper.function_stopper import resolve_stop
-from muster.tune.stopper.stopper import Stopper
 from muster.tune.trainable.checkpointing import checkpoint_policy
 from muster.tune.trainable.function_trainable import trainable_name
 from muster.tune.trainable.util import trial_resources
 from muster.tune.tune_config import TuneConfig
+
+if TYPE_CHECKING:
+    from muster.tune.stopper.stopper import Stopper
 
 PENDING_AHEAD = 200  # of a searcher that does not learn; others are asked one by one
 
@@ -38,7 +39,7 @@ def template_of(
         param_space=param_space,
         num_samples=tune.num_samples,
         resources=trial_resources(trainable, given),
-        stopping_criterion=resolve_stop(run.stop).criteria,
+        stopping_criterion=_criteria_of(run),
         max_failures=run.failure_config.max_failures if run.failure_config else 0,
         checkpoint_policy=checkpoint_policy(trainable, run.checkpoint_config),
         log_to_file=log_files(run.log_to_file),
@@ -86,22 +87,14 @@ def _whole_number(environment: Mapping[str, str], name: str, default: int) -> in
 
 def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, int]:
     """Returns the configured search algorithm, and how many trials to request before they can start."""
-    from muster.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, create_searcher
+    from muster.tune.search import BasicVariantGenerator
     from muster.tune.search.variant_generator import has_unresolved_values
 
     limit = tune.max_concurrent_trials or 0
-    asked = tune.search_alg
-    if isinstance(asked, str):
-        asked = create_searcher(asked)
-    if asked is None:
-        asked = BasicVariantGenerator(max_concurrent=limit)
-    elif isinstance(asked, Searcher):
-        asked = _generator(asked, limit)
-    elif isinstance(asked, BasicVariantGenerator):
-        asked.max_concurrent = _one_limit(asked, limit)
-    elif not isinstance(asked, SearchAlgorithm):
-        kind = type(asked).__name__
-        raise TuneError(f"TuneConfig(search_alg=...): {kind} is neither a Searcher nor a SearchAlgorithm")
+    if tune.search_alg is None:
+        asked: Any = BasicVariantGenerator(max_concurrent=limit)
+    else:
+        asked = _given_search(tune.search_alg, limit)
     space = dict(template.param_space)
     properties = {
         "stop": dict(template.stopping_criterion) or None,
@@ -118,6 +111,21 @@ def search_of(tune: TuneConfig, template: TrialTemplate) -> tuple[SearchPlugin, 
     return asked, PENDING_AHEAD if isinstance(asked, BasicVariantGenerator) else _limit_in(
         asked
     ) or limit or 1
+
+
+def _given_search(asked: Any, limit: int) -> Any:  # noqa: ANN401 - a name, a Searcher or a SearchAlgorithm
+    from muster.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, create_searcher
+
+    if isinstance(asked, str):
+        asked = create_searcher(asked)
+    if isinstance(asked, Searcher):
+        return _generator(asked, limit)
+    if isinstance(asked, BasicVariantGenerator):
+        asked.max_concurrent = _one_limit(asked, limit)
+    elif not isinstance(asked, SearchAlgorithm):
+        kind = type(asked).__name__
+        raise TuneError(f"TuneConfig(search_alg=...): {kind} is neither a Searcher nor a SearchAlgorithm")
+    return asked
 
 
 def _limit_in(search: Any) -> int:  # noqa: ANN401 - wrappers around wrappers around a Searcher
@@ -175,4 +183,16 @@ def scheduler_of(tune: TuneConfig) -> SchedulerPlugin:
 
 
 def stopper_of(tune: TuneConfig, run: RunConfig) -> Stopper | None:
+    if run.stop is None and tune.time_budget_s is None:
+        return None
+    from muster.tune.stopper.function_stopper import resolve_stop
+
     return resolve_stop(run.stop, tune.time_budget_s).stopper
+
+
+def _criteria_of(run: RunConfig) -> dict[str, Any]:
+    if run.stop is None:
+        return {}
+    from muster.tune.stopper.function_stopper import resolve_stop
+
+    return resolve_stop(run.stop).criteria

@@ -49,7 +49,7 @@ from muster.tune.logger.defaults import attach_loggers, default_callbacks
 from muster.tune.logger.files.writer import LogWriter
 from muster.tune.plugin_state import settings_record
 from muster.tune.reporting import RunInfo
-from muster.tune.reporting.snapshot import LiveAmounts
+from muster.tune.reporting.reporter import LiveAmounts
 
 if TYPE_CHECKING:
     from muster.engines.local.engine import LocalEngine

@@ -29,7 +29,6 @@ from muster.tune.config import RunConfig
 from muster.tune.execution.checkpoint_check import drop_unusable
 from muster.tune.execution.paths import ExperimentPaths
 from muster.tune.logger.defaults import file_kinds
-from muster.tune.logger.files.catch_up import CatchUp
 from muster.tune.logger.files.trial_log import ERRORS, PICKLED_ERROR
 from muster.tune.search.paths import flat_name, flattened
 from muster.tune.tune_config import ResumeConfig, TuneConfig
@@ -188,6 +187,8 @@ class Restorer:
     """A Restorer is used once, before the first step."""
 
     def __init__(self, config: ResumeConfig, place: ExperimentPaths, clock: Clock) -> None:
+        from muster.tune.logger.files.catch_up import CatchUp  # a new experiment has nothing to catch up with
+
         self._rules = ResumeRules(
             finished=config.finished.value, unfinished=config.unfinished.value, errored=config.errored.value
         )

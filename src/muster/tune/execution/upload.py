@@ -17,8 +17,6 @@ from muster.base.clock import Clock
 from muster.session.publish import MANIFEST
 from muster.stores.checkpoints import delete_directory
 from muster.stores.experiment.reader import STORE_NAME
-from muster.stores.mirror import Mirror
-from muster.stores.uploads import Uploader
 from muster.trials.model import CheckpointRef, Trial
 from muster.tune.callback import Callback
 from muster.tune.config import LogFiles, RunConfig, SyncConfig, log_files
@@ -49,6 +47,9 @@ class Uploads(Callback):
     """Uploads copy the files of one experiment to its remote storage; call `finish` at the end."""
 
     def __init__(self, place: ExperimentPaths, sync: SyncConfig, log_files: LogFiles, clock: Clock) -> None:
+        from muster.stores.mirror import Mirror
+        from muster.stores.uploads import Uploader
+
         self._is_ours = (lambda name: True) if sync.sync_artifacts else only_ours(log_files)
         self._noted: set[str] = set()  # checkpoints that the experiment knows of
         self._place, self._clock = place, clock

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from muster.base.clock import Clock
 from muster.tune.reporting.periodic import PeriodicReporter
 from muster.tune.reporting.plain import HEARTBEAT_S, EventLines
+from muster.tune.reporting.reporter import RunInfo
 from muster.tune.reporting.screen import Screen
-from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo
+from muster.tune.reporting.snapshot import ExperimentSnapshot
 from muster.tune.reporting.tables import frame_for
 
 if TYPE_CHECKING:

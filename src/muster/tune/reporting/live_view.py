@@ -13,7 +13,8 @@ from rich.text import Text
 
 from muster.tune.reporting import summary
 from muster.tune.reporting.formats import amount, brief, cell, duration, home_relative, rate, shortened
-from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo
+from muster.tune.reporting.reporter import RunInfo
+from muster.tune.reporting.snapshot import ExperimentSnapshot
 from muster.tune.reporting.tables import columns_for, parameter, parameters_of
 from muster.tune.reporting.tally import lookup
 

@@ -11,7 +11,8 @@ from muster.tune.reporting import summary
 from muster.tune.reporting.formats import cell, duration
 from muster.tune.reporting.periodic import PeriodicReporter
 from muster.tune.reporting.plain import resource_line
-from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo, rows_of
+from muster.tune.reporting.reporter import RunInfo
+from muster.tune.reporting.snapshot import ExperimentSnapshot, rows_of
 from muster.tune.reporting.tables import TrialTable, columns_for, parameters_of, table_of
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from muster.base.clock import Clock
-from muster.tune.reporting.reporter import Reporter
-from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo, best_of, waiting
+from muster.tune.reporting.reporter import Reporter, RunInfo
+from muster.tune.reporting.snapshot import ExperimentSnapshot, best_of, waiting
 from muster.tune.reporting.tally import ExperimentTally
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from muster.tune.reporting.formats import (
     rate,
 )
 from muster.tune.reporting.periodic import PeriodicReporter
-from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo, rows_of
+from muster.tune.reporting.reporter import RunInfo
+from muster.tune.reporting.snapshot import ExperimentSnapshot, rows_of
 from muster.tune.reporting.tables import (
     BoxCharacters,
     columns_for,

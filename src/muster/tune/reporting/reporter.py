@@ -7,19 +7,52 @@ silent experiment pays nothing.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from muster.tune.callback import Callback
-from muster.tune.reporting.formats import SafeStream
-from muster.tune.reporting.snapshot import RunInfo
-from muster.tune.reporting.summary import resume_lines
 
 if TYPE_CHECKING:
     from muster.base.clock import Clock
     from muster.trials.model import Trial
     from muster.tune.config import RunConfig
+
+
+class LiveAmounts(Mapping[str, float]):
+    """A LiveAmounts reads `read()` anew each time: a cluster grows and shrinks."""
+
+    def __init__(self, read: Callable[[], Mapping[str, float]]) -> None:
+        self._read = read
+
+    def __getitem__(self, name: str) -> float:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """A RunInfo describes a run; its callables are called per snapshot and must be cheap and not raise."""
+
+    name: str
+    directory: str
+    metric: str | None = None  # None: nothing is optimised, or several metrics at once
+    mode: str | None = None
+    searcher: str = ""
+    scheduler: str = ""
+    total: int | None = None  # trials planned; None: unknown
+    capacity: Mapping[str, float] = field(default_factory=dict)
+    used: Callable[[], Mapping[str, float]] = dict
+    parameters: tuple[str, ...] = ()  # flat keys that are searched
+    is_resumed: bool = False
+    scheduler_debug: Callable[[], str] = str
+    time_budget_s: float | None = None
 
 
 class Reporter(Callback):
@@ -37,11 +70,16 @@ class Reporter(Callback):
 
     def note(self, text: str) -> None:
         """Shows a line, such as a warning; may be called between `begin` and `end`."""
+        from muster.tune.reporting.formats import SafeStream
+
         SafeStream(sys.stderr).print(text)
 
     def end(self, *, interrupted: bool, trials: Sequence[Trial]) -> None:
         """Called after the last trial, or when the user stopped the run."""
         if interrupted:
+            from muster.tune.reporting.formats import SafeStream
+            from muster.tune.reporting.summary import resume_lines
+
             SafeStream(sys.stderr).print("\n".join(resume_lines(self.info, trials)))
 
     def abort(self) -> None:

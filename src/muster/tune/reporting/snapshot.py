@@ -2,51 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from muster.tune.reporting.reporter import RunInfo
 from muster.tune.reporting.tables import ALL_UP_TO, PER_STATUS, chosen
 from muster.tune.reporting.tally import ExperimentTally, Failed, ScoreRank
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
-
-
-class LiveAmounts(Mapping[str, float]):
-    """A LiveAmounts reads `read()` anew each time: a cluster grows and shrinks."""
-
-    def __init__(self, read: Callable[[], Mapping[str, float]]) -> None:
-        self._read = read
-
-    def __getitem__(self, name: str) -> float:
-        return self._read()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._read())
-
-    def __len__(self) -> int:
-        return len(self._read())
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunInfo:
-    """A RunInfo describes a run; its callables are called per snapshot and must be cheap and not raise."""
-
-    name: str
-    directory: str
-    metric: str | None = None  # None: nothing is optimised, or several metrics at once
-    mode: str | None = None
-    searcher: str = ""
-    scheduler: str = ""
-    total: int | None = None  # trials planned; None: unknown
-    capacity: Mapping[str, float] = field(default_factory=dict)
-    used: Callable[[], Mapping[str, float]] = dict
-    parameters: tuple[str, ...] = ()  # flat keys that are searched
-    is_resumed: bool = False
-    scheduler_debug: Callable[[], str] = str
-    time_budget_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

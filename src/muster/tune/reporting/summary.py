@@ -17,7 +17,8 @@ from muster.tune.reporting.tables import (
 
 if TYPE_CHECKING:
     from muster.trials.model import Trial
-    from muster.tune.reporting.snapshot import ExperimentSnapshot, RunInfo
+    from muster.tune.reporting.reporter import RunInfo
+    from muster.tune.reporting.snapshot import ExperimentSnapshot
 
 FINAL_ROWS = 100  # the files have all of them; 20,000 rows on a screen do not help
 ERROR_ROWS = 20

@@ -9,11 +9,23 @@ from typing import Any
 
 from muster.base.ids import IdSource
 from muster.errors import RestoreError
+from muster.host.atomic_write import atomic_write
 from muster.trials.model import Trial
 from muster.trials.template import TrialTemplate
-from muster.tune.search.searcher import newest_state_file, write_state_file
 
 Experiments = TrialTemplate | Sequence[TrialTemplate] | Mapping[str, TrialTemplate]
+
+
+def newest_state_file(directory: str, prefix: str) -> Path | None:
+    """Returns the last state file by name, because names end in the time of the session."""
+    found = sorted(Path(directory).glob(f"{prefix}-*"), key=lambda path: path.name)
+    return found[-1] if found else None
+
+
+def write_state_file(path: Path, content: bytes) -> None:
+    """Makes the directory where there is none, and replaces the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, content, fsync=True)
 
 
 class SearchAlgorithm:

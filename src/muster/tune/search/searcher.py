@@ -11,21 +11,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from muster.errors import MusterError, RestoreError, TuneError
-from muster.host.atomic_write import atomic_write
 from muster.trials.metrics import flatten
 from muster.trials.model import Trial
-
-
-def newest_state_file(directory: str, prefix: str) -> Path | None:
-    """Returns the last state file by name, because names end in the time of the session."""
-    found = sorted(Path(directory).glob(f"{prefix}-*"), key=lambda path: path.name)
-    return found[-1] if found else None
-
-
-def write_state_file(path: Path, content: bytes) -> None:
-    """Makes the directory where there is none, and replaces the file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, content, fsync=True)
+from muster.tune.search.search_algorithm import newest_state_file, write_state_file
 
 
 def pickled(value: Any) -> bytes:  # noqa: ANN401 - a plug-in's own state

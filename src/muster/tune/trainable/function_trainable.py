@@ -7,13 +7,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from muster.tune.trainable.trainable import Trainable
-
 _NAMELESS = "DEFAULT"
 
 
 def is_trainable_class(trainable: object) -> bool:
-    return inspect.isclass(trainable) and issubclass(trainable, Trainable)
+    if not inspect.isclass(trainable):
+        return False
+    from muster.tune.trainable.trainable import Trainable  # a function does not need it
+
+    return issubclass(trainable, Trainable)
 
 
 def is_function_trainable(trainable: object) -> bool:
