@@ -1,7 +1,8 @@
 """Counts the files that a reader walks through to follow one operation.
 
 `python tools/walks.py` prints, for each operation, how many files under src/muster ran code on the control
-thread. `--files` lists them.
+thread: functions, and class bodies of modules that the operation imports. Each operation has a new process.
+`--files` lists them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = f"{ROOT / 'src' / 'muster'}{os.sep}"
-LIMITS = {"one report": 20, "whole fit": 100}
+LIMITS = {"one report": 20, "whole fit": 100, "muster plan": 36, "one tick": 40}
 
 
 class Walk:
@@ -147,14 +149,18 @@ WALKS: dict[str, Callable[[], set[str]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", action="store_true", help="list the files of each walk")
+    parser.add_argument("--walk", choices=WALKS, help="only this one, in this process")
     given = parser.parse_args()
-    for name, walk in WALKS.items():
-        with redirect_stdout(io.StringIO()):
-            files = walk()
-        limit = f"at most {LIMITS[name]}" if name in LIMITS else ""
-        print(f"{name:12} {len(files):4} files  {limit}".rstrip())
-        if given.files:
-            print("".join(f"    {each}\n" for each in sorted(files)))
+    if given.walk is None:
+        for name in WALKS:
+            files = ["--files"] if given.files else []
+            subprocess.run([sys.executable, __file__, "--walk", name, *files], check=True)
+        return
+    with redirect_stdout(io.StringIO()):
+        files = WALKS[given.walk]()
+    print(f"{given.walk:12} {len(files):4} files, at most {LIMITS[given.walk]}")
+    if given.files:
+        print("".join(f"    {each}\n" for each in sorted(files)))
 
 
 if __name__ == "__main__":
