@@ -71,8 +71,8 @@ class PlanNode(Struct, frozen=True, kw_only=True):
     detail: str
 
 
-class TypeVerdict(Struct, frozen=True, kw_only=True):
-    """A TypeVerdict is why a node type would be bought or not."""
+class TypeRow(Struct, frozen=True, kw_only=True):
+    """A TypeRow is why a node type is bought or not."""
 
     node_type: str
     reason: Reason
@@ -104,7 +104,7 @@ class PlanReport(Struct, frozen=True, kw_only=True):
     gangs: tuple[Item, ...]
     constraints: tuple[Item, ...]
     nodes: tuple[PlanNode, ...]
-    node_types: tuple[TypeVerdict, ...]
+    node_types: tuple[TypeRow, ...]
 
 
 _DECIMALS = 6  # of a dollar: hides rounding errors of sums, and no price
@@ -132,11 +132,16 @@ def build_report(answer: WhatIfAnswer) -> PlanReport:
         gangs=gangs,
         constraints=constraints,
         nodes=nodes,
-        node_types=tuple(
-            TypeVerdict(node_type=verdict.subject_id, reason=verdict.reason, detail=verdict.detail)
-            for verdict in answer.verdicts
-            if verdict.subject is Subject.NODE_TYPE
-        ),
+        node_types=type_rows(answer.verdicts),
+    )
+
+
+def type_rows(verdicts: Iterable[Verdict]) -> tuple[TypeRow, ...]:
+    """Returns the verdicts about node types as rows."""
+    return tuple(
+        TypeRow(node_type=verdict.subject_id, reason=verdict.reason, detail=verdict.detail)
+        for verdict in verdicts
+        if verdict.subject is Subject.NODE_TYPE
     )
 
 
