@@ -47,7 +47,7 @@ WarningKeys = frozenset[str]  # of the warnings in force
 
 def events_of(known: WarningKeys, tick: Tick) -> tuple[tuple[Event, ...], WarningKeys]:
     """Returns the new events of a tick and the keys of the warnings in force after it; pure."""
-    shape = () if tick.traits.read_only else tuple(_shape_events(tick))
+    shape = () if tick.snapshot.traits.read_only else tuple(_shape_events(tick))
     current = _warnings(tick)
     if tick.runtime is None:  # nothing was observed, so no warning has ended either
         return shape, known

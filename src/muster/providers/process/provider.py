@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from muster.base.clock import Clock
@@ -66,12 +65,8 @@ class LaunchQueue:
     def __init__(
         self, directory: NodeDirectory, fork_server: NodeForkServer, launching: LaunchSettings, clock: Clock
     ) -> None:
-        self._directory, self._fork_server, self._launching, self._clock = (
-            directory,
-            fork_server,
-            launching,
-            clock,
-        )
+        self._directory, self._fork_server = directory, fork_server
+        self._launching, self._clock = launching, clock
         self._waiting: list[str] = []
         self._starting: dict[str, float] = {}  # when it began, monotonic
         self._changed = threading.Condition()
@@ -114,7 +109,7 @@ class LaunchQueue:
             return None
 
     def _start(self, cloud_id: str) -> None:
-        record = self._directory.change(cloud_id, self._with_ports)
+        record = self._directory.change(cloud_id, self._with_ports) or self._directory.find(cloud_id)
         if record is None or record.state != "pending" or record.ports is None:
             return  # terminated while it waited
         Path(record.temp_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -141,26 +136,20 @@ class LaunchQueue:
     def _admit(self, cloud_id: str, pid: int) -> bool:
         """Records the node's process; from here on it runs, unless it was terminated meanwhile."""
         mark = mark_of(pid)
-        admitted = False
 
         def running(record: NodeRecord) -> NodeRecord | None:
-            nonlocal admitted
-            admitted = record.state == "pending" and mark is not None
-            if not admitted:
+            if record.state != "pending" or mark is None:
                 return None
-            return msgspec.structs.replace(
-                record, state="running", process=mark, started_at=self._clock.now()
-            )
+            return replace(record, state="running", process=mark, started_at=self._clock.now())
 
-        self._directory.change(cloud_id, running)
-        return admitted
+        return self._directory.change(cloud_id, running) is not None
 
     def _with_ports(self, record: NodeRecord) -> NodeRecord | None:
         if record.state != "pending" or record.ports is not None:
             return None
         http, grpc, metrics, runtime_env = free_ports(4)
         ports = NodePorts(agent_http=http, agent_grpc=grpc, metrics=metrics, runtime_env=runtime_env)
-        return msgspec.structs.replace(record, ports=ports)
+        return replace(record, ports=ports)
 
     def _is_over(self, cloud_id: str, began: float) -> bool:
         ready = self._launching.program.ready
@@ -174,7 +163,7 @@ class LaunchQueue:
     def _fail(self, cloud_id: str, reason: str) -> None:
         logger.warning("node %s: %s", cloud_id, reason)
         self._directory.change(
-            cloud_id, lambda now: msgspec.structs.replace(now, state="terminated", owner=None, reason=reason)
+            cloud_id, lambda now: replace(now, state="terminated", owner=None, reason=reason)
         )
 
 
@@ -202,9 +191,7 @@ class NodeHealth:
         found = self._main_process_of(record)
         if found is not None:
             main_process = ProcessMark(pid=found.pid, started=found.started, boot=boot_id())
-            self._directory.change(
-                record.cloud_id, lambda now: msgspec.structs.replace(now, main_process=main_process)
-            )
+            self._directory.change(record.cloud_id, lambda now: replace(now, main_process=main_process))
             return ""
         age_s = self._clock.now() - (record.started_at or self._clock.now())
         return f"no {self._main_process} after {age_s:.0f} s" if age_s > MAIN_PROCESS_TIMEOUT_S else ""
@@ -380,17 +367,14 @@ class ProcessNodeProvider(NodeProvider):
 
     def _claimed(self, cloud_id: str) -> NodeRecord | None:
         """Returns the record, if this provider owns it now; another one may have been faster."""
-        claimed: list[NodeRecord] = []
 
         def claim(now: NodeRecord) -> NodeRecord | None:
             if not _unfinished(now) or lives(now.owner):
                 return None
             never = now.state == "pending" and now.is_head  # only `muster up` starts heads
-            claimed.append(replace(now, owner=self._me, state="terminated" if never else now.state))
-            return claimed[0]
+            return replace(now, owner=self._me, state="terminated" if never else now.state)
 
-        self._directory.change(cloud_id, claim)
-        return claimed[0] if claimed else None
+        return self._directory.change(cloud_id, claim)
 
     def _without_dead(self, records: list[NodeRecord]) -> list[NodeRecord]:
         health = NodeHealth(self._directory, self._program.main_process, self._clock)
@@ -407,16 +391,13 @@ class ProcessNodeProvider(NodeProvider):
 
     def _terminated(self, node_id: str, reason: str) -> NodeRecord | None:
         """Returns the record, if it is terminated by this call."""
-        done: list[NodeRecord] = []
 
         def terminate(now: NodeRecord) -> NodeRecord | None:
             if now.state == "terminated":
                 return None
-            done.append(replace(now, state="terminated", owner=self._me, reason=reason))
-            return done[0]
+            return replace(now, state="terminated", owner=self._me, reason=reason)
 
-        self._directory.change(node_id, terminate)
-        return done[0] if done else None
+        return self._directory.change(node_id, terminate)
 
     def _end(self, records: list[NodeRecord]) -> None:
         """Ends nodes on a thread that the program waits for: nothing is left half ended."""

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from muster.base.clock import Clock
@@ -109,7 +108,7 @@ class NodeStopper:
     def _mark_ended(self, record: NodeRecord) -> None:
         shutil.rmtree(record.temp_dir, ignore_errors=True)
         ended_at = self._clock.now()
-        self._directory.change(record.cloud_id, lambda now: msgspec.structs.replace(now, ended_at=ended_at))
+        self._directory.change(record.cloud_id, lambda now: replace(now, ended_at=ended_at))
 
 
 def _family(leader: int | None, processes: Sequence[ProcessInfo]) -> set[int]:

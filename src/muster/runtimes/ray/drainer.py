@@ -53,9 +53,7 @@ class GcsDrainer:
         with self._lock:
             if self._is_open.get(request_id):
                 return True
-            self._is_open.pop(
-                request_id, None
-            )  # the request leaves the outbox now, so it does not come again
+            self._is_open.pop(request_id, None)  # it leaves the outbox now, so it does not come again
             return False
 
     def close(self, *, drop: bool = True) -> None:

@@ -22,9 +22,7 @@ class GcsNodeSource:
 
     def read(self) -> RuntimeReport:
         reply = self._client.resource_state()
-        from ray.core.generated import (
-            autoscaler_pb2,
-        )  # after the client, whose error is clear when Ray is missing
+        from ray.core.generated import autoscaler_pb2  # after the client, whose error is clear without Ray
 
         state = autoscaler_pb2.GetClusterResourceStateReply.FromString(reply).cluster_resource_state
         return replace(parse_state(state), version=self._onward(state.cluster_resource_state_version))
