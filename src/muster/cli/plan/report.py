@@ -213,16 +213,9 @@ def _gang(gang: Gang, outcome: ItemOutcome, reasons: _Reasons) -> Item:
 
 
 def _why(verdicts: Iterable[Verdict]) -> tuple[Why, ...]:
-    return tuple(
-        Why(
-            reason=verdict.reason,
-            count=verdict.count,
-            target=verdict.target,
-            detail=verdict.detail,
-            lacks=verdict.lacks,
-        )
-        for verdict in verdicts
-    )
+    """Returns the verdicts without their subject, which the item names."""
+    names = Why.__struct_fields__
+    return tuple(Why(**{name: getattr(verdict, name) for name in names}) for verdict in verdicts)
 
 
 def _node(node: PackNode, reasons: _Reasons) -> PlanNode:
