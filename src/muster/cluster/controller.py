@@ -91,13 +91,16 @@ class Executor:
             case Drain():
                 self._ports.drainer.drain(action)
             case Install():
-                if self._ports.installer is None:
-                    raise NoInstaller("the runtime is to be installed, but no installer is configured")
-                self._ports.installer.start(action)
+                self._install(action)
             case Resize():
                 self._ports.provider.resize(action.request_id, action.cloud_id, action.desired.to_floats())
             case _:
                 assert_never(action)
+
+    def _install(self, action: Install) -> None:
+        if self._ports.installer is None:
+            raise NoInstaller("the runtime is to be installed on machines, but no installer is configured")
+        self._ports.installer.start(action)
 
     def _refuse(self, action: Action, kind: FailureKind, message: str) -> None:
         match action:

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from muster.base.resources import Resources
 from muster.cluster.binpack.explain import rejections
-from muster.cluster.binpack.pack import choose_objective
+from muster.cluster.binpack.pack import objective_of
 from muster.cluster.binpack.request import ItemOutcome, PackNode
-from muster.cluster.model import Demand, Gang, NodeKind, NodeType
+from muster.cluster.model import Demand, Gang, NodeType
 from muster.cluster.plan import Reason, Subject, Verdict
 from muster.cluster.what_if import WhatIfAnswer
 
@@ -122,7 +122,7 @@ def build_report(answer: WhatIfAnswer) -> PlanReport:
     nodes = tuple(_node(node, reasons) for node in answer.request.nodes)
     return PlanReport(
         cluster=answer.spec.cluster_name,
-        objective=_objective(answer),
+        objective=objective_of(answer.request).value,
         satisfied=all(item.served == item.count for item in (*demands, *gangs, *constraints)),
         head_assumed=answer.head_assumed,
         launch=_launches(answer),
@@ -283,9 +283,3 @@ def _prices(answer: WhatIfAnswer) -> dict[str, float]:
         for known in answer.spec.node_types
         if known.price_per_hour is not None
     }
-
-
-def _objective(answer: WhatIfAnswer) -> str:
-    heads = Counter(node.node_type for node in answer.request.nodes if node.kind is NodeKind.HEAD)
-    workers = [known for known in answer.spec.node_types if known.max_nodes > heads[known.name]]
-    return choose_objective(answer.spec.objective, workers).value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -135,10 +135,9 @@ def demand_words(demand: Demand) -> str:
 
 def gang_words(gang: Gang) -> str:
     """Returns a gang's first option as text, and the number of the others."""
-    bundles: dict[str, int] = {}
+    bundles: Counter[str] = Counter()
     for bundle in gang.options[0] if gang.options else ():
-        words = demand_words(bundle)
-        bundles[words] = bundles.get(words, 0) + bundle.count
+        bundles[demand_words(bundle)] += bundle.count
     listed = ", ".join(f"{count} x {words}" for words, count in bundles.items())
     others = f" (or {len(gang.options) - 1} other forms)" if len(gang.options) > 1 else ""
     return f"{gang.strategy.value} of {listed}{others}"
@@ -300,12 +299,12 @@ def _without_record(node: NodeReport) -> NodeRow:
 
 
 def _usage(nodes: Iterable[NodeRow]) -> dict[str, Usage]:
-    used: dict[str, float] = {}
-    total: dict[str, float] = {}
+    used: defaultdict[str, float] = defaultdict(float)
+    total: defaultdict[str, float] = defaultdict(float)
     for row in nodes:
         for name, quantity in row.total.items():
-            total[name] = total.get(name, 0.0) + quantity
-            used[name] = used.get(name, 0.0) + row.used.get(name, 0.0)
+            total[name] += quantity
+            used[name] += row.used.get(name, 0.0)
     return {name: Usage(used=used[name], total=total[name]) for name in sorted(total)}
 
 
